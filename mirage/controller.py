@@ -1,0 +1,253 @@
+"""The Remapping Controller: when memory moves, between which tenants, and how much.
+
+Events go in with their time in seconds; `decide` returns the messages to send. What each
+tenant shall hold is `mirage.plan`'s business. This file keeps the promise that nothing is
+over-committed on the way there:
+
+*Two phases.* A tenant that shall hold less is told at once. A tenant that shall hold more is
+told as far as the ledger has free bytes, and more of it as reports show that others complied.
+
+*First allotments.* A tenant that joins gets its base allotment as soon as the device has the
+bytes for all of it.
+
+*An answer to each wish.* An engine whose running requests want to grow holds them until it
+hears. Each report that wants gets one answer: an allotment with more KV, or a `Refusal` once
+the plan has no more for it. It waits only while the plan does, that is, while other engines
+are to give back what nobody uses there, and at most `PATIENCE_S`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import NamedTuple, Self
+
+from mirage.config import Config, Policy, Remap
+from mirage.grants import Grants
+from mirage.ledger import LedgerError
+from mirage.metadata import MetadataStore, Snapshot, TenantSnapshot
+from mirage.plan import plan
+from mirage.protocol import Allotment, ModelShape, Refusal, Report
+from mirage.share import Want, base, cost, most_alpha, toward
+from scheduler.tenants import Tenant
+
+PATIENCE_S = 1.0
+"""A wish is answered by then, whatever other engines do."""
+
+
+class Command(NamedTuple):
+    """One message to one tenant's engine."""
+
+    tenant: str
+    message: Allotment | Refusal
+
+
+class Controller:
+    """Decides over one device of `device_bytes` and all its `tenants`."""
+
+    def __init__(
+        self,
+        tenants: Iterable[Tenant],
+        device_bytes: int,
+        policy: Policy,
+        remap: Remap,
+        *,
+        temporal: bool = False,
+    ) -> None:
+        self._tenants = {t.name: t for t in tenants}
+        self._policy = policy
+        self._remap = remap
+        self._grants = Grants(self._tenants.values(), device_bytes)
+        self._store = MetadataStore(
+            self._tenants.values(),
+            linger_s=remap.hysteresis_s,
+            headroom_extents=remap.headroom_extents,
+            for_admission=remap.serve == "admission",
+            temporal=temporal,
+        )
+        self._wants: dict[str, Want] = {}
+        self._planned_until = -inf
+        """The plan holds until then, or until the next event."""
+        self._wishes: dict[str, float] = {}
+        """Tenants whose growth awaits an answer, and since when."""
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        tenants = [Tenant.of(t) for t in config.tenants]
+        temporal = config.sharing.mode == "temporal"
+        return cls(tenants, config.device.memory, config.policy, config.remap, temporal=temporal)
+
+    # -- events -------------------------------------------------------------------------
+
+    def joined(self, name: str, shape: ModelShape, held_bytes: int, now: float) -> None:
+        """An engine said hello.
+
+        Raises `DoesNotFitError` if its share is too small for it, `UnknownTenantError`, and
+        `LedgerError` if it holds more than is free: start it once `has_room` for it.
+        """
+        if name in self._tenants:
+            base(self._tenants[name], shape, self._grants.device_bytes)
+        self._grants.joined(name, held_bytes)
+        self._store.joined(name, shape, held_bytes)
+        self._planned_until = -inf
+
+    def reported(self, name: str, report: Report, now: float) -> None:
+        """An engine reported. Raises `LedgerError` if it breaks the protocol: close it."""
+        self._grants.ledger.reported(name, report.revision, report.held_bytes)
+        self._store.reported(name, report, now)
+        self._planned_until = -inf
+        if report.growth_extents:
+            self._wishes.setdefault(name, now)
+        else:
+            self._wishes.pop(name, None)
+
+    def turn(self, name: str | None, now: float) -> None:
+        """Temporal sharing: `name` got the turn, and is the active tenant from now on."""
+        self._store.turn(name, now)
+        self._planned_until = -inf
+        if name in self._wishes:
+            self._wishes[name] = now
+
+    def lost(self, name: str, now: float) -> None:
+        """An engine's process is dead. No error if it had not joined."""
+        self._grants.lost(name)
+        self._store.lost(name)
+        self._planned_until = -inf
+        self._wishes.pop(name, None)
+
+    # -- decisions ----------------------------------------------------------------------
+
+    def decide(self, now: float) -> list[Command]:
+        """The messages to send now, in order. Called again, it has nothing to add."""
+        commands = self._first_allotments(now)
+        tenants = self._present(now)
+        wants = self._plan(tenants, now)
+        commands += [c for t in tenants for c in self._lower(t, wants[t.name])]
+        commands += [c for t in self._by_need(tenants) for c in self._raise(t, wants[t.name])]
+        return commands + self._refuse(now, wants)
+
+    def next_deadline(self, now: float) -> float | None:
+        """When `decide` may have more to say without another event; None for never."""
+        active = {t.name for t in self._present(now) if t.active}
+        times = [since + PATIENCE_S for name, since in self._wishes.items() if name in active]
+        if (change := self._store.next_deadline(now)) is not None:
+            times.append(change)
+        return min(times, default=None)
+
+    def has_room(self, name: str) -> bool:
+        """Whether an engine that holds up to its tenant's share may be started."""
+        return self._grants.has_room(name)
+
+    def snapshot(self, now: float) -> Snapshot:
+        """All that is known of the joined tenants."""
+        return self._store.snapshot(now)
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the device that no engine holds or may come to hold."""
+        return self._grants.ledger.free_bytes
+
+    def check(self) -> None:
+        """Raises `LedgerError` if what was sent breaks an invariant."""
+        self._grants.ledger.check()
+        for t in self._present(0.0):
+            self._check_limits(t)
+
+    # -- pacing -------------------------------------------------------------------------
+
+    def _first_allotments(self, now: float) -> list[Command]:
+        commands = []
+        for t in self.snapshot(now).tenants:
+            want = base(t.tenant, t.shape, self._grants.device_bytes)
+            if t.allotment is None and _bytes(t, want) <= self._grants.limit(t.name):
+                self._planned_until = -inf
+                commands.append(self._send(t, want))
+        # One that takes less than its share may leave enough for another.
+        return commands + (self._first_allotments(now) if commands else [])
+
+    def _plan(self, tenants: list[TenantSnapshot], now: float) -> dict[str, Want]:
+        """Made anew after each event; what was sent since is no reason to."""
+        if now >= self._planned_until:
+            device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
+            self._wants = plan(tenants, device_bytes, kept, self._policy, self._remap)
+            change = self._store.next_deadline(now)
+            self._planned_until = inf if change is None else change
+        return self._wants
+
+    def _lower(self, t: TenantSnapshot, want: Want) -> list[Command]:
+        """Tell a tenant at once what costs no more than it was granted."""
+        assert t.allotment is not None
+        if _as_want(t.allotment) == want or _bytes(t, want) > t.allotment.grant_bytes:
+            return []
+        return [self._send(t, want)]
+
+    def _raise(self, t: TenantSnapshot, want: Want) -> list[Command]:
+        """Tell a tenant of more, as far as bytes are free."""
+        assert t.allotment is not None
+        if _bytes(t, want) <= t.allotment.grant_bytes:
+            return []
+        step = toward(t.shape, _as_want(t.allotment), want, self._grants.limit(t.name))
+        return [] if _as_want(t.allotment) == step else [self._send(t, step)]
+
+    def _by_need(self, tenants: Iterable[TenantSnapshot]) -> list[TenantSnapshot]:
+        """Who gets freed bytes first: growth that is lacking, then layers of the active."""
+        return sorted(
+            tenants,
+            key=lambda t: (
+                not _lacks_growth(t),
+                not (t.active and t.layers_out),
+                -t.tenant.priority,
+            ),
+        )
+
+    def _refuse(self, now: float, wants: dict[str, Want]) -> list[Command]:
+        refusals = []
+        for t in self._present(now):
+            assert t.allotment is not None
+            if t.name not in self._wishes or not t.active:
+                continue
+            missing = _lacks_growth(t)
+            coming = wants[t.name].kv_extents > t.allotment.kv_extents
+            if missing and coming and now < self._wishes[t.name] + PATIENCE_S:
+                continue
+            del self._wishes[t.name]
+            if missing:
+                refusals.append(Command(t.name, Refusal(t.allotment.revision)))
+        return refusals
+
+    def _send(self, t: TenantSnapshot, want: Want) -> Command:
+        allotment = self._grants.allot(t.name, t.shape, want)
+        self._store.sent(t.name, allotment)
+        if t.allotment is not None and want.kv_extents > t.allotment.kv_extents:
+            self._wishes.pop(t.name, None)
+        return Command(t.name, allotment)
+
+    def _present(self, now: float) -> list[TenantSnapshot]:
+        """The tenants that have had their first allotment."""
+        return [t for t in self.snapshot(now).tenants if t.allotment is not None]
+
+    def _check_limits(self, t: TenantSnapshot) -> None:
+        assert t.allotment is not None
+        sent, shape = t.allotment, t.shape
+        most = most_alpha(t.tenant, shape, self._remap.max_percent)
+        legal = (
+            sent.grant_bytes == cost(shape, sent.alpha, sent.kv_extents)
+            and 0 <= sent.alpha <= (most if self._policy is Policy.MIRAGE else 0)
+            and (sent.alpha == 0 or sent.alpha + sent.beta <= shape.layers - t.tenant.floor_layers)
+            and shape.min_extents <= sent.kv_extents <= shape.max_extents
+        )
+        if not legal:
+            raise LedgerError(f"tenant {t.name!r} was sent {sent}, which its limits do not allow")
+
+
+def _lacks_growth(t: TenantSnapshot) -> bool:
+    assert t.allotment is not None
+    return t.demand.growth > t.allotment.kv_extents
+
+
+def _as_want(allotment: Allotment) -> Want:
+    return Want(allotment.alpha, allotment.beta, allotment.kv_extents)
+
+
+def _bytes(t: TenantSnapshot, want: Want) -> int:
+    return cost(t.shape, want.alpha, want.kv_extents)

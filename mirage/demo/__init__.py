@@ -1,0 +1,1 @@
+"""Small models made from nothing, whose greedy texts do not depend on rounding."""

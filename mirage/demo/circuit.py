@@ -1,0 +1,153 @@
+"""The integer machine that a demo model computes, exactly.
+
+A demo model's greedy text must not depend on how its requests were batched, so its weights
+are not drawn at random: they wire up this machine, in which everything is a sign or a count.
+Floating-point sums then only have to tell an integer from its neighbour.
+
+Every token carries `chains` signs per kind through the layers:
+
+- *hint*: a random table of (layer, token); the layer's MLP looks it up.
+- *vote*: what the context says. Each chain's attention takes a weighted poll of another
+  chain's *state* over all tokens so far; a token weighs 2 where its key agrees with the
+  asking token's query (each one of its token's states), else 1. The vote is the poll's sign.
+- *state*: state * vote * hint of the layer before: one sign that depends on every token so
+  far, through every layer so far. Queries, keys and values are made of nothing else.
+
+The signs after the last layer spell the next token, six of its bits by odd sums of signs,
+which cannot tie. Polls can, at zero, and then count as positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+ALPHABET = b" .abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+"""The tokens a model can say: 64 printable ones, addressed by six signs."""
+ADDRESS_BITS = 6
+SPELLING = np.where(np.arange(64)[:, None] >> np.arange(ADDRESS_BITS) & 1, 1, -1)
+"""Shape [64, 6]: the signs that spell each token of the alphabet."""
+
+
+@dataclass(frozen=True)
+class LayerWiring:
+    """Which chain listens to which, in one layer. Indices of chains, unless said."""
+
+    value: Ints
+    """[chains]: the state that this chain polls."""
+    key: Ints
+    """[heads]: the state that is the head's key."""
+    query: Ints
+    """[heads]: the state that is the head's query."""
+    partner: Ints
+    """[chains]: the vote that enters this chain's state."""
+
+
+class Circuit:
+    """A random machine; equal arguments make equal machines.
+
+    `hints` has shape [layers + 1, vocabulary, chains]: row 0 comes with the embedding, row
+    l + 1 is written by layer l. Heads share the chains evenly, in order.
+    """
+
+    def __init__(self, layers: int, heads: int, chains: int, vocabulary: int, seed: int) -> None:
+        if heads < 2 or chains % heads or 3 * chains < ADDRESS_BITS:
+            raise ValueError(
+                f"{chains} chains over {heads} heads: use a multiple of the heads, and two heads"
+            )
+        self.layers, self.heads, self.chains = layers, heads, chains
+        self.vocabulary = vocabulary
+        rng = np.random.default_rng(seed)
+        self.first_state = _signs(rng, vocabulary, chains)
+        self.first_vote = _signs(rng, vocabulary, chains)
+        self.hints = _signs(rng, layers + 1, vocabulary, chains)
+        self.wiring = [self._draw_wiring(rng) for _ in range(layers)]
+        self.spelling = _draw_spelling(rng, chains)
+
+    def _draw_wiring(self, rng: np.random.Generator) -> LayerWiring:
+        value = rng.permutation(self.chains)
+        per_head = self.chains // self.heads
+        return LayerWiring(
+            value=value,
+            # A head never polls its own key: weight and value would agree, not cancel.
+            key=np.roll(value, -per_head)[::per_head],
+            query=rng.permutation(self.chains)[: self.heads],
+            partner=rng.permutation(self.chains),
+        )
+
+    def start(self) -> Reader:
+        """A reader that has seen no token yet."""
+        return Reader(self)
+
+    def generate(self, prompt: Sequence[int], length: int) -> list[int]:
+        """The `length` tokens that the model says after `prompt` (at least one token)."""
+        reader = self.start()
+        for token in prompt:
+            following = reader.read(token)
+        text: list[int] = []
+        for _ in range(length):
+            text.append(following)
+            following = reader.read(following)
+        return text
+
+
+class Reader:
+    """One sequence on its way through a circuit: the polls so far, per layer."""
+
+    def __init__(self, circuit: Circuit) -> None:
+        self.circuit = circuit
+        shape = circuit.layers, 2, circuit.chains
+        self._sums = np.zeros(shape, dtype=np.int64)
+        """Sum of the values polled, apart for the two signs of the key."""
+        self._counts = np.zeros(shape, dtype=np.int64)
+        self.polls = np.zeros((circuit.layers, circuit.chains), dtype=np.int64)
+        """[layers, chains]: the last token's polls, each a weighted sum of signs."""
+        self.weights = np.zeros((circuit.layers, circuit.chains), dtype=np.int64)
+        """[layers, chains]: the sums of those polls' weights."""
+
+    def read(self, token: int) -> int:
+        """Take one token; returns the token that follows it."""
+        circuit = self.circuit
+        state, vote = circuit.first_state[token], circuit.first_vote[token]
+        for layer, wires in enumerate(circuit.wiring):
+            hint = circuit.hints[layer, token]
+            heard = self._poll(layer, state)
+            state = state * vote[wires.partner] * hint
+            vote = heard
+        return self._spell(state, vote, circuit.hints[-1, token])
+
+    def _poll(self, layer: int, state: Ints) -> Ints:
+        wires, chains = self.circuit.wiring[layer], np.arange(self.circuit.chains)
+        head = chains * self.circuit.heads // self.circuit.chains
+        key = (state[wires.key] > 0).astype(int)[head]
+        query = (state[wires.query] > 0).astype(int)[head]
+        sums, counts = self._sums[layer], self._counts[layer]
+        sums[key, chains] += state[wires.value]
+        counts[key, chains] += 1
+        self.polls[layer] = sums.sum(0) + sums[query, chains]
+        self.weights[layer] = counts.sum(0) + counts[query, chains]
+        return np.where(self.polls[layer] >= 0, 1, -1)
+
+    def _spell(self, state: Ints, vote: Ints, hint: Ints) -> int:
+        sums = self.circuit.spelling @ np.concatenate([state, vote, hint])
+        return ALPHABET[int(np.argmax(SPELLING @ sums))]
+
+
+def _signs(rng: np.random.Generator, *shape: int) -> Ints:
+    return 2 * rng.integers(0, 2, shape) - 1
+
+
+def _draw_spelling(rng: np.random.Generator, chains: int) -> Ints:
+    """Shape [6, 3 * chains]: each bit sums its own share of the last signs, to an odd number."""
+    spelling = np.zeros((ADDRESS_BITS, 3 * chains), dtype=np.int64)
+    for index, source in enumerate(rng.permutation(3 * chains)):
+        spelling[index % ADDRESS_BITS, source] = 1
+    for row in spelling:
+        if row.sum() % 2 == 0:
+            row[np.flatnonzero(row)[0]] = 2
+    return spelling

@@ -1,0 +1,220 @@
+"""vLLM's block pool, made elastic.
+
+The classes are swapped in by assigning ``__class__`` to the objects that vLLM built, because
+its managers hold references to them. One invariant carries everything: the free queue only
+holds blocks whose memory is mapped. A block that is unmapped or retiring is in no queue, so
+nothing in vLLM can hand it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any
+
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+
+class Extent(Enum):
+    """What an extent of KV blocks is doing."""
+
+    UNMAPPED = "unmapped"
+    USABLE = "usable"
+    RETIRING = "retiring"
+
+
+class ElasticBlockPool(BlockPool):
+    """A pool over a universe of blocks of which only some have memory."""
+
+    num_gpu_blocks: int
+
+    def become_elastic(self, extent_blocks: int, usable_extents: int) -> None:
+        """Start with the first `usable_extents`; the others leave the free queue."""
+        self.extent_blocks = extent_blocks
+        self.state = [Extent.UNMAPPED] * (self.num_gpu_blocks // extent_blocks)
+        self.retiring: dict[int, int] = {}
+        for block in self.blocks[usable_extents * extent_blocks :]:
+            self.free_block_queue.remove(block)
+        for extent in range(usable_extents):
+            self.state[extent] = Extent.USABLE
+        self.usable_blocks = usable_extents * extent_blocks
+
+    # -- reading ------------------------------------------------------------------------
+
+    def blocks_of(self, extent: int) -> Sequence[Any]:
+        """The blocks of one extent."""
+        return self.blocks[extent * self.extent_blocks : (extent + 1) * self.extent_blocks]
+
+    def backed_extents(self) -> int:
+        """Extents that hold memory: usable or retiring."""
+        return self.usable_blocks // self.extent_blocks + len(self.retiring)
+
+    def unmapped(self, count: int) -> list[int]:
+        """Up to `count` unmapped extents, lowest first, which keeps live blocks low."""
+        found: list[int] = []
+        for extent, state in enumerate(self.state):
+            if len(found) == count:
+                break
+            if state is Extent.UNMAPPED:
+                found.append(extent)
+        return found
+
+    def busy_extents(self) -> int:
+        """Backed extents with at least one block that belongs to a request."""
+        if self.extent_blocks == 1:
+            free_or_null = self.free_block_queue.num_free_blocks + 1
+            return self.usable_blocks - free_or_null + sum(self.retiring.values())
+        return sum(
+            any(block.ref_cnt > 0 and not block.is_null for block in self.blocks_of(extent))
+            for extent, state in enumerate(self.state)
+            if state is not Extent.UNMAPPED
+        )
+
+    # -- growing ------------------------------------------------------------------------
+
+    def add(self, extents: Sequence[int]) -> None:
+        """Memory has been mapped: the blocks may be handed out, before cached prefixes are."""
+        fresh: list[Any] = []
+        for extent in extents:
+            assert self.state[extent] is Extent.UNMAPPED, extent
+            self.state[extent] = Extent.USABLE
+            fresh += self.blocks_of(extent)
+        self.usable_blocks += len(fresh)
+        self.free_block_queue.prepend_n(fresh)
+
+    def unretire(self, count: int) -> int:
+        """Call back up to `count` retiring extents; returns how many came back."""
+        back = sorted(self.retiring, key=lambda extent: -self.retiring[extent])[:count]
+        for extent in back:
+            del self.retiring[extent]
+            self.state[extent] = Extent.USABLE
+            self.usable_blocks += self.extent_blocks
+            self.free_block_queue.prepend_n(
+                [b for b in self.blocks_of(extent) if b.ref_cnt == 0 and not b.is_null]
+            )
+        return len(back)
+
+    # -- shrinking: retire now, unmap when empty and fenced -----------------------------
+
+    def pick_retirees(self, count: int) -> list[int]:
+        """Extents to hand back: emptiest first, then fewest cached blocks, then highest.
+
+        Extent 0 stays: it holds the null block.
+        """
+        ranked = []
+        for extent in range(1, len(self.state)):
+            if self.state[extent] is not Extent.USABLE:
+                continue
+            blocks = self.blocks_of(extent)
+            busy = sum(block.ref_cnt > 0 for block in blocks)
+            cached = sum(block.block_hash is not None for block in blocks)
+            ranked.append((busy, cached, -extent))
+        return [-rank[2] for rank in sorted(ranked)[:count]]
+
+    def retire(self, extents: Sequence[int]) -> None:
+        """Take the extents out of circulation; cached prefixes in them are forgotten."""
+        for extent in extents:
+            assert self.state[extent] is Extent.USABLE, extent
+            self.state[extent] = Extent.RETIRING
+            busy = 0
+            for block in self.blocks_of(extent):
+                self._maybe_evict_cached_block(block)
+                if block.ref_cnt == 0:
+                    self.free_block_queue.remove(block)
+                else:
+                    busy += 1
+            self.retiring[extent] = busy
+            self.usable_blocks -= self.extent_blocks
+
+    def emptied(self) -> list[int]:
+        """Retiring extents that no request uses any more."""
+        return [extent for extent, busy in self.retiring.items() if busy == 0]
+
+    def drop(self, extents: Sequence[int]) -> None:
+        """The memory of these emptied extents is being unmapped."""
+        for extent in extents:
+            busy = self.retiring.pop(extent)
+            assert busy == 0, (extent, busy)
+            self.state[extent] = Extent.UNMAPPED
+
+    def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
+        """vLLM's, except that a block of a retiring extent does not come back."""
+        if not self.retiring:
+            super().free_blocks(ordered_blocks)
+            return
+        ordered_blocks = list(ordered_blocks)
+        super().free_blocks(ordered_blocks)
+        for block in ordered_blocks:
+            extent = block.block_id // self.extent_blocks
+            if extent in self.retiring and block.ref_cnt == 0 and not block.is_null:
+                # It may have been cached again since its extent began to retire.
+                self._maybe_evict_cached_block(block)
+                self.free_block_queue.remove(block)
+                self.retiring[extent] -= 1
+
+    # -- what would assume that the whole universe has memory ---------------------------
+
+    def get_usage(self) -> float:
+        """Share of the usable blocks in use, 0 to 1."""
+        total = self.usable_blocks - 1
+        return 1.0 - self.get_num_free_blocks() / total if total > 0 else 0.0
+
+    def reset_prefix_cache(self) -> bool:
+        """vLLM's, which counts blocks in use against the number of blocks there are."""
+        universe = self.num_gpu_blocks
+        # A retiring extent's idle blocks are in no queue, yet not in use either.
+        self.num_gpu_blocks = self.usable_blocks + sum(self.retiring.values())
+        try:
+            return bool(super().reset_prefix_cache())
+        finally:
+            self.num_gpu_blocks = universe
+
+    def check_integrity(self) -> None:
+        """Raise `AssertionError` unless the free queue and the states agree. O(blocks)."""
+        queued = {b.block_id for b in self.free_block_queue.get_all_free_blocks()}
+        assert len(queued) == self.free_block_queue.num_free_blocks
+        for block in self.blocks[1:]:
+            extent = block.block_id // self.extent_blocks
+            state = self.state[extent] if extent < len(self.state) else Extent.UNMAPPED
+            in_queue = block.block_id in queued
+            if state is Extent.USABLE:
+                assert in_queue == (block.ref_cnt == 0), block
+            else:
+                assert not in_queue, block
+                assert state is Extent.RETIRING or block.ref_cnt == 0, block
+
+
+class ElasticKVCacheManager(KVCacheManager):
+    """vLLM's manager with one retry: a failed allocation asks for memory first."""
+
+    grow: Any = None
+    """``grow(blocks_missing, request) -> bool``: True if the allocation may be repeated."""
+
+    def allocate_slots(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's; None only when no memory could be had right now."""
+        blocks = super().allocate_slots(request, *args, **kwargs)
+        if blocks is not None:
+            return blocks
+        missing = self._missing_blocks(request, *args, **kwargs)
+        if missing > 0 and self.grow(missing, request):
+            return super().allocate_slots(request, *args, **kwargs)
+        return None
+
+    def _missing_blocks(self, request: Any, *args: Any, **kwargs: Any) -> int:
+        """Blocks that the failed call lacked: repeat it, listening to what it counts."""
+        needs: list[int] = []
+        count = self.coordinator.get_num_blocks_to_allocate
+
+        def listen(*a: Any, **k: Any) -> int:
+            needs.append(int(count(*a, **k)))
+            return needs[-1]
+
+        self.coordinator.get_num_blocks_to_allocate = listen
+        try:
+            super().allocate_slots(request, *args, **kwargs)
+        finally:
+            del self.coordinator.get_num_blocks_to_allocate
+        reserved = int(kwargs.get("reserved_blocks", 0))
+        free = self.block_pool.get_num_free_blocks()
+        return max(needs) + self.watermark_blocks + reserved - free

@@ -1,0 +1,13 @@
+"""One process per engine: scheduler and worker side by side, as vLLM has it on one GPU.
+
+vLLM's CPU platform turns the executor named ``uni`` into a multi-process one to bind OpenMP
+threads. The launcher sets those in the environment before the process starts, so the engine
+can keep its worker in the EngineCore process here too, and memory is mapped by the very
+thread that schedules.
+"""
+
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+
+class InProcessExecutor(UniProcExecutor):
+    """vLLM's own single-process executor, under a name that the CPU platform leaves alone."""

@@ -1,0 +1,62 @@
+"""One engine, two threads: how a control message reaches an engine between its steps.
+
+The engine thread holds the engine while it schedules, executes and updates. The agent's
+reader thread posts messages; whoever holds the engine next handles them. So a busy engine
+acts on a message between two calls, and an idle one, whose thread sleeps in vLLM's input
+queue, is acted upon by the reader thread itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from mirage.protocol import ToEngine
+
+
+class Mailbox:
+    """Messages in order, and the lock that stands for "no call into the engine is running"."""
+
+    def __init__(self) -> None:
+        self.handle: Callable[[ToEngine], None] = lambda message: None
+        self._messages: deque[ToEngine] = deque()
+        self._engine = threading.Condition(threading.RLock())
+        self._depth = 0
+
+    def post(self, message: ToEngine) -> None:
+        """From the reader thread. Handles it here and now unless the engine is busy."""
+        self._messages.append(message)
+        # Not taken: then the holder is inside `hold` and looks again after letting go.
+        while self._messages and self._engine.acquire(blocking=False):
+            try:
+                self._drain()
+                self._engine.notify_all()
+            finally:
+                self._engine.release()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """The engine is busy inside. Messages are handled on entry and after leaving."""
+        with self._engine:
+            self._depth += 1
+            try:
+                if self._depth == 1:
+                    self._drain()
+                yield
+            finally:
+                self._depth -= 1
+        while self._depth == 0 and self._messages and self._engine.acquire(blocking=False):
+            try:
+                self._drain()
+            finally:
+                self._engine.release()
+
+    def wait(self, seconds: float) -> None:
+        """Inside `hold`: let go until a message was handled, at most `seconds`."""
+        self._engine.wait(seconds)
+
+    def _drain(self) -> None:
+        while self._messages:
+            self.handle(self._messages.popleft())

@@ -1,0 +1,173 @@
+"""Everything of one engine that holds device memory, in one place.
+
+The worker builds it while vLLM starts: `place_layers` after the weights are loaded,
+`make_kv_buffer` when vLLM allocates its KV cache. The scheduler side then moves memory with
+`move_layers`, `map_extents` and `unmap_extents`, always on the thread that holds the engine.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from mirage.config import Policy
+from mirage.engine.kvbuffer import KVBuffer, extent_geometry
+from mirage.engine.mailbox import Mailbox
+from mirage.engine.params import FixedParameters
+from mirage.engine.settings import EngineSettings
+from mirage.protocol import ModelShape
+from mirage.transfer import HostCompute, LayerStreamer
+from vmm.driver import Driver, Event
+from vmm.host import HostDriver
+from vmm.pages import PagePool
+
+UNLIMITED = 1 << 62
+SMOOTHING = 0.1
+
+
+class _NeverWaits(HostCompute):
+    """For the test that shows what waiting is good for."""
+
+    def wait(self, event: Event) -> None:
+        """Run ahead of the copy."""
+
+
+class EngineMemory:
+    """Pages, layers and KV extents of this process, under its grant (bytes)."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+        self.driver: Driver = HostDriver(settings.page, copy_bytes_per_s=settings.copy_bytes_per_s)
+        self.pool = PagePool(self.driver, UNLIMITED)
+        self.parameters = FixedParameters()
+        self.compute = HostCompute() if settings.wait else _NeverWaits()
+        self.mailbox = Mailbox()
+        self.streamer: LayerStreamer | None = None
+        self.kv: KVBuffer | None = None
+        self.fixed_bytes = 0
+        self.layer_bytes = 0
+        self.layer_load_s = 0.0
+        self.layer_compute_s = 0.0
+
+    @property
+    def elastic(self) -> bool:
+        """Whether KV memory may change at all."""
+        return self.settings.policy is not Policy.STATIC
+
+    # -- start-up, called by the worker -------------------------------------------------
+
+    def place_layers(self, model: torch.nn.Module) -> None:
+        """After loading: fix the layers' addresses (policy mirage) and note the sizes."""
+        self.fixed_bytes = self.parameters.fixed_bytes(model)
+        self.layer_bytes = self.parameters.layer_bytes(self.settings.page)
+        if self.elastic and self.settings.grant_bytes is not None:
+            self.regrant(self.settings.grant_bytes)
+        if self.settings.policy is Policy.MIRAGE:
+            self.streamer = self.parameters.place(
+                model, self.driver, self.pool, self.compute, poison=self.settings.poison
+            )
+            self.layer_load_s = self._measure_load(self.streamer)
+
+    def make_kv_buffer(self, config: Any) -> torch.Tensor:
+        """The KV buffer of vLLM's KVCacheConfig, its base extents mapped."""
+        self.kv = KVBuffer(config, self.driver, self.pool)
+        per_extent = self.kv.extents.blocks_per_extent
+        base = -(-self.settings.base_blocks // per_extent)
+        self.kv.extents.map(range(min(base, self.kv.extents.extents)))
+        return self.kv.tensor()
+
+    def shape(self, config: Any, max_model_len: int, block_tokens: int) -> ModelShape:
+        """What the control server needs to know about this engine."""
+        blocks, nbytes = extent_geometry(config, self.settings.page)
+        # The longest request, and the null block, must always find room.
+        needed = -(-max_model_len // block_tokens) + 1
+        return ModelShape(
+            layers=len(self.parameters.layers),
+            layer_bytes=self.layer_bytes,
+            fixed_bytes=self.fixed_bytes,
+            extent_bytes=nbytes,
+            extent_blocks=blocks,
+            block_tokens=block_tokens,
+            max_extents=config.num_blocks // blocks,
+            min_extents=-(-needed // blocks),
+        )
+
+    # -- moving memory, called by the scheduler side ------------------------------------
+
+    @property
+    def alpha(self) -> int:
+        """Layers whose memory was given away."""
+        return self.streamer.alpha if self.streamer else 0
+
+    @property
+    def beta(self) -> int:
+        """Slots that the streamed layers share."""
+        return self.streamer.beta if self.streamer else 0
+
+    def move_layers(self, alpha: int, beta: int) -> None:
+        """Change the streamed set, between steps. Raises `TransferError`, `GrantExceeded`."""
+        assert self.streamer is not None, "only policy mirage moves layers"
+        self.streamer.set(alpha, beta)
+
+    def affordable_layers(self) -> int:
+        """Layers that could turn resident with the pages at hand."""
+        return self.pool.available * self.settings.page // max(self.layer_bytes, 1)
+
+    def affordable_extents(self) -> int:
+        """Extents that could be mapped with the pages at hand."""
+        assert self.kv is not None
+        return self.pool.available * self.settings.page // self.kv.extents.extent_bytes
+
+    def map_extents(self, extents: list[int]) -> None:
+        """Back and clear KV extents. All or none."""
+        assert self.kv is not None
+        self.kv.extents.map(extents)
+
+    def unmap_extents(self, extents: list[int]) -> None:
+        """Take the memory of KV extents that nothing in flight touches."""
+        assert self.kv is not None
+        self.kv.extents.unmap(extents)
+
+    @property
+    def outside_bytes(self) -> int:
+        """Device memory that is not the pool's: what never moves under this policy."""
+        layers = len(self.parameters.layers) * self.layer_bytes
+        moves = self.settings.policy is Policy.MIRAGE
+        return self.fixed_bytes + (0 if moves else layers)
+
+    def regrant(self, grant_bytes: int) -> None:
+        """A new grant for everything this engine holds."""
+        self.pool.set_grant(max(0, grant_bytes - self.outside_bytes))
+
+    def held_bytes(self, kv_extents: int, extent_bytes: int) -> int:
+        """Device memory held now. Static engines hold vLLM's own allocations."""
+        kv = self.pool.held_bytes if self.elastic else kv_extents * extent_bytes
+        return self.outside_bytes + kv
+
+    def stepped(self, compute_s: float) -> None:
+        """T_c, smoothed over about ten steps: seconds of compute per layer and step."""
+        sample = compute_s / max(len(self.parameters.layers), 1)
+        self.layer_compute_s += (sample - self.layer_compute_s) * (
+            SMOOTHING if self.layer_compute_s else 1.0
+        )
+
+    def check_integrity(self) -> None:
+        """Raise if pages, layers and extents do not add up."""
+        self.pool.check_integrity()
+        self.driver.check_integrity()
+        if self.streamer is not None:
+            self.streamer.check_integrity()
+        if self.kv is not None:
+            self.kv.extents.check_integrity()
+
+    def _measure_load(self, streamer: LayerStreamer, rounds: int = 3) -> float:
+        """T_T: median seconds to load one layer from its master, on the copy stream."""
+        times = []
+        for layer in streamer.layers[:rounds]:
+            start = time.perf_counter()
+            streamer.copies.copy(layer.range.address, layer.master, layer.nbytes)
+            streamer.copies.synchronize()
+            times.append(time.perf_counter() - start)
+        return sorted(times)[len(times) // 2]

@@ -1,0 +1,269 @@
+"""vLLM's scheduler, asking for memory before it preempts.
+
+`make_scheduler` picks vLLM's synchronous or asynchronous scheduler as vLLM would and adds
+one of two mixins: `ObservingMixin` reports and takes turns (policy static), `ElasticMixin`
+also lets the KV cache grow and shrink.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import RequestStatus
+
+from mirage.config import Policy
+from mirage.engine import runtime
+from mirage.engine.agent import Agent
+from mirage.engine.blockpool import ElasticBlockPool, ElasticKVCacheManager
+from mirage.engine.demand import Demand, demand
+from mirage.engine.reporting import Reporter
+from mirage.engine.settle import Fence, Settlement
+from mirage.engine.wish import Wish
+from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, ToEngine, Turn
+
+logger = logging.getLogger("mirage.engine.scheduler")
+
+TURN_POLL_S = 0.05
+"""Longest sleep while another engine has the turn, so that signals are noticed."""
+HOLD_POLL_S = 0.005
+"""Pause of an engine that has nothing to run until memory comes."""
+
+
+# What the mixins rely on, for the type checker; in the end they stand before vLLM's classes.
+Mixable: Any = Scheduler if TYPE_CHECKING else object
+
+
+class ObservingMixin(Mixable):
+    """Takes turns and reports; leaves every decision to vLLM."""
+
+    def __init__(self, vllm_config: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
+        self.memory = runtime.memory()
+        self.settings = self.memory.settings
+        self.shape = self.memory.shape(kv_cache_config, self.max_model_len, self.block_size)
+        self.fence = Fence()
+        self.preemptions = 0
+        self.tokens = 0
+        self.revision = 0
+        self.holds_turn = not self.settings.temporal
+        self.mailbox = self.memory.mailbox
+        self._prepare()
+        self.agent = self._connect()
+        self.reporter = Reporter(self.report, self.agent)
+        self.mailbox.handle = self._handle
+        if self.agent is not None:
+            self.agent.start(self._hello())
+
+    def _prepare(self) -> None:
+        """What a subclass sets up before the engine introduces itself."""
+
+    def _connect(self) -> Agent | None:
+        path = self.settings.control
+        return None if path is None else Agent(path, self.mailbox)
+
+    def _hello(self) -> Hello:
+        held = self.report().held_bytes
+        return Hello(PROTOCOL_VERSION, self.settings.tenant, os.getpid(), self.shape, held)
+
+    # -- vLLM's hooks -------------------------------------------------------------------
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's, once the engine has the turn."""
+        with self.mailbox.hold():
+            self._await_turn()
+            output = self._schedule(*args, **kwargs)
+            if output.total_num_scheduled_tokens:
+                self.fence.scheduled += 1
+            self.tokens += output.total_num_scheduled_tokens
+            self.reporter.maybe()
+            return output
+
+    def _schedule(self, *args: Any, **kwargs: Any) -> Any:
+        return super().schedule(*args, **kwargs)
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """vLLM's; one more step has been processed."""
+        with self.mailbox.hold():
+            if scheduler_output.total_num_scheduled_tokens:
+                self.fence.processed += 1
+            out = super().update_from_output(scheduler_output, model_runner_output)
+            self._processed()
+            self.reporter.maybe(urgent=not self.running and not self.waiting)
+            return out
+
+    def _processed(self) -> None:
+        """After a step was processed."""
+
+    def _preempt_request(self, *args: Any, **kwargs: Any) -> None:
+        self.preemptions += 1
+        super()._preempt_request(*args, **kwargs)
+
+    def shutdown(self) -> None:
+        """vLLM's, and the end of the conversation with the control server."""
+        if self.agent is not None:
+            self.agent.close()
+        super().shutdown()
+
+    # -- control messages, with the engine held ------------------------------------------
+
+    def _handle(self, message: ToEngine) -> None:
+        if isinstance(message, Turn):
+            self.holds_turn = message.holds
+        elif isinstance(message, Allotment):
+            self.revision = max(self.revision, message.revision)
+        self.reporter.now()
+
+    def _await_turn(self) -> None:
+        while not self.holds_turn:
+            self.reporter.maybe()
+            self.mailbox.wait(TURN_POLL_S)
+
+    # -- state --------------------------------------------------------------------------
+
+    def report(self) -> Report:
+        """The present state. Cheap: no loop over blocks while an extent is one block."""
+        pool, memory = self.kv_cache_manager.block_pool, self.memory
+        extents, used_extents, usable = self._kv_extents()
+        wish = self._demand()
+        return Report(
+            revision=self.revision,
+            holds_turn=self.holds_turn,
+            held_bytes=memory.held_bytes(extents, self.shape.extent_bytes),
+            alpha=memory.alpha,
+            beta=memory.beta,
+            kv_extents=extents,
+            kv_used_extents=used_extents,
+            growth_extents=-(-wish.growth // self.shape.extent_blocks),
+            admission_extents=-(-wish.admission // self.shape.extent_blocks),
+            running=len(self.running),
+            waiting=self._waiting_count(),
+            kv_used_blocks=max(0, usable - 1 - pool.get_num_free_blocks()),
+            kv_blocks=max(0, usable - 1),
+            preemptions=self.preemptions,
+            steps=self.fence.processed,
+            tokens=self.tokens,
+            bytes_streamed=memory.streamer.bytes_streamed if memory.streamer else 0,
+            stall_s=memory.compute.stall_s,
+            layer_load_s=memory.layer_load_s,
+            layer_compute_s=memory.layer_compute_s,
+        )
+
+    def _kv_extents(self) -> tuple[int, int, int]:
+        """(backed extents, extents in use, usable blocks)."""
+        blocks = self.kv_cache_manager.block_pool.num_gpu_blocks
+        used = blocks - self.kv_cache_manager.block_pool.get_num_free_blocks()
+        per_extent = self.shape.extent_blocks
+        return -(-blocks // per_extent), -(-used // per_extent), blocks
+
+    def _waiting_count(self) -> int:
+        return int(self.get_request_counts()[1])
+
+    def _demand(self) -> Demand:
+        return Demand()
+
+
+class ElasticMixin(ObservingMixin):
+    """Grows before it preempts, and gives KV memory back behind the fence."""
+
+    def _prepare(self) -> None:
+        kv = self.memory.kv
+        assert kv is not None
+        pool = self.kv_cache_manager.block_pool
+        pool.__class__ = ElasticBlockPool
+        pool.become_elastic(kv.extents.blocks_per_extent, len(kv.extents.mapped))
+        self.kv_cache_manager.__class__ = ElasticKVCacheManager
+        self.kv_cache_manager.grow = self._grow
+        self.pool: ElasticBlockPool = pool
+        self.settlement = Settlement(self.memory, pool, self.fence, fenced=self.settings.fence)
+        self.wish = Wish(self.settings.hold_s)
+        self._holding = False
+
+    # -- vLLM's hooks -------------------------------------------------------------------
+
+    def _schedule(self, *args: Any, **kwargs: Any) -> Any:
+        self._settle()
+        self._holding = False
+        self.wish.begin_step()
+        output = super()._schedule(*args, **kwargs)
+        starving = self._holding and not output.total_num_scheduled_tokens
+        self._holding = False
+        if self.wish.end_step():
+            self.reporter.now()
+        if starving:
+            # Nothing can run until memory comes: sleep until the control server speaks.
+            self.mailbox.wait(HOLD_POLL_S)
+        return output
+
+    def _request_blocks_can_be_freed(self, request: Any) -> bool:
+        # Asked by schedule() before it preempts: False holds the request instead.
+        return not self._holding and bool(super()._request_blocks_can_be_freed(request))
+
+    def _processed(self) -> None:
+        if self.pool.retiring:
+            self._settle()
+
+    def _grow(self, missing: int, request: Any) -> bool:
+        """A request lacks `missing` blocks; called by the manager inside schedule()."""
+        if request.status == RequestStatus.RUNNING:
+            self.wish.lacks(missing)
+            self._holding = self.agent is not None and self.wish.may_hold()
+        return False
+
+    # -- control messages ---------------------------------------------------------------
+
+    def _handle(self, message: ToEngine) -> None:
+        if isinstance(message, Allotment) and self.settlement.aim(message):
+            self.wish.answered()
+        elif isinstance(message, Refusal):
+            self.wish.refused()
+        super()._handle(message)
+
+    def _settle(self) -> None:
+        if not self.settlement.settled and self.settlement.settle():
+            self.reporter.now()
+
+    # -- state --------------------------------------------------------------------------
+
+    def _kv_extents(self) -> tuple[int, int, int]:
+        return self.pool.backed_extents(), self.pool.busy_extents(), self.pool.usable_blocks
+
+    def _demand(self) -> Demand:
+        return demand(
+            running=len(self.running),
+            waiting_tokens=(r.num_tokens for r in self.waiting),
+            free_blocks=self.pool.get_num_free_blocks(),
+            missing_blocks=self.wish.missing,
+            headroom_blocks=self.settings.headroom_extents * self.shape.extent_blocks,
+            block_tokens=self.block_size,
+            free_slots=self.max_num_running_reqs - len(self.running),
+        )
+
+
+class MirageScheduler(ElasticMixin, Scheduler):
+    """Elastic, one step at a time."""
+
+
+class MirageAsyncScheduler(ElasticMixin, AsyncScheduler):
+    """Elastic, with two steps in flight."""
+
+
+class ObservedScheduler(ObservingMixin, Scheduler):
+    """vLLM's own, observed."""
+
+
+class ObservedAsyncScheduler(ObservingMixin, AsyncScheduler):
+    """vLLM's own asynchronous one, observed."""
+
+
+def make_scheduler(vllm_config: Any, **kwargs: Any) -> Any:
+    """For ``--scheduler-cls``: the base that vLLM would pick, with the policy's mixin."""
+    asynchronous = vllm_config.scheduler_config.async_scheduling
+    if runtime.memory().settings.policy is Policy.STATIC:
+        return (ObservedAsyncScheduler if asynchronous else ObservedScheduler)(
+            vllm_config, **kwargs
+        )
+    return (MirageAsyncScheduler if asynchronous else MirageScheduler)(vllm_config, **kwargs)

@@ -1,0 +1,54 @@
+"""What an engine is told at start: the ``mirage`` part of vLLM's ``--additional-config``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mirage.config import Policy
+
+
+class EngineSettings(BaseModel):
+    """Checked once in `from_vllm`; nothing else in the engine reads raw configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: Policy
+    tenant: str
+    control: str | None = None
+    """Path of the control server's Unix socket; None runs the engine by itself."""
+    page: int = 65536
+    grant_bytes: int | None = None
+    """Device memory this engine may hold at start; None means what it needs."""
+    base_blocks: int = Field(gt=1)
+    """KV blocks mapped at start, the null block included."""
+    beta: int = Field(default=2, ge=1, le=2)
+    headroom_extents: int = Field(default=2, ge=0)
+    serve: str = "admission"
+    temporal: bool = False
+    hold_s: float = 1.0
+    """Longest time a request is held for an answer before vLLM may preempt."""
+    poison: bool = False
+    """Tests: overwrite every given-away frame with NaN."""
+    wait: bool = True
+    """Tests: False drops the wait for a streamed layer, which must break the output."""
+    fence: bool = True
+    """Tests: False unmaps KV blocks while steps in flight may still touch them."""
+    copy_bytes_per_s: float | None = None
+    """Tests and demonstrations: imitate a slower host link."""
+
+
+def from_vllm(vllm_config: Any) -> EngineSettings:
+    """The settings of this engine. Raises `ValueError` with one line if they are missing."""
+    raw = (vllm_config.additional_config or {}).get("mirage")
+    if raw is None:
+        raise ValueError(
+            "--additional-config has no 'mirage' part: start the engine with `mirage serve`"
+        )
+    try:
+        return EngineSettings.model_validate(raw)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise ValueError(f"additional-config mirage.{where}: {problem['msg']}") from None

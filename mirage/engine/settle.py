@@ -1,0 +1,121 @@
+"""From the memory an engine holds to the memory it shall hold, one safe step at a time.
+
+The control server states an `Allotment`; `Settlement.settle` moves towards it as far as the
+pages at hand and the blocks in use allow, and is called again whenever that may have changed.
+Giving comes before taking: layers are given away first, idle KV extents next; what became
+free is then mapped where it is wanted.
+"""
+
+from __future__ import annotations
+
+from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.memory import EngineMemory
+from mirage.protocol import Allotment
+
+
+class Fence:
+    """Which scheduled steps have been processed.
+
+    With asynchronous scheduling two steps are in flight. A block that became free belongs to
+    no request, yet a step scheduled before may still touch it.
+    """
+
+    def __init__(self) -> None:
+        self.scheduled = 0
+        self.processed = 0
+
+    def passed(self, mark: int) -> bool:
+        """Whether every step scheduled up to `mark` has been processed."""
+        return self.processed >= mark
+
+
+class Settlement:
+    """Moves one engine's memory to its newest allotment."""
+
+    def __init__(
+        self, memory: EngineMemory, blocks: ElasticBlockPool, fence: Fence, *, fenced: bool = True
+    ) -> None:
+        self.memory, self.blocks, self.fence, self.fenced = memory, blocks, fence, fenced
+        self.target: Allotment | None = None
+        self._emptied_at: dict[int, int] = {}
+
+    @property
+    def settled(self) -> bool:
+        """Whether the engine holds exactly its allotment."""
+        target = self.target
+        return target is None or (
+            self.blocks.backed_extents() == target.kv_extents
+            and not self.blocks.retiring
+            and self.memory.alpha == target.alpha
+        )
+
+    def aim(self, allotment: Allotment) -> bool:
+        """Adopt an allotment; False for one that is not newer than the present."""
+        if self.target is not None and allotment.revision <= self.target.revision:
+            return False
+        self.target = allotment
+        self.memory.regrant(allotment.grant_bytes)
+        self.settle()
+        return True
+
+    def settle(self) -> bool:
+        """One pass; True if anything moved."""
+        target = self.target
+        if target is None:
+            return False
+        moved = False
+        if target.alpha > self.memory.alpha:
+            self.memory.move_layers(target.alpha, target.beta)
+            moved = True
+        moved |= self._shrink(target.kv_extents)
+        moved |= self._grow(target.kv_extents)
+        moved |= self._restore(target)
+        self.memory.pool.trim()
+        return moved
+
+    # -- KV extents ---------------------------------------------------------------------
+
+    def _shrink(self, wanted: int) -> bool:
+        usable = self.blocks.usable_blocks // self.blocks.extent_blocks
+        if usable > wanted:
+            self.blocks.retire(self.blocks.pick_retirees(usable - wanted))
+        ready = [extent for extent in self.blocks.emptied() if self._untouched(extent)]
+        if ready:
+            self.blocks.drop(ready)
+            self.memory.unmap_extents(ready)
+            for extent in ready:
+                self._emptied_at.pop(extent, None)
+        return bool(ready)
+
+    def _untouched(self, extent: int) -> bool:
+        """Whether no step in flight can touch the emptied extent."""
+        mark = self._emptied_at.setdefault(extent, self.fence.scheduled)
+        return not self.fenced or self.fence.passed(mark)
+
+    def _grow(self, wanted: int) -> bool:
+        usable = self.blocks.usable_blocks // self.blocks.extent_blocks
+        missing = wanted - usable
+        if missing <= 0:
+            return False
+        called_back = self.blocks.unretire(missing)
+        self._emptied_at = {e: m for e, m in self._emptied_at.items() if e in self.blocks.retiring}
+        count = min(missing - called_back, self.memory.affordable_extents())
+        extents = self.blocks.unmapped(count) if count > 0 else []
+        if extents:
+            self.memory.map_extents(extents)
+            self.blocks.add(extents)
+        return bool(called_back or extents)
+
+    # -- layers -------------------------------------------------------------------------
+
+    def _restore(self, target: Allotment) -> bool:
+        """Bring layers back as far as pages allow, and adopt the wanted beta."""
+        memory = self.memory
+        if memory.streamer is None:
+            return False
+        alpha = max(target.alpha, memory.alpha - memory.affordable_layers())
+        beta = target.beta if alpha else 0
+        if (alpha, beta) == (memory.alpha, memory.beta):
+            return False
+        memory.move_layers(alpha, beta)
+        return True

@@ -1,0 +1,55 @@
+"""What an engine lacks right now, and whether it may hold a request for the answer.
+
+An allocation of a running request failed: the request is held, not preempted, until the
+control server has answered. A refusal, or no answer for `hold_s` seconds, lets vLLM preempt
+as it would; the next allotment makes the engine hopeful again.
+"""
+
+from __future__ import annotations
+
+import time
+
+
+class Wish:
+    """The blocks that running requests lacked in the last step."""
+
+    def __init__(self, hold_s: float) -> None:
+        self.hold_s = hold_s
+        self.missing = 0
+        self._step_missing = 0
+        self._since: float | None = None
+        self._hopeless = False
+
+    def begin_step(self) -> None:
+        """A scheduling pass starts: nothing has failed in it yet."""
+        self._step_missing = 0
+
+    def lacks(self, blocks: int) -> None:
+        """A running request could not get `blocks` blocks."""
+        self._step_missing = max(self._step_missing, blocks)
+        if self._since is None:
+            self._since = time.monotonic()
+
+    def end_step(self) -> bool:
+        """The pass is over; True if the wish changed and should be reported at once."""
+        changed = self._step_missing != self.missing
+        self.missing = self._step_missing
+        if not self.missing:
+            self._since = None
+            self._hopeless = False
+        return changed
+
+    def may_hold(self) -> bool:
+        """Whether there is still an answer to wait for."""
+        if self._hopeless or self._since is None:
+            return False
+        return time.monotonic() - self._since < self.hold_s
+
+    def answered(self) -> None:
+        """An allotment came: memory may be on its way."""
+        self._hopeless = False
+        self._since = None
+
+    def refused(self) -> None:
+        """No memory can be had for the present wish."""
+        self._hopeless = True

@@ -1,0 +1,76 @@
+"""vLLM's worker with its parameters and its KV cache in memory that can move."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from typing import Any
+
+from vllm.model_executor.offloader.base import set_offloader
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+from mirage.engine import runtime, settings
+from mirage.engine.kvbuffer import KVAllocation
+from mirage.engine.memory import EngineMemory
+
+BLOCK_OUTERMOST = "BLHNC"
+"""All layers of a block together: growing is one contiguous range, extents are small."""
+
+
+class MirageCPUWorker(CPUWorker):
+    """Overrides vLLM's own hooks only; with policy static it merely observes."""
+
+    mirage: EngineMemory
+
+    def init_device(self) -> None:
+        """After the model runner's constructor, which sets an offloader of its own."""
+        super().init_device()
+        self.mirage = EngineMemory(settings.from_vllm(self.vllm_config))
+        set_offloader(self.mirage.parameters)
+        runtime.publish(self.mirage)
+
+    def load_model(self, **kwargs: Any) -> None:
+        """Load and process the weights, then fix where the layers live."""
+        super().load_model(**kwargs)
+        self.mirage.place_layers(self.model_runner.get_model())
+
+    def get_supported_kv_cache_layouts(self) -> list[str]:
+        """The CPU kernels read blocks through strides, so they take this layout too."""
+        if self.mirage.elastic:
+            return [BLOCK_OUTERMOST]
+        layouts: list[str] = super().get_supported_kv_cache_layouts()
+        return layouts
+
+    def initialize_from_config(self, kv_cache_config: Any) -> None:
+        """Serve vLLM's KV allocation from the reserved range."""
+        self._kv_config = kv_cache_config
+        self._allocation: KVAllocation | None = None
+        super().initialize_from_config(kv_cache_config)
+        if self.mirage.elastic and (self._allocation is None or self._allocation.served != 1):
+            raise RuntimeError(
+                "vLLM did not allocate its KV cache the way this version of MIRAGE knows: "
+                "use vLLM 0.32 or 0.33"
+            )
+
+    def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:
+        if tag != "kv_cache" or not self.mirage.elastic:
+            context: AbstractContextManager[Any] = super()._maybe_get_memory_pool_context(tag)
+            return context
+        config = self._kv_config
+        self._allocation = KVAllocation(
+            config.kv_cache_tensors[0].size, lambda: self.mirage.make_kv_buffer(config)
+        )
+        return self._allocation
+
+    def execute_model(self, scheduler_output: Any) -> Any:
+        """vLLM's step, during which no memory moves.
+
+        Its compute time, stalls left out, is what T_c is made of.
+        """
+        with self.mirage.mailbox.hold():
+            stalled, start = self.mirage.compute.stall_s, time.perf_counter()
+            output = super().execute_model(scheduler_output)
+            if scheduler_output.total_num_scheduled_tokens:
+                stall = self.mirage.compute.stall_s - stalled
+                self.mirage.stepped(time.perf_counter() - start - stall)
+            return output

@@ -1,0 +1,176 @@
+"""Serving wishes out of free bytes and layers: the mechanics of a plan.
+
+The policy, that is which wishes come first and which layers may go for them, is the plan's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mirage.metadata import TenantSnapshot
+from mirage.share import cost
+from scheduler import victims
+
+
+@dataclass(slots=True)
+class Row:
+    """One tenant while the plan is made. Extents above, layers below."""
+
+    snapshot: TenantSnapshot
+    running: int
+    growth: int
+    admission: int
+    linger: int
+    share: int
+
+    most: int
+    """That may ever be away."""
+    hidden: int
+    """That its decode does not feel now."""
+    lately_hidden: int
+    """That its decode did not feel some time in the last `hysteresis_s` seconds."""
+    out: int
+    """That are away already."""
+
+    kv: int = 0
+    alpha: int = 0
+
+    @property
+    def active(self) -> bool:
+        return self.snapshot.active
+
+    @property
+    def extent_bytes(self) -> int:
+        return self.snapshot.shape.extent_bytes
+
+    @property
+    def layer_bytes(self) -> int:
+        return self.snapshot.shape.layer_bytes
+
+
+Amount = Callable[[Row], int]
+
+
+def none(_: Row) -> int:
+    return 0
+
+
+def out(row: Row) -> int:
+    return row.out
+
+
+def most(row: Row) -> int:
+    return max(row.most, row.out)
+
+
+def hidden(row: Row) -> int:
+    return row.hidden
+
+
+def still_hidden(row: Row) -> int:
+    return min(row.out, row.lately_hidden)
+
+
+def hidden_or_out(row: Row) -> int:
+    return max(row.hidden, row.out)
+
+
+class Tier(NamedTuple):
+    """How far to serve, in extents, and how many layers may be away for it."""
+
+    level: Amount
+    idle: Amount
+    """Of a tenant without work."""
+    own: Amount
+    """Of the asking tenant."""
+    others: Amount
+    """Of any active tenant, in the last place."""
+
+
+class Fill:
+    """Serves wishes out of free bytes and layers; `rows` carry the result."""
+
+    def __init__(self, rows: Sequence[Row], device_bytes: int, rule: victims.Rule) -> None:
+        by_name = {r.snapshot.name: r for r in rows}
+        candidates = [
+            victims.Candidate(
+                r.snapshot.name, r.active, r.snapshot.tenant.priority, r.snapshot.last_busy
+            )
+            for r in rows
+        ]
+        donors = [by_name[name] for name in victims.order(candidates, rule)]
+        self.rows = rows
+        self.idle = [r for r in donors if not r.active]
+        self.active = [r for r in donors if r.active]
+        self.free = device_bytes - sum(cost(r.snapshot.shape, 0, 0) for r in rows)
+
+    def keep_running(self) -> None:
+        """Nothing that running requests sit on is ever asked back.
+
+        Those that have outgrown their share pay with their own hidden layers before layers
+        of a woken donor stay away for them.
+        """
+        for row in self.rows:
+            row.kv = row.running
+            self.free -= row.running * row.extent_bytes
+        self._gather(self.idle, most, 0)
+        self._gather([r for r in self.active if r.running > r.share], hidden, 0)
+        self._gather(self.active, hidden_or_out, 0)
+
+    def serve(self, tier: Tier) -> None:
+        """Serve one tier: higher priorities first, free bytes before layers."""
+        if not _missing(self.rows, tier.level):
+            return
+        for priority in sorted({r.snapshot.tenant.priority for r in self.rows}, reverse=True):
+            rows = [r for r in self.rows if r.snapshot.tenant.priority == priority]
+            self._gather(self.idle, tier.idle, _missing(rows, tier.level))
+            self.share_out(rows, tier.level)
+            for row in rows:
+                self._gather([row], tier.own, _missing([row], tier.level))
+                self.share_out([row], tier.level)
+            self._gather(self.active, tier.others, _missing(rows, tier.level))
+            self.share_out(rows, tier.level)
+        self.share_out(self.rows, tier.level)  # what whole layers brought too much
+
+    def share_out(self, rows: Iterable[Row], level: Amount) -> None:
+        """Give free bytes, the same to each until it has enough (max-min fairness)."""
+        short = sorted((r for r in rows if r.kv < level(r)), key=lambda r: _missing([r], level))
+        for left, row in zip(range(len(short), 0, -1), short, strict=True):
+            self._give(row, level(row), self.free // left)
+        for row in short:  # what rounding to extents left over
+            self._give(row, level(row), self.free)
+
+    def restore(self) -> None:
+        """Layers come back for free bytes that no wish took; first those still in place."""
+        for bound in (out, none):
+            for row in [*reversed(self.active), *reversed(self.idle)]:
+                more = max(0, row.alpha - bound(row))
+                layers = min(more, max(0, self.free) // row.layer_bytes)
+                row.alpha -= layers
+                self.free -= layers * row.layer_bytes
+
+    def _give(self, row: Row, level: int, most_bytes: int) -> None:
+        extents = max(0, min(level - row.kv, most_bytes // row.extent_bytes))
+        row.kv += extents
+        self.free -= extents * row.extent_bytes
+
+    def _gather(self, donors: Iterable[Row], limit: Amount, wanted: int) -> None:
+        """Take layers until `wanted` bytes are free: first those that cost no new copies.
+
+        Of idle tenants those away already; of active ones those that hide, whatever is away,
+        or layers that one wish took would be there for all others in the next plan.
+        """
+        donors = list(donors)
+        for bound in (lambda r: min(limit(r), r.hidden if r.active else r.out), limit):
+            for row in donors:
+                short = -(-max(0, wanted - self.free) // row.layer_bytes)
+                layers = max(0, min(short, bound(row) - row.alpha))
+                row.alpha += layers
+                self.free += layers * row.layer_bytes
+
+
+def _missing(rows: Iterable[Row], level: Amount) -> int:
+    """Bytes until all `rows` are served up to `level`."""
+    return sum(max(0, level(r) - r.kv) * r.extent_bytes for r in rows)

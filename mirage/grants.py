@@ -1,0 +1,67 @@
+"""What may be granted to whom now: the ledger, and room for engines that are not there.
+
+The share of a tenant that has not joined, or is lost, is lent to nobody, so that its engine
+always finds room to start. It counts as absent until its first allotment is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirage.ledger import Ledger, UnknownTenantError
+from mirage.protocol import Allotment, ModelShape
+from mirage.share import Want, cost
+from scheduler.tenants import Tenant
+
+
+class Grants:
+    """Numbers and books the allotments of one device of `device_bytes`."""
+
+    def __init__(self, tenants: Iterable[Tenant], device_bytes: int) -> None:
+        self.device_bytes = device_bytes
+        self.ledger = Ledger(device_bytes)
+        self._shares = {t.name: t.share_bytes(device_bytes) for t in tenants}
+        self._revisions = dict.fromkeys(self._shares, 0)
+        self._present: set[str] = set()
+
+    def joined(self, name: str, held_bytes: int) -> None:
+        """Raises `UnknownTenantError`, and `LedgerError` as the ledger does."""
+        if name not in self._shares:
+            raise UnknownTenantError(f"no tenant is named {name!r}: known are {[*self._shares]}")
+        self.ledger.joined(name, held_bytes)
+
+    def lost(self, name: str) -> None:
+        """Its memory is free, and its share kept again. No error if it had not joined."""
+        self.ledger.lost(name)
+        self._present.discard(name)
+
+    def allot(self, name: str, shape: ModelShape, want: Want) -> Allotment:
+        """The allotment to send. Raises `OverCommitError` if it exceeds the device."""
+        revision = self._revisions[name] + 1
+        grant = cost(shape, want.alpha, want.kv_extents)
+        allotment = Allotment(revision, want.alpha, want.beta, want.kv_extents, grant)
+        self.ledger.offer(name, allotment)
+        self._revisions[name] = revision
+        self._present.add(name)
+        return allotment
+
+    def limit(self, name: str) -> int:
+        """The largest grant that can be sent to a tenant now, in bytes."""
+        kept = sum(max(0, share - held) for share, held in self._absent(but=name))
+        return self.ledger.reserved_bytes(name) + max(0, self.ledger.free_bytes - kept)
+
+    def kept_bytes(self) -> int:
+        """Bytes of absent tenants, that no plan may give to others."""
+        return sum(max(share, held) for share, held in self._absent())
+
+    def has_room(self, name: str) -> bool:
+        """Whether an engine that holds up to its tenant's share may be started."""
+        return self.ledger.free_bytes >= self._shares[name]
+
+    def _absent(self, but: str = "") -> list[tuple[int, int]]:
+        """(share, reserved) bytes of each absent tenant."""
+        return [
+            (share, self.ledger.reserved_bytes(name))
+            for name, share in self._shares.items()
+            if name not in self._present and name != but
+        ]

@@ -1,0 +1,143 @@
+"""Which layers are streamed, and how many of them hide behind compute.
+
+A model has n layers that run in a circle, step after step. m = alpha + beta of them are
+streamed: they share beta slots, so the memory of alpha layers is free for other use. T_T is
+the time to load one layer from host memory, T_c the compute time of one layer; any numeric
+type will do, and only their ratio matters.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import count
+from math import floor, log2
+
+
+def even(n: int, m: int) -> tuple[int, ...]:
+    """m of n layers, as evenly spaced as can be: gaps of floor(n/m) or one more.
+
+    No set of m has a larger smallest gap (MIRAGE, arXiv 2507.11507).
+    """
+    return tuple(i * n // m for i in range(m))
+
+
+def nested(n: int) -> tuple[int, ...]:
+    """All n layers in such an order that its first m are the streamed set of size m.
+
+    Growing the set by one adds a layer and moves none. The k-th layer (from 0) stands at the
+    fraction log2(2k + 1) mod 1 of the circle, after de Bruijn and Erdős (1949), who showed
+    that no endless sequence keeps larger gaps at every size. The gaps of the first m points
+    are log2(1 + 1/j) for j = m .. 2m - 1, hence the bound that the tests assert:
+
+        smallest gap >= max(1, floor(n * log2(2m / (2m - 1)))) >= floor(0.72 * n / m)
+
+    so it falls short of the ideal floor(n/m) by less than 0.28 * n/m + 1 layers.
+    """
+    order: dict[int, None] = {}
+    for k in count():
+        if len(order) == n:
+            break
+        # Points that fall into a layer already taken are skipped; all layers are reached.
+        order.setdefault(floor(n * (log2(2 * k + 1) % 1)))
+    return tuple(order)
+
+
+def gaps(layers: Iterable[int], n: int) -> list[int]:
+    """Distances from each layer to the next one on the circle of n, in layer order."""
+    ring = sorted(layers)
+    nexts = ring[1:] + ring[:1]
+    return [(after - here - 1) % n + 1 for here, after in zip(ring, nexts, strict=True)]
+
+
+def smallest_gap(layers: Iterable[int], n: int) -> int:
+    """The least distance between two of `layers` on the circle; n for one layer or none."""
+    return min(gaps(layers, n), default=n)
+
+
+def step_bound(alpha: int, beta: int, n: int, t_load: float, t_compute: float) -> float:
+    """The least time one step can take: compute, or the transfers that it waits for.
+
+    With one slot a layer can only be loaded while resident layers run, so the m streamed
+    ones each take T_T + T_c in sequence. With two slots, loads run back to back.
+    """
+    if alpha == 0:
+        return n * t_compute
+    per_layer = t_load + t_compute if beta == 1 else t_load
+    return max(n * t_compute, (alpha + beta) * per_layer)
+
+
+def hides(alpha: int, beta: int, n: int, t_load: float, t_compute: float) -> bool:
+    """Whether streaming alpha + beta layers hides behind compute (MIRAGE, arXiv 2507.11507).
+
+        beta = 1:  T_T * (alpha + 1) <= T_c * (n - alpha - 1)
+        beta = 2:  T_T * (alpha + 2) <= T_c * n
+
+    Against the pipeline of `step_time`: always necessary, whatever the set. Exact for evenly
+    spaced sets where m divides n, and for beta = 2 also where n >= 2m. Elsewhere gaps differ
+    by one, and a step may wait less than T_c for each streamed layer.
+    """
+    if alpha == 0:
+        return True
+    if beta == 1:
+        return t_load * (alpha + 1) <= t_compute * (n - alpha - 1)
+    return t_load * (alpha + 2) <= t_compute * n
+
+
+def best_beta(
+    alpha: int, n: int, t_load: float, t_compute: float, betas: Sequence[int] = (1, 2)
+) -> int:
+    """The number of slots with the shortest step; of equals the fewest, which stream least.
+
+    So 1 where its condition holds, else 2 where that holds. Where none does, transfers are
+    the step, and one slot can be the better: it streams one layer less.
+    """
+    return min(betas, key=lambda beta: (step_bound(alpha, beta, n, t_load, t_compute), beta))
+
+
+def largest_alpha(
+    n: int,
+    t_load: float,
+    t_compute: float,
+    betas: Sequence[int] = (1, 2),
+    most_streamed: int | None = None,
+) -> tuple[int, int]:
+    """The most layers that can be given away with streaming hidden, and the beta to do it.
+
+    `most_streamed` bounds alpha + beta (default n). (0, fewest slots) if nothing hides.
+    """
+    limit = n if most_streamed is None else most_streamed
+    for alpha in range(limit - min(betas), 0, -1):
+        fitting = [b for b in betas if alpha + b <= limit]
+        if any(hides(alpha, b, n, t_load, t_compute) for b in fitting):
+            return alpha, best_beta(alpha, n, t_load, t_compute, fitting)
+    return 0, min(betas)
+
+
+def step_time(
+    layers: Iterable[int], n: int, beta: int, t_load: float, t_compute: float, most_laps: int = 4096
+) -> float:
+    """Time of one step in the steady state, walked layer by layer around the circle.
+
+    Loads happen one at a time in layer order. One may start when a slot is free, that is,
+    when the streamed layer beta places earlier has run; a streamed layer runs when it is
+    loaded. Walks laps until the state repeats (at most `most_laps`, enough for exact numbers
+    of a test's size) and returns the mean time of the laps that repeat.
+    """
+    ring = gaps(layers, n)
+    if len(ring) <= beta:
+        return n * t_compute
+    clock = loaded = 0 * t_load
+    ran = deque([clock] * beta, maxlen=beta)
+    seen: dict[tuple[float, ...], tuple[int, float]] = {}
+    for lap in range(most_laps):
+        state = (clock - loaded, *(clock - end for end in ran))
+        if state in seen or lap == most_laps - 1:
+            first, then = seen.get(state, (0, 0 * t_load))
+            return (clock - then) / (lap - first)
+        seen[state] = lap, clock
+        for gap in ring:
+            loaded = max(loaded, ran[0]) + t_load
+            clock = max(clock + (gap - 1) * t_compute, loaded) + t_compute
+            ran.append(clock)
+    raise AssertionError("unreachable: the last lap returns")

@@ -1,0 +1,135 @@
+"""Grants over all tenants: never more than the device has.
+
+The ledger counts for each tenant the most that it can possibly hold. An engine that has seen
+revision r holds at most max(held bytes it reported, grant of r); allotments still on their
+way may be seen at any moment. So a tenant's reserved bytes are the maximum of its reported
+holding, the grant it has seen, and all newer grants sent. A lowered grant frees nothing
+until the engine reports that it has complied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mirage.protocol import Allotment
+
+
+class LedgerError(RuntimeError):
+    """The accounts do not allow what was asked."""
+
+
+class OverCommitError(LedgerError):
+    """More bytes than the device has free."""
+
+
+class UnknownTenantError(LedgerError):
+    """No such tenant, or it has not joined."""
+
+
+class AlreadyJoinedError(LedgerError):
+    """A tenant joined twice without being lost in between."""
+
+
+class BadRevisionError(LedgerError):
+    """A revision that was never sent, or that goes backwards."""
+
+
+class BrokenPromiseError(LedgerError):
+    """An engine holds more than it was ever granted."""
+
+
+@dataclass(slots=True)
+class Account:
+    held_bytes: int
+    seen: int = 0
+    newest: int = 0
+    grants: dict[int, int] = field(default_factory=dict)
+    """Grant bytes by revision: the one seen, and all newer."""
+
+    @property
+    def reserved(self) -> int:
+        return max(self.held_bytes, *self.grants.values(), 0)
+
+
+class Ledger:
+    """The accounts of one device of `device_bytes`."""
+
+    def __init__(self, device_bytes: int) -> None:
+        self.device_bytes = device_bytes
+        self._accounts: dict[str, Account] = {}
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that no tenant holds or may come to hold by what was sent so far."""
+        return self.device_bytes - sum(a.reserved for a in self._accounts.values())
+
+    def reserved_bytes(self, name: str) -> int:
+        """The most that a tenant can hold now; 0 if it has not joined."""
+        return self._accounts[name].reserved if name in self._accounts else 0
+
+    def joined(self, name: str, held_bytes: int) -> None:
+        """Open an account. Raises `AlreadyJoinedError`, `OverCommitError`."""
+        if name in self._accounts:
+            raise AlreadyJoinedError(f"tenant {name!r} has joined already: report it lost first")
+        self._demand(name, held_bytes, self.free_bytes)
+        self._accounts[name] = Account(held_bytes)
+
+    def offer(self, name: str, allotment: Allotment) -> None:
+        """Book an allotment that is about to be sent.
+
+        Raises `OverCommitError` if the device could be over-committed by it,
+        `BadRevisionError` unless its revision is newer than every one sent before.
+        """
+        account = self._account(name)
+        if allotment.revision <= account.newest:
+            raise BadRevisionError(
+                f"revision {allotment.revision} for tenant {name!r} is not newer than "
+                f"{account.newest}: revisions must grow"
+            )
+        self._demand(name, allotment.grant_bytes, self.free_bytes + account.reserved)
+        account.newest = allotment.revision
+        account.grants[allotment.revision] = allotment.grant_bytes
+
+    def reported(self, name: str, revision: int, held_bytes: int) -> None:
+        """Book what an engine reports. Frees what it no longer holds and may not take again.
+
+        Raises `BadRevisionError` for a revision not sent, or older than one seen. Raises
+        `BrokenPromiseError` if it holds more than it may; the true figure is booked all the
+        same, so that nothing more is lent out.
+        """
+        account = self._account(name)
+        known = revision in account.grants or revision == account.seen
+        if revision < account.seen or not known:
+            raise BadRevisionError(
+                f"tenant {name!r} reports revision {revision}, after {account.seen}; sent were "
+                f"{sorted(account.grants)}: its connection is to be closed"
+            )
+        allowed = account.reserved
+        account.seen, account.held_bytes = revision, held_bytes
+        account.grants = {r: g for r, g in account.grants.items() if r >= revision}
+        if held_bytes > allowed:
+            raise BrokenPromiseError(
+                f"tenant {name!r} holds {held_bytes} bytes and may hold {allowed}: stop it"
+            )
+
+    def lost(self, name: str) -> None:
+        """A tenant's process is dead, and its memory is free. No account is no error."""
+        self._accounts.pop(name, None)
+
+    def check(self) -> None:
+        """Raises `OverCommitError` if tenants could hold more than the device."""
+        if self.free_bytes < 0:
+            accounts = {name: a.reserved for name, a in self._accounts.items()}
+            raise OverCommitError(f"{accounts} bytes are reserved of {self.device_bytes}")
+
+    def _account(self, name: str) -> Account:
+        if name not in self._accounts:
+            raise UnknownTenantError(f"tenant {name!r} has not joined: no allotment, no report")
+        return self._accounts[name]
+
+    def _demand(self, name: str, needed: int, available: int) -> None:
+        if needed > available:
+            raise OverCommitError(
+                f"tenant {name!r} would hold {needed} bytes where {available} of "
+                f"{self.device_bytes} are free: wait until others have given back"
+            )

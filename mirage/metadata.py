@@ -1,0 +1,245 @@
+"""The Metadata Store: all that the controller knows of its tenants.
+
+Reports go in, frozen snapshots come out. Facts that a decision must not flicker with are
+kept as the maximum of the last `linger_s` seconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+
+import msgspec
+
+from mirage.protocol import Allotment, ModelShape, Report
+from scheduler.tenants import Activity, Tenant
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """KV extents in total that a tenant needs, for more and more of its wishes."""
+
+    used: int = 0
+    """What running requests sit on."""
+    growth: int = 0
+    """What running requests need now or soon."""
+    admission: int = 0
+    """What lets the waiting requests start as well, or the running ones go on for long."""
+
+
+def demand(report: Report, shape: ModelShape, headroom_extents: int) -> Demand:
+    """What a report asks for.
+
+    Its growth and admission count from what the engine can use now. Where it reports none,
+    what it has is enough, and some of it is wanted all the same: the headroom at least, the
+    next block of each running request rather than others' admission, and all of it if
+    requests wait to start. Were that lent out, the next report would ask it back.
+    """
+    used = report.kv_used_extents
+    have = max(used, _extents(report.kv_blocks + 1, shape))
+    if not report.running:
+        growth = soon = used
+    else:
+        growth = min(have, used + headroom_extents)
+        soon = min(have, growth + _extents(report.running, shape))
+    if report.growth_extents:
+        growth = soon = have + report.growth_extents
+    if report.waiting or report.admission_extents:
+        soon = max(have, growth) + report.admission_extents
+    return Demand(used, growth, soon)
+
+
+def _extents(blocks: int, shape: ModelShape) -> int:
+    return -(-blocks // shape.extent_blocks)
+
+
+class RecentMax:
+    """The maximum of a value over the last `span_s` seconds, each one in force until the next."""
+
+    def __init__(self, span_s: float) -> None:
+        self._span_s = span_s
+        self._falls: deque[tuple[float, float]] = deque()
+        """(since when no larger value was seen, value), values strictly falling."""
+
+    def add(self, value: float, now: float) -> None:
+        since = now
+        while self._falls and self._falls[-1][1] <= value:
+            since = self._falls.pop()[0]
+        self._falls.append((since, value))
+
+    def get(self, now: float) -> float:
+        """0 before the first value."""
+        while (until := self.next_fall()) is not None and until <= now:
+            self._falls.popleft()
+        return self._falls[0][1] if self._falls else 0
+
+    def next_fall(self) -> float | None:
+        """When the maximum will change if nothing is added."""
+        return self._falls[1][0] + self._span_s if len(self._falls) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSnapshot:
+    """One joined tenant at one moment."""
+
+    tenant: Tenant
+    shape: ModelShape
+    report: Report
+    """The newest; of an engine that has sent none, what it held when it joined."""
+    allotment: Allotment | None
+    """The newest sent."""
+    pending: tuple[Allotment, ...]
+    """Sent and not yet seen, oldest first."""
+    active: bool
+    last_busy: float
+    demand: Demand
+    peak_extents: int
+    """The most that it wanted in the last `linger_s` seconds."""
+    peak_compute_s: float
+    """The largest T_c in the last `linger_s` seconds."""
+
+    @property
+    def name(self) -> str:
+        return self.tenant.name
+
+    @property
+    def layers_out(self) -> int:
+        """Layers that are given away, or told to be."""
+        return max(self.report.alpha, self.allotment.alpha if self.allotment else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All joined tenants at one moment, in the order of the configuration."""
+
+    schema_version: int
+    now: float
+    tenants: tuple[TenantSnapshot, ...]
+
+
+@dataclass(slots=True)
+class _Record:
+    shape: ModelShape
+    report: Report
+    wanted: RecentMax
+    compute: RecentMax
+    sent: list[Allotment] = field(default_factory=list)
+    """The newest, and all others not yet seen."""
+    activity: Activity = field(default_factory=Activity)
+
+
+class MetadataStore:
+    """Events with their time in seconds in, snapshots out.
+
+    With `temporal`, the tenant that has the turn is the active one, and nothing else counts;
+    otherwise all that have work, or had some less than `linger_s` ago. `headroom_extents`
+    are those of `demand`; `for_admission` says whether waiting requests count as wants that
+    linger.
+    """
+
+    def __init__(
+        self,
+        tenants: Iterable[Tenant],
+        *,
+        linger_s: float,
+        headroom_extents: int = 0,
+        for_admission: bool = True,
+        temporal: bool = False,
+    ) -> None:
+        self._tenants = {t.name: t for t in tenants}
+        self._linger_s = linger_s
+        self._headroom = headroom_extents
+        self._for_admission = for_admission
+        self._temporal = temporal
+        self._holder: str | None = None
+        self._records: dict[str, _Record] = {}
+
+    def joined(self, name: str, shape: ModelShape, held_bytes: int) -> None:
+        """An engine starts anew: nothing is known of it but its shape."""
+        report = Report(
+            revision=0,
+            holds_turn=False,
+            held_bytes=held_bytes,
+            alpha=0,
+            beta=1,
+            kv_extents=0,
+            kv_used_extents=0,
+        )
+        windows = RecentMax(self._linger_s), RecentMax(self._linger_s)
+        self._records[name] = _Record(shape, report, *windows)
+
+    def reported(self, name: str, report: Report, now: float) -> None:
+        record = self._records[name]
+        record.report = msgspec.structs.replace(report)
+        record.sent = [
+            a for a in record.sent if a.revision >= report.revision or a is record.sent[-1]
+        ]
+        record.compute.add(report.layer_compute_s, now)
+        self._note(name, now)
+
+    def sent(self, name: str, allotment: Allotment) -> None:
+        self._records[name].sent.append(allotment)
+
+    def turn(self, name: str | None, now: float) -> None:
+        """Temporal sharing: `name` got the turn; None says only that nobody else did."""
+        before, self._holder = self._holder, name or self._holder
+        for changed in (before, self._holder):
+            if changed in self._records:
+                self._note(changed, now)
+
+    def lost(self, name: str) -> None:
+        self._records.pop(name, None)
+        if name == self._holder:
+            self._holder = None
+
+    def snapshot(self, now: float) -> Snapshot:
+        joined = (name for name in self._tenants if name in self._records)
+        return Snapshot(SCHEMA_VERSION, now, tuple(self._one(name, now) for name in joined))
+
+    def next_deadline(self, now: float) -> float | None:
+        """When a snapshot would differ from that of `now` without another event."""
+        times = [inf]
+        for name, record in self._records.items():
+            falls = (record.wanted.next_fall(), record.compute.next_fall())
+            times += [t for t in falls if t is not None]
+            if not self._temporal and not record.activity.busy and self._active(name, now):
+                times.append(record.activity.last_busy + self._linger_s)
+        return None if min(times) == inf else min(times)
+
+    def _note(self, name: str, now: float) -> None:
+        record = self._records[name]
+        busy = record.report.running + record.report.waiting > 0
+        busy = name == self._holder if self._temporal else busy
+        record.activity = record.activity.seen(busy, now)
+        wanted = self._demand(name, now)
+        record.wanted.add(wanted.admission if self._for_admission else wanted.growth, now)
+
+    def _active(self, name: str, now: float) -> bool:
+        linger_s = 0 if self._temporal else self._linger_s
+        return self._records[name].activity.is_active(now, linger_s)
+
+    def _demand(self, name: str, now: float) -> Demand:
+        """Of a tenant that may not step, only what it sits on."""
+        record = self._records[name]
+        wanted = demand(record.report, record.shape, self._headroom)
+        return wanted if self._active(name, now) else Demand(*[wanted.used] * 3)
+
+    def _one(self, name: str, now: float) -> TenantSnapshot:
+        record = self._records[name]
+        seen = record.report.revision
+        return TenantSnapshot(
+            tenant=self._tenants[name],
+            shape=record.shape,
+            report=record.report,
+            allotment=record.sent[-1] if record.sent else None,
+            pending=tuple(a for a in record.sent if a.revision > seen),
+            active=self._active(name, now),
+            last_busy=record.activity.last_busy,
+            demand=self._demand(name, now),
+            peak_extents=int(record.wanted.get(now)),
+            peak_compute_s=record.compute.get(now),
+        )

@@ -1,0 +1,144 @@
+"""The target of all tenants' memory, as a pure function of one snapshot (Algorithm 1).
+
+The plan is made anew each time, from nothing: all layers resident, each tenant with the KV
+extents that its running requests sit on, the rest of the device free. Then wishes are served
+in tiers, each over all tenants before the next; within a tier higher priorities first, then
+by max-min fairness in bytes:
+
+    running     extents in use, and the least that a tenant can serve with
+    growth      more for running requests; first up to each tenant's own share, then beyond
+    admission   more for waiting requests; likewise
+    linger      extents wanted not long ago: the hysteresis
+    share       what is left fills each tenant's KV up to its share
+
+With `remap.serve` = growth, admission comes after linger and takes no layers.
+
+A tier takes free bytes first, which includes all KV that earlier tiers left idle. Then it
+takes layers: of idle tenants in victim order, those already away before more; then of the
+asking tenant itself, as many as hide behind its decode steps; and for growth, where the
+alternative is to preempt, also such layers of the other active tenants. Layers that no wish
+needs any more are restored, active tenants first, then in reverse victim order; that is the
+paper's dynamic reversion, and with no wishes at all the plan is everybody's share.
+
+*Way back for a woken donor.* A tenant that becomes active while others' KV sits on its layers
+keeps away more of them than its decode hides only if running requests, their growth included,
+cannot do without after everything else was tried. Nobody's waiting requests, and nobody's
+surplus, keep a layer of another active tenant away, and no hysteresis delays its return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mirage.config import Policy, Remap
+from mirage.fill import Fill, Row, Tier, hidden, hidden_or_out, most, none, out, still_hidden
+from mirage.layers import best_beta, hides, largest_alpha
+from mirage.metadata import TenantSnapshot
+from mirage.share import Want, base, most_alpha
+
+# Each tier: how far to serve, then layers of idle tenants, own ones, those of other active ones.
+GROWTH = [
+    Tier(lambda r: min(r.growth, r.share), most, hidden, hidden_or_out),
+    Tier(lambda r: r.growth, most, hidden, hidden_or_out),
+]
+ADMISSION = [
+    Tier(lambda r: min(r.admission, r.share), most, hidden, none),
+    Tier(lambda r: r.admission, most, hidden, none),
+]
+LINGER = [Tier(lambda r: r.linger, out, still_hidden, none)]
+
+
+def plan(
+    tenants: Sequence[TenantSnapshot],
+    device_bytes: int,
+    reserved_bytes: int,
+    policy: Policy,
+    remap: Remap,
+) -> dict[str, Want]:
+    """What each tenant shall hold, by name.
+
+    All `tenants` have had their first allotment. Shares are per cent of `device_bytes`, of
+    which `reserved_bytes` are kept for tenants that are not among them. The targets fit into
+    the rest, unless running requests alone sit on more; no tenant's target is below what its
+    own sit on, or below its least.
+    """
+    if policy is Policy.STATIC:
+        return {t.name: base(t.tenant, t.shape, device_bytes) for t in tenants}
+    rows = [_row(t, device_bytes, policy, remap) for t in tenants]
+    fill = Fill(rows, device_bytes - reserved_bytes, remap.victims)
+    fill.keep_running()
+    for tier in [*GROWTH, *(ADMISSION if remap.serve == "admission" else []), *LINGER]:
+        fill.serve(tier)
+    fill.restore()
+    for tier in ADMISSION:
+        fill.serve(tier._replace(idle=none, own=none, others=none))
+    fill.share_out(rows, lambda r: r.share)
+    return {r.snapshot.name: Want(r.alpha, _beta(r.snapshot, r.alpha, remap), r.kv) for r in rows}
+
+
+def _row(t: TenantSnapshot, device_bytes: int, policy: Policy, remap: Remap) -> Row:
+    def fit(extents: int) -> int:
+        return min(max(extents, t.shape.min_extents), t.shape.max_extents)
+
+    share = base(t.tenant, t.shape, device_bytes).kv_extents
+    layers = policy is Policy.MIRAGE
+    return Row(
+        snapshot=t,
+        running=fit(t.demand.used),
+        growth=fit(t.demand.growth),
+        admission=fit(t.demand.admission),
+        linger=fit(_linger(fit(t.peak_extents), share, remap.slack_extents)),
+        share=share,
+        most=most_alpha(t.tenant, t.shape, remap.max_percent) if layers else 0,
+        hidden=hidden_alpha(t, t.report.layer_compute_s, remap) if layers else 0,
+        lately_hidden=hidden_alpha(t, t.peak_compute_s, remap) if layers else 0,
+        out=t.layers_out,
+    )
+
+
+def _linger(peak: int, share: int, slack: int) -> int:
+    """Extents to keep for a while: those wanted lately, and beyond the share some slack.
+
+    Rounded up to steps of slack + 1, so that a falling demand gives back rarely. No function
+    of what is granted now: what one wish was given must not outrank another's in the next
+    plan.
+    """
+    return peak if peak <= share else -(-peak // (slack + 1)) * (slack + 1)
+
+
+def hidden_alpha(t: TenantSnapshot, t_compute: float, remap: Remap) -> int:
+    """Layers that an active tenant may give: those whose streaming its decode does not feel.
+
+    Without `remap.decode_cap`, all that it may ever give. While T_T or T_c is unknown, one:
+    the least that lets them be measured.
+    """
+    ever = most_alpha(t.tenant, t.shape, remap.max_percent)
+    if not remap.decode_cap:
+        return ever
+    t_load = t.report.layer_load_s
+    if t_load <= 0 or t_compute <= 0:
+        return min(1, ever)
+    n = t.shape.layers
+    return min(ever, largest_alpha(n, t_load, t_compute, _betas(remap), _streamable(t))[0])
+
+
+def _beta(t: TenantSnapshot, alpha: int, remap: Remap) -> int:
+    """Slots for `alpha` layers. Kept while alpha stays, unless another number would hide."""
+    if alpha == 0:
+        return 1
+    fitting = [b for b in _betas(remap) if alpha + b <= _streamable(t)] or [1]
+    sent = t.allotment.beta if t.allotment and t.allotment.alpha == alpha else 0
+    times = t.shape.layers, t.report.layer_load_s, t.report.layer_compute_s
+    if min(times) <= 0:
+        return sent if sent in fitting else max(fitting)
+    best = best_beta(alpha, *times, fitting)
+    better = hides(alpha, best, *times) and not hides(alpha, sent, *times)
+    return best if better or sent not in fitting else sent
+
+
+def _betas(remap: Remap) -> tuple[int, ...]:
+    return (1,) if remap.beta == 1 else (1, 2)
+
+
+def _streamable(t: TenantSnapshot) -> int:
+    return t.shape.layers - t.tenant.floor_layers

@@ -1,0 +1,133 @@
+"""What an engine and the control server say to each other, over one Unix socket.
+
+Every message is one JSON line with a ``type`` tag. The control server states the memory it
+wants an engine to hold (an `Allotment`, a desired state, never a delta); the engine states
+what it holds and what it wants (a `Report`). Each allotment carries a revision that only
+grows, so a repeated or late one is recognised and ignored.
+
+The promise that makes over-commitment impossible: once an engine has *seen* revision ``r``
+(``Report.revision == r``) it never holds more than ``max(Report.held_bytes, r.grant_bytes)``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+
+
+class ModelShape(msgspec.Struct, frozen=True):
+    """What never changes about one engine: sizes in bytes, extents in KV blocks.
+
+    `layer_bytes` is the page-rounded size of the largest decoder layer, the unit in which
+    parameter memory moves. `fixed_bytes` is device memory that never moves (embeddings,
+    output head). `extent_bytes` is the smallest page-aligned run of KV blocks.
+    """
+
+    layers: int
+    layer_bytes: int
+    fixed_bytes: int
+    extent_bytes: int
+    extent_blocks: int
+    block_tokens: int
+    max_extents: int
+    """KV extents in the reserved range: the most this engine could ever map."""
+    min_extents: int
+    """KV extents below which the engine cannot serve its longest request."""
+
+
+class Hello(msgspec.Struct, tag="hello", tag_field="type"):
+    """First message of an engine. `held_bytes` is what it holds right now."""
+
+    version: int
+    tenant: str
+    pid: int
+    shape: ModelShape
+    held_bytes: int
+
+
+class Report(msgspec.Struct, tag="report", tag_field="type"):
+    """An engine's state after a step, or after it acted on an allotment.
+
+    Counters (`preemptions`, `bytes_streamed`, `steps`, `tokens`, `stall_s`) only grow.
+    """
+
+    revision: int
+    """Newest allotment seen; 0 before the first."""
+    holds_turn: bool
+    """Temporal sharing: whether a step may be running. Always true under spatial sharing."""
+    held_bytes: int
+    alpha: int
+    beta: int
+    kv_extents: int
+    """Extents that hold memory: usable, or retiring and not yet given back."""
+    kv_used_extents: int
+    """Extents with at least one block that belongs to a running request."""
+    growth_extents: int = 0
+    """More extents that running requests need now or within the engine's headroom."""
+    admission_extents: int = 0
+    """More extents, beyond growth, that would let every waiting request start."""
+    running: int = 0
+    waiting: int = 0
+    kv_used_blocks: int = 0
+    kv_blocks: int = 0
+    """Usable blocks (granted and not retiring), the null block left out."""
+    preemptions: int = 0
+    steps: int = 0
+    tokens: int = 0
+    bytes_streamed: int = 0
+    stall_s: float = 0.0
+    """Seconds that compute waited for a layer to arrive, since start."""
+    layer_load_s: float = 0.0
+    """T_T: seconds to load one layer from host memory, measured; 0 while unknown."""
+    layer_compute_s: float = 0.0
+    """T_c: seconds of compute per layer and step, smoothed; 0 while unknown."""
+
+
+class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
+    """The memory an engine shall hold, as soon as it safely can."""
+
+    revision: int
+    alpha: int
+    beta: int
+    kv_extents: int
+    grant_bytes: int
+
+
+class Refusal(msgspec.Struct, tag="refusal", tag_field="type", frozen=True):
+    """No memory can be had for what the engine last asked: it may preempt now."""
+
+    revision: int
+
+
+class Turn(msgspec.Struct, tag="turn", tag_field="type", frozen=True):
+    """Temporal sharing: an engine steps only while it holds the turn."""
+
+    holds: bool
+
+
+class Shutdown(msgspec.Struct, tag="shutdown", tag_field="type", frozen=True):
+    """The control server is going away: finish the step and exit."""
+
+
+FromEngine = Hello | Report
+ToEngine = Allotment | Refusal | Turn | Shutdown
+
+_encoder = msgspec.json.Encoder()
+_from_engine: msgspec.json.Decoder[FromEngine] = msgspec.json.Decoder(FromEngine)
+_to_engine: msgspec.json.Decoder[ToEngine] = msgspec.json.Decoder(ToEngine)
+
+
+def encode(message: FromEngine | ToEngine) -> bytes:
+    """One line of JSON, newline included."""
+    return _encoder.encode(message) + b"\n"
+
+
+def decode_from_engine(line: bytes) -> FromEngine:
+    """Raises `msgspec.DecodeError` on anything that is not an engine's message."""
+    return _from_engine.decode(line)
+
+
+def decode_to_engine(line: bytes) -> ToEngine:
+    """Raises `msgspec.DecodeError` on anything that is not a control message."""
+    return _to_engine.decode(line)

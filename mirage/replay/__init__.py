@@ -1,0 +1,1 @@
+"""Replaying a trace against `mirage serve`: trace, workload, client, report."""

@@ -1,0 +1,121 @@
+"""What the report's pictures share: style, colours, grids, and series out of a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import matplotlib
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+from mirage.replay.run import Run
+from mirage.replay.timeline import TenantSample, Timeline
+
+POLICY_COLOURS = {"static": "#7a828e", "pooled": "#d98a1f", "mirage": "#2456c7"}
+OTHER_POLICIES = ("#14866d", "#a13d8f", "#5b4bb5")
+TENANT_COLOURS = ("#3b7dd8", "#e07b39", "#2f9e77", "#b5508f", "#8a7a2b", "#5f6fae", "#c0504d")
+STYLE = {
+    "font.family": ["DejaVu Sans", "sans-serif"],
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#9aa1ab",
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.labelcolor": "#4a515c",
+    "grid.color": "#e6e8ec",
+    "grid.linewidth": 0.7,
+    "xtick.color": "#4a515c",
+    "ytick.color": "#4a515c",
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+}
+WIDTH = 10.5
+"""Inches, of every picture."""
+MAX_POINTS = 800
+"""Of one line: more cannot be seen."""
+
+Array = npt.NDArray[np.float64]
+Grid = Sequence[Sequence[Any]]
+"""Matplotlib's axes, by row and column."""
+
+
+def style() -> AbstractContextManager[None]:
+    """Inside it figures are drawn, and saved, in the report's style."""
+    context: AbstractContextManager[None] = matplotlib.rc_context(STYLE)
+    return context
+
+
+def grid(rows: int, columns: int, height: float, **share: Any) -> tuple[Figure, Grid]:
+    """A figure of equal cells, each `height` inches."""
+    figure = Figure(figsize=(WIDTH, rows * height + 0.4), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **share)
+
+
+def over_time(rows: int, runs: Sequence[Run], height: float) -> tuple[Figure, Grid]:
+    """A column per run, named; all share the time axis, and each row its values' axis."""
+    figure, cells = grid(rows, len(runs), height, sharex="all", sharey="row")
+    for axes, run in zip(cells[0], runs, strict=True):
+        axes.set_title(run.policy)
+    for axes in cells[-1]:
+        axes.set_xlabel("s")
+    return figure, cells
+
+
+def legend_below(figure: Figure, axes: Any) -> None:
+    """One legend for a whole row of cells."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=max(1, len(labels)))
+
+
+def policy_colour(policies: Sequence[str], policy: str) -> str:
+    """The same in every picture."""
+    others = [name for name in policies if name not in POLICY_COLOURS]
+    if policy in POLICY_COLOURS:
+        return POLICY_COLOURS[policy]
+    return OTHER_POLICIES[others.index(policy) % len(OTHER_POLICIES)]
+
+
+def tenant_colour(tenants: Sequence[str], tenant: str) -> str:
+    """The same in every picture."""
+    return TENANT_COLOURS[tenants.index(tenant) % len(TENANT_COLOURS)]
+
+
+def tenants_of(runs: Sequence[Run]) -> list[str]:
+    """In the server's order."""
+    known = [name for run in runs if run.timeline for name in run.timeline.tenants]
+    return list(dict.fromkeys(known))
+
+
+def series(
+    timeline: Timeline, tenant: str, value: Callable[[TenantSample], float]
+) -> tuple[Array, Array]:
+    """Times (s) and values; NaN where the tenant was absent."""
+    samples = _thin(timeline.samples)
+    found = [sample.tenants.get(tenant) for sample in samples]
+    values = [float("nan") if one is None else float(value(one)) for one in found]
+    return np.array([sample.t for sample in samples]), np.array(values)
+
+
+def summed(timeline: Timeline, value: Callable[[TenantSample], float]) -> tuple[Array, Array]:
+    """Times (s) and the sum over the tenants that were there."""
+    samples = _thin(timeline.samples)
+    values = [float(sum(value(one) for one in sample.tenants.values())) for sample in samples]
+    return np.array([sample.t for sample in samples]), np.array(values)
+
+
+def cumulative(values: npt.ArrayLike) -> tuple[Array, Array]:
+    """Sorted values and the share of all that is at or under each."""
+    x = np.sort(np.asarray(values, dtype=float))
+    chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(int))
+    return x[chosen], (chosen + 1) / len(x)
+
+
+def _thin(samples: Sequence[Any]) -> Sequence[Any]:
+    return samples[:: -(-len(samples) // MAX_POINTS) or 1]

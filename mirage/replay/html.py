@@ -1,0 +1,106 @@
+"""``report.html``: one file that needs nothing else, for people."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import matplotlib
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from mirage.replay import drawing, figures, headline
+from mirage.replay.run import Run
+
+TEMPLATE = "report.html.j2"
+NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An inlined drawing with its heading and what to see in it."""
+
+    title: str
+    note: str
+    svg: Markup
+
+
+MEMORY: tuple[tuple[str, str, Callable[[Sequence[Run]], Figure]], ...] = (
+    (
+        "KV capacity and use",
+        "Blocks granted (line) and in use (area) over time. Where the area meets the line, "
+        "requests wait or are preempted.",
+        figures.kv_memory,
+    ),
+    (
+        "Layers remapped",
+        "Decoder layers whose memory serves as KV cache; they are streamed from host memory.",
+        figures.layers_remapped,
+    ),
+    (
+        "Who holds the device",
+        "Memory held by each tenant, parameters and KV cache together.",
+        figures.device_memory,
+    ),
+    ("Pressure", "Preemptions and waiting requests, all tenants together.", figures.pressure),
+)
+LATENCIES = (
+    "Latency distributions",
+    "Share of values at or under x; further left is better. The dotted line is P99. TPOT is a "
+    "request's mean time per token after the first, ITL every single gap.",
+    figures.latencies,
+)
+
+
+def render(report: Mapping[str, Any], runs: Sequence[Run]) -> str:
+    """The page for a report and the runs it was built from."""
+    folder = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(
+        loader=folder, autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    policies = [run["policy"] for run in report["runs"]]
+    return environment.get_template(TEMPLATE).render(
+        report=report,
+        policies=policies,
+        colours=[drawing.policy_colour(policies, policy) for policy in policies],
+        table=headline.rows(report["runs"], policies),
+        tenants=_tenant_tables(report["runs"], policies),
+        pictures=list(_pictures(runs)),
+    )
+
+
+def inline(figure: Figure, name: str) -> Markup:
+    """The figure as an ``<svg>`` element without outside references; `name` salts its ids."""
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(file, format="svg", metadata=NO_METADATA)
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)  # HTML knows them by itself
+    return Markup(re.sub(r'<g id="[^"]*"', "<g", text))
+
+
+def _pictures(runs: Sequence[Run]) -> list[Picture]:
+    kept = [run for run in runs if run.timeline and run.timeline.samples]
+    wanted = [(LATENCIES, runs), *((memory, kept) for memory in MEMORY)]
+    with drawing.style():
+        return [
+            Picture(title, note, inline(draw(shown), title))
+            for (title, note, draw), shown in wanted
+            if shown
+        ]
+
+
+def _tenant_tables(
+    runs: Sequence[Mapping[str, Any]], policies: Sequence[str]
+) -> dict[str, list[headline.Row]]:
+    names = dict.fromkeys(name for run in runs for name in run["tenants"])
+    return {
+        name: headline.rows([run["tenants"].get(name, {}) for run in runs], policies)
+        for name in names
+    }

@@ -1,0 +1,129 @@
+"""One run: the whole workload against one server, with what its memory did meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+import aiohttp
+
+from mirage.replay import client
+from mirage.replay.child import ServerError
+from mirage.replay.client import Journal, Outcome
+from mirage.replay.stream import StreamError
+from mirage.replay.timeline import State, Timeline, cut, parse_state, parse_timeline
+from mirage.replay.workload import Call
+
+SETTLE_S = 3.0
+"""Longest wait for a sample newer than the last outcome."""
+
+Death = Callable[[], Coroutine[None, None, ServerError]]
+"""Waits until the server has ended by itself, and says so."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that came of one policy. `timeline` is None if the server keeps none."""
+
+    policy: str
+    calls: Sequence[Call]
+    outcomes: list[Outcome] = field(repr=False)
+    duration_s: float
+    timeline: Timeline | None = field(repr=False, default=None)
+    interrupted: bool = False
+
+
+async def replay_on(
+    url: str,
+    calls: Sequence[Call],
+    seed: int,
+    timeout_s: float,
+    journal: Journal,
+    policy: str | None = None,
+    death: Death | None = None,
+) -> Run:
+    """Warm up, send every call at its time, fetch the timeline.
+
+    `policy` None takes the server's own word for it. A cancel while sending ends the run
+    early and returns what had ended, marked `interrupted`. Raises `ServerError` if the
+    server ends or does not serve a tenant, `TimelineError` if it cannot be understood.
+    """
+    async with client.session(url, timeout_s) as http:
+        await _warm_up(http, sorted({call.tenant for call in calls}))
+        before = await _state(http)
+        sending = client.send_all(http, calls, seed, journal)
+        interrupted = False
+        try:
+            await (_unless(death, sending) if death else sending)
+        except asyncio.CancelledError:
+            interrupted = _take_back_cancel()
+        return Run(
+            policy=policy or (before.policy if before else "server"),
+            calls=calls,
+            outcomes=sorted(journal.outcomes, key=lambda outcome: outcome.call.index),
+            duration_s=journal.duration_s,
+            timeline=await _timeline_since(http, before),
+            interrupted=interrupted,
+        )
+
+
+async def _warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> None:
+    try:
+        await client.warm_up(http, tenants)
+    except (aiohttp.ClientError, StreamError, TimeoutError) as error:
+        raise ServerError(f"the server does not answer a first request: {error}") from None
+
+
+async def _unless(death: Death, work: Awaitable[None]) -> None:
+    """Do the work, unless the server dies first: then raise its error."""
+    dying, working = asyncio.ensure_future(death()), asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((dying, working), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise dying.result()
+        working.result()
+    finally:
+        dying.cancel()
+        working.cancel()
+        await asyncio.gather(dying, working, return_exceptions=True)
+
+
+def _take_back_cancel() -> bool:
+    """A cancel that was acted on must not trip the next time-out. Always True."""
+    if task := asyncio.current_task():
+        task.uncancel()
+    return True
+
+
+async def _timeline_since(http: aiohttp.ClientSession, before: State | None) -> Timeline | None:
+    after = await _settled(http)
+    body = await _get(http, "/mirage/timeline")
+    if before is None or after is None or body is None:
+        return None
+    return cut(parse_timeline(body), before, after)
+
+
+async def _settled(http: aiohttp.ClientSession) -> State | None:
+    """A sample taken after now, so that it holds the last step's counts."""
+    first = newest = await _state(http)
+    start = monotonic()
+    while first and newest and newest.t == first.t and monotonic() - start < SETTLE_S:
+        await asyncio.sleep(0.1)
+        newest = await _state(http)
+    return newest
+
+
+async def _state(http: aiohttp.ClientSession) -> State | None:
+    body = await _get(http, "/mirage/state")
+    return parse_state(body) if body else None
+
+
+async def _get(http: aiohttp.ClientSession, path: str) -> bytes | None:
+    """None from a server that does not have this, as a plain vLLM."""
+    try:
+        async with http.get(path) as response:
+            return await response.read() if response.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise ServerError(f"the server does not answer {path}: {error}") from None

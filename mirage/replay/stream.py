@@ -1,0 +1,90 @@
+"""One streamed completion, read as its bytes arrive: text, tokens, and when they came."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+class StreamError(Exception):
+    """The server said that it failed, or its stream cannot be understood or broke off."""
+
+
+class Answer:
+    """Server-sent events of ``/v1/completions``, cut anywhere. Times are seconds.
+
+    `ttft_s` is from sending to the first token, `e2el_s` to the last; `itl_s` holds the gaps
+    between. A chunk counts once even if the server put several tokens into it.
+    """
+
+    def __init__(self, sent_at: float) -> None:
+        self.text = ""
+        self.token_ids: list[int] = []
+        self.prompt_tokens = 0
+        self.output_tokens = 0
+        self.ttft_s = 0.0
+        self.e2el_s = 0.0
+        self.itl_s: list[float] = []
+        self._sent_at = sent_at
+        self._rest = b""
+        self._begun = False
+        self._ended = False
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Take the next bytes. Raises `StreamError`."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._event(line[len(b"data:") :].strip(), now)
+
+    def close(self) -> None:
+        """The stream has ended. Raises `StreamError` if that was too early."""
+        if not self._ended:
+            raise StreamError(f"the stream broke off after {self._tokens_so_far()}")
+        if not self._begun:
+            raise StreamError("the stream held no token")
+        self.output_tokens = self.output_tokens or len(self.token_ids) or 1 + len(self.itl_s)
+
+    def _event(self, payload: bytes, now: float) -> None:
+        if payload == b"[DONE]":
+            self._ended = True
+            return
+        event = _decode(payload)
+        if "error" in event:
+            raise StreamError(error_message(event))
+        if usage := event.get("usage"):
+            self.prompt_tokens = usage.get("prompt_tokens", 0)
+            self.output_tokens = usage.get("completion_tokens", 0)
+        for choice in event.get("choices", []):
+            self._token(choice, now)
+
+    def _token(self, choice: dict[str, Any], now: float) -> None:
+        latency = now - self._sent_at
+        if self._begun:
+            self.itl_s.append(latency - self.e2el_s)
+        else:
+            self._begun, self.ttft_s = True, latency
+        self.e2el_s = latency
+        self.text += choice.get("text") or ""
+        self.token_ids += choice.get("token_ids") or []
+
+    def _tokens_so_far(self) -> str:
+        count = len(self.token_ids) or (1 + len(self.itl_s) if self._begun else 0)
+        return f"{count} token{'' if count == 1 else 's'}"
+
+
+def error_message(body: dict[str, Any]) -> str:
+    """The message in an error body of the OpenAI API, or the body itself."""
+    error = body.get("error", body)
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message or body)
+
+
+def _decode(payload: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(payload)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        raise StreamError(f"not an event of the API: {payload[:80]!r}")
+    return event

@@ -1,0 +1,81 @@
+"""The last one to leave: ends what a killed supervisor could not end itself.
+
+Run as a plain script beside the supervisor, in a session of its own, with the run folder as
+its argument. Its standard input is a pipe from the supervisor: ``+N`` and ``-N`` lines say
+that process group N began and ended. However the supervisor dies, the pipe closes; then the
+groups that are left are killed and the run folder is removed. Imports nothing of the project,
+so that it starts at once and stays small.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+PATIENCE_S = 5.0
+DEAD = "ZX"
+"""States of /proc/PID/stat: a zombie, or dying."""
+
+
+def kill_members(group: int) -> int:
+    """SIGKILL for the members of a process group; how many there were.
+
+    Multiprocessing's resource trackers are spared: when the others are dead they remove the
+    semaphores that those left in /dev/shm, and end by themselves.
+    """
+    victims = [pid for pid in _members(group) if not _is_tracker(pid)]
+    for pid in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(victims)
+
+
+def _members(group: int) -> Iterator[int]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            # After the name, which may hold anything: state, parent, process group.
+            fields = _read(entry / "stat").rpartition(")")[2].split()
+            if len(fields) > 2 and fields[0] not in DEAD and int(fields[2]) == group:
+                yield int(entry.name)
+
+
+def _is_tracker(pid: int) -> bool:
+    return "multiprocessing.resource_tracker" in _read(Path(f"/proc/{pid}/cmdline"))
+
+
+def _read(path: Path) -> str:
+    """Empty if the process is gone."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def watch(lines: Iterable[str]) -> set[int]:
+    """Read until the pipe closes; the process groups that are left."""
+    groups: set[int] = set()
+    for line in lines:
+        number = int(line[1:])
+        if line[0] == "+":
+            groups.add(number)
+        else:
+            groups.discard(number)
+    return groups
+
+
+def main() -> None:
+    groups = watch(sys.stdin)
+    deadline = time.monotonic() + PATIENCE_S
+    while sum([kill_members(group) for group in groups]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

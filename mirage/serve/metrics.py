@@ -1,0 +1,73 @@
+"""The board as Prometheus metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mirage.serve.board import Board, EngineState
+
+GAUGES = {
+    "kv_blocks": ("mirage_kv_blocks", "KV blocks granted and usable"),
+    "kv_used_blocks": ("mirage_kv_used_blocks", "KV blocks that belong to running requests"),
+    "alpha": ("mirage_layers_remapped", "Decoder layers whose memory was given away"),
+    "held_bytes": ("mirage_held_bytes", "Device memory held"),
+    "running": ("mirage_requests_running", "Requests in the running batch"),
+    "waiting": ("mirage_requests_waiting", "Requests waiting to be scheduled"),
+}
+COUNTERS = {
+    "preemptions": ("mirage_preemptions", "Preempted requests"),
+    "bytes_streamed": ("mirage_streamed_bytes", "Parameter bytes loaded from host memory"),
+    "stall_s": ("mirage_stall_seconds", "Time that compute waited for a layer to arrive"),
+    "steps": ("mirage_steps", "Scheduler steps"),
+    "tokens": ("mirage_tokens", "Tokens computed"),
+}
+
+
+class Metrics:
+    """A registry of its own; `requests` is counted by the router."""
+
+    def __init__(self, board: Board) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_BoardCollector(board))
+        self._requests = Counter(
+            "mirage_http_requests",
+            "Requests by tenant (empty: none could be told) and HTTP status",
+            ["tenant", "code"],
+            registry=self._registry,
+        )
+
+    def answered(self, tenant: str, status: int) -> None:
+        """Count one request."""
+        self._requests.labels(tenant, str(status)).inc()
+
+    def render(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _BoardCollector(Collector):
+    """Reads the board when it is asked, so that nothing is kept twice."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def collect(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("mirage_tenant_up", "1 while the engine serves", labels=["tenant"])
+        for name, backend in self._board.backends.items():
+            up.add_metric([name], float(backend.state is EngineState.READY))
+        yield up
+        for field, (name, text) in GAUGES.items():
+            yield self._fill(GaugeMetricFamily(name, text, labels=["tenant"]), field)
+        for field, (name, text) in COUNTERS.items():
+            yield self._fill(CounterMetricFamily(name, text, labels=["tenant"]), field)
+
+    def _fill(
+        self, family: GaugeMetricFamily | CounterMetricFamily, field: str
+    ) -> GaugeMetricFamily | CounterMetricFamily:
+        for tenant, report in self._board.reports.items():
+            family.add_metric([tenant], float(getattr(report, field)))
+        return family

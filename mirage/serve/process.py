@@ -1,0 +1,184 @@
+"""One engine's processes: started, watched, waited for, ended with all they started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import aiohttp
+
+from mirage.serve import guard
+from mirage.serve.errors import EngineFailed
+
+POLL_S = 0.2
+TRACKER_S = 3.0
+"""For what outlives a kill: a process in the kernel, a resource tracker that tidies up."""
+PR_SET_CHILD_SUBREAPER = 36
+ERROR_LINE = re.compile(r"\b(\w+(?:\.\w+)*(?:Error|Exception)|error|ERROR)\b\s*:")
+NO_ERROR = re.compile(r"\b(WARNING|INFO|DEBUG) \d\d-\d\d ")
+LOG_PREFIX = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:ERROR \S+ \S+ \[\S+\] )?")
+MAX_LINE = 300
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of orphaned grandchildren, so that it can see them end."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class EngineProcess:
+    """A process group led by one vLLM server. `start` begins it; after `stop` it is gone."""
+
+    def __init__(self, socket: Path, log: Path) -> None:
+        self.socket = socket
+        self.log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended: asyncio.Future[int] | None = None
+        self._log_start = 0
+
+    def start(self, command: list[str], environment: dict[str, str]) -> int:
+        """Start the server in a session of its own; returns its process group.
+
+        Its output is added to the log.
+        """
+        self.socket.unlink(missing_ok=True)
+        with self.log.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._ended = _when_ended(self._process)
+        return self._process.pid
+
+    async def ended(self) -> int:
+        """Wait until the server has ended; its exit status."""
+        assert self._ended is not None, "start comes first"
+        return await asyncio.shield(self._ended)
+
+    async def ready(self, timeout_s: float) -> None:
+        """Wait until ``/health`` answers 200.
+
+        Raises `EngineFailed` if the server ends before, or is not ready after `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        assert self._ended is not None, "start comes first"
+        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(self.socket))) as http:
+            while not await _healthy(http):
+                if self._ended.done():
+                    raise EngineFailed(self._how_it_ended(self._ended.result()))
+                if time.monotonic() > deadline:
+                    raise EngineFailed(f"not ready after {timeout_s:g} s: raise --startup-timeout")
+                await asyncio.wait([self._ended], timeout=POLL_S)
+
+    def _how_it_ended(self, status: int) -> str:
+        how = f"signal {-status}" if status < 0 else f"exit code {status}"
+        words = last_error(self.log, self._log_start) or "it wrote no error"
+        return f"the engine ended with {how} before it was ready: {words}"
+
+    async def stop(self, grace_s: float) -> int | None:
+        """Ask the server to end, wait up to `grace_s`, then kill what is left of the group.
+
+        Returns the group, which is gone now; None if nothing was ever started.
+        """
+        if self._process is None:
+            return None
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        if not await self._gone(grace_s):
+            self.kill()
+        while not await self._gone(TRACKER_S):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        return self._process.pid
+
+    def kill(self) -> None:
+        """SIGKILL for the group, at once; see `guard.kill_members`."""
+        if self._process is not None:
+            guard.kill_members(self._process.pid)
+
+    async def _gone(self, patience_s: float) -> bool:
+        deadline = time.monotonic() + patience_s
+        while lives := self._group_lives():
+            if time.monotonic() >= deadline:
+                break
+            await asyncio.sleep(0.02)
+        return not lives
+
+    def _group_lives(self) -> bool:
+        if self._process is None:
+            return False
+        if self._process.poll() is not None:
+            _reap(self._process.pid)
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def _when_ended(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
+    """Done with the exit status as soon as the process has ended; no polling."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[int] = loop.create_future()
+    descriptor = os.pidfd_open(process.pid)
+
+    def on_end() -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        status = process.wait()
+        if not future.done():
+            future.set_result(status)
+
+    loop.add_reader(descriptor, on_end)
+    return future
+
+
+def _reap(group: int) -> None:
+    """Collect the group's ended orphans, which `adopt_orphans` made our children."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
+
+
+async def _healthy(http: aiohttp.ClientSession) -> bool:
+    try:
+        async with http.get("http://engine/health") as answer:
+            return answer.status == 200
+    except (aiohttp.ClientError, OSError):
+        return False
+
+
+def last_error(log: Path, start: int = 0) -> str | None:
+    """The most telling line of an engine's log from byte `start` on: its last error.
+
+    vLLM's server reports "Engine core initialization failed" after the engine has said why,
+    so lines of the engine core come first; pydantic says what is wrong a line later.
+    """
+    try:
+        lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    said = [i for i, line in enumerate(lines) if not NO_ERROR.search(line)]
+    errors = [i for i in said if ERROR_LINE.search(_bare(lines[i]))]
+    causes = [i for i in errors if lines[i].startswith("(EngineCore")] or errors
+    if not causes:
+        return None
+    words = _bare(lines[causes[-1]])
+    if "validation error" in words:
+        words = " ".join(_bare(line).strip() for line in lines[causes[-1] :][1:2]) or words
+    return words.strip()[:MAX_LINE]
+
+
+def _bare(line: str) -> str:
+    return LOG_PREFIX.sub("", line, count=1)

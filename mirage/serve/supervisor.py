@@ -1,0 +1,185 @@
+"""`mirage serve`: everything composed, started, kept running, and ended without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mirage.config import Config, ConfigError
+from mirage.decider import Decider
+from mirage.serve import launcher
+from mirage.serve.board import Board
+from mirage.serve.control import ControlServer
+from mirage.serve.fit import Fit, fit_config
+from mirage.serve.keeper import Keeper, say
+from mirage.serve.lifeline import Lifeline
+from mirage.serve.process import adopt_orphans
+from mirage.serve.router import Router
+from mirage.serve.rundir import RunDir
+from mirage.serve.timeline import INTERVAL_S
+
+EXIT_CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: 130}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line adds to the configuration."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    ready_file: Path | None = None
+    log_dir: Path | None = None
+    startup_timeout_s: float = 300.0
+
+
+def serve(config: Config, options: Options) -> int:
+    """Serve until a signal; returns the exit code (0 on SIGTERM, 130 on SIGINT).
+
+    Raises `ConfigError` for what the user can correct, before any engine is started, and
+    `EngineFailed` if an engine does not get ready; by then everything started has ended.
+    """
+    launcher.check_engine_args(config)
+    fits = fit_config(config)
+    if options.ready_file is not None and not options.ready_file.parent.is_dir():
+        raise ConfigError(f"--ready-file {options.ready_file}: its folder does not exist")
+    try:
+        rundir = RunDir(options.log_dir)
+    except OSError as error:
+        raise ConfigError(f"--log-dir {options.log_dir}: {error.strerror}") from None
+    adopt_orphans()
+    with rundir, Lifeline(rundir.path) as lifeline:
+        return asyncio.run(Supervisor(config, fits, options, rundir, lifeline).run())
+
+
+class Supervisor:
+    """One run, from the first process to the last."""
+
+    def __init__(
+        self,
+        config: Config,
+        fits: dict[str, Fit],
+        options: Options,
+        rundir: RunDir,
+        lifeline: Lifeline,
+    ) -> None:
+        self._config, self._options, self._rundir = config, options, rundir
+        timeout_s = options.startup_timeout_s
+        self._keepers = {
+            tenant.name: Keeper(config, tenant, fits[tenant.name], rundir, lifeline, timeout_s)
+            for tenant in config.tenants
+        }
+        backends = {name: keeper.backend for name, keeper in self._keepers.items()}
+        self._board = Board(config.policy, config.device.memory, backends)
+        self._decider = Decider.of(config)
+        self._control = ControlServer(
+            self._decider,
+            self._board,
+            on_joined=lambda name: self._keepers[name].joined(),
+            on_lost=lambda name, reason: self._keepers[name].lost(reason),
+        )
+        self._router = Router(self._board)
+        self._signal: asyncio.Future[int]
+
+    async def run(self) -> int:
+        """Start, serve, stop. See `serve` for what it returns and raises."""
+        loop = asyncio.get_running_loop()
+        self._signal = loop.create_future()
+        for number in EXIT_CODES:
+            loop.add_signal_handler(number, self._on_signal, number)
+        work = asyncio.create_task(self._serve(), name="serve")
+        try:
+            either: list[asyncio.Future[Any]] = [work, self._signal]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+            return self._signal.result()
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            await self._stop()
+
+    # -- starting and serving -----------------------------------------------------------
+
+    async def _serve(self) -> None:
+        """Never returns: it fails or is cancelled."""
+        begun = time.monotonic()
+        url = await self._listen()
+        await self._control.start(self._rundir.control_socket)
+        await _together(keeper.start() for keeper in self._keepers.values())
+        self._write_ready_file(url)
+        count, policy = len(self._keepers), self._config.policy.value
+        took = time.monotonic() - begun
+        say(f"ready at {url} in {took:.0f} s (policy {policy}, {count} tenants)")
+        kept = (
+            keeper.keep(partial(self._decider.controller.has_room, name))
+            for name, keeper in self._keepers.items()
+        )
+        await _together([self._control.watch(), self._sample(), *kept])
+
+    async def _listen(self) -> str:
+        """First of all: a taken port shall not cost the start of all engines."""
+        host, port = self._options.host, self._options.port
+        try:
+            return await self._router.start(host, port)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConfigError(
+                f"cannot listen on {host}:{port} ({reason}): choose another --host or --port"
+            ) from None
+
+    async def _sample(self) -> None:
+        ready = time.monotonic()
+        while True:
+            self._board.timeline.record(time.monotonic() - ready, self._board.reports)
+            await asyncio.sleep(INTERVAL_S)
+
+    # -- stopping -----------------------------------------------------------------------
+
+    def _on_signal(self, number: int) -> None:
+        """The first signal stops in order, the second one at once."""
+        name, code = signal.Signals(number).name, EXIT_CODES[number]
+        if not self._signal.done():
+            say(f"{name}: stopping; once more to stop at once")
+            self._signal.set_result(code)
+            return
+        for keeper in self._keepers.values():
+            keeper.kill()
+        self._remove_ready_file()
+        self._rundir.remove()
+        os._exit(code)
+
+    async def _stop(self) -> None:
+        """In this order: nothing new comes in, the engines end, then what they talk to."""
+        self._remove_ready_file()
+        await self._router.stop()
+        await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()))
+        await self._control.stop()
+
+    def _write_ready_file(self, url: str) -> None:
+        if (path := self._options.ready_file) is not None:
+            unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+            unfinished.write_text(json.dumps({"url": url, "pid": os.getpid()}) + "\n")
+            unfinished.replace(path)
+
+    def _remove_ready_file(self) -> None:
+        if self._options.ready_file is not None:
+            self._options.ready_file.unlink(missing_ok=True)
+
+
+async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all until all are done; the first error cancels the others and is raised."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,72 @@
+"""What an allotment costs, and what a tenant's share of the device holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage.protocol import ModelShape
+from scheduler.tenants import Tenant
+
+
+class DoesNotFitError(ValueError):
+    """A model whose parameters and least KV cache are larger than its tenant's share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What a tenant shall hold: layers given away, slots that stream them, KV extents."""
+
+    alpha: int
+    beta: int
+    kv_extents: int
+
+
+def cost(shape: ModelShape, alpha: int, kv_extents: int) -> int:
+    """Bytes of device memory of an engine with `alpha` layers given away.
+
+    Its beta slots are inside: n - alpha - beta resident layers, and beta slots.
+    """
+    layers = (shape.layers - alpha) * shape.layer_bytes
+    return shape.fixed_bytes + layers + kv_extents * shape.extent_bytes
+
+
+def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Want:
+    """What the tenant's share holds with all its layers resident; KV gets the rest.
+
+    Raises `DoesNotFitError` if the rest is less than `shape.min_extents`.
+    """
+    share_bytes = tenant.share_bytes(device_bytes)
+    extents = (share_bytes - cost(shape, 0, 0)) // shape.extent_bytes
+    if extents < shape.min_extents:
+        needed = cost(shape, 0, shape.min_extents)
+        raise DoesNotFitError(
+            f"tenant {tenant.name!r} needs {needed} bytes (model {cost(shape, 0, 0)}, KV for one "
+            f"request of full length {shape.min_extents * shape.extent_bytes}) and its share of "
+            f"{tenant.share:g} % is {share_bytes} bytes: raise its share or the device's memory, "
+            "or lower max_model_len"
+        )
+    return Want(0, 1, min(extents, shape.max_extents))
+
+
+def most_alpha(tenant: Tenant, shape: ModelShape, max_percent: float) -> int:
+    """The most layers that may ever be given away.
+
+    At most `max_percent` of them, and such that with one slot `tenant.floor_layers` stay
+    resident.
+    """
+    by_percent = int(max_percent * shape.layers / 100 + 1e-9)
+    return max(0, min(by_percent, shape.layers - tenant.floor_layers - 1))
+
+
+def toward(shape: ModelShape, now: Want, want: Want, limit: int) -> Want:
+    """As far from `now` towards `want` as `limit` bytes allow: KV first, then layers.
+
+    `now` must fit into `limit`. The way starts where both ends are cheapest, so that layers
+    given away and the KV they pay for change in one step.
+    """
+    alpha, extents = max(now.alpha, want.alpha), min(now.kv_extents, want.kv_extents)
+    spare = limit - cost(shape, alpha, extents)
+    more = min(want.kv_extents - extents, spare // shape.extent_bytes)
+    back = min(alpha - want.alpha, (spare - more * shape.extent_bytes) // shape.layer_bytes)
+    alpha -= back
+    return Want(alpha, want.beta if alpha == want.alpha else now.beta, extents + more)

@@ -1,0 +1,274 @@
+"""Async Transfer Engine: decoder layers at fixed addresses, some of them streamed.
+
+Every layer has its own address range for good. A *resident* layer is backed by its own
+frame (one layer's worth of pages). The ``m = alpha + beta`` *streamed* layers share the
+frames of ``beta`` slots: a slot's frame is mapped into the ranges of all layers of its ring
+(aliasing), and holds one of them at a time. While a layer of the ring computes, the other
+slot receives the next one (paper: double buffering). Copies come from a host master that is
+never written again, so nothing is ever copied back.
+
+Order, per streamed layer: its copy has completed before it runs (`before`); it has run
+before its slot is overwritten (`after`). A forward that was aborted leaves slots at other
+layers; `before` detects that and loads on demand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mirage.layers import nested
+from vmm.driver import Driver, Event, Page
+from vmm.pages import PagePool
+from vmm.space import Range
+
+Frame = list[Page]
+"""The pages of one layer, in address order."""
+
+POISON = 0xFF
+"""Fill byte for given-away frames under test: NaN in every float format."""
+
+
+class TransferError(Exception):
+    """A streaming configuration that cannot be had; nothing was changed."""
+
+
+class Compute(Protocol):
+    """The side that reads layers: the calling thread on a host, a stream on a GPU."""
+
+    def record(self, event: Event) -> None:
+        """Everything issued so far has run once `event` is reached."""
+
+    def wait(self, event: Event) -> None:
+        """Run nothing issued later before `event` is reached."""
+
+
+class HostCompute:
+    """Compute happens in the calling thread, so what was issued has run already."""
+
+    def __init__(self) -> None:
+        self.stall_s = 0.0
+
+    def record(self, event: Event) -> None:
+        """Nothing to mark: a fresh event counts as reached."""
+
+    def wait(self, event: Event) -> None:
+        """Block until the copy is there; the time lost is a stall."""
+        if event.reached():
+            return
+        start = time.perf_counter()
+        event.wait()
+        self.stall_s += time.perf_counter() - start
+
+
+@dataclass(eq=False)
+class Layer:
+    """One decoder layer: its fixed range, its master copy, and what backs it now."""
+
+    index: int
+    range: Range
+    master: int
+    """Host address of the master copy."""
+    nbytes: int
+    ready: Event
+    slot: Slot | None = None
+
+
+@dataclass(eq=False)
+class Slot:
+    """One frame shared by the layers of a ring, in the order in which they run."""
+
+    frame: Frame
+    ring: list[Layer]
+    ready: Event
+    done: Event
+    target: Layer | None = None
+    following: dict[Layer, Layer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        turned = self.ring[1:] + self.ring[:1]
+        self.following = dict(zip(self.ring, turned, strict=True))
+
+
+class LayerStreamer:
+    """The layers of one model. Not thread-safe: one engine thread, between steps.
+
+    `layers` all have ranges of the same size. Raises `vmm` errors for memory it cannot get.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        pool: PagePool,
+        layers: Sequence[Layer],
+        compute: Compute,
+        *,
+        poison: bool = False,
+    ) -> None:
+        self.driver, self.pool, self.compute = driver, pool, compute
+        self.layers = list(layers)
+        self.frame_bytes = layers[0].range.nbytes
+        self.frame_pages = self.frame_bytes // driver.page_bytes
+        self.alpha, self.beta = 0, 0
+        self.slots: list[Slot] = []
+        self.arriving: set[Layer] = set()
+        self.copies = driver.stream()
+        self.bytes_streamed = 0
+        self.misses = 0
+        self._order = nested(len(self.layers))
+        self._scratch = Range(driver, self.frame_bytes) if poison else None
+
+    @property
+    def streaming(self) -> bool:
+        """Whether any layer needs `before` and `after` at all."""
+        return bool(self.slots or self.arriving)
+
+    def before(self, index: int) -> None:
+        """Layer `index` is about to run: let it wait for its parameters."""
+        layer = self.layers[index]
+        slot = layer.slot
+        if slot is None:
+            if layer in self.arriving:
+                self.compute.wait(layer.ready)
+                self.arriving.discard(layer)
+            return
+        if slot.target is not layer:
+            self.misses += 1
+            self._load_slot(slot, layer)
+        self.compute.wait(slot.ready)
+
+    def after(self, index: int) -> None:
+        """Layer `index` was issued: its slot may take the next layer of the ring."""
+        layer = self.layers[index]
+        slot = layer.slot
+        if slot is None or len(slot.ring) == 1:
+            return
+        self.compute.record(slot.done)
+        self._load_slot(slot, slot.following[layer])
+
+    def set(self, alpha: int, beta: int) -> None:
+        """Give away `alpha` frames, stream ``alpha + beta`` layers. Between steps only.
+
+        Frames that become free go to the pool; frames needed come from it. Layers that turn
+        resident are loaded asynchronously, `before` waits for them.
+        """
+        beta = beta if alpha else 0
+        if (alpha, beta) == (self.alpha, self.beta):
+            return
+        if not 0 <= alpha + beta <= len(self.layers):
+            raise TransferError(
+                f"alpha {alpha} + beta {beta} is more than the model's {len(self.layers)} layers"
+            )
+        missing = max(0, self.alpha - alpha)
+        fresh = self.pool.take(missing * self.frame_pages, "layer")
+        self.copies.synchronize()
+        frames: list[tuple[Frame, Layer | None]] = [
+            (fresh[i * self.frame_pages : (i + 1) * self.frame_pages], None) for i in range(missing)
+        ]
+        self._rebuild(alpha, beta, frames)
+
+    def close(self) -> None:
+        """End the copy stream. The ranges stay as they are."""
+        self.copies.synchronize()
+        self.copies.close()
+
+    def check_integrity(self) -> None:
+        """Raise `TransferError` unless every layer is backed by exactly what it should be."""
+        seen: set[Page] = set()
+        for layer in self.layers:
+            pages = layer.range.pages_at(0, self.frame_bytes)
+            if layer.slot is not None:
+                if list(pages) != layer.slot.frame:
+                    raise TransferError(f"layer {layer.index} is not backed by its slot")
+                continue
+            if seen & set(pages):
+                raise TransferError(f"layer {layer.index} shares pages with another layer")
+            seen |= set(pages)
+        slots = [page for slot in self.slots for page in slot.frame]
+        if seen & set(slots) or len(set(slots)) != len(slots):
+            raise TransferError("a slot shares pages with a resident layer")
+
+    # -- changing the set ---------------------------------------------------------------
+
+    def _rebuild(self, alpha: int, beta: int, spare: list[tuple[Frame, Layer | None]]) -> None:
+        """Take streamed layers apart and put the new set together, reusing frames.
+
+        `spare` pairs a frame with the layer whose parameters it holds, if any.
+        """
+        wanted = {self.layers[i] for i in self._order[: alpha + beta]} if alpha else set()
+        for slot in self.slots:
+            spare.append((slot.frame, slot.target))
+            for layer in slot.ring:
+                layer.range.unback(0, self.frame_bytes)
+        leaving = [layer for slot in self.slots for layer in slot.ring if layer not in wanted]
+        for layer in sorted(wanted, key=lambda one: one.index):
+            if layer.slot is None:
+                spare.append((layer.range.unback(0, self.frame_bytes), layer))
+                self.arriving.discard(layer)
+            layer.slot = None
+        self.slots = [
+            self._make_slot(ring, spare) for ring in _rings(wanted, beta, len(self.layers))
+        ]
+        for layer in sorted(leaving, key=lambda one: one.index):
+            self._make_resident(layer, spare)
+        self.alpha, self.beta = alpha, beta
+        self._give([frame for frame, _ in spare])
+
+    def _make_slot(self, ring: list[Layer], spare: list[tuple[Frame, Layer | None]]) -> Slot:
+        frame, content = _pick(spare, ring)
+        slot = Slot(frame, ring, ready=self.driver.event(), done=self.driver.event())
+        for layer in ring:
+            layer.range.back(0, frame)
+            layer.slot = slot
+        if content is None:
+            self._load_slot(slot, ring[0])
+        else:
+            slot.target = content
+        return slot
+
+    def _make_resident(self, layer: Layer, spare: list[tuple[Frame, Layer | None]]) -> None:
+        frame, content = _pick(spare, [layer])
+        layer.slot = None
+        layer.range.back(0, frame)
+        if content is None:
+            self._copy(layer, layer.ready)
+            self.arriving.add(layer)
+
+    def _give(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            if self._scratch is not None:
+                self._scratch.back(0, frame)
+                self.driver.fill(self._scratch.address, POISON, self.frame_bytes)
+                self._scratch.unback(0, self.frame_bytes)
+            self.pool.give(frame)
+
+    # -- copies -------------------------------------------------------------------------
+
+    def _load_slot(self, slot: Slot, layer: Layer) -> None:
+        slot.target = layer
+        self.copies.wait_for(slot.done)
+        self._copy(layer, slot.ready)
+
+    def _copy(self, layer: Layer, arrival: Event) -> None:
+        self.copies.copy(layer.range.address, layer.master, layer.nbytes)
+        self.copies.record(arrival)
+        self.bytes_streamed += layer.nbytes
+
+
+def _rings(wanted: set[Layer], beta: int, count: int) -> list[list[Layer]]:
+    """Deal the streamed layers to `beta` slots in turn, so that neighbours never share one."""
+    ordered = sorted(wanted, key=lambda layer: layer.index)
+    return [ordered[k::beta] for k in range(beta)] if ordered else []
+
+
+def _pick(
+    spare: list[tuple[Frame, Layer | None]], ring: Sequence[Layer]
+) -> tuple[Frame, Layer | None]:
+    """A frame that already holds a layer of `ring` if there is one, else any without use."""
+    for position, (_, content) in enumerate(spare):
+        if content is not None and content in ring:
+            return spare.pop(position)
+    frame, _ = spare.pop()
+    return frame, None

@@ -1,0 +1,153 @@
+"""Who may step: everybody at once (spatial), or one tenant at a time, in turns (temporal)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mirage import config
+
+
+class SharingError(RuntimeError):
+    """The rule of taking turns was, or would be, broken."""
+
+
+class Sharing(ABC):
+    """Contract: events go in with their time in seconds; `decide` says who may step.
+
+    The caller sends a tenant that entered the decided set its turn, and revokes it from one
+    that left. `decide` is idempotent and never looks at a clock.
+    """
+
+    @abstractmethod
+    def has_work(self, name: str, work: bool, now: float) -> None:
+        """A tenant has requests running or waiting, or has none any more."""
+
+    @abstractmethod
+    def holds(self, name: str, holding: bool, now: float) -> None:
+        """A tenant says, in every report, whether it may be stepping.
+
+        After it was given the turn it says so once it knows; after a revocation it says that
+        it holds the turn no more once it has stopped. Reports sent before either arrived may
+        still say the opposite, and change nothing.
+        """
+
+    @abstractmethod
+    def lost(self, name: str, now: float) -> None:
+        """A tenant's process is dead: it has no work and steps no more."""
+
+    @abstractmethod
+    def decide(self, now: float) -> frozenset[str]:
+        """The tenants that may step from now on."""
+
+    @abstractmethod
+    def next_deadline(self) -> float | None:
+        """When `decide` would change its mind without another event; None for never."""
+
+
+class Spatial(Sharing):
+    """All tenants step at once."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+
+    def has_work(self, name: str, work: bool, now: float) -> None:
+        pass
+
+    def holds(self, name: str, holding: bool, now: float) -> None:
+        pass
+
+    def lost(self, name: str, now: float) -> None:
+        pass
+
+    def decide(self, now: float) -> frozenset[str]:
+        return self._names
+
+    def next_deadline(self) -> float | None:
+        return None
+
+
+class Temporal(Sharing):
+    """Round robin among tenants with work, at most one of them stepping.
+
+    A turn lasts `turn_s` seconds, and goes on while nobody else waits. It ends early when its
+    holder runs out of work and another has some. A revoked holder is `leaving`: it may still
+    step until it says that it holds the turn no more, so nobody gets the turn before that.
+    With `drain` it stops once its running requests have finished, admitting no new ones;
+    without, after the step in flight. That is the holder's doing: this class waits either way.
+
+    A turn is revoked only after its holder has confirmed it. Else a report from before the
+    turn, saying that it is not held, could be taken for the answer to the revocation.
+    """
+
+    def __init__(self, names: Iterable[str], turn_s: float, drain: bool = False) -> None:
+        self.drain = drain
+        self.holder: str | None = None
+        self.leaving: str | None = None
+        self._ring = list(names)
+        self._turn_s = turn_s
+        self._work = dict.fromkeys(self._ring, False)
+        self._last = self._ring[-1]
+        self._since = 0.0
+        self._confirmed = False
+
+    def has_work(self, name: str, work: bool, now: float) -> None:
+        if name not in self._work:
+            raise SharingError(f"no tenant {name!r} takes turns: known are {self._ring}")
+        self._work[name] = work
+
+    def holds(self, name: str, holding: bool, now: float) -> None:
+        if holding and name == self.holder:
+            self._confirmed = True
+        elif not holding and name == self.leaving:
+            self.leaving = None
+
+    def lost(self, name: str, now: float) -> None:
+        self.has_work(name, False, now)
+        self.holds(name, False, now)
+        if name == self.holder:
+            self.holder = None
+
+    def decide(self, now: float) -> frozenset[str]:
+        if self._is_over(now):
+            self.holder, self.leaving = None, self.holder
+        if self.holder is None and self.leaving is None:
+            self._begin(now)
+        return frozenset() if self.holder is None else frozenset({self.holder})
+
+    def next_deadline(self) -> float | None:
+        return self._ends() if self._confirmed and self._others_wait() else None
+
+    def check(self) -> None:
+        """Raises `SharingError` if two tenants could be stepping."""
+        if self.holder is not None and self.leaving is not None:
+            raise SharingError(f"{self.holder!r} got the turn before {self.leaving!r} yielded it")
+
+    def _ends(self) -> float:
+        return self._since + self._turn_s
+
+    def _others_wait(self) -> bool:
+        return self.holder is not None and any(
+            work for name, work in self._work.items() if name != self.holder
+        )
+
+    def _is_over(self, now: float) -> bool:
+        if self.holder is None or not self._confirmed or not self._others_wait():
+            return False
+        return not self._work[self.holder] or now >= self._ends()
+
+    def _begin(self, now: float) -> None:
+        start = self._ring.index(self._last) + 1
+        waiting = (n for n in self._ring[start:] + self._ring[:start] if self._work[n])
+        self.holder = next(waiting, None)
+        if self.holder is not None:
+            self._last, self._since, self._confirmed = self.holder, now, False
+
+
+def make_sharing(sharing: config.Sharing, names: Iterable[str]) -> Sharing:
+    """The sharing that a configuration asks for, over `names` in the order of their turns."""
+    if sharing.mode == "temporal":
+        return Temporal(names, sharing.turn_s, sharing.drain)
+    return Spatial(names)

@@ -1,0 +1,54 @@
+"""What the deciding code knows of a tenant: its rights, and when it last had work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor, inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mirage import config
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """The part of a tenant's configuration that decisions depend on."""
+
+    name: str
+    share: float
+    """Per cent of the device memory that it is entitled to."""
+    priority: int = 0
+    """Higher is served earlier and yields later."""
+    floor_layers: int = 2
+    """Layers that stay resident whatever happens."""
+
+    @classmethod
+    def of(cls, tenant: config.Tenant) -> Tenant:
+        return cls(tenant.name, tenant.share, tenant.priority, tenant.floor_layers)
+
+    def share_bytes(self, device_bytes: int) -> int:
+        """Bytes of a device of `device_bytes` that the share amounts to, rounded down.
+
+        In whole millionths of a per cent, so that the bytes of shares that add up to 100 %
+        never add up to more than the device.
+        """
+        return device_bytes * floor(self.share * 1e6 + 1e-3) // 10**8
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Whether a tenant has work, and when it last had any (seconds; -inf for never)."""
+
+    busy: bool = False
+    last_busy: float = -inf
+
+    def seen(self, busy: bool, now: float) -> Activity:
+        """The activity after it was seen busy or idle at `now`.
+
+        A tenant that was busy when last seen counts as busy up to `now`.
+        """
+        return Activity(busy, now if busy or self.busy else self.last_busy)
+
+    def is_active(self, now: float, linger_s: float) -> bool:
+        """Busy, or busy less than `linger_s` ago: a pause between requests is not idleness."""
+        return self.busy or self.last_busy + linger_s > now

@@ -1,0 +1,32 @@
+"""Whose parameters are given away first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Rule = Literal["mru", "lru"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A tenant that could give layers."""
+
+    name: str
+    active: bool
+    priority: int
+    last_busy: float
+    """When it last had work, in seconds; -inf for never."""
+
+
+def order(candidates: Iterable[Candidate], rule: Rule = "mru") -> list[str]:
+    """Names in the order in which they give: idle ones, then low priorities, then by `rule`.
+
+    `mru` starts with the most recently used, because under round robin that one runs again
+    last and its layers can stay away longest (MIRAGE, arXiv 2507.11507). `lru` is its opposite,
+    kept to be measured against. Names break ties, so equal input gives equal output.
+    """
+    sign = -1 if rule == "mru" else 1
+    ranked = sorted(candidates, key=lambda c: (c.active, c.priority, sign * c.last_busy, c.name))
+    return [c.name for c in ranked]

@@ -1,0 +1,119 @@
+"""A stand-in for one vLLM server, as strict as it is small.
+
+Takes the command line of `mirage.serve.launcher.command`. Like vLLM it is two processes: a
+server on the Unix socket, and a core that speaks the control protocol. The prompt of a
+completion says what to do (see `complete`). Run with ``FAKE_ENGINE`` in the environment set
+to ``deaf`` it ignores SIGTERM, to ``dies:NAME`` tenant NAME fails while it starts, to
+``greedy`` it holds more than the device has, to ``mute`` it never comes to the control server,
+to ``once:FILE`` every start after the one that makes FILE fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from aiohttp import web
+
+from mirage.protocol import Hello, ModelShape, Report, Shutdown, decode_to_engine, encode
+
+SHAPE = ModelShape(2, 65536, 65536, 65536, 1, 16, 40, 8)
+HELD = 65536 * 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--uds", type=Path)
+    parser.add_argument("--served-model-name")
+    parser.add_argument("--additional-config", type=json.loads)
+    parser.add_argument("--core", action="store_true")
+    options, _ = parser.parse_known_args()
+    mirage = options.additional_config["mirage"]
+    if options.core:
+        core(mirage)
+    else:
+        misbehave(options.served_model_name)
+        asyncio.run(serve(options.uds, options.served_model_name))
+
+
+def misbehave(name: str) -> None:
+    kind, _, detail = os.environ.get("FAKE_ENGINE", "").partition(":")
+    if kind == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    fails = kind == "dies" and detail == name
+    if kind == "once":
+        fails = Path(detail).exists()
+        Path(detail).touch()
+    if fails:
+        print("(EngineCore pid=7) ERROR 01-01 00:00:00 [core.py:1] Traceback:", file=sys.stderr)
+        print("(EngineCore pid=7) ValueError: the moon is too near", file=sys.stderr)
+        print("RuntimeError: Engine core initialization failed. See above.", file=sys.stderr)
+        sys.exit(3)
+
+
+def core(mirage: dict[str, object]) -> None:
+    """Hello, one report, then listen until the server goes away."""
+    kind = os.environ.get("FAKE_ENGINE")
+    if kind == "mute":
+        signal.pause()
+    held = HELD * 1000 if kind == "greedy" else HELD
+    with socket.socket(socket.AF_UNIX) as control:
+        control.connect(str(mirage["control"]))
+        control.sendall(encode(Hello(1, str(mirage["tenant"]), os.getpid(), SHAPE, held)))
+        report = Report(0, True, HELD, 0, 2, 17, 0, kv_blocks=16)
+        control.sendall(encode(report))
+        for line in control.makefile("rb"):
+            if isinstance(decode_to_engine(line), Shutdown):
+                return
+
+
+async def serve(uds: Path, name: str) -> None:
+    # Named in /dev/shm as long as this process lives, as vLLM's are.
+    semaphore = multiprocessing.get_context("spawn").Semaphore()
+    command = [sys.executable, *sys.argv, "--core"]
+    child = subprocess.Popen(command)
+    app = web.Application()
+    app.router.add_get("/health", lambda request: health(child))
+    app.router.add_post("/v1/completions", lambda request: complete(request, name, child))
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    await web.UnixSite(runner, str(uds)).start()
+    asked_to_end = asyncio.Event()
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked_to_end.set)
+    await asked_to_end.wait()
+    child.kill()
+    del semaphore
+
+
+async def health(child: subprocess.Popen[bytes]) -> web.Response:
+    """Ends with its core, as vLLM's server does."""
+    if child.poll() is not None:
+        os._exit(1)
+    return web.Response()
+
+
+async def complete(
+    request: web.Request, name: str, child: subprocess.Popen[bytes]
+) -> web.StreamResponse:
+    """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers."""
+    body = await request.json()
+    assert body["model"] == name, "the router sent a request to the wrong engine"
+    if body["prompt"] == "hang":
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: {}\n\n")
+        await asyncio.Event().wait()
+    return web.json_response({"server": os.getpid(), "core": child.pid})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""A stand-in for `mirage serve`: answers as vLLM streams, and misbehaves when asked to.
+
+As a script: ``fake_serve.py POLICY READY_FILE MODE [FIFO]``. Modes: ``answer``; ``refuse``
+(cannot start); ``deaf`` (ignores SIGINT and SIGTERM); ``die`` (ends at the first request after
+the warm-up); ``stall`` (never answers one, and writes a line to FIFO when it has it).
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from aiohttp import web
+
+WARM_UP = "Hello"
+FIELDS = (
+    *("kv_blocks", "kv_used_blocks", "alpha", "beta", "running", "waiting"),
+    *("held_bytes", "preemptions", "bytes_streamed", "stall_s"),
+)
+
+
+class Fake:
+    """The server's state: bodies it was sent, and a clock that ticks when it is asked."""
+
+    def __init__(self, policy: str = "static", mode: str = "answer", fifo: str = "") -> None:
+        self.policy = policy
+        self.mode = mode
+        self.fifo = fifo
+        self.bodies: list[dict] = []
+        self.left = asyncio.Event()
+        """Set when a client has gone away in mid-answer."""
+        self.samples: list[dict] = []
+
+    def app(self, with_timeline: bool = True) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/v1/completions", self.completions)
+        if with_timeline:
+            app.router.add_get("/mirage/state", self.state)
+            app.router.add_get("/mirage/timeline", self.timeline)
+        return app
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.bodies.append(body)
+        model = body["model"]
+        if model == "missing":
+            error = {"message": "The model `missing` does not exist.", "code": 404}
+            return web.json_response({"error": error}, status=404)
+        if model == "crashing":
+            return web.Response(status=502, text="Bad\n gateway")
+        if body["prompt"] != WARM_UP and self.mode == "die":
+            os._exit(1)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        if model == "stalling" or (self.mode == "stall" and body["prompt"] != WARM_UP):
+            await self.stall(request, response)
+        await self.stream(request, response, body)
+        return response
+
+    async def stream(self, request: web.Request, response: web.StreamResponse, body: dict) -> None:
+        """Token i of a prompt is its character i, shifted by one."""
+        for number in range(body["max_tokens"]):
+            if number == 1 and body["model"] == "breaking":
+                request.transport.abort()
+                return
+            if number == 1 and body["model"] == "ending":
+                return
+            if number == 1 and body["model"] == "erring":
+                await send(response, {"error": {"message": "EngineCore died"}})
+                await response.write(b"data: [DONE]\n\n")
+                return
+            value = ord(body["prompt"][number % len(body["prompt"])])
+            choice = {"index": 0, "text": chr(value + 1), "token_ids": [value + 1]}
+            await send(response, {"choices": [choice]})
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
+        await send(response, {"choices": [], "usage": usage})
+        await response.write(b"data: [DONE]\n\n")
+
+    async def stall(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Until the client has gone."""
+        await response.write(b": nothing yet\n\n")
+        if self.fifo:
+            Path(self.fifo).write_text("stalled\n")
+            self.fifo = ""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.left.set()
+
+    async def state(self, request: web.Request) -> web.Response:
+        done = len(self.bodies)
+        tenant = dict.fromkeys(FIELDS, 0) | {
+            "kv_blocks": 10 + done,
+            "preemptions": done,
+            "alpha": 2,
+        }
+        self.samples.append({"t": float(len(self.samples)), "tenants": {"a": tenant, "b": tenant}})
+        return web.json_response({**self.samples[-1], "policy": self.policy})
+
+    async def timeline(self, request: web.Request) -> web.Response:
+        shape = {"layers": 12, "layer_bytes": 1, "extent_bytes": 1, "extent_blocks": 1}
+        body = {
+            "schema_version": 1,
+            "samples": self.samples,
+            "device_bytes": 1000,
+            "tenants": {"a": shape, "b": shape},
+        }
+        return web.json_response(body)
+
+
+async def send(response: web.StreamResponse, body: dict) -> None:
+    await response.write(b"data: " + json.dumps(body).encode() + b"\n\n")
+
+
+async def serve(policy: str, ready_file: str, mode: str, fifo: str = "") -> None:
+    if mode == "deaf":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    runner = web.AppRunner(Fake(policy, mode, fifo).app(), handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=0.1)
+    await site.start()
+    port = runner.addresses[0][1]
+    Path(ready_file).write_text(json.dumps({"url": f"http://127.0.0.1:{port}", "pid": os.getpid()}))
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
+
+
+if __name__ == "__main__":
+    if sys.argv[3] == "refuse":
+        print("loading")
+        print("mirage: error: model a does not fit: lower its share", file=sys.stderr)
+        print("and more at the end")
+        sys.exit(2)
+    try:
+        asyncio.run(serve(*sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(0)

@@ -1,0 +1,164 @@
+"""`mirage serve` as a child process, with fake engines or with vLLM's, and what it left."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import yaml
+from model_folder import make_folder
+
+HERE = Path(__file__).parent
+DEADLINE_S = 60
+
+WITH_FAKE_ENGINES = f"""
+import sys
+from mirage.serve import launcher
+launcher.SERVER = ({str(HERE / "fake_engine.py")!r},)
+from mirage.serve import keeper
+keeper.BACKOFF_S = 0.05
+keeper.GRACE_S = 0.5
+keeper.HELLO_S = 0.5
+from mirage.cli import main
+main(sys.argv[1:])
+"""
+
+
+def write_config(folder: Path, *names: str, **changes: Any) -> Path:
+    """Tenants `names` with equal shares of 64 MiB, served from one very small model folder."""
+    make_folder(folder / "model")
+    tenants = [
+        {"name": name, "model": "model", "share": 100 // len(names), "max_model_len": 128}
+        for name in names
+    ]
+    content = {"device": {"memory": "64MiB"}, "tenants": tenants, "dtype": "float32"} | changes
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+class Served:
+    """A running `mirage serve`. `stderr` is read when it has ended."""
+
+    def __init__(self, process: subprocess.Popen[str], ready_file: Path) -> None:
+        self.process = process
+        self.ready_file = ready_file
+        self.url = ""
+
+    def wait_ready(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self.ready_file.exists():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                raise AssertionError(f"not ready: {self.process.communicate()[1]}")
+            time.sleep(0.02)
+        told = json.loads(self.ready_file.read_text())
+        assert told["pid"] == self.process.pid
+        self.url = told["url"]
+
+    def request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and body, parsed if it is JSON."""
+        with contextlib.closing(self.open(method, path, body)) as connection:
+            answer = connection.getresponse()
+            text = answer.read()
+            kind = answer.headers.get_content_type()
+            return answer.status, json.loads(text) if kind == "application/json" else text
+
+    def open(self, method: str, path: str, body: Any = None) -> http.client.HTTPConnection:
+        """A connection with the request sent and the answer not read."""
+        parts = urlsplit(self.url)
+        assert parts.hostname is not None
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=DEADLINE_S)
+        data = None if body is None else json.dumps(body)
+        connection.request(method, path, data, {"Content-Type": "application/json"})
+        return connection
+
+    def until(self, what: str, holds: Any, timeout_s: float = DEADLINE_S) -> Any:
+        """Ask again until `holds()` is true; the event is in another process."""
+        deadline = time.monotonic() + timeout_s
+        while not (result := holds()):
+            assert self.process.poll() is None, f"the server ended before {what}"
+            assert time.monotonic() < deadline, f"waited in vain until {what}"
+            time.sleep(0.05)
+        return result
+
+    def engine_state(self, name: str) -> str:
+        return str(self.request("GET", "/mirage/state")[1]["engines"][name]["state"])
+
+    def run_folder(self) -> Path | None:
+        """The one that its engines' sockets lie in; None before the first engine starts."""
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                words = child.cmdline()
+                if "--uds" in words:
+                    return Path(words[words.index("--uds") + 1]).parent
+        return None
+
+    def family(self) -> set[psutil.Process]:
+        """The server and all that it started."""
+        me = psutil.Process(self.process.pid)
+        return {me, *me.children(recursive=True)}
+
+    def end(self, number: int) -> tuple[int, str]:
+        """Send a signal and wait; exit code and stderr."""
+        self.process.send_signal(number)
+        _, stderr = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, stderr
+
+
+def shared_files(family: Iterable[psutil.Process]) -> set[Path]:
+    """The files in /dev/shm that these processes have mapped."""
+    found = set()
+    for process in family:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+            found |= {line.split()[5] for line in lines if "/dev/shm/" in line}
+    return {Path(name) for name in found}
+
+
+def assert_gone(family: set[psutil.Process], timeout_s: float = 10) -> None:
+    """No process of `family` is left, not even as a zombie."""
+    _, alive = psutil.wait_procs(family, timeout=timeout_s)
+    assert not alive, f"left behind: {alive}"
+
+
+@contextlib.contextmanager
+def serving(
+    config: Path,
+    *options: str,
+    fake: bool = True,
+    environment: dict[str, str] | None = None,
+    ready_timeout_s: float | None = DEADLINE_S,
+) -> Iterator[Served]:
+    """A server that is ready (not waited for if `ready_timeout_s` is None), ended at the latest
+    when the block ends."""
+    ready_file = config.parent / "ready.json"
+    program = ["-c", WITH_FAKE_ENGINES] if fake else ["-m", "mirage"]
+    words = ["serve", str(config), "--port", "0", "--ready-file", str(ready_file), *options]
+    process = subprocess.Popen(
+        [sys.executable, *program, *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{HERE.parent.parent}", **(environment or {})},
+        cwd=config.parent,
+    )
+    served = Served(process, ready_file)
+    try:
+        if ready_timeout_s is not None:
+            served.wait_ready(ready_timeout_s)
+        yield served
+    finally:
+        if process.poll() is None:
+            process.kill()  # the guard ends its engines
+        process.wait()

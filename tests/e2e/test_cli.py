@@ -1,0 +1,165 @@
+"""The command line: what it refuses, in one line, with exit code 2 and nothing started."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from model_folder import make_folder
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """The folder for temporary files of the commands under test."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def mirage(*words: str, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+    if temporary is not None:
+        environment["TMPDIR"] = str(temporary)
+    return subprocess.run(
+        [sys.executable, "-m", "mirage", *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
+    )
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    tenants = [{"name": name, "model": "model", "share": 50, "max_model_len": 128} for name in "ab"]
+    return {"device": {"memory": "64MiB"}, "tenants": tenants, "dtype": "float32"} | changes
+
+
+def tenants(**changes: Any) -> dict[str, Any]:
+    """The configuration with its second tenant changed."""
+    valid = content()["tenants"]
+    return content(tenants=[valid[0], valid[1] | changes])
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (content(tenant=1), "unknown key 'tenant'"),
+        (tenants(share=51), "shares add up to 101 %"),
+        (tenants(name="a"), "tenant name 'a' is used twice"),
+        (content(device={"memory": "64 MM"}), "'64 MM' is not a size"),
+        (tenants(model="nowhere"), "tenant 'b': no model folder at "),
+        (tenants(max_model_len=100_000), "tenant 'b' does not fit: it needs 49.1 MiB"),
+        (tenants(share=0.25), "tenant 'b' does not fit"),
+        (tenants(engine_args={"block-size": 8}), "engine_args.block-size follows from the rest"),
+        (tenants(engine_args={"port": 8}), "engine_args.port follows from the rest"),
+    ],
+)
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_a_config_that_cannot_be_served_is_one_line_and_nothing_starts(
+    tmp_path: Path, short: Path, command: str, config: dict[str, Any], words: str
+) -> None:
+    make_folder(tmp_path / "model")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    done = mirage(command, str(path), temporary=short)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("mirage: error: ")
+    assert words in line
+    assert not list(short.iterdir())  # not even the run folder, the first thing that is made
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["serve"], "Missing argument 'CONFIG'"),
+        (["serve", "none.yaml"], "none.yaml: cannot be read (No such file or directory)"),
+        (["srve"], "No such command 'srve'"),
+        (["serve", "none.yaml", "--policy", "magic"], "'magic' is not one of"),
+        (["serve", "none.yaml", "--port", "70000"], "--port"),
+        (["serve", "none.yaml", "--log-level", "loud"], "'loud' is not one of"),
+        (["check"], "Missing argument 'CONFIG'"),
+        (["models"], "Missing argument 'DIR'"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(words: list[str], message: str) -> None:
+    done = mirage(*words)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("mirage: error: ")
+    assert message in line
+
+
+@pytest.mark.parametrize("option", ["--ready-file", "--log-dir"])
+def test_a_path_that_cannot_be_written_is_one_line(
+    tmp_path: Path, short: Path, option: str
+) -> None:
+    make_folder(tmp_path / "model")
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(content()))
+    done = mirage("serve", str(path), option, str(tmp_path / "file" / "x"), temporary=short)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"mirage: error: {option} ")
+    assert not list(short.iterdir())
+
+
+def test_check_prints_what_each_share_holds(tmp_path: Path) -> None:
+    make_folder(tmp_path / "model")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(content()))
+    done = mirage("check", str(path), "--policy", "static")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["tenant", "a", "b", "device"]
+    assert "policy static" in lines[-1]
+
+
+@pytest.mark.parametrize("command", [[], ["--help"], ["serve", "--help"], ["check", "--help"]])
+def test_help_imports_nothing_heavy(command: list[str]) -> None:
+    program = (
+        "import sys\nfrom mirage.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: code = end.code or 0\n"
+        "heavy = {'torch', 'vllm', 'aiohttp', 'matplotlib', 'transformers'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Usage: mirage" in done.stdout
+
+
+def test_replays_help_names_its_options() -> None:
+    done = mirage("replay", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--time-scale" in done.stdout
+
+
+def test_models_makes_folders_that_check_accepts(tmp_path: Path) -> None:
+    done = mirage("models", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    folders = [Path(line) for line in done.stdout.splitlines()]
+    assert len(folders) == 3
+    config = content(
+        tenants=[{"name": folder.name, "model": str(folder), "share": 33} for folder in folders],
+        device={"memory": "256MiB"},
+    )
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    checked = mirage("check", str(path))
+    assert checked.returncode == 0, checked.stderr

@@ -1,0 +1,310 @@
+"""The control server over real Unix sockets, before a decider that notes every event."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from mirage.config import Config, Policy
+from mirage.decider import Decider
+from mirage.ledger import BrokenPromiseError
+from mirage.protocol import (
+    Allotment,
+    Hello,
+    ModelShape,
+    Refusal,
+    Report,
+    Shutdown,
+    Turn,
+    decode_to_engine,
+    encode,
+)
+from mirage.serve.board import Backend, Board
+from mirage.serve.control import ControlServer
+
+pytestmark = pytest.mark.e2e
+
+WAIT_S = 20
+PAGE = 65536
+SHAPE = ModelShape(4, PAGE, PAGE, PAGE, 1, 16, 40, 4)
+REPORT = Report(0, True, 4 * PAGE, 0, 1, 4, 0)
+
+
+@dataclass
+class NotingDecider:
+    """Returns what is put into `commands`, once; fails on reports that hold too much."""
+
+    events: list[tuple[str, str]] = field(default_factory=list)
+    commands: list[tuple[str, Any]] = field(default_factory=list)
+    decided: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def joined(self, hello: Hello, now: float) -> None:
+        self.events.append(("joined", hello.tenant))
+
+    def reported(self, tenant: str, report: Report, now: float) -> None:
+        if report.held_bytes > 100 * PAGE:
+            raise BrokenPromiseError(f"tenant {tenant!r} holds {report.held_bytes} bytes")
+        self.events.append(("reported", tenant))
+
+    def lost(self, tenant: str, now: float) -> None:
+        self.events.append(("lost", tenant))
+
+    def decide(self, now: float) -> list[tuple[str, Any]]:
+        self.decided.set()
+        commands, self.commands = self.commands, []
+        return commands
+
+    def next_deadline(self, now: float) -> float | None:
+        return now + 0.001 if self.commands else None
+
+
+class Engine:
+    """The engine's end of one connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def say(self, *messages: Hello | Report | bytes) -> None:
+        for message in messages:
+            self.writer.write(message if isinstance(message, bytes) else encode(message))
+        await self.writer.drain()
+
+    async def hear(self) -> Any:
+        """The next message; None at the end of file."""
+        line = await self.reader.readline()
+        return decode_to_engine(line) if line else None
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+@dataclass
+class Site:
+    path: Path
+    server: ControlServer
+    board: Board
+    decider: Any
+    joined: asyncio.Queue[str]
+    lost: asyncio.Queue[tuple[str, str | None]]
+
+    async def engine(self, tenant: str = "", **changes: Any) -> Engine:
+        """A new connection, introduced if a tenant is given."""
+        engine = Engine(*await asyncio.open_unix_connection(str(self.path)))
+        if tenant:
+            hello = Hello(1, tenant, 7, SHAPE, 4 * PAGE)
+            await engine.say(msgspec.structs.replace(hello, **changes))
+        return engine
+
+
+@contextlib.asynccontextmanager
+async def controlling(folder: Path, decider: Any) -> AsyncIterator[Site]:
+    names = ("a", "b")
+    board = Board(Policy.MIRAGE, 1 << 30, {n: Backend(n, folder / n, 128) for n in names})
+    joined: asyncio.Queue[str] = asyncio.Queue()
+    lost: asyncio.Queue[tuple[str, str | None]] = asyncio.Queue()
+    server = ControlServer(
+        decider,
+        board,
+        on_joined=joined.put_nowait,
+        on_lost=lambda tenant, reason: lost.put_nowait((tenant, reason)),
+    )
+    path = folder / "control.sock"
+    await server.start(path)
+    try:
+        async with asyncio.timeout(WAIT_S):
+            yield Site(path, server, board, decider, joined, lost)
+    finally:
+        await server.stop()
+
+
+def run(folder: Path, scenario: Callable[[Site], Awaitable[None]], decider: Any = None) -> None:
+    async def main() -> None:
+        async with controlling(folder, decider or NotingDecider()) as site:
+            await scenario(site)
+
+    asyncio.run(main())
+
+
+def test_events_reach_the_decider_and_the_board(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        engine = await site.engine("a")
+        assert await site.joined.get() == "a"
+        assert site.board.shapes == {"a": SHAPE}
+        await engine.say(REPORT)
+        engine.close()
+        assert await site.lost.get() == ("a", None)
+        assert site.decider.events == [("joined", "a"), ("reported", "a"), ("lost", "a")]
+        assert site.board.reports == {}
+
+    run(tmp_path, scenario)
+
+
+def test_commands_go_to_the_engine_they_are_for_in_order(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        a, b = await site.engine("a"), await site.engine("b")
+        assert {await site.joined.get(), await site.joined.get()} == {"a", "b"}
+        allotment = Allotment(1, 0, 1, 4, 9 * PAGE)
+        site.decider.commands = [
+            ("a", Turn(True)),
+            ("b", Refusal(3)),
+            ("a", allotment),
+            ("gone", Refusal(1)),
+        ]
+        await a.say(REPORT)
+        assert [await a.hear(), await a.hear()] == [Turn(True), allotment]
+        assert await b.hear() == Refusal(3)
+
+    run(tmp_path, scenario)
+
+
+def test_a_decision_that_only_time_brings_is_sent(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        a = await site.engine("a")
+        await site.joined.get()
+        site.decider.commands = [("a", Turn(False))]
+        assert await a.hear() == Turn(False)  # nobody said anything
+
+    run(tmp_path, scenario)
+
+
+HELLO = Hello(1, "b", 7, SHAPE, 4 * PAGE)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"GET / HTTP/1.1\r\n",
+        b"\n",
+        b"\xff\xfe\x00\n",
+        b'{"type": "allotment", "revision": 1}\n',
+        b'{"type": "hello"}\n',
+        b"{" * 100_000 + b"\n",
+        encode(REPORT),
+        encode(msgspec.structs.replace(HELLO, version=2)),
+        encode(msgspec.structs.replace(HELLO, tenant="c")),
+        encode(msgspec.structs.replace(HELLO, tenant="a")),  # connected already
+    ],
+)
+def test_a_bad_first_message_closes_only_its_own_connection(tmp_path: Path, first: bytes) -> None:
+    async def scenario(site: Site) -> None:
+        good = await site.engine("a")
+        await site.joined.get()
+        bad = await site.engine()
+        with contextlib.suppress(ConnectionError):
+            await bad.say(first)
+        with contextlib.suppress(ConnectionError):
+            assert await bad.hear() is None
+        assert site.decider.events == [("joined", "a")]
+        site.decider.commands = [("a", Turn(True))]
+        await good.say(REPORT)
+        assert await good.hear() == Turn(True)
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (b"nonsense\n", "malformed"),
+        (encode(HELLO), "a second hello"),
+        (b'{"type": "report", "revision": "x"}\n', "Expected `int`"),
+        (encode(msgspec.structs.replace(REPORT, held_bytes=101 * PAGE)), "holds 6619136 bytes"),
+    ],
+)
+def test_an_engine_that_breaks_the_protocol_is_lost_with_the_reason(
+    tmp_path: Path, message: bytes, words: str
+) -> None:
+    async def scenario(site: Site) -> None:
+        good, bad = await site.engine("a"), await site.engine("b")
+        await bad.say(message)
+        assert await bad.hear() is None
+        tenant, reason = await site.lost.get()
+        assert tenant == "b"
+        assert reason is not None and words in reason
+        assert ("lost", "b") in site.decider.events
+        site.decider.commands = [("a", Turn(True))]
+        await good.say(REPORT)
+        assert await good.hear() == Turn(True)
+
+    run(tmp_path, scenario)
+
+
+def test_an_engine_that_was_lost_may_come_again(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        first = await site.engine("a")
+        await site.joined.get()
+        first.close()
+        await site.lost.get()
+        await site.engine("a")
+        assert await site.joined.get() == "a"
+
+    run(tmp_path, scenario)
+
+
+def test_stopping_tells_the_engines_and_closes(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        a = await site.engine("a")
+        await site.joined.get()
+        await site.server.stop()
+        assert await a.hear() == Shutdown()
+
+    run(tmp_path, scenario)
+
+
+def test_a_decider_that_fails_is_not_silent(tmp_path: Path) -> None:
+    class Broken(NotingDecider):
+        def decide(self, now: float) -> list[tuple[str, Any]]:
+            raise RuntimeError("a fault of the program")
+
+    async def scenario(site: Site) -> None:
+        with pytest.raises(RuntimeError, match="a fault of the program"):
+            await site.server.watch()
+
+    run(tmp_path, scenario, Broken())
+
+
+def test_the_real_decider_grows_one_engine_by_what_another_does_not_use(tmp_path: Path) -> None:
+    """Pages first to whoever asks; never more than the device over all engines."""
+    tenants = [{"name": n, "model": "/m", "share": 50, "max_model_len": 48} for n in "ab"]
+    memory = 60 * PAGE
+    config = Config.model_validate({"device": {"memory": memory}, "tenants": tenants})
+
+    async def scenario(site: Site) -> None:
+        engines = {name: await site.engine(name) for name in ("a", "b")}
+        given = {name: await engine.hear() for name, engine in engines.items()}
+        assert all(isinstance(message, Allotment) for message in given.values())
+        assert sum(message.grant_bytes for message in given.values()) <= memory
+        for name, engine in engines.items():
+            await engine.say(complying(given[name]))
+        wish = complying(given["a"], growth_extents=5, running=3, kv_used_extents=20)
+        await engines["a"].say(wish)
+        lowered = await engines["b"].hear()
+        assert isinstance(lowered, Allotment) and lowered.kv_extents < given["b"].kv_extents
+        await engines["b"].say(complying(lowered))
+        raised = await engines["a"].hear()
+        assert isinstance(raised, Allotment) and raised.kv_extents > given["a"].kv_extents
+        assert raised.grant_bytes + lowered.grant_bytes <= memory
+
+    run(tmp_path, scenario, Decider.of(config))
+
+
+def complying(allotment: Allotment, **changes: Any) -> Report:
+    """The report of an engine that holds exactly what it was told."""
+    report = Report(
+        revision=allotment.revision,
+        holds_turn=True,
+        held_bytes=allotment.grant_bytes,
+        alpha=allotment.alpha,
+        beta=allotment.beta,
+        kv_extents=allotment.kv_extents,
+        kv_used_extents=0,
+        kv_blocks=allotment.kv_extents - 1,
+        layer_load_s=0.001,
+        layer_compute_s=0.001,
+    )
+    return msgspec.structs.replace(report, **changes)

@@ -1,0 +1,361 @@
+"""The replay client and command against a real HTTP server that streams as vLLM does."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from aiohttp.test_utils import TestServer
+from fake_serve import Fake
+from typer.testing import CliRunner
+
+from mirage.replay import child, client
+from mirage.replay.client import Journal
+from mirage.replay.command import replay_command
+from mirage.replay.run import replay_on
+from mirage.replay.workload import Call, prompt
+
+pytestmark = pytest.mark.e2e
+
+HERE = Path(__file__).parent
+FAKE = HERE / "fake_serve.py"
+
+
+def call(index: int, tenant: str = "a", at_s: float = 0.0, output: int = 4) -> Call:
+    return Call(index, at_s, tenant, 5, output, False)
+
+
+def sent(calls: list[Call], timeout_s: float = 60.0, fake: Fake | None = None) -> Journal:
+    """What the journal holds after these calls went to a fake server."""
+
+    async def run() -> Journal:
+        server = fake or Fake()
+        journal = Journal()
+        there = TestServer(server.app(), handler_cancellation=True)
+        async with there, client.session(str(there.make_url("/")), timeout_s) as http:
+            await client.send_all(http, calls, 3, journal)
+        return journal
+
+    return asyncio.run(run())
+
+
+def errors(journal: Journal) -> dict[int, str | None]:
+    return {outcome.call.index: outcome.error for outcome in journal.outcomes}
+
+
+# The client.
+
+
+def test_what_is_sent_is_what_the_workload_says():
+    fake = Fake()
+    sent([call(0, output=4), call(1, "b", output=7)], fake=fake)
+    bodies = sorted(fake.bodies, key=lambda body: body["model"])
+    assert [body["model"] for body in bodies] == ["a", "b"]
+    assert [body["max_tokens"] for body in bodies] == [4, 7]
+    assert [body["prompt"] for body in bodies] == [prompt(3, 0, 5), prompt(3, 1, 5)]
+    for body in bodies:
+        assert (body["temperature"], body["ignore_eos"], body["stream"]) == (0, True, True)
+        assert body["stream_options"] == {"include_usage": True}
+
+
+def test_what_comes_back_is_measured():
+    (outcome,) = sent([call(0)]).outcomes
+    assert outcome.error is None
+    assert outcome.text == "".join(chr(ord(letter) + 1) for letter in prompt(3, 0, 5)[:4])
+    assert outcome.token_ids == tuple(map(ord, outcome.text))
+    assert (outcome.prompt_tokens, outcome.output_tokens, len(outcome.itl_s)) == (5, 4, 3)
+    assert 0 < outcome.ttft_s <= outcome.e2el_s
+    assert outcome.ttft_s + sum(outcome.itl_s) == pytest.approx(outcome.e2el_s)
+
+
+def test_arrivals_are_kept():
+    journal = sent([call(0, at_s=0.0), call(1, at_s=0.05), call(2, at_s=0.1)])
+    for outcome in journal.outcomes:
+        assert outcome.sent_s >= outcome.call.at_s, "never early"
+        assert outcome.lag_s == pytest.approx(outcome.sent_s - outcome.call.at_s)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "error"),
+    [
+        ("missing", "HTTP 404: The model `missing` does not exist."),
+        ("crashing", "HTTP 502: Bad gateway"),
+        ("erring", "EngineCore died"),
+        ("ending", "the stream broke off after 1 token"),
+    ],
+)
+def test_a_failed_call_says_why_and_stops_no_other(tenant, error):
+    journal = sent([call(0), call(1, tenant), call(2)])
+    assert errors(journal) == {0: None, 1: error, 2: None}
+    assert (journal.sent, journal.failed) == (3, 1)
+
+
+def test_a_connection_that_is_cut():
+    found = errors(sent([call(0, "breaking"), call(1)]))
+    assert found[1] is None and found[0]
+
+
+def test_a_stream_that_never_ends_is_bounded():
+    fake = Fake()
+    found = errors(sent([call(0, "stalling"), call(1)], timeout_s=0.5, fake=fake))
+    assert found == {0: "no end within 0.5 s", 1: None}
+
+
+def test_nobody_listens():
+    async def run() -> Journal:
+        journal = Journal()
+        async with TestServer(Fake().app()) as there:
+            url = str(there.make_url("/"))
+        async with client.session(url, 5.0) as http:
+            await client.send_all(http, [call(0)], 0, journal)
+        return journal
+
+    assert "Cannot connect" in errors(asyncio.run(run()))[0]
+
+
+def test_a_cancel_keeps_what_has_ended_and_hangs_up():
+    async def run():
+        fake, journal = Fake(), Journal()
+        ended = asyncio.Event()
+        journal.changed = lambda: ended.set() if journal.outcomes else None
+        calls = [call(0), call(1, "stalling"), call(2, at_s=1e6)]
+        server = TestServer(fake.app(), handler_cancellation=True)
+        async with server, client.session(str(server.make_url("/")), 60.0) as http:
+            sending = asyncio.create_task(client.send_all(http, calls, 0, journal))
+            await ended.wait()
+            while len(fake.bodies) < 2:
+                await asyncio.sleep(0)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            await fake.left.wait()
+            assert sending.cancelled()
+        return journal
+
+    journal = asyncio.run(run())
+    assert errors(journal) == {0: None}
+    assert journal.sent == 2
+
+
+# One run.
+
+
+def replayed(fake: Fake, calls: list[Call], with_timeline: bool = True):
+    async def run():
+        async with TestServer(fake.app(with_timeline)) as there:
+            return await replay_on(str(there.make_url("/")), calls, 0, 60.0, Journal())
+
+    return asyncio.run(run())
+
+
+def test_a_run_is_warmed_up_and_counts_from_its_own_start():
+    fake = Fake(policy="pooled")
+    found = replayed(fake, [call(0, "b"), call(1, "a"), call(2, "a")])
+    assert [body["model"] for body in fake.bodies[:2]] == ["a", "b"], "one each, not measured"
+    assert [outcome.call.index for outcome in found.outcomes] == [0, 1, 2]
+    assert (found.policy, found.interrupted) == ("pooled", False)
+    first, last = found.timeline.samples[0], found.timeline.samples[-1]
+    assert first.t == 0.0
+    assert last.tenants["a"].preemptions - first.tenants["a"].preemptions == 3
+
+
+def test_a_server_without_a_timeline():
+    found = replayed(Fake(), [call(0)], with_timeline=False)
+    assert (found.policy, found.timeline) == ("server", None)
+    assert len(found.outcomes) == 1
+
+
+def test_a_tenant_that_is_not_served_is_found_before_the_run():
+    with pytest.raises(child.ServerError, match="first request: HTTP 404: The model `missing`"):
+        replayed(Fake(), [call(0), call(1, "missing")])
+
+
+# The command.
+
+
+@pytest.fixture
+def config(tmp_path):
+    tenants = [{"name": name, "model": "m", "share": 40} for name in "ab"]
+    path = tmp_path / "demo.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "device": {"memory": "1GiB"},
+                "tenants": tenants,
+                "replay": {"time_scale": 0.0001, "length_scale": 0.01, "window": [0, 10]},
+            }
+        )
+    )
+    return path
+
+
+@pytest.fixture
+def modes(monkeypatch):
+    """How the fake that is started for each policy behaves."""
+    modes = {"static": "answer", "pooled": "answer", "mirage": "answer"}
+
+    def serve_command(path, policy, ready_file):
+        return [sys.executable, str(FAKE), policy, str(ready_file), modes[policy]]
+
+    monkeypatch.setattr(child, "serve_command", serve_command)
+    return modes
+
+
+@pytest.fixture
+def command(modes):
+    """Run `mirage replay` in this process, against fakes."""
+    app = typer.Typer()
+    app.command()(replay_command)
+
+    def run(*arguments):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return run
+
+
+def test_all_policies_in_turn_and_the_report(command, config, tmp_path):
+    out = tmp_path / "new" / "out"
+    result = command(config, "--output", out, "--limit", 20)
+    assert result.exit_code == 0, result.output
+    report = json.loads((out / "report.json").read_text())
+    assert [run["policy"] for run in report["runs"]] == ["static", "pooled", "mirage"]
+    assert [run["completed"] for run in report["runs"]] == [20, 20, 20]
+    assert [run["preemptions"] for run in report["runs"]] == [40, 40, 40]
+    assert [run["layers_remapped_max"] for run in report["runs"]] == [4, 4, 4]
+    assert report["outputs_identical"] is True
+    assert report["window"] == [0.0, 10.0], "the configuration's default"
+    assert (report["time_scale"], report["limit"]) == (0.0001, 20)
+    assert "<svg" in (out / "report.html").read_text()
+    assert "static: 20 sent, 20 of 20 finished" in result.output
+    assert "the same under every policy" in result.output
+
+
+def test_options_override_the_configuration(command, config, tmp_path):
+    arguments = ("--window", "200:250", "--time-scale", 0.001, "--length-scale", 0.02)
+    result = command(
+        config, "--output", tmp_path, "--policy", "mirage,mirage", *arguments, "--seed", 9
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [run["policy"] for run in report["runs"]] == ["mirage"]
+    assert (report["window"], report["seed"]) == ([200.0, 250.0], 9)
+    assert (report["time_scale"], report["length_scale"]) == (0.001, 0.02)
+    assert report["outputs_identical"] is None
+
+
+def test_against_a_running_server(command, config, tmp_path):
+    with child.Server(config, "pooled", tmp_path / "log") as server:
+        url = asyncio.run(server.ready(lambda seconds: None))
+        result = command(config, "--output", tmp_path, "--limit", 3, "--server", url)
+        assert server._process.poll() is None, "a server that was there before stays"
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [run["policy"] for run in report["runs"]] == ["pooled"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["--policy", "static,magic"],
+            "unknown policy 'magic': choose from static, pooled, mirage",
+        ),
+        (["--window", "9"], "window '9': write START:END in seconds of the trace"),
+        (["--window", "5000:6000"], "the trace is 1324.8 s long"),
+        (["--trace", "none.csv"], "none.csv: cannot be read (No such file or directory)"),
+        (["--time-scale", "0"], "time scale 0: use a number above 0"),
+        (["--length-scale", "nan"], "length scale nan: use a number above 0"),
+        (["--limit", "0"], "limit 0: at least one request"),
+        (["--output", "/dev/null/out"], "/dev/null/out: cannot be written"),
+        (["--server", "localhost:1"], "write its address as http://HOST:PORT"),
+        (["--server", "http://x", "--policy", "static"], "leave --policy out"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_in_one_line(command, config, tmp_path, arguments, says):
+    if "--output" not in arguments:
+        arguments = [*arguments, "--output", tmp_path / "out"]
+    result = command(config, *arguments)
+    assert result.exit_code == 2
+    line = result.output.strip()
+    assert line.startswith("mirage: error: ") and says in line and "\n" not in line
+    assert not (tmp_path / "out").exists(), "nothing was begun"
+
+
+def test_a_bad_configuration_is_one_line(command, tmp_path):
+    result = command(tmp_path / "none.yaml")
+    assert result.exit_code == 2
+    assert "none.yaml: cannot be read" in result.output
+
+
+def test_a_server_that_cannot_start_is_one_line(command, modes, config, tmp_path):
+    modes["pooled"] = "refuse"
+    result = command(config, "--output", tmp_path, "--limit", 3)
+    assert result.exit_code == 1
+    last = result.output.strip().splitlines()[-1]
+    assert last == (
+        "mirage: error: mirage serve --policy pooled did not start: "
+        "model a does not fit: lower its share"
+    )
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [run["policy"] for run in report["runs"]] == ["static"], "what finished is kept"
+
+
+def test_a_server_that_dies_ends_the_replay(command, modes, config, tmp_path):
+    modes["static"] = "die"
+    arguments = ("--output", tmp_path, "--time-scale", 1000)
+    result = command(config, *arguments, "--policy", "static")
+    assert result.exit_code == 1
+    assert "mirage serve --policy static ended during the replay" in result.output
+
+
+def test_a_server_that_will_not_end_is_killed(modes, config, tmp_path, monkeypatch):
+    monkeypatch.setattr(child, "PATIENCE", ((signal.SIGINT, 0.1), (signal.SIGTERM, 0.1)))
+    modes["static"] = "deaf"
+    with child.Server(config, "static", tmp_path / "log") as server:
+        asyncio.run(server.ready(lambda seconds: None))
+    assert server._process.returncode == -signal.SIGKILL
+
+
+REPLAY = """
+import sys, typer
+from mirage.replay import child
+from mirage.replay.command import replay_command
+fake, fifo = sys.argv.pop(1), sys.argv.pop(1)
+child.serve_command = lambda config, policy, ready: [
+    sys.executable, fake, policy, str(ready), "answer" if policy == "static" else "stall", fifo
+]
+typer.run(replay_command)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_the_server_and_writes_what_finished(config, tmp_path, number):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    arguments = [config, "--output", tmp_path, "--policy", "static,mirage", "--limit", 3]
+    replaying = subprocess.Popen(
+        [sys.executable, "-c", REPLAY, str(FAKE), str(fifo), *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert fifo.read_text() == "stalled\n"  # blocks until the second policy is under way
+    server = int(children(replaying.pid)[0])
+    replaying.send_signal(number)
+    _, shown = replaying.communicate(timeout=60)
+    assert replaying.returncode == 130, shown
+    assert shown.strip().endswith("mirage: interrupted")
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["interrupted"] and report["outputs_identical"] is None
+    assert [run["policy"] for run in report["runs"]] == ["static", "mirage"]
+    assert [run["completed"] for run in report["runs"]] == [3, 0]
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -1,0 +1,348 @@
+"""The router between real sockets: clients on one side, strict fake engines on the other."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from mirage.config import Policy
+from mirage.protocol import ModelShape, Report
+from mirage.serve.board import Backend, Board, EngineState
+from mirage.serve.router import Router
+
+pytestmark = pytest.mark.e2e
+
+EVENTS = [b'data: {"n": 1}\n\n', b'data: {"n": 2}\n\n', b"data: [DONE]\n\n"]
+SENT = {"Authorization": "Bearer x", "Keep-Alive": "timeout=5", "TE": "trailers"}
+WAIT_S = 20
+
+
+@dataclass
+class FakeEngine:
+    """One tenant's vLLM server. `violations` collects whatever a router must not do."""
+
+    name: str
+    socket: Path
+    seen: list[dict[str, object]] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    answer: Callable[["FakeEngine", web.Request], Awaitable[web.StreamResponse]] | None = None
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        if body.get("model") != self.name:
+            self.violations.append(f"{self.name} was sent a request for {body.get('model')}")
+        for header in ("Upgrade", "Keep-Alive", "Proxy-Authorization", "TE"):
+            if header in request.headers:
+                self.violations.append(f"hop-by-hop header {header} came through")
+        self.seen.append({"path": request.path, "body": body, "headers": dict(request.headers)})
+        assert self.answer is not None
+        return await self.answer(self, request)
+
+
+async def plain(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
+    return web.json_response({"served_by": engine.name}, headers={"X-Engine": engine.name})
+
+
+async def slow_stream(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
+    """Sends the first event, then waits for `go_on` before the others."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    await response.prepare(request)
+    await response.write(EVENTS[0])
+    engine.begun.set()
+    try:
+        await engine.go_on.wait()
+    except asyncio.CancelledError:
+        engine.cancelled.set()
+        raise
+    for event in EVENTS[1:]:
+        await response.write(event)
+    await response.write_eof()
+    return response
+
+
+async def dies_in_mid_stream(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(EVENTS[0])
+    await engine.go_on.wait()
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+async def dies_at_once(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+async def refuses(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
+    return web.json_response({"error": {"message": "too long", "code": 400}}, status=400)
+
+
+@dataclass
+class Site:
+    """A running router in front of two fake engines, `a` and `b/1`."""
+
+    url: str
+    http: aiohttp.ClientSession
+    board: Board
+    a: FakeEngine
+    b: FakeEngine
+
+    def post(self, body: object, path: str = "/v1/completions", **kwargs: object):  # type: ignore[no-untyped-def]
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **kwargs.pop("headers", {})}  # type: ignore[dict-item]
+        return self.http.post(self.url + path, data=data, headers=headers, **kwargs)
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[Site]:
+    engines = [FakeEngine("a", folder / "0.sock"), FakeEngine("b/1", folder / "1.sock")]
+    board = Board(
+        Policy.MIRAGE,
+        1 << 30,
+        {e.name: Backend(e.name, e.socket, 256, EngineState.READY) for e in engines},
+    )
+    router = Router(board)
+    async with contextlib.AsyncExitStack() as stack:
+        for engine in engines:
+            engine.answer = plain
+            app = web.Application()
+            app.router.add_post("/v1/{rest:.*}", engine.handle)
+            runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.UnixSite(runner, str(engine.socket)).start()
+        url = await router.start("127.0.0.1", 0)
+        stack.push_async_callback(router.stop)
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        async with asyncio.timeout(WAIT_S):
+            yield Site(url, http, board, *engines)
+    assert [e.violations for e in engines] == [[], []]
+
+
+def run(folder: Path, scenario: Callable[[Site], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with serving(folder) as site:
+            await scenario(site)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_requests_go_where_the_model_says(tmp_path: Path, path: str) -> None:
+    async def scenario(site: Site) -> None:
+        for engine in (site.a, site.b):
+            body = {"model": engine.name, "prompt": "é", "stream": False}
+            async with site.post(body, path, headers=SENT) as answer:
+                assert answer.status == 200
+                assert answer.headers["X-Engine"] == engine.name
+                assert await answer.json() == {"served_by": engine.name}
+            (seen,) = engine.seen
+            assert (seen["path"], seen["body"]) == (path, body)
+            assert seen["headers"]["Authorization"] == "Bearer x"  # type: ignore[index]
+
+    run(tmp_path, scenario)
+
+
+def test_a_stream_passes_chunk_by_chunk(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        site.a.answer = slow_stream
+        async with site.post({"model": "a", "stream": True}) as answer:
+            assert answer.headers["Content-Type"].startswith("text/event-stream")
+            # The engine is still waiting: had the router buffered, nothing would arrive.
+            assert await answer.content.readany() == EVENTS[0]
+            site.a.go_on.set()
+            assert await answer.content.read() == b"".join(EVENTS[1:])
+
+    run(tmp_path, scenario)
+
+
+def test_a_client_that_leaves_cancels_the_engines_request(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        site.a.answer = slow_stream
+        answer = await site.post({"model": "a", "stream": True})
+        await site.a.begun.wait()
+        answer.close()
+        await site.a.cancelled.wait()
+        async with site.post({"model": "b/1"}) as other:
+            assert other.status == 200
+
+    run(tmp_path, scenario)
+
+
+def test_a_stream_that_breaks_never_looks_complete(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        site.a.answer = dies_in_mid_stream
+        async with site.post({"model": "a", "stream": True}) as answer:
+            assert await answer.content.readany() == EVENTS[0]
+            site.a.go_on.set()
+            rest = b""
+            with pytest.raises(aiohttp.ClientPayloadError):
+                while chunk := await answer.content.readany():
+                    rest += chunk
+            event = json.loads(rest.removeprefix(b"data: "))
+            assert event["error"]["type"] == "server_error"
+            assert b"[DONE]" not in rest
+
+    run(tmp_path, scenario)
+
+
+def test_an_engine_that_breaks_off_is_a_502(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        site.a.answer = dies_at_once
+        async with site.post({"model": "a"}) as answer:
+            assert answer.status == 502
+            assert "'a'" in (await answer.json())["error"]["message"]
+        site.board.backends["b/1"].socket.unlink()
+        async with site.post({"model": "b/1"}) as answer:
+            assert answer.status == 502
+
+    run(tmp_path, scenario)
+
+
+def test_the_engines_own_refusals_come_through(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        site.a.answer = refuses
+        async with site.post({"model": "a"}) as answer:
+            assert answer.status == 400
+            assert (await answer.json())["error"]["message"] == "too long"
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"{", 400, "not JSON"),
+        (b"\xff\xfe{}", 400, "not JSON"),
+        (b"[1]", 400, "not a JSON object"),
+        ({}, 400, "'model' must name a model, found None"),
+        ({"model": 3}, 400, "found 3"),
+        ({"model": ""}, 400, "found ''"),
+        ({"model": "c"}, 404, "no model 'c' here: use one of 'a', 'b/1'"),
+    ],
+)
+def test_bad_requests_reach_no_engine(
+    tmp_path: Path, body: object, status: int, words: str
+) -> None:
+    async def scenario(site: Site) -> None:
+        async with site.post(body) as answer:
+            assert answer.status == status
+            error = (await answer.json())["error"]
+            assert words in error["message"]
+            assert error["type"] == "invalid_request_error"
+        assert not site.a.seen and not site.b.seen
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("state", [EngineState.STARTING, EngineState.DOWN, EngineState.FAILED])
+def test_a_tenant_that_is_down_is_a_503_and_others_go_on(
+    tmp_path: Path, state: EngineState
+) -> None:
+    async def scenario(site: Site) -> None:
+        site.board.backends["a"].state = state
+        async with site.post({"model": "a"}) as answer:
+            assert answer.status == 503
+            assert int(answer.headers["Retry-After"]) > 0
+            assert state.value in (await answer.json())["error"]["message"]
+        async with site.post({"model": "b/1"}) as answer:
+            assert answer.status == 200
+        async with site.http.get(site.url + "/health") as answer:
+            assert (answer.status, (await answer.json())["status"]) == (200, "degraded")
+        site.board.backends["b/1"].state = state
+        async with site.http.get(site.url + "/health") as answer:
+            assert (answer.status, (await answer.json())["status"]) == (503, "down")
+
+    run(tmp_path, scenario)
+
+
+def test_a_body_that_is_too_large_is_a_413(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage.serve.router.MAX_BODY_BYTES", 1000)
+
+    async def scenario(site: Site) -> None:
+        async with site.post({"model": "a", "prompt": "x" * 1000}) as answer:
+            assert answer.status == 413
+            assert (await answer.json())["error"]["type"] == "invalid_request_error"
+        assert not site.a.seen
+
+    run(tmp_path, scenario)
+
+
+def test_models_are_listed_in_openais_form(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        async with site.http.get(site.url + "/v1/models") as answer:
+            listed = await answer.json()
+        assert listed["object"] == "list"
+        assert [m["id"] for m in listed["data"]] == ["a", "b/1"]
+        assert all(m["object"] == "model" and m["created"] > 0 for m in listed["data"])
+        async with site.http.get(site.url + "/v1/models/b/1") as answer:
+            assert (await answer.json())["id"] == "b/1"
+        async with site.http.get(site.url + "/v1/models/c") as answer:
+            assert answer.status == 404
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/completions", 405)]
+)
+def test_other_paths_are_refused_in_json(
+    tmp_path: Path, method: str, path: str, status: int
+) -> None:
+    async def scenario(site: Site) -> None:
+        async with site.http.request(method, site.url + path) as answer:
+            assert answer.status == status
+            assert path in (await answer.json())["error"]["message"]
+
+    run(tmp_path, scenario)
+
+
+def test_state_timeline_and_metrics_show_the_board(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        board = site.board
+        board.shapes["a"] = ModelShape(8, 4096, 100, 8192, 2, 16, 9, 3)
+        board.reports["a"] = Report(
+            1, True, 77, 3, 2, 4, 1, running=5, kv_used_blocks=6, kv_blocks=7, preemptions=2
+        )
+        board.timeline.record(0.5, board.reports)
+        async with site.http.get(site.url + "/mirage/state") as answer:
+            state = await answer.json()
+        assert state["policy"] == "mirage"
+        assert state["tenants"]["a"]["alpha"] == 3
+        assert (state["t"], list(state["tenants"])) == (0.5, ["a"])
+        assert state["engines"]["b/1"] == {"state": "ready", "restarts": 0}
+        async with site.http.get(site.url + "/mirage/timeline") as answer:
+            history = await answer.json()
+        assert history["schema_version"] == 1
+        assert history["device_bytes"] == 1 << 30
+        assert history["tenants"]["a"] == {
+            "layers": 8, "layer_bytes": 4096, "extent_bytes": 8192, "extent_blocks": 2
+        }  # fmt: skip
+        (sample,) = history["samples"]
+        assert sample["t"] == 0.5
+        assert sample["tenants"]["a"]["kv_blocks"] == 7
+        async with site.post({"model": "a"}):
+            pass
+        async with site.post({"model": "c"}):
+            pass
+        async with site.http.get(site.url + "/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        assert 'mirage_kv_blocks{tenant="a"} 7.0' in lines
+        assert 'mirage_preemptions_total{tenant="a"} 2.0' in lines
+        assert 'mirage_tenant_up{tenant="b/1"} 1.0' in lines
+        assert 'mirage_http_requests_total{code="200",tenant="a"} 1.0' in lines
+        assert 'mirage_http_requests_total{code="404",tenant=""} 1.0' in lines
+
+    run(tmp_path, scenario)

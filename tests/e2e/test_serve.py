@@ -1,0 +1,144 @@
+"""`mirage serve` with real vLLM engines: two demonstration models on one device.
+
+One server for the whole file, for it takes its time to start; the last test ends it.
+"""
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from supervised import Served, assert_gone, serving, shared_files
+
+from mirage.demo.models import make_models
+
+pytestmark = pytest.mark.e2e
+
+START_S = 300
+MODELS = ("llama", "team/opt")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("serve")
+    paths = make_models(folder, which=["llama", "opt"], layers=4)
+    tenants = [
+        {"name": name, "model": str(path), "share": 50, "max_model_len": 256}
+        for name, path in zip(MODELS, paths.values(), strict=True)
+    ]
+    content = {"device": {"memory": "64MiB"}, "dtype": "float32", "tenants": tenants}
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump(content))
+    logs = str(folder / "logs")
+    with serving(config, "--log-dir", logs, fake=False, ready_timeout_s=START_S) as served:
+        served.log = drained(served)  # type: ignore[attr-defined]
+        yield served
+
+
+def drained(served: Served) -> list[str]:
+    """The lines of its stderr so far; the pipe is kept from filling up."""
+    lines: list[str] = []
+    stream = served.process.stderr
+    assert stream is not None
+    threading.Thread(target=lambda: lines.extend(iter(stream.readline, "")), daemon=True).start()
+    return lines
+
+
+def complete(served: Served, model: str, prompt: str = "hello", tokens: int = 6) -> dict[str, Any]:
+    body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
+    status, answer = served.request("POST", "/v1/completions", body)
+    assert status == 200, answer
+    return dict(answer)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_stream_says_what_the_whole_answer_says(served: Served, model: str) -> None:
+    whole = complete(served, model)
+    assert whole["model"] == model
+    assert whole["usage"]["completion_tokens"] == 6
+    body = {"model": model, "prompt": "hello", "max_tokens": 6, "temperature": 0, "stream": True}
+    answer = served.open("POST", "/v1/completions", body).getresponse()
+    assert answer.headers.get_content_type() == "text/event-stream"
+    events = [e.removeprefix(b"data: ") for e in answer.read().split(b"\n\n") if e]
+    assert events.pop() == b"[DONE]"
+    assert len(events) > 1
+    text = "".join(json.loads(event)["choices"][0]["text"] for event in events)
+    assert text == whole["choices"][0]["text"]
+
+
+def test_chat(served: Served) -> None:
+    body = {"model": "llama", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    status, answer = served.request("POST", "/v1/chat/completions", body)
+    assert status == 200, answer
+    assert answer["choices"][0]["message"]["role"] == "assistant"
+
+
+def test_an_unknown_model_is_a_404_that_names_the_known(served: Served) -> None:
+    status, answer = served.request("POST", "/v1/completions", {"model": "gpt", "prompt": "x"})
+    assert status == 404
+    assert "'llama', 'team/opt'" in answer["error"]["message"]
+
+
+def test_the_engines_own_refusal_comes_through(served: Served) -> None:
+    body = {"model": "llama", "prompt": "x" * 300, "max_tokens": 1}
+    status, answer = served.request("POST", "/v1/completions", body)
+    assert status == 400
+    assert "256" in answer["error"]["message"]
+
+
+def test_the_timeline_shows_both_engines(served: Served) -> None:
+    complete(served, "llama")
+    history = served.request("GET", "/mirage/timeline")[1]
+    assert set(history["tenants"]) == set(MODELS)
+    newest = history["samples"][-1]["tenants"]
+    assert all(newest[name]["kv_blocks"] > 0 for name in MODELS)
+    assert sum(newest[name]["held_bytes"] for name in MODELS) <= history["device_bytes"]
+
+
+def engine_core(served: Served, model: str) -> psutil.Process:
+    """The process of `model` that holds the memory: the largest that its server started."""
+    for server in psutil.Process(served.process.pid).children():
+        if model in server.cmdline():
+            return max(server.children(), key=lambda child: child.memory_info().rss)
+    raise AssertionError(f"no server of {model} is running")
+
+
+def test_a_killed_engine_comes_back_and_the_other_does_not_notice(served: Served) -> None:
+    before = {model: complete(served, model)["choices"] for model in MODELS}
+    core = engine_core(served, "team/opt")
+    shared = shared_files({core, *core.parents()[:1]})
+    running = served.open(
+        "POST", "/v1/completions", {"model": "team/opt", "prompt": "x", "max_tokens": 200}
+    )
+    served.until("the request runs", lambda: in_batch(served, "team/opt"))
+    core.send_signal(signal.SIGKILL)
+    assert running.getresponse().status in (502, 503)
+    served.until("it is down", lambda: served.engine_state("team/opt") == "down")
+    body = {"model": "team/opt", "prompt": "x"}
+    assert served.request("POST", "/v1/completions", body)[0] == 503
+    assert complete(served, "llama")["choices"] == before["llama"]
+    served.until("it is back", lambda: served.engine_state("team/opt") == "ready", START_S)
+    assert complete(served, "team/opt")["choices"] == before["team/opt"]
+    assert_gone({core})
+    assert not any(path.exists() for path in shared)
+
+
+def in_batch(served: Served, model: str) -> bool:
+    tenants = served.request("GET", "/mirage/state")[1]["tenants"]
+    return model in tenants and tenants[model]["running"] > 0
+
+
+def test_ctrl_c_leaves_nothing(served: Served) -> None:
+    family, folder = served.family(), served.run_folder()
+    assert folder is not None
+    shared = shared_files(family)
+    served.process.send_signal(signal.SIGINT)
+    assert served.process.wait(60) == 130
+    assert_gone(family)
+    assert not folder.exists()
+    assert not any(path.exists() for path in shared)
+    assert not any("Traceback" in line for line in served.log)  # type: ignore[attr-defined]

@@ -1,0 +1,86 @@
+"""A control server for one engine, strict about what it is told, that answers as it is told to."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+from mirage.protocol import (
+    PROTOCOL_VERSION,
+    Allotment,
+    Hello,
+    Refusal,
+    Report,
+    decode_from_engine,
+    encode,
+)
+
+
+class ControlServer:
+    """`answer`: grant (what is asked for, at most `most` extents), refuse or silent."""
+
+    def __init__(self, path: Path, answer: str, delay_s: float = 0.0, most: int = 1 << 30) -> None:
+        self.answer, self.delay_s, self.most = answer, delay_s, most
+        self.path = path
+        self.hello: Hello | None = None
+        self.reports: list[Report] = []
+        self.problems: list[str] = []
+        self.revision = 0
+        self.granted = 0
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        self._listener.listen(1)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        connection, _ = self._listener.accept()
+        self.connection = connection
+        with connection, connection.makefile("rb") as lines:
+            for line in lines:
+                self._take(decode_from_engine(line))
+
+    def _take(self, message: Hello | Report) -> None:
+        if isinstance(message, Hello):
+            if self.hello is not None or message.version != PROTOCOL_VERSION:
+                self.problems.append(f"unexpected {message}")
+            self.hello = message
+            return
+        if self.hello is None:
+            self.problems.append("a report before the hello")
+            return
+        self._check(message)
+        self.reports.append(message)
+        if message.growth_extents or message.admission_extents:
+            self._answer(message)
+
+    def _check(self, report: Report) -> None:
+        if report.revision > self.revision:
+            self.problems.append(f"revision {report.revision} was never sent")
+        if report.kv_used_extents > report.kv_extents:
+            self.problems.append(f"uses more than it has: {report}")
+        if report.revision == self.revision and self.granted:
+            floor = max(self.granted, self.reports[-1].held_bytes if self.reports else 0)
+            if report.held_bytes > floor:
+                self.problems.append(f"holds {report.held_bytes} of {self.granted} granted")
+
+    def _answer(self, report: Report) -> None:
+        if self.answer == "silent" or report.revision != self.revision:
+            return
+        time.sleep(self.delay_s)
+        self.revision += 1
+        wanted = report.kv_extents + report.growth_extents + report.admission_extents
+        extents = min(wanted, self.most, self.hello.shape.max_extents)
+        if self.answer == "refuse" or extents <= report.kv_extents:
+            self.revision -= 1
+            self.connection.sendall(encode(Refusal(self.revision)))
+            return
+        shape = self.hello.shape
+        self.granted = (
+            shape.fixed_bytes
+            + (shape.layers - report.alpha) * shape.layer_bytes
+            + extents * shape.extent_bytes
+        )
+        allotment = Allotment(self.revision, report.alpha, report.beta, extents, self.granted)
+        self.connection.sendall(encode(allotment))

@@ -1,0 +1,53 @@
+"""Child process: a burst that needs more KV than the engine has at start.
+
+python growth.py MODELS OUT MODE   MODE: plain, grant, late, refuse, silent, capped
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from control import ControlServer
+from tiny import make_llm, make_model, prompts, run, scheduler_of
+
+UNIVERSE, BASE = 256, 20
+MODES = {
+    "plain": {},
+    "grant": {"answer": "grant"},
+    "late": {"answer": "grant", "delay_s": 0.03},
+    "refuse": {"answer": "refuse"},
+    "silent": {"answer": "silent"},
+    "capped": {"answer": "grant", "most": 40},
+}
+
+if __name__ == "__main__":
+    models, out, mode = sys.argv[1:]
+    model = make_model("llama", Path(models))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "control.sock"
+        server = ControlServer(path, **MODES[mode]) if mode != "plain" else None
+        mirage = {
+            "base_blocks": UNIVERSE if mode == "plain" else BASE,
+            "control": None if mode == "plain" else str(path),
+            "hold_s": 0.2,
+        }
+        # Prefix hits would depend on what was evicted; here only memory may differ.
+        llm = make_llm(model, blocks=UNIVERSE, mirage=mirage, enable_prefix_caching=False)
+        result = run(llm, prompts(12, 60, seed=5), 120, logprobs=None)
+        scheduler = scheduler_of(llm)
+        scheduler.pool.check_integrity()
+        scheduler.memory.check_integrity()
+        final = scheduler.report()
+        facts = {
+            "tokens": [tokens for tokens, _ in result],
+            "preemptions": scheduler.preemptions,
+            "kv_blocks": final.kv_blocks,
+            "problems": server.problems if server else [],
+            "reports": len(server.reports) if server else 0,
+            "asked": sum(r.growth_extents > 0 for r in server.reports) if server else 0,
+        }
+        scheduler.shutdown()
+    Path(out).write_text(json.dumps(facts))

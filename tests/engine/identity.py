@@ -1,0 +1,93 @@
+"""Child process: generate with every family and write tokens and logprobs as JSON.
+
+python identity.py MODELS OUT MODE FAMILY...   MODE: plain, mirage, slow or nowait
+
+`mirage` changes alpha, beta and the KV size at random between steps, overwrites given-away
+frames with NaN and checks all books at every change. `slow` and `nowait` do the same over a
+throttled link; `nowait` also drops the wait for streamed layers.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from tiny import LAYERS, make_llm, make_model, prompts, run, scheduler_of
+
+from mirage.protocol import Allotment
+
+UNIVERSE, BASE = 256, 48
+LINK = 40e6
+"""Bytes per second of the throttled link: a layer takes several times its compute."""
+
+MODES: dict[str, dict[str, Any] | None] = {
+    "plain": None,
+    "mirage": {"base_blocks": BASE, "poison": True},
+    "slow": {"base_blocks": BASE, "poison": True, "copy_bytes_per_s": LINK},
+    "nowait": {"base_blocks": BASE, "poison": True, "copy_bytes_per_s": LINK, "wait": False},
+}
+
+
+class Changes:
+    """Posts a random allotment every third step, never under what plain vLLM would use."""
+
+    def __init__(self, scheduler: Any, seed: int) -> None:
+        self.scheduler, self.rng = scheduler, random.Random(seed)
+        self.revision = 0
+        self.alphas: set[int] = set()
+        self.shrunk = 0
+
+    def __call__(self, step: int) -> None:
+        if step % 3:
+            return
+        scheduler = self.scheduler
+        pool, memory, shape = scheduler.pool, scheduler.memory, scheduler.shape
+        beta = self.rng.choice((1, 2))
+        alpha = self.rng.randrange(0, LAYERS - beta)
+        # Blocks in use and cached ones stay, or prefix hits, and batches, would differ.
+        cached = sum(b.block_hash is not None and b.ref_cnt == 0 for b in pool.blocks)
+        least = pool.busy_extents() + -(-cached // pool.extent_blocks) + 16
+        extents = self.rng.randrange(min(least, shape.max_extents), shape.max_extents + 1)
+        self.shrunk += extents < pool.backed_extents()
+        self.revision += 1
+        grant = (
+            shape.fixed_bytes
+            + (shape.layers - alpha) * shape.layer_bytes
+            + extents * shape.extent_bytes
+        )
+        scheduler.mailbox.post(Allotment(self.revision, alpha, beta, extents, grant))
+        self.alphas.add(memory.alpha)
+        memory.check_integrity()
+        pool.check_integrity()
+        assert memory.held_bytes(0, 0) <= grant or not scheduler.settlement.settled
+
+
+def generate(family: str, folder: Path, mode: str) -> dict[str, Any]:
+    """Two rounds, the second one with prefixes of the first in the cache."""
+    llm = make_llm(make_model(family, folder), blocks=UNIVERSE, mirage=MODES[mode])
+    scheduler = scheduler_of(llm)
+    changes = Changes(scheduler, seed=len(family)) if mode != "plain" else None
+    rounds = [
+        run(llm, prompts(6, 40, seed), 40, changes or (lambda step: None)) for seed in (1, 2, 1)
+    ]
+    facts: dict[str, Any] = {"rounds": rounds}
+    if changes is not None:
+        facts["alphas"] = sorted(changes.alphas)
+        facts["shrunk"] = changes.shrunk
+        facts["bytes_streamed"] = scheduler.memory.streamer.bytes_streamed
+    facts["hits"] = sum(m.value for m in llm.get_metrics() if m.name == "vllm:prefix_cache_hits")
+    llm.llm_engine.engine_core.shutdown()
+    return facts
+
+
+if __name__ == "__main__":
+    models, out, mode, *families = sys.argv[1:]
+    results = {}
+    for name in families:
+        results[name] = generate(name, Path(models), mode)
+        gc.collect()
+    Path(out).write_text(json.dumps(results))

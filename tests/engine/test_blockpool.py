@@ -1,0 +1,104 @@
+"""The elastic block pool over vLLM's own: no block without memory is ever handed out."""
+
+from __future__ import annotations
+
+import pytest
+import tiny  # noqa: F401  (sets vLLM's environment before it is imported)
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from vllm.v1.core.block_pool import BlockPool
+
+from mirage.engine.blockpool import ElasticBlockPool, Extent
+
+pytestmark = pytest.mark.engine
+
+EXTENTS, START = 12, 6
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Requests come and go while extents are mapped, retired, called back and dropped."""
+
+    extent_blocks = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        universe = EXTENTS * self.extent_blocks
+        self.pool = BlockPool(universe, enable_caching=True, hash_block_size=16)
+        self.pool.__class__ = ElasticBlockPool
+        self.pool.become_elastic(self.extent_blocks, START)
+        self.mapped = set(range(START))
+        self.held: list[list] = []
+
+    @rule(count=st.integers(1, 6))
+    def allocate(self, count: int) -> None:
+        if count <= self.pool.get_num_free_blocks():
+            blocks = self.pool.get_new_blocks(count)
+            assert all(b.block_id // self.extent_blocks in self.mapped for b in blocks)
+            self.held.append(blocks)
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0, 100), share=st.booleans())
+    def touch_or_free(self, which: int, share: bool) -> None:
+        blocks = self.held[which % len(self.held)]
+        if share:
+            self.pool.touch(blocks)
+            self.held.append(list(blocks))
+        else:
+            self.held.remove(blocks)
+            self.pool.free_blocks(reversed(blocks))
+
+    @rule(count=st.integers(1, 4))
+    def grow(self, count: int) -> None:
+        extents = self.pool.unmapped(count)
+        self.mapped |= set(extents)
+        self.pool.add(extents)
+
+    @rule(count=st.integers(1, 4))
+    def retire(self, count: int) -> None:
+        picked = self.pool.pick_retirees(count)
+        assert 0 not in picked
+        self.pool.retire(picked)
+
+    @rule(count=st.integers(1, 4))
+    def call_back(self, count: int) -> None:
+        self.pool.unretire(count)
+
+    @rule()
+    def drop(self) -> None:
+        emptied = self.pool.emptied()
+        self.pool.drop(emptied)
+        self.mapped -= set(emptied)
+        in_use = {b.block_id // self.extent_blocks for blocks in self.held for b in blocks}
+        assert not in_use & set(emptied)
+
+    @invariant()
+    def sound(self) -> None:
+        self.pool.check_integrity()
+        backed = {e for e, state in enumerate(self.pool.state) if state is not Extent.UNMAPPED}
+        assert backed == self.mapped
+        assert self.pool.backed_extents() == len(backed)
+        in_use = {b.block_id // self.extent_blocks for blocks in self.held for b in blocks}
+        assert self.pool.busy_extents() == len(in_use)
+        assert 0.0 <= self.pool.get_usage() <= 1.0
+
+    @precondition(lambda self: not self.held)
+    @rule()
+    def reset_prefix_cache(self) -> None:
+        assert self.pool.reset_prefix_cache()
+
+
+class WidePoolMachine(PoolMachine):
+    extent_blocks = 4
+
+
+LIMITS = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestSingleBlockExtents = PoolMachine.TestCase
+TestSingleBlockExtents.settings = LIMITS
+TestWideExtents = WidePoolMachine.TestCase
+TestWideExtents.settings = LIMITS

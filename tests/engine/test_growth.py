@@ -1,0 +1,41 @@
+"""Growth before preemption: an engine asks for memory, holds, and preempts only when refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from children import must, spawn
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("growth")
+
+
+def _burst(models: Path, mode: str) -> dict[str, Any]:
+    out = models / f"{mode}.json"
+    must(spawn("growth.py", models, out, mode))
+    facts: dict[str, Any] = json.loads(out.read_text())
+    assert facts["problems"] == []
+    return facts
+
+
+@pytest.mark.parametrize("mode", ["grant", "late"])
+def test_a_granted_engine_never_preempts(models: Path, mode: str) -> None:
+    facts = _burst(models, mode)
+    assert facts["asked"] > 0
+    assert facts["preemptions"] == 0
+    assert facts["kv_blocks"] > 40
+
+
+@pytest.mark.parametrize("mode", ["refuse", "silent", "capped"])
+def test_an_engine_without_an_answer_preempts_and_finishes(models: Path, mode: str) -> None:
+    facts = _burst(models, mode)
+    assert facts["preemptions"] > 0
+    assert all(len(tokens) == 120 for tokens in facts["tokens"])
+    assert facts["kv_blocks"] == {"capped": 39}.get(mode, 19)

@@ -1,0 +1,146 @@
+"""Tiny random models of six families, and a way to step vLLM by hand in this process."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+os.environ.update(ENVIRONMENT)
+
+VOCABULARY = 512
+BLOCK_TOKENS = 32
+LAYERS = 8
+FAMILIES = ("opt", "llama", "qwen2", "qwen3", "mixtral", "qwen3moe")
+
+
+def make_model(family: str, folder: Path, layers: int = LAYERS, hidden: int = 128) -> Path:
+    """A random bfloat16 model in `folder`/`family`, made once."""
+    import torch
+    import transformers as hf
+
+    path = folder / f"{family}-{layers}-{hidden}"
+    if (path / "model.safetensors").exists():
+        return path
+    torch.manual_seed(0)
+    common = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": hidden // 32,
+    }
+    gated = {
+        **common,
+        "intermediate_size": 3 * hidden,
+        "num_key_value_heads": hidden // 64,
+        "initializer_range": 0.1,
+    }
+    makers: dict[str, Callable[[], Any]] = {
+        "opt": lambda: hf.OPTConfig(
+            **common, ffn_dim=4 * hidden, word_embed_proj_dim=hidden, init_std=0.1
+        ),
+        "llama": lambda: hf.LlamaConfig(**gated, tie_word_embeddings=False),
+        "qwen2": lambda: hf.Qwen2Config(**gated, tie_word_embeddings=True),
+        "qwen3": lambda: hf.Qwen3Config(**gated, head_dim=32, tie_word_embeddings=True),
+        "mixtral": lambda: hf.MixtralConfig(**gated, num_local_experts=4, num_experts_per_tok=2),
+        "qwen3moe": lambda: hf.Qwen3MoeConfig(
+            **gated, head_dim=32, moe_intermediate_size=hidden, num_experts=4, num_experts_per_tok=2
+        ),
+    }
+    model = hf.AutoModelForCausalLM.from_config(makers[family]()).to(torch.bfloat16)
+    model.save_pretrained(path)
+    return path
+
+
+def make_llm(path: Path, *, blocks: int = 256, mirage: dict[str, Any] | None = None, **more: Any):
+    """Plain vLLM with plain linear kernels, or ours if `mirage` settings are given."""
+    from vllm import LLM
+
+    arguments: dict[str, Any] = {
+        "model": str(path),
+        "skip_tokenizer_init": True,
+        "enforce_eager": True,
+        "dtype": "bfloat16",
+        "max_model_len": 512,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 256,
+        "block_size": BLOCK_TOKENS,
+        "num_gpu_blocks_override": blocks,
+        "kv_cache_memory_bytes": 1 << 30,
+        "enable_prefix_caching": True,
+        "disable_log_stats": False,
+        "seed": 0,
+    }
+    if mirage is None:
+        import vllm._custom_ops as ops
+
+        ops._supports_onednn = False
+    else:
+        settings = {"policy": "mirage", "tenant": "t", "page": 4096, "base_blocks": blocks}
+        arguments |= {
+            "distributed_executor_backend": "mirage.engine.executor.InProcessExecutor",
+            "worker_cls": "mirage.engine.worker.MirageCPUWorker",
+            "scheduler_cls": "mirage.engine.scheduler.make_scheduler",
+            "additional_config": {"mirage": settings | mirage},
+        }
+    return LLM(**(arguments | more))
+
+
+def scheduler_of(llm: Any) -> Any:
+    """The scheduler inside the in-process engine core."""
+    return llm.llm_engine.engine_core.engine_core.scheduler
+
+
+def prompts(count: int, length: int, seed: int, shared: int = 64) -> list[list[int]]:
+    """Prompts of growing length; every second one begins with the same `shared` tokens."""
+    rng = random.Random(seed)
+    prefix = [rng.randrange(3, VOCABULARY) for _ in range(shared)]
+    out = []
+    for i in range(count):
+        tail = [rng.randrange(3, VOCABULARY) for _ in range(length + 5 * i)]
+        out.append(prefix + tail if i % 2 else tail)
+    return out
+
+
+def run(
+    llm: Any,
+    batch: list[list[int]],
+    max_tokens: int,
+    before_step: Callable[[int], None] = lambda step: None,
+    logprobs: int | None = 5,
+) -> list[tuple[list[int], list[list[tuple[int, float]]]]]:
+    """Step until all are done; (tokens, top logprobs per token) of each prompt."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(
+        max_tokens=max_tokens, temperature=0, ignore_eos=True, detokenize=False, logprobs=logprobs
+    )
+    engine = llm.llm_engine
+    for i, tokens in enumerate(batch):
+        engine.add_request(str(i), {"prompt_token_ids": tokens}, params)
+    done: dict[str, Any] = {}
+    step = 0
+    while engine.has_unfinished_requests():
+        before_step(step)
+        for out in engine.step():
+            if out.finished:
+                done[out.request_id.split("-")[0]] = out.outputs[0]
+        step += 1
+    return [
+        (
+            list(done[str(i)].token_ids),
+            [sorted((t, lp.logprob) for t, lp in d.items()) for d in done[str(i)].logprobs or []],
+        )
+        for i in range(len(batch))
+    ]

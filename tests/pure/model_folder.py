@@ -1,0 +1,45 @@
+"""A model folder as far as weighing goes: config.json, and safetensors with empty tensors."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+LLAMA: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_size": 64,
+    "vocab_size": 100,
+    "tie_word_embeddings": False,
+}
+
+
+def llama_tensors(layers: int = 2, stored: str = "F32") -> dict[str, tuple[str, list[int]]]:
+    """Names, stored types and dimensions of a very small Llama."""
+    tensors = {
+        "model.embed_tokens.weight": (stored, [100, 64]),
+        "lm_head.weight": (stored, [100, 64]),
+    }
+    for i in range(layers):
+        tensors[f"model.layers.{i}.self_attn.q_proj.weight"] = (stored, [64, 64])
+        tensors[f"model.layers.{i}.mlp.up_proj.weight"] = (stored, [128, 64])
+        tensors[f"model.layers.{i}.input_layernorm.weight"] = (stored, [64])
+    return tensors
+
+
+def write_safetensors(path: Path, tensors: dict[str, tuple[str, list[int]]]) -> None:
+    """A header that names the tensors; their bytes are left out, for nobody reads them."""
+    entries = {n: {"dtype": t, "shape": s, "data_offsets": [0, 0]} for n, (t, s) in tensors.items()}
+    header = json.dumps({"__metadata__": {"format": "pt"}, **entries}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+
+
+def make_folder(folder: Path, **changes: Any) -> Path:
+    """A Llama in `folder`; `changes` go into its config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(LLAMA | changes))
+    write_safetensors(folder / "model.safetensors", llama_tensors())
+    return folder

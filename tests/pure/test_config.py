@@ -1,0 +1,118 @@
+"""The configuration file: what is accepted, and what is refused in one line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.config import UNITS, ConfigError, Policy, load, parse_bytes
+
+pytestmark = pytest.mark.pure
+
+TENANT = {"name": "a", "model": "models/a", "share": 60}
+VALID: dict[str, Any] = {"device": {"memory": "64MiB"}, "tenants": [TENANT]}
+
+
+def write(folder: Path, content: Any) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
+    config = load(write(tmp_path, VALID))
+    assert config.device.memory == 64 * 2**20
+    assert config.policy is Policy.MIRAGE
+    assert config.tenant("a").model == tmp_path / "models" / "a"
+    with pytest.raises(KeyError):
+        config.tenant("b")
+
+
+def tenant(**changes: Any) -> dict[str, Any]:
+    return VALID | {"tenants": [TENANT | changes]}
+
+
+def two(**second: Any) -> dict[str, Any]:
+    return VALID | {"tenants": [TENANT, TENANT | second]}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a: [", "not YAML"),
+        ("- 1", "expected keys such as device and tenants"),
+        ("", "expected keys such as device and tenants"),
+        ({"tenants": [TENANT]}, "device: Field required"),
+        (VALID | {"tenants": []}, "tenants: "),
+        (VALID | {"tenant": []}, "unknown key 'tenant': check its spelling"),
+        (tenant(prioritty=1), "unknown key 'tenants.0.prioritty'"),
+        (VALID | {"remap": {"alpha": 1}}, "unknown key 'remap.alpha'"),
+        (VALID | {"policy": "magic"}, "policy: "),
+        (VALID | {"dtype": "int8"}, "dtype: "),
+        (VALID | {"device": {"memory": "64 MB/s"}}, "'64 MB/s' is not a size"),
+        (VALID | {"device": {"memory": "-1"}}, "'-1' is not a size"),
+        (VALID | {"device": {"memory": 0}}, "device.memory: "),
+        (VALID | {"device": {"memory": True}}, "device.memory: "),
+        (VALID | {"device": {"memory": "1G", "page": 5000}}, "page is 5000 bytes"),
+        (tenant(share=0), "tenants.0.share: "),
+        (tenant(share=101), "tenants.0.share: "),
+        (tenant(name="a b"), "tenants.0.name: "),
+        (tenant(max_model_len=0), "tenants.0.max_model_len: "),
+        (two(name="b", share=41), "shares add up to 101 %: lower them to 100 % or less"),
+        (two(share=1), "tenant name 'a' is used twice"),
+        (VALID | {"remap": {"beta": 3}}, "remap.beta: "),
+        (VALID | {"replay": {"traffic": {"weights": {"z": 1}}}}, "no such tenant"),
+    ],
+)
+def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, content: Any, words: str) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read \(No such file"):
+        load(tmp_path / "none.yaml")
+
+
+# -- sizes ------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10**6), st.sampled_from(sorted(UNITS)), st.sampled_from(["", "B", "iB"]))
+def test_a_number_and_its_unit_multiply(number: int, unit: str, tail: str) -> None:
+    for text in (f"{number}{unit}{tail}", f" {number} {unit.lower()}{tail.lower()} "):
+        assert parse_bytes(text) == number * UNITS[unit]
+
+
+@given(st.integers(0, 2**53))
+def test_bytes_are_taken_as_they_are(number: int) -> None:
+    assert parse_bytes(number) == parse_bytes(str(number)) == number
+
+
+@given(st.integers(0, 4096), st.integers(0, 3))
+def test_binary_fractions_are_exact(number: int, quarters: int) -> None:
+    text = f"{number + quarters / 4}MiB"
+    assert parse_bytes(text) == number * 2**20 + quarters * 2**18
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_size_or_refused(text: str) -> None:
+    try:
+        size = parse_bytes(text)
+    except ValueError as error:
+        assert "is not a size" in str(error)
+    else:
+        assert size >= 0
+        assert any(character.isdigit() for character in text)
+
+
+@pytest.mark.parametrize("value", [True, None, 1.5j, [], {}, "1.2.3M", "M", "1 XB", "0x10", "1e3"])
+def test_what_is_not_a_size_says_so(value: Any) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_bytes(value)

@@ -1,0 +1,529 @@
+"""The controller against engines that obey slowly, report late, die and come back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from world import FakeEngine, World
+
+from mirage.config import Policy, Remap
+from mirage.controller import PATIENCE_S
+from mirage.ledger import LedgerError, OverCommitError, UnknownTenantError
+from mirage.protocol import Allotment, ModelShape, Refusal
+from mirage.share import DoesNotFitError, cost
+from scheduler.tenants import Tenant
+
+pytestmark = pytest.mark.pure
+
+NAMES = ["a", "b", "c", "d"]
+
+
+SHAPE = ModelShape(
+    layers=12,
+    layer_bytes=100,
+    fixed_bytes=0,
+    extent_bytes=50,
+    extent_blocks=1,
+    block_tokens=16,
+    max_extents=200,
+    min_extents=4,
+)
+SHARE = cost(SHAPE, 0, 10)
+
+
+def pair(policy: Policy = Policy.MIRAGE, temporal: bool = False, **remap: object) -> World:
+    """Two equal tenants, ten extents each, started and settled. Two extents are one layer."""
+    settings = Remap(**({"headroom_extents": 0, "slack_extents": 0} | remap))
+    tenants = {name: (Tenant(name, 50), SHAPE) for name in "ab"}
+    world = World(tenants, 2 * SHARE, policy, settings, temporal)
+    for name in "ab":
+        world.start(name)
+    world.round()
+    world.commands.clear()
+    return world
+
+
+def occupy(world: World, name: str, extents: int, growing: int = 0) -> FakeEngine:
+    """Requests of one extent each that run, some about to grow; reported, not yet heard."""
+    engine = world.alive[name]
+    for _ in range(extents):
+        engine.arrive(1)
+    engine.step()
+    for which in range(growing):
+        engine.want_growth(which)
+    engine.report()
+    return engine
+
+
+def holding(world: World, name: str) -> tuple[int, int]:
+    """(alpha, KV extents) last sent."""
+    return world.sent[name].alpha, world.sent[name].kv_extents
+
+
+# -- the way of one extent --------------------------------------------------------------
+
+
+def test_first_allotments_are_the_shares() -> None:
+    world = pair()
+    assert holding(world, "a") == holding(world, "b") == (0, 10)
+    assert world.controller.free_bytes == 0
+
+
+def test_a_raise_waits_for_the_donors_report() -> None:
+    world = pair()
+    occupy(world, "a", 10, growing=3)
+    world.deliver("a")
+    assert [(c.tenant, c.message.kv_extents) for c in world.commands] == [("b", 7)]
+    b = world.alive["b"]
+    b.see()
+    b.report()
+    world.deliver("b")
+    assert holding(world, "a") == (0, 10)
+    b.settle(1)
+    b.report()
+    world.deliver("b")
+    assert holding(world, "a") == (0, 11)
+    b.settle(9)
+    b.report()
+    world.deliver("b")
+    assert holding(world, "a") == (0, 13)
+
+
+def test_own_layers_move_within_one_allotment_and_one_grant() -> None:
+    world = pair()
+    for name in "ab":
+        world.alive[name].load_s, world.alive[name].compute_s = 1.0, 1.0
+    occupy(world, "b", 10)
+    world.deliver("b")
+    occupy(world, "a", 10, growing=6)
+    world.deliver("a")
+    (command,) = world.commands
+    assert isinstance(command.message, Allotment)
+    assert (command.tenant, *holding(world, "a")) == ("a", 3, 16)
+    assert command.message.grant_bytes == SHARE
+
+
+def three(policy: Policy) -> World:
+    """b, a and c, equal; c runs on 22 extents, 12 of them lent by the others."""
+    settings = Remap(headroom_extents=0, slack_extents=0, hysteresis_s=0.0)
+    tenants = {name: (Tenant(name, 100 / 3), SHAPE) for name in "bac"}
+    world = World(tenants, 3 * SHARE + 3, policy, settings)
+    for name in "bac":
+        world.start(name)
+    world.round()
+    occupy(world, "c", 10)
+    for _ in range(12):
+        world.alive["c"].arrive(1)
+    for _ in range(3):
+        world.round(0.01)
+    assert world.alive["c"].used == 22
+    world.commands.clear()
+    return world
+
+
+def first_to_get_what_c_frees(world: World) -> str:
+    world.commands.clear()
+    c = world.alive["c"]
+    del c.running[2:]
+    for moves in (0, 2):
+        while c.inbox:
+            c.see()
+        c.settle(moves)
+        c.report()
+        world.deliver("c")
+    return next(tenant for tenant, _ in world.commands if tenant != "c")
+
+
+def test_freed_bytes_go_first_to_who_lacks_growth() -> None:
+    world = three(Policy.POOLED)
+    assert first_to_get_what_c_frees(world) == "b"
+    world = three(Policy.POOLED)
+    occupy(world, "a", 4, growing=1)
+    world.deliver("a")
+    assert first_to_get_what_c_frees(world) == "a"
+
+
+def test_freed_bytes_go_then_to_who_runs_with_layers_away() -> None:
+    world = three(Policy.MIRAGE)
+    for _ in range(36):
+        world.alive["c"].arrive(1)
+    for _ in range(3):
+        world.round(0.01)
+    assert holding(world, "a") == holding(world, "b") == (9, 4)
+    occupy(world, "a", 1)
+    world.deliver("a")
+    assert first_to_get_what_c_frees(world) == "a"
+
+
+# -- answers ----------------------------------------------------------------------------
+
+
+def test_static_answers_growth_with_a_refusal() -> None:
+    world = pair(Policy.STATIC)
+    occupy(world, "a", 10, growing=1)
+    world.deliver("a")
+    assert world.commands == [("a", Refusal(1))]
+
+
+def test_a_refusal_comes_once_for_each_report_and_only_when_nothing_does() -> None:
+    world = pair(Policy.POOLED)
+    b = occupy(world, "b", 5)
+    world.deliver("b")
+    a = occupy(world, "a", 10, growing=6)
+    world.deliver("a")
+    assert [type(c.message) for c in world.commands] == [Allotment]
+    b.see()
+    b.settle(5)
+    b.report()
+    world.deliver("b")
+    assert holding(world, "a") == (0, 15)
+    world.commands.clear()
+    a.report()
+    world.deliver("a")
+    world.wait(0.1)
+    assert world.commands == [("a", Refusal(2))]
+
+
+def test_patience_ends_where_a_donor_does_not_comply() -> None:
+    world = pair(Policy.POOLED)
+    occupy(world, "a", 10, growing=1)
+    world.deliver("a")
+    assert world.controller.next_deadline(world.now) == PATIENCE_S
+    world.wait(PATIENCE_S - 0.01)
+    assert [c.tenant for c in world.commands] == ["b"]
+    world.wait(0.01)
+    assert world.commands[1:] == [("a", Refusal(1))]
+
+
+def test_patience_begins_with_the_turn() -> None:
+    world = pair(Policy.POOLED, temporal=True)
+    world.turn("b")
+    occupy(world, "a", 10, growing=1)
+    world.deliver("a")
+    world.wait(5.0)
+    world.turn("a")
+    assert [(c.tenant, type(c.message)) for c in world.commands] == [("b", Allotment)]
+
+
+def test_a_wish_heard_without_the_turn_is_answered_with_it() -> None:
+    world = pair(Policy.STATIC, temporal=True)
+    world.turn("b")
+    occupy(world, "a", 10, growing=1)
+    world.deliver("a")
+    world.wait(5.0)
+    assert world.commands == []
+    world.turn("a")
+    assert world.commands == [("a", Refusal(1))]
+
+
+# -- back -------------------------------------------------------------------------------
+
+
+def remapped(**remap: object) -> World:
+    """a runs on 18 extents of both shares and 6 more of three of b's layers."""
+    world = pair(**remap)
+    occupy(world, "a", 24)
+    for _ in range(3):
+        world.round()
+    assert (holding(world, "a"), holding(world, "b")) == ((0, 24), (4, 4))
+    return world
+
+
+def test_a_surplus_returns_after_it_lasted() -> None:
+    world = remapped(hysteresis_s=0.5)
+    for _ in range(20):
+        world.alive["a"].finish(0)
+    world.round(0.4)
+    assert holding(world, "b") == (4, 4)
+    for _ in range(3):
+        world.round(0.1)
+    assert (holding(world, "a"), holding(world, "b")) == ((0, 10), (0, 10))
+
+
+def test_a_surplus_is_taken_at_once_for_a_woken_donor() -> None:
+    world = remapped(hysteresis_s=60.0)
+    for _ in range(12):
+        world.alive["a"].finish(0)
+    for _ in range(3):
+        world.round(0.01)
+    assert holding(world, "b") == (4, 4)
+    world.alive["b"].arrive(1)
+    for _ in range(3):
+        world.round(0.01)
+    assert holding(world, "b")[0] == 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), min_size=10, max_size=40),
+    st.sampled_from([0, 4]),
+)
+@settings(deadline=None, max_examples=40)
+def test_layers_of_an_idle_tenant_do_not_flip(steps, slack: int) -> None:
+    """Whatever a's load does, a layer that b gave stays away for the hysteresis at least."""
+    world = pair(hysteresis_s=0.5, slack_extents=slack)
+    grown, alpha = 0.0, 0
+    for want, tenths in steps:
+        a = world.alive["a"]
+        while len(a.running) + len(a.waiting) > want:
+            (a.waiting or a.running).pop()
+        for _ in range(want - len(a.running) - len(a.waiting)):
+            a.arrive(1)
+        world.round(tenths / 10)
+        now, alpha = alpha, holding(world, "b")[0]
+        if alpha > now:
+            grown = world.now
+        assert alpha >= now or world.now >= grown + 0.5
+
+
+# -- coming and going -------------------------------------------------------------------
+
+
+def test_the_share_of_an_absent_tenant_is_lent_to_nobody() -> None:
+    world = pair(Policy.POOLED)
+    world.die("b")
+    occupy(world, "a", 10, growing=3)
+    world.deliver("a")
+    assert world.commands == [("a", Refusal(1))]
+
+
+def test_who_comes_back_waits_for_room() -> None:
+    world = remapped()
+    world.die("b")
+    assert not world.controller.has_room("b")
+    with pytest.raises(OverCommitError):
+        world.controller.joined("b", SHAPE, SHARE, world.now)
+    world.commands.clear()
+    world.start("b")
+    assert world.commands == []
+    world.alive["a"].running.clear()
+    for _ in range(8):
+        world.round(0.1)
+    assert (holding(world, "a"), holding(world, "b")) == ((0, 10), (0, 10))
+
+
+def test_refused_events_have_names() -> None:
+    world = pair()
+    with pytest.raises(UnknownTenantError, match="'x'"):
+        world.controller.joined("x", SHAPE, 0, 0.0)
+    with pytest.raises(LedgerError, match="joined already"):
+        world.controller.joined("a", SHAPE, 0, 0.0)
+    world.die("a")
+    with pytest.raises(DoesNotFitError):
+        larger = ModelShape(12, 999, 0, 50, 1, 16, 200, 4)
+        world.controller.joined("a", larger, 0, 0.0)
+    world.controller.lost("x", 0.0)
+
+
+# -- anything in any order --------------------------------------------------------------
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> ModelShape:
+    least = draw(st.integers(1, 4))
+    return ModelShape(
+        layers=draw(st.integers(3, 16)),
+        layer_bytes=draw(st.integers(1, 12)),
+        fixed_bytes=draw(st.integers(0, 20)),
+        extent_bytes=draw(st.integers(1, 9)),
+        extent_blocks=draw(st.integers(1, 5)),
+        block_tokens=16,
+        max_extents=draw(st.integers(least, 80)),
+        min_extents=least,
+    )
+
+
+@st.composite
+def remaps(draw: st.DrawFn) -> Remap:
+    return Remap(
+        victims=draw(st.sampled_from(["mru", "lru"])),
+        serve=draw(st.sampled_from(["growth", "admission"])),
+        beta=draw(st.sampled_from([1, 2])),
+        max_percent=draw(st.sampled_from([0.0, 33.0, 75.0, 100.0])),
+        decode_cap=draw(st.booleans()),
+        headroom_extents=draw(st.integers(0, 2)),
+        slack_extents=draw(st.integers(0, 4)),
+        hysteresis_s=draw(st.sampled_from([0.0, 0.5])),
+    )
+
+
+@st.composite
+def worlds(draw: st.DrawFn, policy: Policy, temporal: bool) -> World:
+    names = NAMES[: draw(st.integers(1, 4))]
+    of = {name: draw(shapes()) for name in names}
+    spare = {name: draw(st.integers(0, 60)) for name in names}
+    needs = {n: cost(s, 0, s.min_extents) + spare[n] for n, s in of.items()}
+    device = sum(needs.values()) + draw(st.integers(0, 30))
+    # A little above the exact share, so that its bytes are not rounded below the need.
+    shares = {n: min(100.0, need * 100 / device + 1e-4) for n, need in needs.items()}
+    device += 1 + device // 10_000
+    tenants = {
+        n: (
+            Tenant(n, shares[n], draw(st.integers(0, 1)), draw(st.integers(1, 2))),
+            of[n],
+        )
+        for n in names
+    }
+    if sum(shares.values()) > 100:
+        tenants = {
+            n: (Tenant(n, t.share - 1e-4, t.priority, t.floor_layers), s)
+            for n, (t, s) in tenants.items()
+        }
+    return World(tenants, device, policy, draw(remaps()), temporal)
+
+
+class Worlds(RuleBasedStateMachine):
+    """Random events under one policy; `World` checks each, the teardown ends in quiet."""
+
+    policy = Policy.MIRAGE
+    temporal = False
+
+    @initialize(data=st.data())
+    def start_all(self, data: st.DataObject) -> None:
+        self.world = data.draw(worlds(self.policy, self.temporal))
+        for name in self.world.tenants:
+            self.world.start(name, loaded=data.draw(st.booleans()))
+            self.world.round(names=[name])
+
+    def pick(self, data: st.DataObject) -> str:
+        return data.draw(st.sampled_from(sorted(self.world.alive)))
+
+    def anyone_alive(self) -> bool:
+        return bool(self.world.alive)
+
+    @precondition(anyone_alive)
+    @rule(data=st.data(), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=12))
+    def requests_arrive(self, data: st.DataObject, sizes: list[int]) -> None:
+        engine = self.world.alive[self.pick(data)]
+        for size in sizes:
+            engine.arrive(size)
+
+    @precondition(anyone_alive)
+    @rule(data=st.data(), which=st.integers(0, 20), count=st.integers(1, 8))
+    def requests_grow(self, data: st.DataObject, which: int, count: int) -> None:
+        engine = self.world.alive[self.pick(data)]
+        for k in range(count):
+            engine.want_growth(which + k)
+
+    @precondition(anyone_alive)
+    @rule(data=st.data(), count=st.integers(1, 12))
+    def requests_finish(self, data: st.DataObject, count: int) -> None:
+        engine = self.world.alive[self.pick(data)]
+        for _ in range(count):
+            engine.finish(0)
+
+    @precondition(anyone_alive)
+    @rule(data=st.data(), moves=st.integers(0, 6), messages=st.integers(0, 3))
+    def an_engine_obeys(self, data: st.DataObject, moves: int, messages: int) -> None:
+        engine = self.world.alive[self.pick(data)]
+        for _ in range(messages):
+            engine.see()
+        engine.settle(moves)
+        self.world.check()
+
+    @precondition(anyone_alive)
+    @rule(data=st.data())
+    def an_engine_steps(self, data: st.DataObject) -> None:
+        engine = self.world.alive[self.pick(data)]
+        engine.step()
+        engine.report()
+
+    @precondition(anyone_alive)
+    @rule(data=st.data())
+    def a_report_arrives(self, data: st.DataObject) -> None:
+        self.world.deliver(self.pick(data))
+
+    @precondition(anyone_alive)
+    @rule(data=st.data(), load=st.integers(0, 5), compute=st.integers(0, 5))
+    def times_change(self, data: st.DataObject, load: int, compute: int) -> None:
+        engine = self.world.alive[self.pick(data)]
+        engine.load_s, engine.compute_s = load / 10, compute / 10
+
+    @rule(seconds=st.sampled_from([0.0, 0.1, 0.3, 0.6]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.wait(seconds)
+
+    @rule(seconds=st.sampled_from([0.0, 0.02]))
+    def everybody_is_prompt(self, seconds: float) -> None:
+        self.world.round(seconds)
+
+    @precondition(lambda self: self.temporal and self.world.alive)
+    @rule(data=st.data())
+    def the_turn_changes(self, data: st.DataObject) -> None:
+        self.world.turn(self.pick(data))
+
+    @precondition(anyone_alive)
+    @rule(data=st.data())
+    def an_engine_dies(self, data: st.DataObject) -> None:
+        self.world.die(self.pick(data))
+
+    @precondition(lambda self: len(self.world.alive) < len(self.world.tenants))
+    @rule(data=st.data(), loaded=st.booleans())
+    def an_engine_comes_back(self, data: st.DataObject, loaded: bool) -> None:
+        dead = sorted(self.world.tenants.keys() - self.world.alive.keys())
+        self.world.start(data.draw(st.sampled_from(dead)), loaded)
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            answers_come_without_time(self.world)
+            quiet_brings_everything_back(self.world)
+
+
+def answers_come_without_time(world: World) -> None:
+    """Prompt engines get memory or a refusal within a few rounds, not by patience."""
+    for _ in range(4):
+        world.round()
+    asked = dict(world.asked)
+    if world.temporal:
+        asked = {n: t for n, t in asked.items() if n == world.holder}
+    answered = len(world.commands)
+    for _ in range(8):
+        world.round()
+    got = {command.tenant for command in world.commands[answered:]}
+    assert not {n for n in asked if n in world.asked and n not in got}
+
+
+def quiet_brings_everything_back(world: World) -> None:
+    for engine in world.alive.values():
+        engine.running.clear()
+        engine.waiting.clear()
+    for _ in range(16):
+        world.round(0.3)
+    world.commands.clear()
+    for _ in range(4):
+        world.round(0.3)
+    assert world.commands == []
+    for name, engine in world.alive.items():
+        want = world.base(name)
+        assert (world.sent[name].alpha, world.sent[name].kv_extents) == (0, want.kv_extents)
+        assert (engine.alpha, engine.mapped) == (0, want.kv_extents)
+
+
+class StaticWorlds(Worlds):
+    policy = Policy.STATIC
+
+
+class PooledWorlds(Worlds):
+    policy = Policy.POOLED
+
+
+class TemporalWorlds(Worlds):
+    temporal = True
+
+
+def machine(kind: type[Worlds], examples: int) -> type:
+    case = kind.TestCase
+    case.settings = settings(
+        max_examples=examples,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    return case
+
+
+TestStaticWorlds = machine(StaticWorlds, 10)
+TestPooledWorlds = machine(PooledWorlds, 60)
+TestMirageWorlds = machine(Worlds, 250)
+TestTemporalWorlds = machine(TemporalWorlds, 80)

@@ -1,0 +1,176 @@
+"""Layer sets and timing conditions, against a pipeline walked layer by layer."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import floor, log2
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from mirage.layers import (
+    best_beta,
+    even,
+    gaps,
+    hides,
+    largest_alpha,
+    nested,
+    smallest_gap,
+    step_bound,
+    step_time,
+)
+
+pytestmark = pytest.mark.pure
+
+depths = st.integers(1, 160)
+times = st.integers(1, 24)
+betas = st.sampled_from([1, 2])
+
+
+@st.composite
+def streamed(draw: st.DrawFn, most: int = 24) -> tuple[int, int]:
+    """(n, m) with 1 <= m <= n."""
+    n = draw(st.integers(1, most))
+    return n, draw(st.integers(1, n))
+
+
+# -- which layers -----------------------------------------------------------------------
+
+
+@given(depths)
+def test_nested_holds_every_layer_once(n: int) -> None:
+    assert sorted(nested(n)) == list(range(n))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 12, 24, 32, 40, 48, 80, 126, 160])
+def test_nested_stays_near_even_at_every_size(n: int) -> None:
+    for m in range(1, n + 1):
+        gap = smallest_gap(nested(n)[:m], n)
+        assert gap >= max(1, floor(n * log2(2 * m / (2 * m - 1))))
+        assert gap >= max(1, floor(0.72 * n / m))
+        assert n // m - gap < 0.28 * n / m + 1
+
+
+@given(streamed(160))
+def test_even_sets_have_gaps_that_differ_by_one(size: tuple[int, int]) -> None:
+    n, m = size
+    assert len(set(even(n, m))) == m
+    assert set(gaps(even(n, m), n)) <= {n // m, n // m + 1}
+
+
+@pytest.mark.parametrize("n", range(1, 13))
+def test_no_set_beats_even_spacing(n: int) -> None:
+    """Exhaustive: neither in its smallest gap nor, with one slot, in its step time."""
+    for m in range(1, n + 1):
+        sets = list(combinations(range(n), m))
+        assert smallest_gap(even(n, m), n) == max(smallest_gap(s, n) for s in sets)
+    for m in {2, 3} & set(range(n)):
+        for t_load in (3, 10, 40):
+            best = min(step_time(s, n, 1, t_load, 4) for s in combinations(range(n), m))
+            assert step_time(even(n, m), n, 1, t_load, 4) == best
+
+
+def test_gaps_go_around_the_circle() -> None:
+    assert gaps([1, 3, 8], 12) == [2, 5, 5]
+    assert gaps([5], 12) == [12]
+    assert smallest_gap([], 12) == 12
+
+
+# -- how many ---------------------------------------------------------------------------
+
+
+@given(streamed(), betas, times, times, st.randoms(use_true_random=False))
+def test_without_the_condition_any_set_stalls(size, beta, t_load, t_compute, random) -> None:
+    n, m = size
+    assume(m > beta)
+    layers = random.sample(range(n), m)
+    step = step_time(layers, n, beta, t_load, t_compute)
+    assert step >= step_bound(m - beta, beta, n, t_load, t_compute)
+    if not hides(m - beta, beta, n, t_load, t_compute):
+        assert step > n * t_compute
+
+
+@given(streamed(), betas, times, times)
+def test_with_the_condition_an_even_set_does_not_stall(size, beta, t_load, t_compute) -> None:
+    n, m = size
+    assume(m > beta)
+    assume(n % m == 0 or (beta == 2 and n >= 2 * m))
+    stalls = step_time(even(n, m), n, beta, t_load, t_compute) > n * t_compute
+    assert stalls != hides(m - beta, beta, n, t_load, t_compute)
+
+
+@given(streamed(), times, times)
+def test_one_slot_waits_less_than_a_layer_for_each_where_gaps_differ(
+    size, t_load, t_compute
+) -> None:
+    n, m = size
+    assume(m > 1 and hides(m - 1, 1, n, t_load, t_compute))
+    assert step_time(even(n, m), n, 1, t_load, t_compute) < (n + m) * t_compute
+
+
+@given(streamed(), times, times, st.randoms(use_true_random=False))
+def test_one_slot_is_decided_by_the_smallest_gap(size, t_load, t_compute, random) -> None:
+    n, m = size
+    assume(m > 1)
+    layers = random.sample(range(n), m)
+    stalls = step_time(layers, n, 1, t_load, t_compute) > n * t_compute
+    assert stalls == (t_load > t_compute * (smallest_gap(layers, n) - 1))
+
+
+def test_conditions_are_not_exact_where_gaps_are_uneven() -> None:
+    """Why the docstring says where they are: 5 layers of 12 with one slot, 4 of 5 with two."""
+    assert hides(4, 1, 12, 1.4, 1)
+    assert step_time(even(12, 5), 12, 1, 1.4, 1) > 12
+    assert hides(2, 2, 5, 5, 4)
+    assert step_time(even(5, 4), 5, 2, 5, 4) > 5 * 4
+
+
+def test_conditions_cross_at_five_of_forty() -> None:
+    """The largest T_T / T_c that each bears: one slot bears more up to alpha = 4."""
+    for alpha in range(1, 39):
+        one, two = (40 - alpha - 1) / (alpha + 1), 40 / (alpha + 2)
+        assert (one < two) == (alpha >= 5)
+        between = (one + two) / 2
+        assert best_beta(alpha, 40, between, 1.0) == (2 if alpha >= 5 else 1)
+
+
+def test_thirty_per_cent_of_opt_13b_hide_from_the_load_time_on() -> None:
+    """30 % of 40 layers is 17.7 ms of loading at 427 GB/s: hidden from 17.7 ms a step."""
+    t_load = 17.7e-3 / 14
+    assert not hides(12, 2, 40, t_load, 17.6e-3 / 40)
+    assert hides(12, 2, 40, t_load, 17.71e-3 / 40)
+
+
+@given(st.integers(2, 60), times, times, st.sampled_from([(1,), (1, 2)]), st.integers(0, 60))
+def test_largest_alpha_is_the_largest(n, t_load, t_compute, choice, limit) -> None:
+    limit = min(limit, n)
+    alpha, beta = largest_alpha(n, t_load, t_compute, choice, limit)
+    assert hides(alpha, beta, n, t_load, t_compute)
+    assert alpha == 0 or alpha + beta <= limit
+    more = [(a, b) for a in range(alpha + 1, n) for b in choice if a + b <= limit]
+    assert not any(hides(a, b, n, t_load, t_compute) for a, b in more)
+
+
+@given(st.integers(2, 60), times, times)
+def test_best_beta_hides_if_any_does_and_then_streams_least(n, t_load, t_compute) -> None:
+    for alpha in range(1, n - 1):
+        beta = best_beta(alpha, n, t_load, t_compute)
+        hiding = [b for b in (1, 2) if hides(alpha, b, n, t_load, t_compute)]
+        assert not hiding or beta == min(hiding)
+
+
+def test_where_nothing_hides_one_slot_can_be_the_faster() -> None:
+    """Loads of 100 against layers of 1: four in a row are worse than three."""
+    assert best_beta(2, 12, 100, 1) == 1
+    assert step_time(even(12, 3), 12, 1, 100, 1) < step_time(even(12, 4), 12, 2, 100, 1)
+
+
+def test_nothing_streamed_costs_nothing() -> None:
+    assert step_time([], 12, 2, 5, 3) == step_time([4], 12, 1, 99, 3) == 12 * 3
+    assert hides(0, 1, 12, 99, 1)
+
+
+def test_inexact_times_settle_too() -> None:
+    assert step_time(even(40, 10), 40, 2, 0.1, 0.03) == pytest.approx(40 * 0.03)
+    assert step_time(even(40, 10), 40, 2, 0.3, 0.03) == pytest.approx(10 * 0.3)

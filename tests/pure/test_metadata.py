@@ -1,0 +1,205 @@
+"""What reports become: wishes in total, recent maxima, activity, frozen snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.metadata import SCHEMA_VERSION, Demand, MetadataStore, RecentMax, demand
+from mirage.protocol import Allotment, ModelShape, Report
+from scheduler.tenants import Activity, Tenant
+
+pytestmark = pytest.mark.pure
+
+SHAPE = ModelShape(
+    layers=12,
+    layer_bytes=100,
+    fixed_bytes=0,
+    extent_bytes=50,
+    extent_blocks=4,
+    block_tokens=16,
+    max_extents=100,
+    min_extents=2,
+)
+
+
+def report(revision: int = 0, used: int = 0, usable: int = 10, **more: float) -> Report:
+    fields = {
+        "revision": revision,
+        "holds_turn": True,
+        "held_bytes": 0,
+        "alpha": 0,
+        "beta": 1,
+        "kv_extents": usable,
+        "kv_used_extents": used,
+        "kv_blocks": usable * SHAPE.extent_blocks - 1,
+    }
+    return Report(**(fields | more))
+
+
+def store(**settings: object) -> MetadataStore:
+    tenants = [Tenant("a", 50), Tenant("b", 50)]
+    made = MetadataStore(tenants, **({"linger_s": 1.0} | settings))
+    for name in "ba":
+        made.joined(name, SHAPE, 7)
+    return made
+
+
+# -- wishes -----------------------------------------------------------------------------
+
+
+def test_growth_and_admission_count_from_what_is_usable() -> None:
+    asks = report(used=7, growth_extents=2, admission_extents=5, running=3, waiting=4)
+    assert demand(asks, SHAPE, 2) == Demand(7, 12, 17)
+
+
+def test_one_that_asks_nothing_wants_its_next_blocks_and_headroom() -> None:
+    """Five requests take at most two extents for their next blocks."""
+    assert demand(report(used=3, running=5), SHAPE, 2) == Demand(3, 5, 7)
+    assert demand(report(used=9, running=5), SHAPE, 2) == Demand(9, 10, 10)
+
+
+def test_waiting_requests_want_all_that_is_there() -> None:
+    assert demand(report(used=3, running=1, waiting=1), SHAPE, 2) == Demand(3, 5, 10)
+    assert demand(report(waiting=1), SHAPE, 2) == Demand(0, 0, 10)
+
+
+def test_an_idle_engine_wants_nothing() -> None:
+    assert demand(report(), SHAPE, 2) == Demand(0, 0, 0)
+
+
+def test_extents_in_use_beyond_the_usable_ones_count() -> None:
+    """A donor that has not drained yet."""
+    assert demand(report(used=12, growth_extents=1, running=9), SHAPE, 2).growth == 13
+
+
+# -- recent maxima ----------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=12),
+    st.integers(0, 5),
+    st.integers(0, 5),
+)
+def test_recent_max_is_the_largest_value_in_force(steps, span, later) -> None:
+    window, now, history = RecentMax(span), 0, []
+    for wait, value in steps:
+        now += wait
+        window.add(value, now)
+        history.append((now, value))
+    now += later
+    ends = [t for t, _ in history[1:]] + [inf]
+    in_force = [v for (_, v), end in zip(history, ends, strict=True) if end + span > now]
+    assert window.get(now) == max(in_force)
+    until = window.next_fall()
+    if until is not None:
+        assert until > now
+        assert window.get(until) < max(in_force)
+
+
+def test_recent_max_of_nothing_is_zero() -> None:
+    assert RecentMax(1.0).get(5.0) == 0
+    assert RecentMax(1.0).next_fall() is None
+
+
+# -- activity ---------------------------------------------------------------------------
+
+
+def test_a_tenant_is_busy_up_to_the_report_that_says_otherwise() -> None:
+    seen = Activity().seen(True, 1.0).seen(False, 5.0)
+    assert seen == Activity(False, 5.0)
+    assert seen.seen(False, 9.0).last_busy == 5.0
+    assert seen.is_active(5.9, 1.0)
+    assert not seen.is_active(6.0, 1.0)
+    assert not Activity().is_active(0.0, 1.0)
+
+
+def test_work_makes_active_and_lingers() -> None:
+    made = store()
+    made.reported("a", report(running=1), 1.0)
+    made.reported("b", report(waiting=1), 1.0)
+    made.reported("b", report(), 2.0)
+    assert [t.active for t in made.snapshot(2.5).tenants] == [True, True]
+    assert made.next_deadline(2.5) == 3.0
+    assert [t.active for t in made.snapshot(3.0).tenants] == [True, False]
+
+
+def test_under_turns_only_the_holder_is_active_and_wants() -> None:
+    made = store(temporal=True)
+    for name in "ab":
+        made.reported(name, report(used=3, growth_extents=2, running=1), 1.0)
+    made.turn("b", 2.0)
+    a, b = made.snapshot(2.0).tenants
+    assert (a.active, b.active) == (False, True)
+    assert (a.demand, b.demand) == (Demand(3, 3, 3), Demand(3, 12, 12))
+    made.turn("a", 5.0)
+    a, b = made.snapshot(5.0).tenants
+    assert (a.active, b.active, b.last_busy) == (True, False, 5.0)
+    made.turn(None, 6.0)
+    assert made.snapshot(6.0).tenants[0].active
+
+
+# -- snapshots --------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_frozen_ordered_and_versioned() -> None:
+    taken = store().snapshot(0.0)
+    assert taken.schema_version == SCHEMA_VERSION
+    assert [t.name for t in taken.tenants] == ["a", "b"]
+    with pytest.raises(FrozenInstanceError):
+        taken.tenants[0].active = True
+    assert taken.tenants[0].report.held_bytes == 7
+    assert taken.tenants[0].allotment is None
+
+
+def test_a_later_change_of_a_report_does_not_reach_the_store() -> None:
+    made, sent = store(), report(used=3)
+    made.reported("a", sent, 0.0)
+    sent.kv_used_extents = 99
+    assert made.snapshot(0.0).tenants[0].report.kv_used_extents == 3
+
+
+def test_allotments_are_pending_until_seen() -> None:
+    made = store()
+    several = [Allotment(r, 0, 1, 10 + r, 0) for r in (1, 2, 3)]
+    for allotment in several:
+        made.sent("a", allotment)
+    made.reported("a", report(revision=2), 0.0)
+    a = made.snapshot(0.0).tenants[0]
+    assert (a.allotment, a.pending) == (several[2], (several[2],))
+    made.reported("a", report(revision=3), 0.0)
+    a = made.snapshot(0.0).tenants[0]
+    assert (a.allotment, a.pending) == (several[2], ())
+
+
+def test_layers_told_to_go_count_as_away() -> None:
+    made = store()
+    made.sent("a", Allotment(1, 4, 2, 10, 0))
+    assert made.snapshot(0.0).tenants[0].layers_out == 4
+    made.reported("a", report(alpha=6), 0.0)
+    assert made.snapshot(0.0).tenants[0].layers_out == 6
+
+
+def test_peaks_linger_and_the_lost_leave_nothing() -> None:
+    made = store()
+    made.reported("a", report(used=9, running=1, layer_compute_s=0.5), 1.0)
+    made.reported("a", report(used=2, running=1, layer_compute_s=0.1), 2.0)
+    a = made.snapshot(2.5).tenants[0]
+    assert (a.peak_extents, a.peak_compute_s) == (10, 0.5)
+    assert made.next_deadline(2.5) == 3.0
+    a = made.snapshot(3.0).tenants[0]
+    assert (a.peak_extents, a.peak_compute_s) == (3, 0.1)
+    made.lost("a")
+    made.lost("a")
+    assert [t.name for t in made.snapshot(3.0).tenants] == ["b"]
+
+
+def test_waiting_requests_linger_only_where_they_are_remapped_for() -> None:
+    for serves, peak in ((True, 12), (False, 2)):
+        made = store(for_admission=serves)
+        made.reported("a", report(used=2, running=1, admission_extents=2, waiting=1), 0.0)
+        assert made.snapshot(0.0).tenants[0].peak_extents == peak

@@ -1,0 +1,427 @@
+"""Targets of Algorithm 1, one rule at a time: two extents are one layer, ten are a share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from mirage.config import Policy, Remap
+from mirage.metadata import Demand, TenantSnapshot
+from mirage.plan import hidden_alpha, plan
+from mirage.protocol import Allotment, ModelShape, Report
+from mirage.share import Want, cost, most_alpha
+from scheduler.tenants import Tenant
+
+pytestmark = pytest.mark.pure
+
+SHAPE = ModelShape(
+    layers=12,
+    layer_bytes=100,
+    fixed_bytes=0,
+    extent_bytes=50,
+    extent_blocks=1,
+    block_tokens=16,
+    max_extents=200,
+    min_extents=2,
+)
+SHARE = cost(SHAPE, 0, 10)
+REMAP = Remap(slack_extents=0, headroom_extents=0)
+
+
+def tenant(
+    name: str,
+    used: int = 0,
+    growth: int = 0,
+    admission: int = 0,
+    *,
+    of: int = 2,
+    active: bool | None = None,
+    alpha: int = 0,
+    beta: int = 1,
+    kv: int = 10,
+    peak: int = 0,
+    priority: int = 0,
+    last_busy: float = 0.0,
+    times: tuple[float, float] = (1.0, 1.0),
+) -> TenantSnapshot:
+    """One of `of` equal tenants. `growth` and `admission` are beyond `used`."""
+    wants = Demand(used, used + growth, used + growth + admission)
+    report = Report(
+        revision=1,
+        holds_turn=True,
+        held_bytes=cost(SHAPE, alpha, kv),
+        alpha=alpha,
+        beta=beta,
+        kv_extents=kv,
+        kv_used_extents=used,
+        layer_load_s=times[0],
+        layer_compute_s=times[1],
+    )
+    return TenantSnapshot(
+        tenant=Tenant(name, 100 / of, priority),
+        shape=SHAPE,
+        report=report,
+        allotment=Allotment(1, alpha, beta, kv, cost(SHAPE, alpha, kv)),
+        pending=(),
+        active=bool(wants.admission) if active is None else active,
+        last_busy=last_busy,
+        demand=wants,
+        peak_extents=max(peak, wants.admission),
+        peak_compute_s=times[1],
+    )
+
+
+def planned(*tenants: TenantSnapshot, policy: Policy = Policy.MIRAGE, remap: Remap = REMAP):
+    """{name: (alpha, kv_extents)}, checked to fit into the device."""
+    wants = plan(tenants, len(tenants) * SHARE, 0, policy, remap)
+    total = sum(cost(SHAPE, want.alpha, want.kv_extents) for want in wants.values())
+    assert total <= len(tenants) * SHARE
+    return {name: (want.alpha, want.kv_extents) for name, want in wants.items()}
+
+
+# -- sources, in order ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_without_wishes_everybody_has_their_share(policy: Policy) -> None:
+    lent = tenant("b", active=False, alpha=5, kv=2)
+    assert planned(tenant("a", kv=20), lent, policy=policy) == {"a": (0, 10), "b": (0, 10)}
+
+
+def test_static_gives_nobody_more() -> None:
+    assert planned(tenant("a", 10, 4), tenant("b"), policy=Policy.STATIC)["a"] == (0, 10)
+
+
+@pytest.mark.parametrize("policy", [Policy.POOLED, Policy.MIRAGE])
+def test_idle_kv_comes_before_layers(policy: Policy) -> None:
+    targets = planned(tenant("a", 10, 4), tenant("b", 3), policy=policy)
+    assert targets == {"a": (0, 14), "b": (0, 6)}
+
+
+def test_pooled_stops_where_kv_is_used() -> None:
+    targets = planned(tenant("a", 10, 4), tenant("b", 9), policy=Policy.POOLED)
+    assert targets == {"a": (0, 11), "b": (0, 9)}
+
+
+def test_what_is_wanted_within_a_share_is_not_idle() -> None:
+    targets = planned(tenant("a", 10, 0, 9), tenant("b", 3, 0, 5), policy=Policy.POOLED)
+    assert targets == {"a": (0, 12), "b": (0, 8)}
+
+
+def test_growth_of_one_comes_before_admission_of_another() -> None:
+    targets = planned(tenant("a", 10, 5), tenant("b", 3, 0, 7), policy=Policy.POOLED)
+    assert targets == {"a": (0, 15), "b": (0, 5)}
+
+
+def test_growth_within_a_share_comes_before_growth_beyond_one() -> None:
+    targets = planned(tenant("a", 12, 5), tenant("b", 6, 2), policy=Policy.POOLED)
+    assert targets == {"a": (0, 12), "b": (0, 8)}
+
+
+def test_a_tenant_keeps_its_least() -> None:
+    targets = planned(tenant("a", 10, 50), tenant("b"), policy=Policy.POOLED)
+    assert targets == {"a": (0, 18), "b": (0, 2)}
+
+
+def test_layers_of_an_idle_tenant_come_before_own_ones() -> None:
+    targets = planned(tenant("a", 10, 14), tenant("b"))
+    assert targets == {"a": (0, 24), "b": (3, 2)}
+
+
+def test_an_idle_tenant_keeps_its_floor_then_own_layers_go() -> None:
+    """8 extents of b's share, 18 of its 9 layers, and 14 of seven own layers."""
+    targets = planned(tenant("a", 10, 40), tenant("b"))
+    assert targets == {"a": (7, 50), "b": (9, 2)}
+
+
+def test_own_layers_go_only_as_far_as_they_hide() -> None:
+    """T_T = 2 T_c: with two slots, alpha + 2 <= 12 / 2."""
+    one_share = planned(tenant("a", 10, 40, of=1, times=(2.0, 1.0)))
+    assert one_share == {"a": (4, 18)}
+
+
+def test_one_own_layer_goes_while_times_are_unknown() -> None:
+    assert planned(tenant("a", 10, 40, of=1, times=(0.0, 1.0))) == {"a": (1, 12)}
+    assert planned(tenant("a", 10, 40, of=1, times=(1.0, 0.0))) == {"a": (1, 12)}
+
+
+def test_uncapped_own_layers_go_down_to_the_floor() -> None:
+    uncapped = REMAP.model_copy(update={"decode_cap": False, "max_percent": 100})
+    assert planned(tenant("a", 10, 40, of=1, times=(9.0, 1.0)), remap=uncapped) == {"a": (9, 28)}
+
+
+def test_another_active_tenant_gives_hidden_layers_to_growth_alone() -> None:
+    busy = tenant("b", 10, times=(2.0, 1.0))
+    assert planned(tenant("a", 10, 12, times=(2.0, 1.0)), busy) == {"a": (4, 22), "b": (2, 10)}
+    assert planned(tenant("a", 10, 0, 12, times=(2.0, 1.0)), busy) == {"a": (4, 18), "b": (0, 10)}
+
+
+def test_remapping_for_growth_alone_still_pools_for_admission() -> None:
+    growth = REMAP.model_copy(update={"serve": "growth"})
+    assert planned(tenant("a", 10, 0, 14), tenant("b"), remap=growth) == {"a": (0, 18), "b": (0, 2)}
+    assert planned(tenant("a", 10, 14, 9), tenant("b"), remap=growth) == {"a": (0, 24), "b": (3, 2)}
+
+
+def test_no_layer_goes_for_less_than_an_extent() -> None:
+    coarse = replace(
+        tenant("a", 3, 4, times=(9.0, 1.0)), shape=structs.replace(SHAPE, extent_bytes=250)
+    )
+    few = REMAP.model_copy(update={"max_percent": 17})
+    idle = tenant("b", kv=2)
+    wants = plan([coarse, idle], 2 * SHARE, 0, Policy.MIRAGE, few)
+    assert wants["b"].alpha == 1
+    assert wants["a"] == Want(0, 1, 4)
+
+
+# -- whose turn to give, whose to get ---------------------------------------------------
+
+
+@pytest.mark.parametrize(("rule", "donor"), [("mru", "late"), ("lru", "early")])
+def test_the_rule_names_the_first_donor(rule: str, donor: str) -> None:
+    idle = {"early": 1.0, "late": 2.0}
+    several = [tenant(n, of=3, active=False, last_busy=t) for n, t in idle.items()]
+    remap = REMAP.model_copy(update={"victims": rule})
+    targets = planned(tenant("a", 10, 30, of=3), *several, remap=remap)
+    assert {name for name, (alpha, _) in targets.items() if alpha} == {donor}
+
+
+def test_layers_already_away_stay_the_first_donor() -> None:
+    early = tenant("early", of=3, active=False, last_busy=1.0, alpha=7, kv=2)
+    late = tenant("late", of=3, active=False, last_busy=2.0, kv=2)
+    assert planned(tenant("a", 10, 30, of=3), early, late) == {
+        "a": (0, 40),
+        "early": (7, 2),
+        "late": (0, 2),
+    }
+
+
+def test_higher_priority_is_served_first() -> None:
+    low, high = tenant("low", 10, 8, of=3), tenant("high", 10, 8, of=3, priority=1)
+    targets = planned(low, high, tenant("idle", of=3), policy=Policy.POOLED)
+    assert targets == {"low": (0, 10), "high": (0, 18), "idle": (0, 2)}
+
+
+def test_equals_get_the_same_until_one_has_enough() -> None:
+    some, more = tenant("some", 10, 3, of=3), tenant("more", 10, 30, of=3)
+    targets = planned(some, more, tenant("idle", of=3), policy=Policy.POOLED)
+    assert targets == {"some": (0, 13), "more": (0, 15), "idle": (0, 2)}
+
+
+def test_bytes_of_absent_tenants_are_nobodys() -> None:
+    wants = plan([tenant("a", 10, 40)], 2 * SHARE, SHARE, Policy.POOLED, REMAP)
+    assert wants["a"].kv_extents == 10
+
+
+# -- back -------------------------------------------------------------------------------
+
+
+def test_what_was_wanted_lately_is_kept() -> None:
+    after = tenant("a", 4, kv=24, peak=24)
+    assert planned(after, tenant("b", active=False, alpha=3, kv=2)) == {"a": (0, 24), "b": (3, 2)}
+
+
+def test_lately_wanted_kv_takes_no_new_layers() -> None:
+    after = tenant("a", 4, kv=24, peak=24)
+    assert planned(after, tenant("b", active=False, alpha=1, kv=2)) == {"a": (0, 20), "b": (1, 2)}
+
+
+def test_slack_above_the_share_gives_back_in_steps() -> None:
+    remap = REMAP.model_copy(update={"slack_extents": 4})
+    away = tenant("b", active=False, alpha=9, kv=2)
+    for peak, kept in ((25, 25), (24, 25), (21, 25), (20, 20), (11, 15), (10, 10)):
+        assert planned(tenant("a", 1, peak=peak), away, remap=remap)["a"] == (0, kept)
+
+
+def test_restored_first_is_who_runs_soonest() -> None:
+    """Active before idle; of the idle the least recently used, under round robin the next."""
+    away = [
+        tenant("active", 1, of=4, alpha=3, kv=2),
+        tenant("early", of=4, active=False, last_busy=1.0, alpha=4, kv=2),
+        tenant("late", of=4, active=False, last_busy=2.0, alpha=4, kv=2),
+    ]
+    left = []
+    for used in (50, 46, 40):
+        targets = planned(tenant("a", used, of=4, kv=50), *away)
+        left.append([targets[name][0] for name in ("active", "early", "late")])
+    assert left == [[0, 4, 4], [0, 2, 4], [0, 0, 3]]
+
+
+def test_a_woken_donor_gets_its_layers_back_before_others_are_admitted() -> None:
+    hungry = tenant("a", 16, 0, 40, kv=28, peak=56, times=(9.0, 1.0))
+    asleep = tenant("b", active=False, alpha=9, kv=2, times=(9.0, 1.0))
+    awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
+    assert planned(hungry, asleep) == {"a": (0, 36), "b": (9, 2)}
+    assert planned(hungry, awake) == {"a": (0, 18), "b": (0, 2)}
+
+
+def test_a_woken_donor_waits_for_what_requests_run_on_and_grow_into() -> None:
+    running = tenant("a", 24, 2, 40, kv=28, times=(9.0, 1.0))
+    awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
+    assert planned(running, awake) == {"a": (0, 26), "b": (4, 2)}
+
+
+def test_what_requests_run_on_is_never_asked_back() -> None:
+    running = tenant("a", 24, kv=28, times=(9.0, 1.0))
+    awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
+    assert planned(running, awake) == {"a": (0, 24), "b": (3, 2)}
+
+
+def test_a_borrower_pays_with_its_own_hidden_layers_first() -> None:
+    running = tenant("z", 24, kv=24, times=(2.0, 1.0))
+    awake = tenant("b", 1, alpha=9, kv=2, times=(2.0, 1.0))
+    assert planned(running, awake) == {"z": (3, 24), "b": (0, 2)}
+
+
+@pytest.mark.parametrize(("lately", "kept"), [(2.0, (4, 18)), (1.2, (1, 12))])
+def test_own_layers_linger_as_far_as_they_hid_lately(lately: float, kept: tuple[int, int]) -> None:
+    """T_T = 4: with T_c = 2 four hide, with 1.2 or 1 one does."""
+    after = tenant("a", 10, of=1, alpha=6, kv=22, peak=22, times=(4.0, 1.0))
+    assert planned(replace(after, peak_compute_s=lately)) == {"a": kept}
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_layers_taken_in_vain_go_back_to_the_active_and_to_who_gave_last(active: bool) -> None:
+    """One extent of 250 out of layers of 60, 50 and twice 100: with them 60 are over."""
+    hungry = tenant("a", 2, 1, times=(9.0, 1.0))
+    several = [replace(hungry, shape=structs.replace(SHAPE, extent_bytes=250))]
+    for name, nbytes, floor, last_busy in (("x", 60, 10, 3), ("y", 50, 10, 2), ("z", 100, 9, 1)):
+        giving = tenant(name, 2, active=active and name != "x", kv=2, last_busy=last_busy)
+        several.append(
+            replace(
+                giving,
+                shape=structs.replace(SHAPE, layer_bytes=nbytes),
+                tenant=Tenant(name, 50, floor_layers=floor),
+            )
+        )
+    wants = plan(sharing_exactly(several), held(several), 0, Policy.MIRAGE, REMAP)
+    assert {name: want.alpha for name, want in wants.items()} == {"a": 0, "x": 1, "y": 0, "z": 2}
+
+
+# -- stability --------------------------------------------------------------------------
+
+
+def held(tenants: list[TenantSnapshot]) -> int:
+    return sum(cost(t.shape, 0, max(t.demand.used, t.shape.min_extents)) for t in tenants)
+
+
+def sharing_exactly(tenants: list[TenantSnapshot], device: int = 0) -> list[TenantSnapshot]:
+    """With the shares that `tenants` need for what they hold now."""
+    device = device or held(tenants)
+    return [
+        replace(t, tenant=replace(t.tenant, share=held([t]) * 100 / device + 1e-4)) for t in tenants
+    ]
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
+    """Tenants of any shape in any state that fits, and the device's bytes."""
+    several = []
+    for name in "abcd"[: draw(st.integers(1, 4))]:
+        used, kv, alpha = (
+            draw(st.integers(0, 40)),
+            draw(st.integers(2, 60)),
+            draw(st.integers(0, 9)),
+        )
+        active = draw(st.booleans())
+        some = tenant(
+            name,
+            used,
+            draw(st.integers(0, 20)) if active else 0,
+            draw(st.integers(0, 20)) if active else 0,
+            active=active,
+            alpha=alpha,
+            beta=draw(st.sampled_from([1, 2])) if alpha else 1,
+            kv=kv,
+            peak=draw(st.integers(0, 80)),
+            priority=draw(st.integers(0, 1)),
+            last_busy=draw(st.integers(0, 3)),
+            times=(draw(st.integers(0, 4)), draw(st.integers(0, 4))),
+        )
+        # An extent is smaller than any layer, as it is in any model worth remapping.
+        sizes = {"layer_bytes": draw(st.integers(7, 30)), "extent_bytes": draw(st.integers(1, 7))}
+        compute = draw(st.integers(0, 4))
+        shape = structs.replace(SHAPE, **sizes)
+        several.append(replace(some, shape=shape, peak_compute_s=compute))
+    least = held([replace(t, demand=Demand()) for t in several])
+    running = sum(cost(t.shape, t.layers_out, max(t.demand.used, 2)) for t in several)
+    device = max(least, running) + draw(st.integers(0, 600))
+    spare = (device - least) // len(several)
+    shared = []
+    for t in several:
+        share = (held([replace(t, demand=Demand())]) + spare) * 100 / device
+        shared.append(replace(t, tenant=replace(t.tenant, share=share + 1e-4)))
+    return shared, device
+
+
+@given(situations(), st.sampled_from(["growth", "admission"]), st.booleans(), st.integers(0, 3))
+def test_any_plan_keeps_its_bounds(situation, serve: str, capped: bool, slack: int) -> None:
+    tenants, device = situation
+    remap = Remap(serve=serve, decode_cap=capped, slack_extents=slack)
+    wants = plan(tenants, device, 0, Policy.MIRAGE, remap)
+    total = 0
+    for t in tenants:
+        want = wants[t.name]
+        total += cost(t.shape, want.alpha, want.kv_extents)
+        assert max(t.demand.used, t.shape.min_extents) <= want.kv_extents <= t.shape.max_extents
+        most = most_alpha(t.tenant, t.shape, remap.max_percent)
+        hidden = hidden_alpha(t, t.report.layer_compute_s, remap)
+        assert want.alpha <= (max(hidden, t.layers_out) if t.active else most)
+        assert want.alpha == 0 or want.alpha + want.beta <= t.shape.layers - t.tenant.floor_layers
+    assert total <= device
+
+
+@given(situations(), st.sampled_from(["growth", "admission"]), st.booleans(), st.integers(0, 3))
+@settings(max_examples=600, deadline=None)
+def test_plans_settle(situation, serve: str, capped: bool, slack: int) -> None:
+    """A plan that was carried out is the next one too, or else the one after it.
+
+    Else the controller would chase its own decisions.
+    """
+    tenants, device = situation
+    remap = Remap(serve=serve, decode_cap=capped, slack_extents=slack)
+    plans = []
+    for _ in range(4):
+        plans.append(plan(tenants, device, 0, Policy.MIRAGE, remap))
+        tenants = [carried_out(t, plans[-1][t.name]) for t in tenants]
+    assert plans[2] == plans[3]
+
+
+def carried_out(t: TenantSnapshot, want: Want) -> TenantSnapshot:
+    sent = Allotment(2, want.alpha, want.beta, want.kv_extents, 0)
+    return replace(t, allotment=sent, report=structs.replace(t.report, alpha=want.alpha))
+
+
+# -- slots ------------------------------------------------------------------------------
+
+
+def beta_of(t: TenantSnapshot, remap: Remap = REMAP) -> int:
+    return plan([t], SHARE, 0, Policy.MIRAGE, remap)[t.name].beta
+
+
+def test_one_slot_where_it_hides_and_two_where_only_those_do() -> None:
+    """alpha = 3 of 12: one slot bears T_T / T_c up to 8/4, two up to 12/5."""
+    assert beta_of(tenant("a", 10, 6, of=1, times=(2.0, 1.0))) == 1
+    assert beta_of(tenant("a", 10, 6, of=1, times=(2.4, 1.0))) == 2
+
+
+def test_slots_stay_while_times_are_unknown() -> None:
+    grown = {"used": 16, "kv": 16, "of": 1, "alpha": 3}
+    assert beta_of(tenant("a", **grown, beta=1, times=(0.0, 0.0))) == 1
+    assert beta_of(tenant("a", 10, 2, of=1, times=(0.0, 0.0))) == 2
+
+
+def test_slots_stay_while_they_hide() -> None:
+    grown = {"used": 16, "kv": 16, "of": 1, "alpha": 3}
+    assert beta_of(tenant("a", **grown, beta=2, times=(1.5, 1.0))) == 2
+    assert beta_of(tenant("a", **grown, beta=1, times=(2.4, 1.0))) == 2
+
+
+def test_one_slot_alone_can_be_asked_for() -> None:
+    single = REMAP.model_copy(update={"beta": 1})
+    assert beta_of(tenant("a", 10, 6, of=1, times=(2.0, 1.0)), single) == 1
+    assert hidden_alpha(tenant("a", times=(2.4, 1.0)), 1.0, REMAP) == 3
+    assert hidden_alpha(tenant("a", times=(2.4, 1.0)), 1.0, single) == 2

@@ -1,0 +1,77 @@
+"""What a share holds, and the way from one allotment to another."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.protocol import ModelShape
+from mirage.share import DoesNotFitError, Want, base, cost, most_alpha, toward
+from scheduler.tenants import Tenant
+
+pytestmark = pytest.mark.pure
+
+SHAPE = ModelShape(
+    layers=12,
+    layer_bytes=100,
+    fixed_bytes=0,
+    extent_bytes=50,
+    extent_blocks=1,
+    block_tokens=16,
+    max_extents=200,
+    min_extents=2,
+)
+
+wants = st.builds(Want, st.integers(0, 9), st.sampled_from([1, 2]), st.integers(0, 60))
+
+
+def test_a_share_holds_all_layers_and_kv_in_the_rest() -> None:
+    assert base(Tenant("a", 50), SHAPE, 2 * 1700 + 98) == Want(0, 1, 10)
+    assert base(Tenant("a", 50), SHAPE, 10**9) == Want(0, 1, 200)
+
+
+def test_shares_never_add_up_to_more_than_the_device() -> None:
+    for shares in ([100 / 3] * 3, [35.0, 35.0, 30.0], [33.3, 33.3, 33.4], [0.1] * 1000):
+        for device in (10**9 + 7, 102_650_000_001, 3):
+            total = sum(Tenant("x", share).share_bytes(device) for share in shares)
+            assert device - len(shares) - device // 10**6 <= total <= device
+    assert Tenant("x", 100).share_bytes(1_234_567) == 1_234_567
+
+
+def test_a_model_that_does_not_fit_is_named() -> None:
+    with pytest.raises(DoesNotFitError, match=r"'big' needs 1300 bytes .* 25 % is 1299 bytes"):
+        base(Tenant("big", 25), SHAPE, 1299 * 4)
+    assert base(Tenant("big", 25), SHAPE, 1300 * 4) == Want(0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("percent", "floor", "most"), [(75, 2, 9), (100, 2, 9), (50, 2, 6), (100, 11, 0), (0, 1, 0)]
+)
+def test_layers_that_may_ever_be_given(percent: float, floor: int, most: int) -> None:
+    assert most_alpha(Tenant("a", 50, floor_layers=floor), SHAPE, percent) == most
+
+
+def nbytes(want: Want) -> int:
+    return cost(SHAPE, want.alpha, want.kv_extents)
+
+
+@given(wants, wants, st.integers(0, 1000))
+def test_a_step_stays_within_its_limit_and_between_its_ends(now, want, spare) -> None:
+    limit = nbytes(now) + spare
+    step = toward(SHAPE, now, want, limit)
+    assert nbytes(step) <= limit
+    assert want.alpha <= step.alpha <= max(now.alpha, want.alpha)
+    assert min(now.kv_extents, want.kv_extents) <= step.kv_extents <= want.kv_extents
+    assert step == want or nbytes(step) > limit - max(SHAPE.layer_bytes, SHAPE.extent_bytes)
+    assert nbytes(want) > limit or step == want
+    if step.alpha != want.alpha:
+        assert (step.beta, step.kv_extents) == (now.beta, want.kv_extents) or (
+            step.beta == now.beta and limit - nbytes(step) < SHAPE.extent_bytes
+        )
+
+
+def test_kv_comes_before_layers() -> None:
+    assert toward(SHAPE, Want(4, 2, 2), Want(0, 1, 6), 1100) == Want(4, 2, 6)
+    assert toward(SHAPE, Want(4, 2, 2), Want(0, 1, 6), 1250) == Want(3, 2, 6)
+    assert toward(SHAPE, Want(0, 1, 10), Want(3, 2, 16), 1700) == Want(3, 2, 16)

@@ -1,0 +1,334 @@
+"""A world for the controller: engines that keep the protocol's promise, as slowly as they like.
+
+Everything that goes between an engine and the controller waits in a queue until it is told
+to arrive. `World` checks after each step what must hold at every moment.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from mirage.config import Policy, Remap
+from mirage.controller import PATIENCE_S, Command, Controller
+from mirage.protocol import Allotment, ModelShape, Refusal, Report
+from mirage.share import Want, base, cost, most_alpha
+from scheduler.tenants import Tenant
+
+
+@dataclass
+class Running:
+    extents: int
+    growing: bool = False
+
+
+@dataclass
+class FakeEngine:
+    """An engine that counts in whole extents. Requests are at most `shape.min_extents` long."""
+
+    shape: ModelShape
+    headroom: int
+    seen: Allotment | None = None
+    alpha: int = 0
+    mapped: int = 0
+    loaded: bool = False
+    """Whether its parameters hold memory yet."""
+    running: list[Running] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+    refused: bool = False
+    preemptions: int = 0
+    inbox: deque[Allotment | Refusal] = field(default_factory=deque)
+    outbox: deque[Report] = field(default_factory=deque)
+    load_s: float = 0.0
+    compute_s: float = 0.0
+
+    @property
+    def held(self) -> int:
+        return cost(self.shape, self.alpha, self.mapped) if self.loaded else 0
+
+    @property
+    def used(self) -> int:
+        return sum(r.extents for r in self.running)
+
+    @property
+    def usable(self) -> int:
+        granted = self.seen.kv_extents if self.seen else self.mapped
+        return max(self.used, min(self.mapped, granted))
+
+    # -- memory -------------------------------------------------------------------------
+
+    def see(self) -> None:
+        """The next message arrives."""
+        if not self.inbox:
+            return
+        message = self.inbox.popleft()
+        if isinstance(message, Refusal):
+            self.refused = True
+            return
+        if self.seen is None or message.revision > self.seen.revision:
+            self.seen = message
+            self.refused = False
+
+    def settle(self, moves: int) -> None:
+        """At most `moves` layers or extents nearer to what was allotted, grant permitting."""
+        while moves > 0 and self.seen and self._move(self.seen):
+            moves -= 1
+
+    def _move(self, to: Allotment) -> bool:
+        free = to.grant_bytes - self.held
+        if not self.loaded:
+            self.loaded = cost(self.shape, 0, 0) <= to.grant_bytes
+            return self.loaded
+        if self.alpha < to.alpha:
+            self.alpha += 1
+        elif self.mapped > max(to.kv_extents, self.used):
+            self.mapped -= 1
+        elif self.mapped < to.kv_extents and free >= self.shape.extent_bytes:
+            self.mapped += 1
+        elif self.alpha > to.alpha and free >= self.shape.layer_bytes:
+            self.alpha -= 1
+        else:
+            return False
+        return True
+
+    # -- requests -----------------------------------------------------------------------
+
+    def arrive(self, extents: int) -> None:
+        self.waiting.append(min(extents, self.shape.min_extents))
+
+    def want_growth(self, which: int) -> None:
+        """A running request will need one more extent, if it is not at its longest."""
+        if self.running:
+            request = self.running[which % len(self.running)]
+            request.growing = request.extents < self.shape.min_extents
+
+    def finish(self, which: int) -> None:
+        if self.running:
+            del self.running[which % len(self.running)]
+
+    def step(self) -> None:
+        """Grow what can grow, preempt if refused, admit what fits."""
+        for request in list(self.running):
+            if request.growing and request in self.running:
+                if self.used >= self.usable and self.refused and len(self.running) > 1:
+                    self.waiting.insert(0, self.running.pop().extents)
+                    self.preemptions += 1
+                if self.used < self.usable and request in self.running:
+                    request.extents += 1
+                    request.growing = False
+        while self.waiting and not self.missing and self.used + self.waiting[0] <= self.usable:
+            self.running.append(Running(self.waiting.pop(0)))
+
+    @property
+    def missing(self) -> int:
+        lacking = sum(r.growing for r in self.running)
+        return max(0, self.used + lacking - self.usable)
+
+    def report(self) -> Report:
+        """As mirage/engine/demand.py counts: wishes are beyond what is usable."""
+        ahead = self.headroom if self.running else 0
+        free = self.usable - self.used
+        growth = self.missing + ahead if self.missing else max(0, ahead - free)
+        spare = 0 if self.missing else max(0, free - ahead)
+        report = Report(
+            revision=self.seen.revision if self.seen else 0,
+            holds_turn=True,
+            held_bytes=self.held,
+            alpha=self.alpha,
+            beta=self.seen.beta if self.seen else 1,
+            kv_extents=self.mapped,
+            kv_used_extents=self.used,
+            growth_extents=growth,
+            admission_extents=max(0, sum(self.waiting) - spare),
+            running=len(self.running),
+            waiting=len(self.waiting),
+            kv_blocks=max(0, self.usable * self.shape.extent_blocks - 1),
+            layer_load_s=self.load_s,
+            layer_compute_s=self.compute_s,
+        )
+        self.outbox.append(report)
+        return report
+
+
+class World:
+    """One device, its controller, and engines by name; None where the process is dead."""
+
+    def __init__(
+        self,
+        tenants: dict[str, tuple[Tenant, ModelShape]],
+        device_bytes: int,
+        policy: Policy,
+        remap: Remap,
+        temporal: bool = False,
+    ) -> None:
+        self.device_bytes, self.policy, self.remap = device_bytes, policy, remap
+        self.tenants = {n: t for n, (t, _) in tenants.items()}
+        self.shapes = {n: s for n, (_, s) in tenants.items()}
+        self.temporal = temporal
+        self.controller = Controller(
+            self.tenants.values(), device_bytes, policy, remap, temporal=temporal
+        )
+        self.engines: dict[str, FakeEngine | None] = dict.fromkeys(tenants)
+        self.sent: dict[str, Allotment] = {}
+        self.reported: dict[str, Report] = {}
+        self.asked: dict[str, float] = {}
+        """Since when a report's wish for growth is unanswered."""
+        self.answerable: set[str] = set()
+        self.commands: list[Command] = []
+        self.holder: str | None = None
+        self.had_room = True
+        """Whether at the last check the shares of all absent engines were free."""
+        self.now = 0.0
+
+    @property
+    def alive(self) -> dict[str, FakeEngine]:
+        return {n: e for n, e in self.engines.items() if e is not None}
+
+    def base(self, name: str) -> Want:
+        return base(self.tenants[name], self.shapes[name], self.device_bytes)
+
+    # -- events -------------------------------------------------------------------------
+
+    def start(self, name: str, loaded: bool = False) -> None:
+        """An engine starts: with nothing held, or with all its share if there is room."""
+        engine = FakeEngine(self.shapes[name], self.remap.headroom_extents)
+        if loaded and self.controller.has_room(name):
+            engine.loaded, engine.mapped = True, self.base(name).kv_extents
+        self.engines[name] = engine
+        self.controller.joined(name, engine.shape, engine.held, self.now)
+        self.decide()
+
+    def die(self, name: str) -> None:
+        self.engines[name] = None
+        for state in (self.sent, self.reported, self.asked):
+            state.pop(name, None)
+        self.answerable.discard(name)
+        if self.holder == name:
+            self.holder = None
+        self.had_room = False
+        self.controller.lost(name, self.now)
+        self.decide()
+
+    def turn(self, name: str) -> None:
+        self.holder = name
+        if name in self.asked:
+            self.asked[name] = self.now
+        self.controller.turn(name, self.now)
+        self.decide()
+
+    def deliver(self, name: str) -> None:
+        """The oldest report of an engine arrives."""
+        engine = self.alive[name]
+        if not engine.outbox:
+            return
+        report = self.reported[name] = engine.outbox.popleft()
+        self.controller.reported(name, report, self.now)
+        self.answerable.add(name)
+        if report.growth_extents:
+            self.asked.setdefault(name, self.now)
+        else:
+            self.asked.pop(name, None)
+        self.decide()
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.decide()
+
+    # -- rounds of well-behaved engines ---------------------------------------------------
+
+    def round(self, seconds: float = 0.0, names: list[str] | None = None) -> None:
+        """All messages arrive, all engines comply, step and report."""
+        for name in self.alive if names is None else names:
+            engine = self.alive[name]
+            while engine.inbox:
+                engine.see()
+            engine.settle(10**6)
+            if not self.temporal or name == self.holder:
+                engine.step()
+            engine.report()
+            while engine.outbox:
+                self.deliver(name)
+        self.wait(seconds)
+
+    # -- decisions ----------------------------------------------------------------------
+
+    def decide(self) -> None:
+        commands = self.controller.decide(self.now)
+        for command in commands:
+            self._check_command(command)
+            self.alive[command.tenant].inbox.append(command.message)
+        self.commands += commands
+        assert self.controller.decide(self.now) == [], "deciding twice changes something"
+        for name in [n for n in self.asked if self._satisfied(n)]:
+            del self.asked[name]
+        deadline = self.controller.next_deadline(self.now)
+        assert deadline is None or deadline > self.now
+        self.check()
+
+    def _satisfied(self, name: str) -> bool:
+        report, sent = self.reported[name], self.sent.get(name)
+        have = -(-(report.kv_blocks + 1) // self.shapes[name].extent_blocks)
+        have = max(have, report.kv_used_extents)
+        return sent is not None and have + report.growth_extents <= sent.kv_extents
+
+    def check(self) -> None:
+        """What must hold at every moment, counted in what engines truly hold."""
+        self.controller.check()
+        assert sum(e.held for e in self.alive.values()) <= self.device_bytes
+        had_room, self.had_room = self.had_room, self.controller.free_bytes >= self._kept()
+        assert self.had_room or not had_room, "room for absent engines was lent"
+        waiting = {n: t for n, t in self.asked.items() if not self.temporal or n == self.holder}
+        late = [n for n, since in waiting.items() if self.now >= since + PATIENCE_S]
+        assert not late, f"{late} wait for an answer since {self.asked}"
+
+    def _kept(self) -> int:
+        """Bytes that engines without an allotment may yet take of their shares."""
+        absent = [n for n in self.tenants if n not in self.sent]
+        held = {n: e.held for n, e in self.alive.items()}
+        shares = {n: self.tenants[n].share_bytes(self.device_bytes) for n in absent}
+        return sum(max(0, shares[n] - held.get(n, 0)) for n in absent)
+
+    def _check_command(self, command: Command) -> None:
+        name, message = command
+        if isinstance(message, Refusal):
+            assert name in self.asked, "a refusal that nobody asked for"
+            assert name in self.answerable, "two answers to one report"
+            assert message.revision == self.sent[name].revision
+            self._check_refusal(name)
+            self.answerable.discard(name)
+            del self.asked[name]
+            return
+        before = self.sent.get(name)
+        if before is None or message.kv_extents > before.kv_extents:
+            self.answerable.discard(name)
+            self.asked.pop(name, None)
+        self.sent[name] = message
+        self._check_allotment(name, before, message)
+
+    def _check_refusal(self, name: str) -> None:
+        """It waited long enough, or not one more extent is free that no other waits for."""
+        if self.now >= self.asked[name] + PATIENCE_S or self.policy is Policy.STATIC:
+            return
+        if self.asked.keys() - {name}:
+            return
+        full = self.sent[name].kv_extents == self.shapes[name].max_extents
+        assert full or self.controller.free_bytes - self._kept() < self.shapes[name].extent_bytes
+
+    def _check_allotment(self, name: str, before: Allotment | None, sent: Allotment) -> None:
+        shape, tenant = self.shapes[name], self.tenants[name]
+        want = Want(sent.alpha, sent.beta, sent.kv_extents)
+        assert sent.grant_bytes == cost(shape, sent.alpha, sent.kv_extents)
+        if before is None or self.policy is Policy.STATIC:
+            assert before is None
+            assert want == self.base(name)
+            return
+        assert sent.revision > before.revision
+        assert want != Want(before.alpha, before.beta, before.kv_extents)
+        most = most_alpha(tenant, shape, self.remap.max_percent)
+        assert 0 <= sent.alpha <= (most if self.policy is Policy.MIRAGE else 0)
+        if sent.alpha:
+            assert sent.beta in (1, self.remap.beta)
+            assert shape.layers - sent.alpha - sent.beta >= tenant.floor_layers
+        assert shape.min_extents <= sent.kv_extents <= shape.max_extents
+        if sent.kv_extents < before.kv_extents and name in self.reported:
+            assert sent.kv_extents >= self.reported[name].kv_used_extents

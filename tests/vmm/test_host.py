@@ -1,0 +1,204 @@
+"""The host driver's own promises: the kernel agrees with the books, and refuses cleanly."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import vmm.host
+from vmm import HostDriver, Misaligned, NotMapped, OutOfMemory, Range, VmmError, host_buffer
+from vmm.pages import PagePool
+
+pytestmark = pytest.mark.vmm
+PAGE = 65536
+
+
+@pytest.fixture
+def host():
+    with HostDriver(PAGE) as driver:
+        yield driver
+
+
+def memfd_bytes() -> int:
+    """Memory in this process's memory files, as the kernel counts it."""
+    total = 0
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            if "memfd:vmm" in str(fd.readlink()):
+                total += fd.stat().st_blocks * 512
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def kernel_mappings() -> int:
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return sum("memfd:vmm" in line for line in maps)
+
+
+def test_memory_exists_from_create_to_release(host: HostDriver) -> None:
+    before = memfd_bytes()
+    pages = host.create(16)
+    assert memfd_bytes() - before == 16 * PAGE
+    host.release(pages[::2])
+    assert memfd_bytes() - before == 8 * PAGE
+    host.close()
+    assert memfd_bytes() == before
+
+
+def test_closing_leaves_no_mapping() -> None:
+    before = kernel_mappings()
+    host = HostDriver(PAGE)
+    address = host.reserve(2 * PAGE)
+    host.map(address, host.create(2))
+    assert kernel_mappings() == before + 1
+    host.close()
+    assert kernel_mappings() == before
+
+
+def test_consecutive_pages_are_one_kernel_mapping(host: HostDriver) -> None:
+    before = kernel_mappings()
+    pool, space = PagePool(host, 64 * PAGE), Range(host, 64 * PAGE)
+    first = pool.take(64, "layer")
+    pool.give(first[::2])
+    pool.give(first[1::2])
+    space.back(0, pool.take(64, "kv"))
+    assert kernel_mappings() == before + 1
+
+
+@pytest.mark.parametrize("page_bytes", [0, -4096, 4095, 4097])
+def test_page_size_must_suit_the_system(page_bytes: int) -> None:
+    with pytest.raises(Misaligned, match=str(page_bytes)):
+        HostDriver(page_bytes)
+
+
+def test_pages_may_be_any_multiple_of_the_systems() -> None:
+    with HostDriver(3 * 4096) as host:
+        address = host.reserve(5 * 3 * 4096)
+        assert address % (3 * 4096) == 0
+        host.map(address, host.create(5))
+        host.fill(address, 1, 5 * 3 * 4096)
+        host.check_integrity()
+
+
+def test_the_machine_bounds_what_can_be_created(host: HostDriver) -> None:
+    count = host.capacity_bytes // PAGE + 1
+    with pytest.raises(OutOfMemory, match=str(count * PAGE)):
+        host.create(count)
+
+
+def test_a_refusal_by_the_system_creates_nothing(host, monkeypatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(OutOfMemory, match=r"3 pages.*No space"):
+            host.create(3)
+    host.check_integrity()
+    assert host.create(1) and host.used_bytes() == PAGE
+
+
+def test_a_map_refused_half_way_leaves_nothing_mapped(host, monkeypatch) -> None:
+    address, pages, before = host.reserve(4 * PAGE), host.create(4), kernel_mappings()
+    real, calls = vmm.libc.map_file, []
+
+    def second_fails(*args: int) -> None:
+        calls.append(args)
+        if len(calls) == 2:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        real(*args)
+
+    scattered = [pages[0], pages[2], pages[1], pages[3]]
+    with monkeypatch.context() as patch:
+        patch.setattr(vmm.libc, "map_file", second_fails)
+        with pytest.raises(OutOfMemory, match="max_map_count"):
+            host.map(address, scattered)
+    assert kernel_mappings() == before
+    host.check_integrity()
+    host.map(address, scattered)
+
+
+def test_copies_may_touch_host_memory_but_not_the_edge_of_a_reservation(host) -> None:
+    address = host.reserve(PAGE)
+    host.map(address, host.create(1))
+    source = torch.arange(256, dtype=torch.uint8)
+    target = torch.zeros(256, dtype=torch.uint8)
+    host.copy(address, source.data_ptr(), 256)
+    host.copy(target.data_ptr(), address, 256)
+    assert torch.equal(source, target)
+    for start in (address - 1, address + PAGE - 1):
+        with pytest.raises(NotMapped):
+            host.copy(target.data_ptr(), start, 2)
+
+
+def test_fill_refuses_host_memory_and_what_is_no_byte(host: HostDriver) -> None:
+    target = torch.zeros(8, dtype=torch.uint8)
+    with pytest.raises(NotMapped):
+        host.fill(target.data_ptr(), 1, 8)
+    address = host.reserve(PAGE)
+    host.map(address, host.create(1))
+    with pytest.raises(VmmError, match="256"):
+        host.fill(address, 256, 8)
+
+
+def test_threads_share_one_driver(host: HostDriver) -> None:
+    pool, failures = PagePool(host, 40 * PAGE), []
+
+    def churn(byte: int) -> None:
+        try:
+            space = Range(host, 10 * PAGE)
+            for _ in range(50):
+                space.back(0, pool.take(10, f"thread {byte}"))
+                host.fill(space.address, byte, 10 * PAGE)
+                if space.tensor().ne(byte).any():
+                    failures.append(f"thread {byte} read another's bytes")
+                pool.give(space.unback(0, 10 * PAGE))
+            space.close()
+        except VmmError as error:
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=churn, args=(byte,)) for byte in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    pool.check_integrity()
+    host.check_integrity()
+    pool.trim()
+    assert host.used_bytes() == 0
+
+
+class TestHostBuffer:
+    def test_is_zeroed_page_aligned_and_writable(self) -> None:
+        buffer = host_buffer(5000)
+        assert buffer.address % 4096 == 0
+        view = buffer.tensor()
+        assert view.numel() == 5000 and not view.any()
+        view.fill_(3)
+        assert ctypes.string_at(buffer.address, 5000) == b"\x03" * 5000
+        buffer.close()
+        buffer.close()
+        with pytest.raises(VmmError):
+            buffer.tensor()
+
+    def test_is_a_source_for_copies(self, host: HostDriver) -> None:
+        buffer, address = host_buffer(PAGE), host.reserve(PAGE)
+        buffer.tensor().fill_(4)
+        host.map(address, host.create(1))
+        host.copy(address, buffer.address, PAGE)
+        assert host.tensor(address, PAGE).eq(4).all()
+        buffer.close()
+
+    def test_refusals(self) -> None:
+        with pytest.raises(Misaligned, match="0 bytes"):
+            host_buffer(0)
+        with pytest.raises(OutOfMemory, match=str(1 << 60)):
+            host_buffer(1 << 60)

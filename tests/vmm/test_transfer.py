@@ -1,0 +1,151 @@
+"""Streamed layers: whatever is given away, a layer that runs finds its own parameters."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mirage.transfer import HostCompute, Layer, LayerStreamer, TransferError
+from vmm.driver import GrantExceeded
+from vmm.host import HostBuffer, HostDriver
+from vmm.pages import PagePool
+from vmm.space import Range
+
+pytestmark = pytest.mark.vmm
+
+PAGE = 4096
+LAYER_PAGES = 3
+NBYTES = LAYER_PAGES * PAGE - 100
+
+
+class Model:
+    """`count` layers whose bytes are all their own number plus one."""
+
+    def __init__(self, count: int, *, link: float | None = None, spare_layers: int = 0) -> None:
+        self.driver = HostDriver(PAGE, copy_bytes_per_s=link)
+        frame = LAYER_PAGES * PAGE
+        self.pool = PagePool(self.driver, (count + spare_layers) * frame)
+        self.masters, layers = [], []
+        for index in range(count):
+            master = HostBuffer(NBYTES)
+            master.tensor().fill_(index + 1)
+            home = Range(self.driver, frame)
+            home.back(0, self.pool.take(LAYER_PAGES, "layer"))
+            self.driver.copy(home.address, master.address, NBYTES)
+            self.masters.append(master)
+            layers.append(Layer(index, home, master.address, NBYTES, self.driver.event()))
+        self.compute = HostCompute()
+        self.streamer = LayerStreamer(self.driver, self.pool, layers, self.compute, poison=True)
+
+    def run_layer(self, index: int) -> None:
+        self.streamer.before(index)
+        values = self.streamer.layers[index].range.tensor(0, NBYTES)
+        assert int(values.min()) == int(values.max()) == index + 1
+        self.streamer.after(index)
+
+    def forward(self, until: int | None = None) -> None:
+        for index in range(len(self.streamer.layers) if until is None else until):
+            self.run_layer(index)
+
+    def check(self) -> None:
+        self.streamer.check_integrity()
+        self.pool.check_integrity()
+        self.driver.check_integrity()
+        held = (len(self.streamer.layers) - self.streamer.alpha) * LAYER_PAGES
+        assert self.pool.census().get("layer", 0) == held
+
+    def close(self) -> None:
+        self.streamer.close()
+        self.driver.close()
+        for master in self.masters:
+            master.close()
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), st.integers(0, 7), st.integers(1, 2)),
+        st.tuples(st.just("forward"), st.just(0), st.just(0)),
+        st.tuples(st.just("aborted"), st.integers(0, 7), st.just(0)),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(count=st.integers(3, 8), steps=STEPS)
+def test_every_layer_reads_its_own_parameters(
+    count: int, steps: list[tuple[str, int, int]]
+) -> None:
+    model = Model(count)
+    try:
+        for what, number, beta in steps:
+            if what == "set":
+                model.streamer.set(min(number, count - beta), beta)
+            elif what == "forward":
+                model.forward()
+            else:
+                model.forward(until=min(number, count))
+            model.check()
+        model.streamer.set(0, 1)
+        model.forward()
+        model.check()
+        assert model.streamer.streaming is False
+    finally:
+        model.close()
+
+
+@pytest.mark.parametrize("beta", [1, 2])
+def test_a_slow_link_stalls_but_never_lies(beta: int) -> None:
+    model = Model(6, link=2e6)
+    try:
+        model.streamer.set(3, beta)
+        model.forward()
+        model.forward()
+        assert model.compute.stall_s > 0
+        model.streamer.set(0, beta)
+        model.forward()
+        model.check()
+    finally:
+        model.close()
+
+
+def test_given_away_memory_can_be_taken_and_must_come_back_first() -> None:
+    model = Model(6)
+    try:
+        model.streamer.set(2, 2)
+        borrowed = model.pool.take(2 * LAYER_PAGES, "kv")
+        with pytest.raises(GrantExceeded):
+            model.streamer.set(1, 2)
+        assert (model.streamer.alpha, model.streamer.beta) == (2, 2)
+        model.forward()
+        model.pool.give(borrowed)
+        model.streamer.set(0, 2)
+        model.forward()
+        model.check()
+    finally:
+        model.close()
+
+
+def test_more_layers_than_there_are_is_refused() -> None:
+    model = Model(4)
+    try:
+        with pytest.raises(TransferError, match=r"alpha 4 \+ beta 1"):
+            model.streamer.set(4, 1)
+        model.forward()
+    finally:
+        model.close()
+
+
+def test_streaming_copies_every_streamed_layer_once_per_step() -> None:
+    model = Model(8)
+    try:
+        model.streamer.set(3, 2)
+        model.forward()
+        before = model.streamer.bytes_streamed
+        for _ in range(3):
+            model.forward()
+        assert model.streamer.bytes_streamed - before == 3 * 5 * NBYTES
+        assert model.streamer.misses == 0
+    finally:
+        model.close()

@@ -1,0 +1,49 @@
+"""Virtual memory of a device: physical pages, reserved addresses, the mapping between them.
+
+`Driver` is the contract and `HostDriver` keeps it anywhere; `PagePool` holds a process to its
+grant; `Range` and `ExtentMap` say what is behind which address. Knows nothing of models.
+"""
+
+from vmm.driver import (
+    AlreadyMapped,
+    Closed,
+    Driver,
+    Event,
+    GrantExceeded,
+    Misaligned,
+    NotMapped,
+    NotReserved,
+    OutOfMemory,
+    Page,
+    StillMapped,
+    Stream,
+    UnknownPage,
+    VmmError,
+)
+from vmm.host import HostBuffer, HostDriver, host_buffer
+from vmm.pages import PagePool
+from vmm.space import ExtentMap, Range, extent_blocks
+
+__all__ = [
+    "AlreadyMapped",
+    "Closed",
+    "Driver",
+    "Event",
+    "ExtentMap",
+    "GrantExceeded",
+    "HostBuffer",
+    "HostDriver",
+    "Misaligned",
+    "NotMapped",
+    "NotReserved",
+    "OutOfMemory",
+    "Page",
+    "PagePool",
+    "Range",
+    "StillMapped",
+    "Stream",
+    "UnknownPage",
+    "VmmError",
+    "extent_blocks",
+    "host_buffer",
+]

@@ -1,0 +1,201 @@
+"""A driver's books: which pages exist, which addresses are reserved, what is mapped where.
+
+Pure, and shared by the drivers, so that all refuse the same calls with the same words. A
+driver asks `check_...` first (it raises and changes nothing), then calls the device, and
+enters the outcome only when the device has agreed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Sequence
+
+from vmm.driver import (
+    AlreadyMapped,
+    Misaligned,
+    NotMapped,
+    NotReserved,
+    Page,
+    StillMapped,
+    UnknownPage,
+    VmmError,
+)
+
+Table = list[Page | None]
+"""The pages behind one reservation, one entry per page of addresses."""
+
+
+class Books:
+    """`page_bytes` is the size of every page and the alignment of every mapping."""
+
+    def __init__(self, page_bytes: int) -> None:
+        self.page_bytes = page_bytes
+        self._bases: list[int] = []
+        self._tables: dict[int, Table] = {}
+        self._mappings: dict[Page, int] = {}
+
+    @property
+    def pages(self) -> list[Page]:
+        """Every page that exists."""
+        return list(self._mappings)
+
+    @property
+    def page_count(self) -> int:
+        return len(self._mappings)
+
+    @property
+    def reservations(self) -> list[tuple[int, int]]:
+        """First address and size of every reservation."""
+        return [(base, len(self._tables[base]) * self.page_bytes) for base in self._bases]
+
+    # Pages
+
+    def add_pages(self, pages: Sequence[Page]) -> None:
+        self._mappings.update(dict.fromkeys(pages, 0))
+
+    def check_release(self, pages: Sequence[Page]) -> None:
+        self._check_known(pages)
+        if twice := [page for page, times in Counter(pages).items() if times > 1]:
+            raise UnknownPage(f"page {twice[0]} is released twice in one call")
+        for page in pages:
+            if times := self._mappings[page]:
+                raise StillMapped(f"page {page} is mapped {times} times: unmap it first")
+
+    def drop_pages(self, pages: Sequence[Page]) -> None:
+        for page in pages:
+            del self._mappings[page]
+
+    # Reservations
+
+    def check_size(self, nbytes: int) -> None:
+        if nbytes <= 0 or nbytes % self.page_bytes:
+            raise Misaligned(
+                f"{nbytes} bytes: use a positive multiple of the page ({self.page_bytes} bytes)"
+            )
+
+    def add_reservation(self, address: int, nbytes: int) -> None:
+        self._tables[address] = [None] * (nbytes // self.page_bytes)
+        insort(self._bases, address)
+
+    def check_unreserve(self, address: int) -> int:
+        """The size of the reservation that begins at `address`, in bytes."""
+        table = self._tables.get(address)
+        if table is None:
+            raise NotReserved(f"no reservation begins at {address:#x}")
+        if mapped := sum(page is not None for page in table):
+            raise StillMapped(
+                f"{mapped} of {len(table)} pages of the reservation at {address:#x} are mapped: "
+                "unmap them first"
+            )
+        return len(table) * self.page_bytes
+
+    def drop_reservation(self, address: int) -> None:
+        del self._tables[address]
+        self._bases.remove(address)
+
+    # Mappings
+
+    def check_map(self, address: int, pages: Sequence[Page]) -> None:
+        table, where = self._entries(address, len(pages) * self.page_bytes)
+        self._check_known(pages)
+        for index, page in enumerate(table[where], where.start):
+            if page is not None:
+                raise AlreadyMapped(
+                    f"page {page} is mapped at {self._address(address, where, index):#x}"
+                )
+
+    def enter_map(self, address: int, pages: Sequence[Page]) -> None:
+        table, where = self._entries(address, len(pages) * self.page_bytes)
+        table[where] = pages
+        for page in pages:
+            self._mappings[page] += 1
+
+    def check_unmap(self, address: int, nbytes: int) -> None:
+        table, where = self._entries(address, nbytes)
+        if None in table[where]:
+            index = table.index(None, where.start)
+            raise NotMapped(
+                f"nothing is mapped at {self._address(address, where, index):#x}, "
+                f"inside the {nbytes} bytes at {address:#x}"
+            )
+
+    def enter_unmap(self, address: int, nbytes: int) -> None:
+        table, where = self._entries(address, nbytes)
+        for page in table[where]:
+            assert page is not None
+            self._mappings[page] -= 1
+        table[where] = [None] * (where.stop - where.start)
+
+    # Access
+
+    def check_reserved(self, address: int, nbytes: int) -> None:
+        """Any address and size, but all inside one reservation."""
+        if self._reservation(address, nbytes) is None:
+            raise NotReserved(f"{nbytes} bytes at {address:#x} are in no reservation")
+
+    def check_mapped(self, address: int, nbytes: int, host: bool = False) -> None:
+        """Every byte is mapped; with `host`, or lies outside all reservations."""
+        if nbytes <= 0:
+            raise Misaligned(f"{nbytes} bytes at {address:#x}: a size is positive")
+        base = self._reservation(address, nbytes)
+        if base is None:
+            if host and not self._touches(address, nbytes):
+                return
+            raise NotMapped(f"{nbytes} bytes at {address:#x} are not inside one reservation")
+        first = (address - base) // self.page_bytes
+        last = (address + nbytes - 1 - base) // self.page_bytes
+        if None in self._tables[base][first : last + 1]:
+            raise NotMapped(f"{nbytes} bytes at {address:#x} are not all mapped")
+
+    def check(self) -> None:
+        """Raise `VmmError` unless pages and mappings agree."""
+        counted = Counter(p for t in self._tables.values() for p in t if p is not None)
+        for page in counted.keys() | self._mappings.keys():
+            if counted[page] != self._mappings.get(page):
+                raise VmmError(
+                    f"page {page}: {counted[page]} mappings in the tables, "
+                    f"{self._mappings.get(page)} in the count"
+                )
+        if sorted(self._tables) != self._bases:
+            raise VmmError(f"{len(self._tables)} tables for {len(self._bases)} reservations")
+
+    # Inside
+
+    def _check_known(self, pages: Sequence[Page]) -> None:
+        for page in pages:
+            if page not in self._mappings:
+                raise UnknownPage(f"page {page} was never created, or was released")
+
+    def _entries(self, address: int, nbytes: int) -> tuple[Table, slice]:
+        """The table, and the entries in it, of a page-aligned part of one reservation."""
+        self.check_size(nbytes)
+        base = self._reservation(address, nbytes)
+        if base is None:
+            raise NotReserved(f"{nbytes} bytes at {address:#x} are not inside one reservation")
+        if (address - base) % self.page_bytes:
+            raise Misaligned(
+                f"address {address:#x} is not a multiple of the page ({self.page_bytes} bytes)"
+            )
+        first = (address - base) // self.page_bytes
+        return self._tables[base], slice(first, first + nbytes // self.page_bytes)
+
+    def _reservation(self, address: int, nbytes: int) -> int | None:
+        """First address of the reservation that holds all these bytes."""
+        place = bisect_right(self._bases, address)
+        if place == 0:
+            return None
+        base = self._bases[place - 1]
+        end = base + len(self._tables[base]) * self.page_bytes
+        return base if address + nbytes <= end else None
+
+    def _touches(self, address: int, nbytes: int) -> bool:
+        """Whether any of these bytes lies in a reservation."""
+        place = bisect_right(self._bases, address + nbytes - 1)
+        if place == 0:
+            return False
+        base = self._bases[place - 1]
+        return address < base + len(self._tables[base]) * self.page_bytes
+
+    def _address(self, address: int, where: slice, index: int) -> int:
+        return address + (index - int(where.start)) * self.page_bytes

@@ -1,0 +1,323 @@
+"""The driver that runs anywhere: pages of a memory file, mapped into reserved addresses.
+
+As on a GPU, memory exists from `create` to `release`, a page may stand at several addresses,
+and touching an address with nothing behind it faults (SIGSEGV). The file dies with its
+process, so a killed process gives its memory back.
+
+A page is a place in the file. Places are never used twice: the file is sparse, so they cost
+nothing, pages created together are consecutive (one system call, one kernel mapping), and a
+page that was released stays unknown for good.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from vmm import libc
+from vmm.books import Books
+from vmm.driver import Closed, Driver, Misaligned, OutOfMemory, Page, VmmError
+from vmm.runs import runs
+from vmm.threads import ThreadEvent, ThreadStream
+
+if TYPE_CHECKING:
+    import torch
+
+SLICE_S = 0.002
+"""A throttled copy arrives in slices of this many seconds."""
+
+
+class HostDriver(Driver):
+    """Host memory as device memory. Calls may come from any thread.
+
+    `page_bytes` is a multiple of the operating system's page. `capacity_bytes` bounds what
+    exists at once, by default to the machine's memory: Linux would grant more than that and
+    then kill a process. `copy_bytes_per_s` slows the copies of
+    streams to the pace of a link, so that a missing wait shows.
+
+    A forked child has no part in it: there the driver is closed and its addresses fault.
+    """
+
+    def __init__(
+        self,
+        page_bytes: int = 65536,
+        capacity_bytes: int | None = None,
+        copy_bytes_per_s: float | None = None,
+    ) -> None:
+        if page_bytes <= 0 or page_bytes % libc.OS_PAGE_BYTES:
+            raise Misaligned(
+                f"page_bytes {page_bytes}: use a positive multiple of {libc.OS_PAGE_BYTES}"
+            )
+        self.page_bytes = page_bytes
+        self.capacity_bytes = _machine_bytes() if capacity_bytes is None else capacity_bytes
+        self._copy_bytes_per_s = copy_bytes_per_s
+        self._books = Books(page_bytes)
+        self._next = 0
+        self._lock = threading.RLock()
+        self._streams: set[ThreadStream] = set()
+        self._closed = False
+        self._fd = os.memfd_create("vmm", os.MFD_CLOEXEC)
+        _drivers.add(self)
+
+    def __enter__(self) -> HostDriver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Addresses
+
+    def reserve(self, nbytes: int) -> int:
+        with self._opened() as books:
+            books.check_size(nbytes)
+            with _refusing(f"reserving {nbytes} bytes of addresses"):
+                address = libc.reserve(nbytes, self.page_bytes)
+            books.add_reservation(address, nbytes)
+            return address
+
+    def unreserve(self, address: int) -> None:
+        with self._opened() as books:
+            nbytes = books.check_unreserve(address)
+            with _refusing(f"unreserving {nbytes} bytes at {address:#x}"):
+                libc.free(address, nbytes)
+            books.drop_reservation(address)
+
+    # Pages
+
+    def create(self, count: int) -> list[Page]:
+        with self._opened() as books:
+            if count < 0:
+                raise Misaligned(f"{count} pages: a count is not negative")
+            self._check_capacity(count)
+            numbers = range(self._next, self._next + count)
+            if numbers:
+                with _refusing(f"creating {count} pages of {self.page_bytes} bytes"):
+                    os.posix_fallocate(self._fd, *self._place(numbers))
+            self._next += count
+            pages = [Page(number) for number in numbers]
+            books.add_pages(pages)
+            return pages
+
+    def release(self, pages: Sequence[Page]) -> None:
+        with self._opened() as books:
+            books.check_release(pages)
+            for run in runs(sorted(pages)):
+                with _refusing(f"releasing pages {run[0]} to {run[-1]}"):
+                    libc.punch(self._fd, *self._place(run))
+                books.drop_pages(run)
+
+    # Mapping
+
+    def map(self, address: int, pages: Sequence[Page]) -> None:
+        with self._opened() as books:
+            books.check_map(address, pages)
+            try:
+                with _refusing(f"mapping {len(pages)} pages at {address:#x}"):
+                    self._map_runs(address, pages)
+            except OutOfMemory:
+                libc.fence_off(address, len(pages) * self.page_bytes)
+                raise
+            books.enter_map(address, pages)
+
+    def unmap(self, address: int, nbytes: int) -> None:
+        with self._opened() as books:
+            books.check_unmap(address, nbytes)
+            with _refusing(f"unmapping {nbytes} bytes at {address:#x}"):
+                libc.fence_off(address, nbytes)
+            books.enter_unmap(address, nbytes)
+
+    # Access
+
+    def fill(self, address: int, byte: int, nbytes: int) -> None:
+        with self._opened():
+            self._check_fill(address, byte, nbytes)
+        ctypes.memset(address, byte, nbytes)
+
+    def copy(self, dst: int, src: int, nbytes: int) -> None:
+        with self._opened():
+            self._check_copy(dst, src, nbytes)
+        ctypes.memmove(dst, src, nbytes)
+
+    def tensor(self, address: int, nbytes: int) -> torch.Tensor:
+        with self._opened() as books:
+            books.check_reserved(address, nbytes)
+        return _tensor(address, nbytes)
+
+    def stream(self) -> ThreadStream:
+        with self._opened():
+            stream = ThreadStream(self._stream_copy, self._stream_fill, self._streams.discard)
+            self._streams.add(stream)
+            return stream
+
+    def event(self) -> ThreadEvent:
+        with self._opened():
+            return ThreadEvent()
+
+    # State
+
+    def used_bytes(self) -> int:
+        with self._opened():
+            return os.fstat(self._fd).st_blocks * 512
+
+    def check_integrity(self) -> None:
+        with self._opened() as books:
+            books.check()
+            expected = books.page_count * self.page_bytes
+            if (used := self.used_bytes()) != expected:
+                raise VmmError(
+                    f"the device holds {used} bytes, {books.page_count} pages are {expected}"
+                )
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        for stream in list(self._streams):  # unlocked: their last work needs the books
+            stream.close()
+        with self._lock:
+            for address, nbytes in self._books.reservations:
+                libc.free(address, nbytes)
+            os.close(self._fd)
+
+    # Inside
+
+    @contextmanager
+    def _opened(self) -> Iterator[Books]:
+        with self._lock:
+            if self._closed:
+                raise Closed("the driver was closed: its pages and addresses are gone")
+            yield self._books
+
+    def _check_capacity(self, count: int) -> None:
+        held = self._books.page_count * self.page_bytes
+        wanted = count * self.page_bytes
+        if held + wanted > self.capacity_bytes:
+            raise OutOfMemory(
+                f"{wanted} bytes wanted, {held} of {self.capacity_bytes} in use: release some first"
+            )
+
+    def _place(self, run: Sequence[int]) -> tuple[int, int]:
+        """Offset and size in the file, in bytes, of consecutive pages."""
+        return run[0] * self.page_bytes, len(run) * self.page_bytes
+
+    def _map_runs(self, address: int, pages: Sequence[Page]) -> None:
+        for run in runs(pages):
+            offset, nbytes = self._place(run)
+            libc.map_file(address, nbytes, self._fd, offset)
+            address += nbytes
+
+    def _check_fill(self, address: int, byte: int, nbytes: int) -> None:
+        if not 0 <= byte <= 255:
+            raise VmmError(f"fill with {byte}: a byte is 0 to 255")
+        with self._lock:
+            self._books.check_mapped(address, nbytes)
+
+    def _check_copy(self, dst: int, src: int, nbytes: int) -> None:
+        with self._lock:
+            self._books.check_mapped(dst, nbytes, host=True)
+            self._books.check_mapped(src, nbytes, host=True)
+
+    def _stream_fill(self, address: int, byte: int, nbytes: int) -> None:
+        self._check_fill(address, byte, nbytes)
+        ctypes.memset(address, byte, nbytes)
+
+    def _stream_copy(self, dst: int, src: int, nbytes: int) -> None:
+        """On a stream's thread. In the pace of the link, if there is one."""
+        self._check_copy(dst, src, nbytes)
+        rate = self._copy_bytes_per_s
+        if rate is None:
+            ctypes.memmove(dst, src, nbytes)
+            return
+        began, size = time.monotonic(), max(1, int(rate * SLICE_S))
+        for done in range(0, nbytes, size):
+            part = min(size, nbytes - done)
+            time.sleep(max(0.0, began + (done + part) / rate - time.monotonic()))
+            self._check_copy(dst + done, src + done, part)
+            ctypes.memmove(dst + done, src + done, part)
+
+    def _forget(self) -> None:
+        """In a forked child, so that the memory still dies with the parent."""
+        self._lock = threading.RLock()  # another thread may have held it
+        for stream in self._streams:
+            stream.abandon()
+        if self._closed:
+            return
+        self._closed = True
+        for address, nbytes in self._books.reservations:
+            libc.fence_off(address, nbytes)
+        os.close(self._fd)
+
+
+class HostBuffer:
+    """Page-aligned host memory that no page of the device backs, zeroed.
+
+    The master copies of parameters live here. On a GPU this is the memory to register with
+    the device (``cudaHostRegister``), so that copies from it are asynchronous.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        if nbytes <= 0:
+            raise Misaligned(f"a host buffer of {nbytes} bytes: a size is positive")
+        with _refusing(f"{nbytes} bytes of host memory"):
+            self.address = libc.anonymous(nbytes)
+        self.nbytes = nbytes
+
+    def tensor(self) -> torch.Tensor:
+        """All of it as a flat uint8 tensor, no copy. Not to be used after `close`."""
+        if self.nbytes == 0:
+            raise Closed("the host buffer was closed")
+        return _tensor(self.address, self.nbytes)
+
+    def close(self) -> None:
+        """Return the memory. Twice is once."""
+        if self.nbytes:
+            libc.free(self.address, self.nbytes)
+            self.nbytes = 0
+
+
+def host_buffer(nbytes: int) -> HostBuffer:
+    """Raises `OutOfMemory`."""
+    return HostBuffer(nbytes)
+
+
+def _tensor(address: int, nbytes: int) -> torch.Tensor:
+    import torch
+
+    buffer = (ctypes.c_char * nbytes).from_address(address)
+    return torch.frombuffer(buffer, dtype=torch.uint8)
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Say in the contract's words that the operating system refused."""
+    try:
+        yield
+    except OSError as error:
+        hint = ""
+        if error.errno == errno.ENOMEM:
+            hint = " (memory is short, or mappings reached vm.max_map_count)"
+        raise OutOfMemory(f"{what}: {error.strerror}{hint}") from error
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * libc.OS_PAGE_BYTES
+
+
+_drivers: weakref.WeakSet[HostDriver] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for driver in list(_drivers):
+        with suppress(OSError):
+            driver._forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

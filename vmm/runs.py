@@ -1,0 +1,35 @@
+"""Runs of consecutive numbers: consecutive pages map, and are returned, in one call."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import TypeVar
+
+N = TypeVar("N", bound=int)
+
+
+def runs(numbers: Iterable[N]) -> list[list[N]]:
+    """Cut into the fewest runs in which each number is its predecessor plus one, in order."""
+    cut: list[list[N]] = []
+    for number in numbers:
+        if cut and number == cut[-1][-1] + 1:
+            cut[-1].append(number)
+        else:
+            cut.append([number])
+    return cut
+
+
+def pick(numbers: Iterable[N], count: int) -> list[N]:
+    """Choose `count` of the numbers, in few runs; ascending. All, if there are fewer.
+
+    The shortest run that holds what is missing, or else the longest run and again: long runs
+    are kept whole for whoever needs them.
+    """
+    left = sorted(runs(sorted(numbers)), key=len)
+    picked: list[N] = []
+    while left and len(picked) < count:
+        missing = count - len(picked)
+        enough = min(bisect_left(left, missing, key=len), len(left) - 1)
+        picked += left.pop(enough)[:missing]
+    return sorted(picked)
