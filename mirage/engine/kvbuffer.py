@@ -52,11 +52,12 @@ class KVBuffer:
         return self.range.tensor(0, self.nbytes).view(torch.int8)
 
 
-def extent_geometry(config: Any, page_bytes: int) -> tuple[int, int]:
-    """(blocks, bytes) of one extent over all layers."""
+def counted_extent(config: Any, page_bytes: int) -> tuple[int, int]:
+    """(blocks, bytes) of the fewest whole blocks, over all layers, that fill pages."""
     regions, block_bytes = _regions(config)
-    blocks = extent_blocks(block_bytes, page_bytes)
-    return blocks, blocks * block_bytes * len(regions)
+    whole = block_bytes * len(regions)
+    blocks = extent_blocks(whole, page_bytes)
+    return blocks, blocks * whole
 
 
 def _regions(config: Any) -> tuple[list[int], int]:

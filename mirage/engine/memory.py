@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mirage.config import Policy
-from mirage.engine.kvbuffer import KVBuffer, extent_geometry
+from mirage.engine.kvbuffer import KVBuffer, counted_extent
 from mirage.engine.mailbox import Mailbox
 from mirage.engine.params import FixedParameters
 from mirage.engine.settings import EngineSettings
@@ -50,6 +50,7 @@ class EngineMemory:
         self.layer_bytes = 0
         self.layer_load_s = 0.0
         self.layer_compute_s = 0.0
+        self.steps_executed = 0
 
     @property
     def elastic(self) -> bool:
@@ -80,7 +81,7 @@ class EngineMemory:
 
     def shape(self, config: Any, max_model_len: int, block_tokens: int) -> ModelShape:
         """What the control server needs to know about this engine."""
-        blocks, nbytes = extent_geometry(config, self.settings.page)
+        blocks, nbytes = self._extent_geometry(config)
         # The longest request, and the null block, must always find room.
         needed = -(-max_model_len // block_tokens) + 1
         return ModelShape(
@@ -93,6 +94,12 @@ class EngineMemory:
             max_extents=config.num_blocks // blocks,
             min_extents=-(-needed // blocks),
         )
+
+    def _extent_geometry(self, config: Any) -> tuple[int, int]:
+        """(blocks, bytes) of one extent. A static engine's blocks are only counted in them."""
+        if self.kv is not None:
+            return self.kv.extents.blocks_per_extent, self.kv.extents.extent_bytes
+        return counted_extent(config, self.settings.page)
 
     # -- moving memory, called by the scheduler side ------------------------------------
 
@@ -148,6 +155,7 @@ class EngineMemory:
 
     def stepped(self, compute_s: float) -> None:
         """T_c, smoothed over about ten steps: seconds of compute per layer and step."""
+        self.steps_executed += 1
         sample = compute_s / max(len(self.parameters.layers), 1)
         self.layer_compute_s += (sample - self.layer_compute_s) * (
             SMOOTHING if self.layer_compute_s else 1.0

@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
@@ -22,6 +23,7 @@ from mirage.engine.blockpool import ElasticBlockPool, ElasticKVCacheManager
 from mirage.engine.demand import Demand, demand
 from mirage.engine.reporting import Reporter
 from mirage.engine.settle import Fence, Settlement
+from mirage.engine.turn import TurnTaking
 from mirage.engine.wish import Wish
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, ToEngine, Turn
 
@@ -40,6 +42,8 @@ Mixable: Any = Scheduler if TYPE_CHECKING else object
 class ObservingMixin(Mixable):
     """Takes turns and reports; leaves every decision to vLLM."""
 
+    _pause_state: PauseState
+
     def __init__(self, vllm_config: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
         self.memory = runtime.memory()
@@ -49,7 +53,8 @@ class ObservingMixin(Mixable):
         self.preemptions = 0
         self.tokens = 0
         self.revision = 0
-        self.holds_turn = not self.settings.temporal
+        self.turn = TurnTaking(temporal=self.settings.temporal, drain=self.settings.drain)
+        self._said_holding: bool | None = None
         self.mailbox = self.memory.mailbox
         self._prepare()
         self.agent = self._connect()
@@ -79,11 +84,20 @@ class ObservingMixin(Mixable):
             if output.total_num_scheduled_tokens:
                 self.fence.scheduled += 1
             self.tokens += output.total_num_scheduled_tokens
-            self.reporter.maybe()
+            self._speak()
             return output
 
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
-        return super().schedule(*args, **kwargs)
+        before = self._pause_state
+        if before is PauseState.UNPAUSED and not self.turn.granted:
+            # Draining admits nobody; else nothing is scheduled, so that vLLM comes to
+            # process what is still in flight.
+            draining = self.turn.may_step(len(self.running))
+            self._pause_state = PauseState.PAUSED_NEW if draining else PauseState.PAUSED_ALL
+        try:
+            return super().schedule(*args, **kwargs)
+        finally:
+            self._pause_state = before
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """vLLM's; one more step has been processed."""
@@ -92,7 +106,7 @@ class ObservingMixin(Mixable):
                 self.fence.processed += 1
             out = super().update_from_output(scheduler_output, model_runner_output)
             self._processed()
-            self.reporter.maybe(urgent=not self.running and not self.waiting)
+            self._speak(urgent=not self.running and not self.waiting)
             return out
 
     def _processed(self) -> None:
@@ -112,15 +126,23 @@ class ObservingMixin(Mixable):
 
     def _handle(self, message: ToEngine) -> None:
         if isinstance(message, Turn):
-            self.holds_turn = message.holds
+            self.turn.granted = message.holds
         elif isinstance(message, Allotment):
             self.revision = max(self.revision, message.revision)
         self.reporter.now()
 
     def _await_turn(self) -> None:
-        while not self.holds_turn:
-            self.reporter.maybe()
+        while not self.turn.may_step(len(self.running)) and self.fence.idle:
+            self._speak()
             self.mailbox.wait(TURN_POLL_S)
+
+    def _holds_turn(self) -> bool:
+        executing = self.memory.steps_executed < self.fence.scheduled
+        return self.turn.holds(len(self.running), executing=executing)
+
+    def _speak(self, *, urgent: bool = False) -> None:
+        """Report if it is time, and at once when the turn has been taken up or yielded."""
+        self.reporter.maybe(urgent=urgent or self._holds_turn() != self._said_holding)
 
     # -- state --------------------------------------------------------------------------
 
@@ -129,9 +151,10 @@ class ObservingMixin(Mixable):
         pool, memory = self.kv_cache_manager.block_pool, self.memory
         extents, used_extents, usable = self._kv_extents()
         wish = self._demand()
+        self._said_holding = self._holds_turn()
         return Report(
             revision=self.revision,
-            holds_turn=self.holds_turn,
+            holds_turn=self._said_holding,
             held_bytes=memory.held_bytes(extents, self.shape.extent_bytes),
             alpha=memory.alpha,
             beta=memory.beta,

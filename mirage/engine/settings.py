@@ -27,6 +27,8 @@ class EngineSettings(BaseModel):
     headroom_extents: int = Field(default=2, ge=0)
     serve: str = "admission"
     temporal: bool = False
+    drain: bool = False
+    """Temporal: a revoked turn lasts until the running requests have finished."""
     hold_s: float = 1.0
     """Longest time a request is held for an answer before vLLM may preempt."""
     poison: bool = False

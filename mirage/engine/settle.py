@@ -24,6 +24,11 @@ class Fence:
         self.scheduled = 0
         self.processed = 0
 
+    @property
+    def idle(self) -> bool:
+        """Whether no step is in flight."""
+        return self.processed == self.scheduled
+
     def passed(self, mark: int) -> bool:
         """Whether every step scheduled up to `mark` has been processed."""
         return self.processed >= mark

@@ -1,0 +1,23 @@
+"""Temporal sharing, inside an engine: whether it may step, and when it has yielded."""
+
+from __future__ import annotations
+
+
+class TurnTaking:
+    """What the control server's `Turn` messages mean here.
+
+    A revoked engine stops after the step in flight. With `drain` it first lets its running
+    requests finish, admitting nobody.
+    """
+
+    def __init__(self, *, temporal: bool, drain: bool) -> None:
+        self.granted = not temporal
+        self._drain = drain
+
+    def may_step(self, running: int) -> bool:
+        """Whether another step may be scheduled, with `running` requests in the batch."""
+        return self.granted or (self._drain and running > 0)
+
+    def holds(self, running: int, *, executing: bool) -> bool:
+        """What is reported: False promises that no step of this engine runs."""
+        return self.may_step(running) or executing

@@ -1,0 +1,78 @@
+"""Child process: an engine whose turn is taken away in mid-request.
+
+python turns.py MODELS OUT drain|stop
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from tiny import make_llm, make_model, prompts, scheduler_of
+
+from mirage.protocol import Turn
+
+AT_ONCE, REQUESTS, TOKENS = 2, 4, 12
+
+
+class Probe:
+    """Takes the turn away after the third step was scheduled, before it is executed."""
+
+    def __init__(self, executor: Any, scheduler: Any) -> None:
+        self.scheduler, self.calls = scheduler, 0
+        self.while_executing: bool | None = None
+        self._execute = executor.execute_model
+        executor.execute_model = self.execute_model
+
+    def execute_model(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls == 3:
+            self.scheduler.mailbox.post(Turn(False))
+            self.while_executing = self.scheduler.report().holds_turn
+        return self._execute(*args, **kwargs)
+
+
+def main(models: str, out: str, mode: str) -> None:
+    from vllm import SamplingParams
+
+    llm = make_llm(
+        make_model("llama", Path(models)),
+        mirage={"temporal": True, "drain": mode == "drain"},
+        max_num_seqs=AT_ONCE,
+    )
+    engine, scheduler = llm.llm_engine, scheduler_of(llm)
+    params = SamplingParams(max_tokens=TOKENS, temperature=0, ignore_eos=True, detokenize=False)
+    for i, tokens in enumerate(prompts(REQUESTS, 40, seed=3)):
+        engine.add_request(str(i), {"prompt_token_ids": tokens}, params)
+    before = scheduler.report().holds_turn
+    scheduler.mailbox.post(Turn(True))
+    probe = Probe(engine.engine_core.engine_core.model_executor, scheduler)
+    done: dict[str, int] = {}
+
+    def step() -> None:
+        for output in engine.step():
+            if output.finished:
+                done[output.request_id.split("-")[0]] = len(output.outputs[0].token_ids)
+
+    while probe.calls < 3 or (mode == "drain" and scheduler.running):
+        step()
+    state = scheduler.report()
+    facts = {
+        "before": before,
+        "while_executing": probe.while_executing,
+        "after": state.holds_turn,
+        "running": state.running,
+        "waiting": state.waiting,
+        "done": len(done),
+    }
+    threading.Timer(0.3, lambda: scheduler.mailbox.post(Turn(True))).start()
+    while engine.has_unfinished_requests():
+        step()
+    Path(out).write_text(json.dumps(facts | {"lengths": sorted(done.values())}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

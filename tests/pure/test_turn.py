@@ -1,0 +1,34 @@
+"""When a revoked engine may still step."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage.engine.turn import TurnTaking
+
+pytestmark = pytest.mark.pure
+
+
+def test_spatial_sharing_never_waits_for_a_turn() -> None:
+    assert TurnTaking(temporal=False, drain=False).may_step(running=0)
+
+
+def test_a_turn_is_granted_first() -> None:
+    turn = TurnTaking(temporal=True, drain=False)
+    assert not turn.may_step(running=0)
+    turn.granted = True
+    assert turn.may_step(running=0)
+
+
+@pytest.mark.parametrize(("drain", "running", "steps"), [(False, 3, 0), (True, 3, 1), (True, 0, 0)])
+def test_after_a_revocation_only_draining_goes_on(drain: bool, running: int, steps: int) -> None:
+    turn = TurnTaking(temporal=True, drain=drain)
+    turn.granted = True
+    turn.granted = False
+    assert turn.may_step(running) == bool(steps)
+
+
+def test_a_step_that_executes_still_holds_the_turn() -> None:
+    turn = TurnTaking(temporal=True, drain=False)
+    assert turn.holds(1, executing=True)
+    assert not turn.holds(1, executing=False)
