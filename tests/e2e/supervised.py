@@ -22,13 +22,15 @@ HERE = Path(__file__).parent
 DEADLINE_S = 60
 
 WITH_FAKE_ENGINES = f"""
-import sys
+import os, sys
+os.environ.setdefault("FAKE_ENGINE", "")
 from mirage.serve import launcher
 launcher.SERVER = ({str(HERE / "fake_engine.py")!r},)
 from mirage.serve import keeper
 keeper.BACKOFF_S = 0.05
 keeper.GRACE_S = 0.5
-keeper.HELLO_S = 0.5
+if os.environ["FAKE_ENGINE"] == "mute":
+    keeper.HELLO_S = 0.5
 from mirage.cli import main
 main(sys.argv[1:])
 """
