@@ -18,7 +18,6 @@ export HF_HOME := $(CACHE)/huggingface
 export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
-export PYTHONPYCACHEPREFIX := $(CACHE)/pycache
 
 .PHONY: help install demo test lint types pure vmm engine e2e bench clean
 

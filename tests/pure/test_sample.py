@@ -73,9 +73,9 @@ def test_the_readme_states_its_spells(requests, readme):
     arrivals = np.array([request.arrival_s for request in requests])
     starts = [0, *arrivals[1:][np.diff(arrivals) > 30].round().astype(int)]
     text = " ".join(readme.split())
-    assert "They begin at 0, 228, 487, 661, 870, 1,084 and 1,324 s" in text
-    assert starts == [0, 228, 487, 661, 870, 1084, 1324]
-    assert f"`--window 0:300` takes the first two, {len(select(SAMPLE, (0, 300)))} requests" in text
+    assert "They begin at 0, 221, 295, 507, 548, 762, 826, 984, 1,105 and 1,154 s" in text
+    assert starts == [0, 221, 295, 507, 548, 762, 826, 984, 1105, 1154]
+    assert f"`--window 0:310` takes the first three, {len(select(SAMPLE, (0, 310)))} requests" in text
 
 
 def test_it_is_as_bursty_as_windows_of_the_published_trace(requests):
