@@ -37,6 +37,7 @@ WITHIN_VOLLEY_S = 0.03
 VOLLEY = (2, 70)
 """Fewest and most requests in a volley; small ones are far more common."""
 
+
 def main(path: Path = SAMPLE) -> None:
     """Write the trace to `path`."""
     path.write_bytes(render(SEED, REQUESTS))
