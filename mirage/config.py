@@ -48,6 +48,7 @@ def parse_bytes(value: Any) -> int:
     return int(float(match[1]) * UNITS[match[2].upper()])
 
 
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 
 
@@ -123,7 +124,7 @@ class Traffic(Strict):
 
     phase_s: PositiveFloat = 20.0
     hot_share: float = Field(default=0.8, ge=0, le=1)
-    weights: dict[str, float] = Field(default_factory=dict)
+    weights: dict[str, Weight] = Field(default_factory=dict)
 
 
 class Replay(Strict):

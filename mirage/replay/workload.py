@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mirage.config import Config, ConfigError, Tenant, Traffic
+from mirage.config import Config, Tenant, Traffic
 from mirage.replay.trace import Request, scaled
 
 _PRINTABLE = bytes(32 + value % 95 for value in range(256))
@@ -34,7 +34,7 @@ class Call:
 def build(
     config: Config, requests: Iterable[Request], time_scale: float, length_scale: float, seed: int
 ) -> list[Call]:
-    """One call per request, in order. Raises `ConfigError` for a negative weight."""
+    """One call per request, in order."""
     tenants = {tenant.name: tenant for tenant in config.tenants}
     requests = list(requests)
     names = assign([r.arrival_s for r in requests], list(tenants), config.replay.traffic, seed)
@@ -49,9 +49,6 @@ def assign(
 ) -> Iterator[str]:
     """The tenant of each arrival (seconds of trace time, ascending)."""
     weights = [traffic.weights.get(name, 1.0) for name in names]
-    if min(weights) < 0:
-        bad = names[weights.index(min(weights))]
-        raise ConfigError(f"traffic weight of {bad!r} is {min(weights):g}: use 0 or more")
     hot_in_order = _hot_tenants(names, random.Random(f"hot {seed}"))
     rng = random.Random(f"share {seed}")
     phase, hot = -1, names[0]

@@ -1,6 +1,6 @@
 """Child process: a burst that needs more KV than the engine has at start.
 
-python growth.py MODELS OUT MODE   MODE: plain, grant, late, refuse, silent, capped
+python growth.py MODELS OUT MODE   MODE: grant, late, refuse, silent, capped
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from tiny import make_llm, make_model, prompts, run, scheduler_of
 
 UNIVERSE, BASE = 256, 20
 MODES = {
-    "plain": {},
     "grant": {"answer": "grant"},
     "late": {"answer": "grant", "delay_s": 0.03},
     "refuse": {"answer": "refuse"},
@@ -28,10 +27,10 @@ if __name__ == "__main__":
     model = make_model("llama", Path(models))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "control.sock"
-        server = ControlServer(path, **MODES[mode]) if mode != "plain" else None
+        server = ControlServer(path, **MODES[mode])
         mirage = {
-            "base_blocks": UNIVERSE if mode == "plain" else BASE,
-            "control": None if mode == "plain" else str(path),
+            "base_blocks": BASE,
+            "control": str(path),
             "hold_s": 0.2,
         }
         # Prefix hits would depend on what was evicted; here only memory may differ.
@@ -45,9 +44,9 @@ if __name__ == "__main__":
             "tokens": [tokens for tokens, _ in result],
             "preemptions": scheduler.preemptions,
             "kv_blocks": final.kv_blocks,
-            "problems": server.problems if server else [],
-            "reports": len(server.reports) if server else 0,
-            "asked": sum(r.growth_extents > 0 for r in server.reports) if server else 0,
+            "problems": server.problems,
+            "reports": len(server.reports),
+            "asked": sum(r.growth_extents > 0 for r in server.reports),
         }
         scheduler.shutdown()
     Path(out).write_text(json.dumps(facts))

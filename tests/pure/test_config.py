@@ -65,6 +65,7 @@ def two(**second: Any) -> dict[str, Any]:
         (two(share=1), "tenant name 'a' is used twice"),
         (VALID | {"remap": {"beta": 3}}, "remap.beta: "),
         (VALID | {"replay": {"traffic": {"weights": {"z": 1}}}}, "no such tenant"),
+        (VALID | {"replay": {"traffic": {"weights": {"a": -1}}}}, "weights.a: Input should be"),
     ],
 )
 def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, content: Any, words: str) -> None:
