@@ -57,10 +57,14 @@ class Agent:
             try:
                 for line in lines:
                     self._receive(line)
-            except (OSError, ValueError) as error:
+            except OSError as error:
                 logger.warning("control socket failed error=%s", error)
+            except Exception:
+                # A message moved memory and failed. An engine that lived on would be deaf.
+                logger.exception("control message failed")
         if not self._closing:
-            logger.warning("control server is gone, terminating pid=%d", os.getpid())
+            logger.warning("conversation with the control server ended, pid=%d", os.getpid())
+            self.close()
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _receive(self, line: bytes) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.request import RequestStatus
 
 
 class Extent(Enum):
@@ -186,20 +187,19 @@ class ElasticBlockPool(BlockPool):
 
 
 class ElasticKVCacheManager(KVCacheManager):
-    """vLLM's manager with one retry: a failed allocation asks for memory first."""
+    """vLLM's manager, which tells what a running request lacked when there was no memory."""
 
-    grow: Any = None
-    """``grow(blocks_missing, request) -> bool``: True if the allocation may be repeated."""
+    lacks: Any = None
+    """``lacks(blocks)``, called inside schedule() for each failed allocation."""
 
     def allocate_slots(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's; None only when no memory could be had right now."""
+        """vLLM's; a waiting request that finds no memory simply waits."""
         blocks = super().allocate_slots(request, *args, **kwargs)
-        if blocks is not None:
-            return blocks
-        missing = self._missing_blocks(request, *args, **kwargs)
-        if missing > 0 and self.grow(missing, request):
-            return super().allocate_slots(request, *args, **kwargs)
-        return None
+        if blocks is None and request.status == RequestStatus.RUNNING:
+            missing = self._missing_blocks(request, *args, **kwargs)
+            if missing > 0:
+                self.lacks(missing)
+        return blocks
 
     def _missing_blocks(self, request: Any, *args: Any, **kwargs: Any) -> int:
         """Blocks that the failed call lacked: repeat it, listening to what it counts."""

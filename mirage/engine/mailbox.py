@@ -54,9 +54,18 @@ class Mailbox:
                 self._engine.release()
 
     def wait(self, seconds: float) -> None:
-        """Inside `hold`: let go until a message was handled, at most `seconds`."""
-        self._engine.wait(seconds)
+        """Inside `hold`: let go until a message was handled, at most `seconds`.
 
-    def _drain(self) -> None:
+        One that was posted while the engine was busy here is handled first, at once.
+        """
+        if not self._drain():
+            self._engine.wait(seconds)
+            self._drain()
+
+    def _drain(self) -> int:
+        """Handle what has come; how many messages that was."""
+        handled = 0
         while self._messages:
             self.handle(self._messages.popleft())
+            handled += 1
+        return handled

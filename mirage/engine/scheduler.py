@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.request import RequestStatus
 
 from mirage.config import Policy
 from mirage.engine import runtime
@@ -30,7 +29,7 @@ from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report,
 logger = logging.getLogger("mirage.engine.scheduler")
 
 TURN_POLL_S = 0.05
-"""Longest sleep while another engine has the turn, so that signals are noticed."""
+"""Longest sleep while another engine has the turn; then vLLM sees to requests and signals."""
 HOLD_POLL_S = 0.005
 """Pause of an engine that has nothing to run until memory comes."""
 
@@ -116,6 +115,28 @@ class ObservingMixin(Mixable):
         self.preemptions += 1
         super()._preempt_request(*args, **kwargs)
 
+    # vLLM calls these between steps, while the agent's thread may act on an idle engine.
+
+    def add_request(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's, with the engine held."""
+        with self.mailbox.hold():
+            return super().add_request(*args, **kwargs)
+
+    def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's, with the engine held."""
+        with self.mailbox.hold():
+            return super().finish_requests(*args, **kwargs)
+
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's, with the engine held."""
+        with self.mailbox.hold():
+            return super().reset_prefix_cache(*args, **kwargs)
+
+    def make_stats(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's, with the engine held."""
+        with self.mailbox.hold():
+            return super().make_stats(*args, **kwargs)
+
     def shutdown(self) -> None:
         """vLLM's, and the end of the conversation with the control server."""
         if self.agent is not None:
@@ -132,7 +153,8 @@ class ObservingMixin(Mixable):
         self.reporter.now()
 
     def _await_turn(self) -> None:
-        while not self.turn.may_step(len(self.running)) and self.fence.idle:
+        # Once, not until it comes: vLLM's loop must go on to notice new and aborted requests.
+        if not self.turn.may_step(len(self.running)) and self.fence.idle:
             self._speak()
             self.mailbox.wait(TURN_POLL_S)
 
@@ -199,7 +221,7 @@ class ElasticMixin(ObservingMixin):
         pool.__class__ = ElasticBlockPool
         pool.become_elastic(kv.extents.blocks_per_extent, len(kv.extents.mapped))
         self.kv_cache_manager.__class__ = ElasticKVCacheManager
-        self.kv_cache_manager.grow = self._grow
+        self.kv_cache_manager.lacks = self._lacks
         self.pool: ElasticBlockPool = pool
         self.settlement = Settlement(self.memory, pool, self.fence, fenced=self.settings.fence)
         self.wish = Wish(self.settings.hold_s)
@@ -223,18 +245,20 @@ class ElasticMixin(ObservingMixin):
 
     def _request_blocks_can_be_freed(self, request: Any) -> bool:
         # Asked by schedule() before it preempts: False holds the request instead.
-        return not self._holding and bool(super()._request_blocks_can_be_freed(request))
+        if self._holding:
+            # And nobody who waits shall take the blocks that it is short of.
+            self._pause_state = PauseState.PAUSED_NEW
+            return False
+        return bool(super()._request_blocks_can_be_freed(request))
 
     def _processed(self) -> None:
         if self.pool.retiring:
             self._settle()
 
-    def _grow(self, missing: int, request: Any) -> bool:
-        """A request lacks `missing` blocks; called by the manager inside schedule()."""
-        if request.status == RequestStatus.RUNNING:
-            self.wish.lacks(missing)
-            self._holding = self.agent is not None and self.wish.may_hold()
-        return False
+    def _lacks(self, blocks: int) -> None:
+        """A running request lacks `blocks` blocks; called by the manager inside schedule()."""
+        self.wish.lacks(blocks)
+        self._holding = self.agent is not None and self.wish.may_hold()
 
     # -- control messages ---------------------------------------------------------------
 

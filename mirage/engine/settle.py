@@ -119,7 +119,8 @@ class Settlement:
         if memory.streamer is None:
             return False
         alpha = max(target.alpha, memory.alpha - memory.affordable_layers())
-        beta = target.beta if alpha else 0
+        # The wanted beta belongs to the wanted alpha: on the way there it could cost a layer.
+        beta = (target.beta if alpha == target.alpha else memory.beta) if alpha else 0
         if (alpha, beta) == (memory.alpha, memory.beta):
             return False
         memory.move_layers(alpha, beta)

@@ -51,5 +51,5 @@ class Wish:
         self._since = None
 
     def refused(self) -> None:
-        """No memory can be had for the present wish."""
-        self._hopeless = True
+        """No memory can be had for the present wish. Late, for one that is over: ignored."""
+        self._hopeless = self.missing > 0

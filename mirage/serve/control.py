@@ -170,9 +170,10 @@ class ControlServer:
     def _lost(self, tenant: str, reason: str | None) -> None:
         del self._engines[tenant]
         self._board.reports.pop(tenant, None)
+        # Its end is made sure of before its memory is lent out again.
+        self._on_lost(tenant, reason)
         self._decider.lost(tenant, time.monotonic())
         logger.info("lost tenant=%s", tenant)
-        self._on_lost(tenant, reason)
         self._news.set()
 
     # -- deciding -----------------------------------------------------------------------

@@ -266,7 +266,7 @@ def test_against_a_running_server(command, config, tmp_path):
             "unknown policy 'magic': choose from static, pooled, mirage",
         ),
         (["--window", "9"], "window '9': write START:END in seconds of the trace"),
-        (["--window", "5000:6000"], "the trace is 1324.8 s long"),
+        (["--window", "5000:6000"], "the trace is 1155.2 s long"),
         (["--trace", "none.csv"], "none.csv: cannot be read (No such file or directory)"),
         (["--time-scale", "0"], "time scale 0: use a number above 0"),
         (["--length-scale", "nan"], "length scale nan: use a number above 0"),

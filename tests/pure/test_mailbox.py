@@ -49,6 +49,17 @@ def test_a_waiting_engine_is_woken() -> None:
     assert seen == [1]
 
 
+def test_a_message_that_came_while_it_was_busy_does_not_make_it_wait() -> None:
+    mailbox, seen = Mailbox(), []
+    mailbox.handle = lambda message: seen.append(message.revision)
+    with mailbox.hold():
+        poster = threading.Thread(target=mailbox.post, args=(Refusal(1),))
+        poster.start()
+        poster.join()
+        mailbox.wait(0)
+        assert seen == [1]
+
+
 def test_no_message_is_lost_or_reordered_between_two_busy_threads() -> None:
     mailbox, seen = Mailbox(), []
     inside = threading.Lock()

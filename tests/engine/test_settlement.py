@@ -1,0 +1,172 @@
+"""The way to an allotment, on real memory: allotments, requests and steps in any order.
+
+The design's invariants after every event: KV + resident layers + slots + free pages are the
+grant, no page has two roles, a block in the free queue is mapped, and nothing is unmapped that a
+step in flight may touch. A step that is processed really writes its blocks and reads its layers.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tiny  # noqa: F401  (sets vLLM's environment before it is imported)
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from vllm.v1.core.block_pool import BlockPool
+
+from mirage.engine.blockpool import ElasticBlockPool, Extent
+from mirage.engine.memory import EngineMemory
+from mirage.engine.settings import EngineSettings
+from mirage.engine.settle import Fence, Settlement
+from mirage.protocol import Allotment
+from mirage.transfer import Layer, LayerStreamer
+from vmm.host import HostBuffer
+from vmm.space import ExtentMap, Range
+
+pytestmark = pytest.mark.engine
+
+PAGE, LAYERS, LAYER_PAGES = 4096, 6, 3
+LAYER_BYTES = LAYER_PAGES * PAGE
+EXTENTS, START = 16, 6
+
+
+def grant_of(alpha: int, extents: int) -> int:
+    return (LAYERS - alpha) * LAYER_BYTES + extents * PAGE
+
+
+class SettlementMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = EngineMemory(
+            EngineSettings(policy="mirage", tenant="t", base_blocks=START, page=PAGE)
+        )
+        self.memory.layer_bytes = LAYER_BYTES
+        self.masters = [HostBuffer(LAYER_BYTES) for _ in range(LAYERS)]
+        layers = [self._layer(index) for index in range(LAYERS)]
+        memory = self.memory
+        memory.streamer = LayerStreamer(
+            memory.driver, memory.pool, layers, memory.compute, poison=True
+        )
+        self.range = Range(memory.driver, EXTENTS * PAGE)
+        extents = ExtentMap(self.range, memory.pool, [0], PAGE, EXTENTS)
+        extents.map(range(START))
+        memory.kv = SimpleNamespace(extents=extents)  # type: ignore[assignment]
+        self.extents = extents
+        self.blocks: Any = BlockPool(EXTENTS, enable_caching=True, hash_block_size=16)
+        self.blocks.__class__ = ElasticBlockPool
+        self.blocks.become_elastic(1, START)
+        self.fence = Fence()
+        self.settlement = Settlement(memory, self.blocks, self.fence)
+        self.revision = 0
+        self.grant = self.ceiling = grant_of(0, START)
+        memory.regrant(self.grant)
+        self.requests: list[list[Any]] = []
+        self.in_flight: list[set[int]] = []
+
+    def _layer(self, index: int) -> Layer:
+        master, home = self.masters[index], Range(self.memory.driver, LAYER_BYTES)
+        master.tensor().fill_(index + 1)
+        home.back(0, self.memory.pool.take(LAYER_PAGES, "layer"))
+        self.memory.driver.copy(home.address, master.address, LAYER_BYTES)
+        return Layer(index, home, master.address, LAYER_BYTES, self.memory.driver.event())
+
+    # -- events -------------------------------------------------------------------------
+
+    @rule(alpha=st.integers(0, 3), beta=st.integers(1, 2), extents=st.integers(1, EXTENTS))
+    def allot(self, alpha: int, beta: int, extents: int) -> None:
+        self.revision += 1
+        self.ceiling = max(self.held(), grant_of(alpha, extents))
+        self.grant = grant_of(alpha, extents)
+        assert self.settlement.aim(Allotment(self.revision, alpha, beta, extents, self.grant))
+        assert not self.settlement.aim(Allotment(self.revision, 0, 1, EXTENTS, 1 << 40))
+
+    @rule()
+    def settle(self) -> None:
+        self.settlement.settle()
+
+    @rule(count=st.integers(1, 5))
+    def start(self, count: int) -> None:
+        if count <= self.blocks.get_num_free_blocks():
+            self.requests.append(self.blocks.get_new_blocks(count))
+
+    @precondition(lambda self: self.requests)
+    @rule(which=st.integers(0, 100))
+    def finish(self, which: int) -> None:
+        self.blocks.free_blocks(self.requests.pop(which % len(self.requests)))
+
+    @precondition(lambda self: len(self.in_flight) < 2)
+    @rule()
+    def schedule(self) -> None:
+        self.fence.scheduled += 1
+        self.in_flight.append({block.block_id for blocks in self.requests for block in blocks})
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def process(self) -> None:
+        for block in self.in_flight.pop(0):
+            self.range.tensor(block * PAGE, PAGE).fill_(7)
+        assert self.memory.streamer is not None
+        for layer in self.memory.streamer.layers:
+            self.memory.streamer.before(layer.index)
+            values = layer.range.tensor(0, LAYER_BYTES)
+            assert int(values.min()) == int(values.max()) == layer.index + 1
+            self.memory.streamer.after(layer.index)
+        self.fence.processed += 1
+
+    # -- what always holds --------------------------------------------------------------
+
+    def held(self) -> int:
+        return self.memory.pool.held_bytes
+
+    @invariant()
+    def sound(self) -> None:
+        self.memory.check_integrity()
+        self.blocks.check_integrity()
+
+    @invariant()
+    def pages_add_up(self) -> None:
+        census = self.memory.pool.census()
+        assert census.get("layer", 0) == (LAYERS - self.memory.alpha) * LAYER_PAGES
+        assert census.get("kv", 0) == len(self.extents.mapped)
+        assert sum(census.values()) * PAGE <= self.held()
+        self.ceiling = max(self.grant, min(self.ceiling, self.held()))
+        assert self.held() <= self.ceiling
+
+    @invariant()
+    def blocks_that_can_be_had_are_mapped(self) -> None:
+        backed = {e for e, state in enumerate(self.blocks.state) if state is not Extent.UNMAPPED}
+        assert backed == set(self.extents.mapped)
+
+    @invariant()
+    def steps_in_flight_find_their_blocks(self) -> None:
+        for touched in self.in_flight:
+            assert touched <= set(self.extents.mapped)
+
+    def teardown(self) -> None:
+        """Idle again, it comes to hold exactly its allotment."""
+        while self.requests:
+            self.finish(0)
+        while self.in_flight:
+            self.process()
+        for _ in range(3):
+            self.settlement.settle()
+        assert self.settlement.settled
+        if self.revision:
+            assert self.held() == self.grant
+        assert self.memory.streamer is not None
+        self.memory.streamer.close()
+        self.memory.driver.close()
+        for master in self.masters:
+            master.close()
+
+
+TestSettlement = SettlementMachine.TestCase
+TestSettlement.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
