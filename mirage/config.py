@@ -18,16 +18,29 @@ from pydantic import (
     ConfigDict,
     Field,
     PositiveFloat,
-    PositiveInt,
     ValidationError,
     model_validator,
 )
 
+Count = Annotated[int, Field(gt=0, strict=True)]
+"""A whole number from 1; not ``true``, not ``3.0``."""
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class ConfigError(ValueError):
     """A configuration that cannot be served; the message is one line for the user."""
+
+
+class Loader(yaml.SafeLoader):
+    """YAML's safe one, which also refuses a key that is written twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {sorted(twice)[0]!r} is written twice", node.start_mark
+            )
+        return dict(super().construct_mapping(node, deep))
 
 
 class Policy(StrEnum):
@@ -53,7 +66,7 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Device(Strict):
@@ -78,10 +91,10 @@ class Tenant(Strict):
     model: Path
     share: float = Field(gt=0, le=100)
     priority: int = 0
-    max_model_len: PositiveInt = 1024
-    max_num_seqs: PositiveInt = 64
-    max_num_batched_tokens: PositiveInt = 1024
-    floor_layers: PositiveInt = 2
+    max_model_len: Count = 1024
+    max_num_seqs: Count = 64
+    max_num_batched_tokens: Count = 1024
+    floor_layers: Count = 2
     """Layers that stay resident whatever happens."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """More arguments of vLLM's server, by their long names with underscores."""
@@ -137,6 +150,14 @@ class Replay(Strict):
     traffic: Traffic = Traffic()
     request_timeout_s: PositiveFloat = 300.0
 
+    @model_validator(mode="after")
+    def _window_has_a_length(self) -> Replay:
+        if self.window is not None and not 0 <= self.window[0] < self.window[1]:
+            raise ValueError(
+                f"window {list(self.window)}: write [START, END] in seconds, as [0, 60]"
+            )
+        return self
+
 
 class Config(Strict):
     """One file: the device, its tenants, how they share it, what to replay."""
@@ -147,7 +168,7 @@ class Config(Strict):
     remap: Remap = Remap()
     replay: Replay = Replay()
     policy: Policy = Policy.MIRAGE
-    block_tokens: PositiveInt = 32
+    block_tokens: Count = 32
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
 
     @model_validator(mode="after")
@@ -177,9 +198,11 @@ def load(path: Path) -> Config:
     Raises `ConfigError` with one line: what is wrong, with which value, what to do.
     """
     try:
-        raw = yaml.safe_load(path.read_text())
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader)  # a safe one
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at {error.start})") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
     if not isinstance(raw, dict):

@@ -161,6 +161,22 @@ class EngineMemory:
             SMOOTHING if self.layer_compute_s else 1.0
         )
 
+    def self_check(self) -> None:
+        """After each move, in O(1): the pages in use are the layers' and the KV cache's.
+
+        Raises `RuntimeError`, which ends the engine: its memory could no longer be trusted.
+        """
+        layers = 0
+        if self.streamer is not None:
+            layers = (len(self.streamer.layers) - self.alpha) * self.layer_bytes
+        kv = 0
+        if self.kv is not None:
+            kv = len(self.kv.extents.mapped) * self.kv.extents.extent_bytes
+        if self.pool.in_use_bytes != layers + kv:
+            raise RuntimeError(
+                f"{self.pool.in_use_bytes} bytes are in use, layers {layers} and KV cache {kv}"
+            )
+
     def check_integrity(self) -> None:
         """Raise if pages, layers and extents do not add up."""
         self.pool.check_integrity()

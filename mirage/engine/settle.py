@@ -76,6 +76,8 @@ class Settlement:
         moved |= self._grow(target.kv_extents)
         moved |= self._restore(target)
         self.memory.pool.trim()
+        if moved:
+            self.memory.self_check()
         return moved
 
     # -- KV extents ---------------------------------------------------------------------

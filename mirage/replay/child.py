@@ -14,6 +14,8 @@ from pathlib import Path
 from time import monotonic
 from types import TracebackType
 
+from mirage.serve.lifeline import Lifeline
+
 READY_S = 900.0
 """A server that is not ready by then is given up."""
 POLL_S = 0.2
@@ -38,18 +40,20 @@ class Server:
     """A context: inside it the server's process lives, in a session of its own.
 
     Its own session keeps the terminal's Ctrl-C from it: the replay that owns it decides when
-    it ends. What it prints goes to `log`.
+    it ends. What it prints goes to `log`. If the replay is killed, its lifeline's guard kills
+    the server, whose own guard ends the engines.
     """
 
     def __init__(self, config: Path, policy: str, log: Path) -> None:
         self._config = config
         self._policy = policy
         self._log = log
-        self._folder = tempfile.TemporaryDirectory(prefix="mirage-replay-")
-        self._ready_file = Path(self._folder.name) / "ready.json"
 
     def __enter__(self) -> Server:
         with self._log.open("wb") as log:
+            folder = Path(tempfile.mkdtemp(prefix="mirage-replay-"))
+            self._ready_file = folder / "ready.json"
+            self._lifeline = Lifeline(folder)
             self._process = subprocess.Popen(
                 serve_command(self._config, self._policy, self._ready_file),
                 stdin=subprocess.DEVNULL,
@@ -57,6 +61,7 @@ class Server:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self._lifeline.began(self._process.pid)
         return self
 
     def __exit__(
@@ -65,10 +70,9 @@ class Server:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        try:
+        with self._lifeline:  # removes the folder at its end
             self._stop()
-        finally:
-            self._folder.cleanup()
+            self._lifeline.over(self._process.pid)
 
     async def ready(self, waiting: Callable[[float], None]) -> str:
         """The server's address, once it answers. `waiting` hears the seconds so far.

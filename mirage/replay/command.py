@@ -154,14 +154,21 @@ def _write(plan: Plan, runs: list[Run]) -> dict[str, Any]:
 
 @contextmanager
 def _terminate_like_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP take the way of Ctrl-C, so that no server is left running."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    """SIGTERM and SIGHUP take the way of Ctrl-C, so that no server is left running.
+
+    A shell starts what runs in its background with SIGINT ignored: that is undone here.
+    """
     handler: Callable[..., None] = lambda *_: signal.raise_signal(signal.SIGINT)  # noqa: E731
-    before = [signal.signal(number, handler) for number in numbers]
+    handlers = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: handler,
+        signal.SIGHUP: handler,
+    }
+    before = {number: signal.signal(number, new) for number, new in handlers.items()}
     try:
         yield
     finally:
-        for number, old in zip(numbers, before, strict=True):
+        for number, old in before.items():
             signal.signal(number, old)
 
 

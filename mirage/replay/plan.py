@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from mirage.replay import trace, workload
 from mirage.replay.report import Setting
 from mirage.replay.workload import Call
 from traces import SAMPLE
+
+LARGEST_SCALE = 1e6
 
 
 class PlanError(ValueError):
@@ -92,8 +93,8 @@ def _policies(options: Options) -> list[Policy]:
 
 def _scale(name: str, chosen: float | None, default: float) -> float:
     scale = default if chosen is None else chosen
-    if not 0 < scale < math.inf:
-        raise PlanError(f"{name} scale {scale:g}: use a number above 0")
+    if not 0 < scale <= LARGEST_SCALE:
+        raise PlanError(f"{name} scale {scale:g}: use a number above 0, at most {LARGEST_SCALE:g}")
     return scale
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import lcm
 
+import psutil
+
 from mirage.config import Config, ConfigError, Policy, Tenant
 from mirage.serve.weights import Weights, read_weights
 
@@ -48,6 +50,11 @@ class Fit:
 
 def fit_config(config: Config) -> dict[str, Fit]:
     """Read every tenant's model and fit it. Raises `ConfigError` for the first that does not."""
+    has = psutil.virtual_memory().total
+    if config.device.memory > has:
+        raise ConfigError(
+            f"device.memory is {mib(config.device.memory)}, this machine has {mib(has)}: lower it"
+        )
     weights = {}
     for tenant in config.tenants:
         try:

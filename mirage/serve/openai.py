@@ -56,7 +56,7 @@ def model_of(body: bytes) -> str:
     """The request's ``model``. Raises `ApiError`."""
     try:
         fields = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise ApiError(400, f"the body is not a JSON object: {type(fields).__name__}")

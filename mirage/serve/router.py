@@ -83,7 +83,7 @@ class Router:
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
         tenant = ""
         try:
-            body = await request.read()
+            body = await _body(request)
             backend = self._backend(model_of(body))
             tenant = backend.name
             response = await self._forward(request, backend, body)
@@ -162,6 +162,13 @@ class Router:
 
     async def _timeline(self, request: web.Request) -> web.Response:
         return web.json_response(self.board.history())
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except web.RequestPayloadError as error:
+        raise ApiError(400, f"the body cannot be read: {error}") from None
 
 
 async def _pass_through(

@@ -23,6 +23,7 @@ STORED_BYTES |= {"F16": 2, "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U
 CONVERTED = {"F16", "BF16", "F32", "F64"}
 """Stored types that vLLM turns into the configured dtype; the others stay as they are."""
 
+ATTENTION_FREE = {"mamba", "mamba2", "falcon_mamba", "rwkv", "rwkv5", "rwkv6"}
 DECODER_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 MAX_HEADER_BYTES = 100 * 2**20
 
@@ -79,6 +80,10 @@ def read_weights(folder: Path, dtype: str) -> Weights:
 def _kv_layer_token_bytes(folder: Path, shape: dict[str, Any], width: int) -> int:
     if shape.get("kv_lora_rank"):
         raise ConfigError(f"{folder}: multi-head latent attention is not supported")
+    if shape.get("model_type") in ATTENTION_FREE or "state_size" in shape:
+        raise ConfigError(f"{folder}: state-space layers are not supported")
+    if shape.get("sliding_window") and shape.get("use_sliding_window", True):
+        raise ConfigError(f"{folder}: sliding-window attention is not supported")
     kinds = set(shape.get("layer_types") or ()) - {"full_attention"}
     if kinds:
         raise ConfigError(f"{folder}: layers of kind {sorted(kinds)[0]!r} are not supported")
@@ -141,11 +146,20 @@ def _header(path: Path) -> dict[str, Any]:
             if length > MAX_HEADER_BYTES:
                 raise ValueError(f"a header of {length} bytes")
             header = json.loads(file.read(length))
-    except (OSError, ValueError, struct.error) as error:
+            _check_size(header, path.stat().st_size - 8 - length)
+    except (OSError, ValueError, TypeError, LookupError, struct.error) as error:
         raise ConfigError(f"{path}: not a safetensors file ({error})") from None
     if not isinstance(header, dict):
         raise ConfigError(f"{path}: not a safetensors file (no table of tensors)")
     return header
+
+
+def _check_size(header: Any, nbytes: int) -> None:
+    """Raises `ValueError` if the tensors reach beyond the `nbytes` that follow the header."""
+    entries = header.values() if isinstance(header, dict) else ()
+    ends = [e["data_offsets"][1] for e in entries if isinstance(e, dict) and "data_offsets" in e]
+    if max(ends, default=0) > nbytes:
+        raise ValueError(f"its tensors take {max(ends)} bytes, it holds {nbytes}: it is cut short")
 
 
 def _up(value: int, unit: int) -> int:

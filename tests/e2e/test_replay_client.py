@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import typer
 import yaml
@@ -359,3 +361,40 @@ def test_ctrl_c_ends_the_server_and_writes_what_finished(config, tmp_path, numbe
 
 def children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+HOLD = f"""
+import os, signal, sys, time
+from pathlib import Path
+from mirage.replay import child
+from mirage.replay.command import _terminate_like_interrupt
+child.serve_command = lambda config, policy, ready: [
+    sys.executable, {str(FAKE)!r}, policy, str(ready), "answer"
+]
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it runs in background
+with _terminate_like_interrupt(), child.Server(Path("c"), "static", Path("log")) as server:
+    print(server._process.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_replay_that_is_ended_takes_its_server_along(tmp_path, number):
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    replay = subprocess.Popen(
+        [sys.executable, "-c", HOLD],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(HERE.parent.parent)},
+    )
+    server = psutil.Process(int(replay.stdout.readline()))
+    replay.send_signal(number)
+    replay.communicate(timeout=60)
+    _, alive = psutil.wait_procs([server], timeout=20)
+    assert not alive
+    deadline = time.monotonic() + 20
+    while list(temporary.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not list(temporary.iterdir())

@@ -225,6 +225,7 @@ def test_the_engines_own_refusals_come_through(tmp_path: Path) -> None:
     ("body", "status", "words"),
     [
         (b"{", 400, "not JSON"),
+        (b"[" * 200_000, 400, "not JSON"),
         (b"\xff\xfe{}", 400, "not JSON"),
         (b"[1]", 400, "not a JSON object"),
         ({}, 400, "'model' must name a model, found None"),

@@ -64,6 +64,10 @@ def two(**second: Any) -> dict[str, Any]:
         (two(name="b", share=41), "shares add up to 101 %: lower them to 100 % or less"),
         (two(share=1), "tenant name 'a' is used twice"),
         (VALID | {"remap": {"beta": 3}}, "remap.beta: "),
+        (tenant(max_model_len=True), "tenants.0.max_model_len: "),
+        (VALID | {"replay": {"window": [310, 0]}}, "window [310.0, 0.0]: write [START, END]"),
+        (VALID | {"replay": {"window": [float("nan"), 5]}}, "replay.window.0: "),
+        (VALID | {"replay": {"length_scale": float("inf")}}, "replay.length_scale: "),
         (VALID | {"replay": {"traffic": {"weights": {"z": 1}}}}, "no such tenant"),
         (VALID | {"replay": {"traffic": {"weights": {"a": -1}}}}, "weights.a: Input should be"),
     ],
@@ -74,6 +78,22 @@ def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, content: Any, w
         load(path)
     assert words in str(caught.value)
     assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"device: {memory: 1G} # caf\xe9", "not UTF-8 text ("),
+        (b"device: {memory: 1G, memory: 2G}", "key 'memory' is written twice"),
+    ],
+)
+def test_a_file_that_is_not_clean_yaml(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

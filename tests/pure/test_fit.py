@@ -1,6 +1,7 @@
 """Weighing model folders, and fitting tenants into their shares."""
 
 import json
+import struct
 from math import lcm
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,12 @@ def lose_a_layer(folder: Path) -> None:
     write_safetensors(folder / "model.safetensors", llama_tensors(layers=1))
 
 
+def shorten_weights(folder: Path) -> None:
+    header = json.dumps({"x": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+    whole = struct.pack("<Q", len(header)) + header + bytes(16)
+    (folder / "model.safetensors").write_bytes(whole[:-1])
+
+
 def odd_tensor(folder: Path) -> None:
     tensors = llama_tensors() | {"model.layers.0.x": ("Q3", [1])}
     write_safetensors(folder / "model.safetensors", tensors)
@@ -121,6 +128,9 @@ def change(**fields: Any) -> Any:
         (lose_a_layer, "names 2 decoder layers, its tensors hold 1"),
         (odd_tensor, "tensor 'model.layers.0.x' is of an unknown kind"),
         (change(num_hidden_layers="two"), "num_hidden_layers is missing or not a positive"),
+        (shorten_weights, "its tensors take 16 bytes, it holds 15: it is cut short"),
+        (change(sliding_window=64), "sliding-window attention is not supported"),
+        (change(model_type="mamba"), "state-space layers are not supported"),
         (change(kv_lora_rank=16), "multi-head latent attention is not supported"),
         (change(layer_types=["full_attention", "mamba"]), "kind 'mamba' are not supported"),
     ],
