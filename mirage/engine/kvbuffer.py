@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from mirage.transfer import POISON
 from vmm.driver import Driver
 from vmm.pages import PagePool
 from vmm.space import ExtentMap, Range, extent_blocks
@@ -50,6 +51,13 @@ class KVBuffer:
     def tensor(self) -> torch.Tensor:
         """The whole buffer, int8; only mapped extents may be touched."""
         return self.range.tensor(0, self.nbytes).view(torch.int8)
+
+    def poison(self, extent: int) -> None:
+        """Tests: NaN in every byte of a mapped extent that is about to be given away."""
+        piece = self.extents.extent_bytes // len(self.extents.regions)
+        for region in self.extents.regions:
+            address = self.range.address + region + extent * piece
+            self.range.driver.fill(address, POISON, piece)
 
 
 def counted_extent(config: Any, page_bytes: int) -> tuple[int, int]:

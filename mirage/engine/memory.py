@@ -135,6 +135,9 @@ class EngineMemory:
     def unmap_extents(self, extents: list[int]) -> None:
         """Take the memory of KV extents that nothing in flight touches."""
         assert self.kv is not None
+        if self.settings.poison:
+            for extent in extents:
+                self.kv.poison(extent)
         self.kv.extents.unmap(extents)
 
     @property

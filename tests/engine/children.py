@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
 
 
 def spawn(script: str, *args: object) -> subprocess.CompletedProcess[str]:
-    """Run to the end; the caller judges the return code."""
-    return subprocess.run(
-        [sys.executable, str(HERE / script), *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-        cwd=HERE.parent.parent,
-        env=None,
-    )
+    """Run to the end; the caller judges the return code. What vLLM leaves in TMPDIR goes too."""
+    with tempfile.TemporaryDirectory(prefix="mirage-test-") as temporary:
+        return subprocess.run(
+            [sys.executable, str(HERE / script), *map(str, args)],
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+            cwd=HERE.parent.parent,
+            env={**os.environ, "TMPDIR": temporary},
+        )
 
 
 def must(result: subprocess.CompletedProcess[str]) -> str:

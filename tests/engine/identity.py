@@ -39,7 +39,9 @@ class Changes:
         self.scheduler, self.rng = scheduler, random.Random(seed)
         self.revision = 0
         self.alphas: set[int] = set()
-        self.shrunk = 0
+        self.betas: set[int] = set()
+        self.backed = scheduler.pool.backed_extents()
+        self.grown = self.shrunk = 0
 
     def __call__(self, step: int) -> None:
         if step % 3:
@@ -52,7 +54,9 @@ class Changes:
         cached = sum(b.block_hash is not None and b.ref_cnt == 0 for b in pool.blocks)
         least = pool.busy_extents() + -(-cached // pool.extent_blocks) + 16
         extents = self.rng.randrange(min(least, shape.max_extents), shape.max_extents + 1)
-        self.shrunk += extents < pool.backed_extents()
+        self.grown += pool.backed_extents() > self.backed
+        self.shrunk += pool.backed_extents() < self.backed
+        self.backed = pool.backed_extents()
         self.revision += 1
         grant = (
             shape.fixed_bytes
@@ -61,6 +65,7 @@ class Changes:
         )
         scheduler.mailbox.post(Allotment(self.revision, alpha, beta, extents, grant))
         self.alphas.add(memory.alpha)
+        self.betas.add(memory.beta)
         memory.check_integrity()
         pool.check_integrity()
         assert memory.held_bytes(0, 0) <= grant or not scheduler.settlement.settled
@@ -77,7 +82,8 @@ def generate(family: str, folder: Path, mode: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"rounds": rounds}
     if changes is not None:
         facts["alphas"] = sorted(changes.alphas)
-        facts["shrunk"] = changes.shrunk
+        facts["betas"] = sorted(changes.betas)
+        facts["grown"], facts["shrunk"] = changes.grown, changes.shrunk
         facts["bytes_streamed"] = scheduler.memory.streamer.bytes_streamed
     facts["hits"] = sum(m.value for m in llm.get_metrics() if m.name == "vllm:prefix_cache_hits")
     llm.llm_engine.engine_core.shutdown()
