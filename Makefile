@@ -49,7 +49,8 @@ types: $(STAMP) ## mypy --strict on our packages
 	$(BIN)/mypy
 
 pure vmm engine e2e: $(STAMP) ## One layer of tests
-	$(BIN)/python -m pytest -q tests/$@
+	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q tests/$@; \
+		status=$$?; rm -rf $$t; exit $$status
 
 bench: $(STAMP) ## Overhead with nothing remapped, against plain vLLM
 	$(BIN)/python benchmarks/overhead.py
