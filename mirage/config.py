@@ -61,7 +61,7 @@ def parse_bytes(value: Any) -> int:
     return int(float(match[1]) * UNITS[match[2].upper()])
 
 
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 
 

@@ -190,7 +190,7 @@ class ElasticKVCacheManager(KVCacheManager):
     """vLLM's manager, which tells what a running request lacked when there was no memory."""
 
     lacks: Any = None
-    """``lacks(blocks)``, called inside schedule() for each failed allocation."""
+    """``lacks(blocks)``, called inside schedule() when a running request got none."""
 
     def allocate_slots(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """vLLM's; a waiting request that finds no memory simply waits."""
