@@ -281,6 +281,18 @@ def test_a_body_that_is_too_large_is_a_413(tmp_path: Path, monkeypatch: pytest.M
     run(tmp_path, scenario)
 
 
+def test_a_body_that_is_not_what_its_header_says_is_a_400(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        headers = {"Content-Encoding": "gzip"}
+        url = site.url + "/v1/completions"
+        async with site.http.post(url, data=b'{"model": "a"}', headers=headers) as answer:
+            assert answer.status == 400
+            assert "cannot be read" in (await answer.json())["error"]["message"]
+        assert not site.a.seen
+
+    run(tmp_path, scenario)
+
+
 def test_models_are_listed_in_openais_form(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         async with site.http.get(site.url + "/v1/models") as answer:
