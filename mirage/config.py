@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import (
@@ -24,6 +24,7 @@ from pydantic import (
 
 Count = Annotated[int, Field(gt=0, strict=True)]
 """A whole number from 1; not ``true``, not ``3.0``."""
+Schema = TypeVar("Schema", bound=BaseModel)
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -115,7 +116,10 @@ class Remap(Strict):
     victims: Literal["mru", "lru"] = "mru"
     serve: Literal["growth", "admission"] = "admission"
     """Remap for the growth of running requests only, or also to admit waiting ones."""
-    beta: Literal[1, 2] = 2
+    beta: Literal[1, 2, "dynamic"] = "dynamic"
+    """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
+    reversion: bool = True
+    """Whether layers come back when the pressure ends; without, only to be measured against."""
     max_percent: float = Field(default=75, ge=0, le=100)
     """Most of a model's layers that may be given away (the remapping percentage)."""
     decode_cap: bool = True
@@ -197,6 +201,14 @@ def load(path: Path) -> Config:
 
     Raises `ConfigError` with one line: what is wrong, with which value, what to do.
     """
+    config = validated(Config, read_yaml(path), path)
+    here = path.parent
+    tenants = [t.model_copy(update={"model": (here / t.model).resolve()}) for t in config.tenants]
+    return config.model_copy(update={"tenants": tenants})
+
+
+def read_yaml(path: Path) -> dict[Any, Any]:
+    """The mapping in one YAML file. Raises `ConfigError` with one line."""
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), Loader)  # a safe one
     except OSError as error:
@@ -207,13 +219,15 @@ def load(path: Path) -> Config:
         raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected keys such as device and tenants, found {raw!r}")
+    return raw
+
+
+def validated(schema: type[Schema], raw: dict[Any, Any], path: Path) -> Schema:
+    """`raw` as one `schema`. Raises `ConfigError` with one line."""
     try:
-        config = Config.model_validate(raw)
+        return schema.model_validate(raw)
     except ValidationError as error:
         raise ConfigError(f"{path}: {_first_problem(error)}") from None
-    here = path.parent
-    tenants = [t.model_copy(update={"model": (here / t.model).resolve()}) for t in config.tenants]
-    return config.model_copy(update={"tenants": tenants})
 
 
 def _first_problem(error: ValidationError) -> str:

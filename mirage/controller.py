@@ -143,6 +143,11 @@ class Controller:
         return self._store.snapshot(now)
 
     @property
+    def device_bytes(self) -> int:
+        """Bytes that all tenants share."""
+        return self._grants.device_bytes
+
+    @property
     def free_bytes(self) -> int:
         """Bytes of the device that no engine holds or may come to hold."""
         return self._grants.ledger.free_bytes

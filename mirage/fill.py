@@ -151,6 +151,13 @@ class Fill:
                 row.alpha -= layers
                 self.free -= layers * row.layer_bytes
 
+    def keep_away(self) -> None:
+        """Without reversion: layers that are away stay so."""
+        for row in self.rows:
+            more = max(0, row.out - row.alpha)
+            row.alpha += more
+            self.free += more * row.layer_bytes
+
     def _give(self, row: Row, level: int, most_bytes: int) -> None:
         extents = max(0, min(level - row.kv, most_bytes // row.extent_bytes))
         row.kv += extents

@@ -31,25 +31,32 @@ class Demand:
     """What lets the waiting requests start as well, or the running ones go on for long."""
 
 
-def demand(report: Report, shape: ModelShape, headroom_extents: int) -> Demand:
-    """What a report asks for.
+def demand(
+    report: Report, shape: ModelShape, headroom_extents: int, allotted: int | None = None
+) -> Demand:
+    """What a report asks for. `allotted` are the extents of a newer allotment on its way.
 
     Its growth and admission count from what the engine can use now. Where it reports none,
     what it has is enough, and some of it is wanted all the same: the headroom at least, the
     next block of each running request rather than others' admission, and all of it if
-    requests wait to start. Were that lent out, the next report would ask it back.
+    requests wait to start. Were that lent out, the next report would ask it back. What a newer
+    allotment takes it has not any more, though: else two reports under way could undo each
+    other's allotments for ever.
     """
     used = report.kv_used_extents
-    have = max(used, _extents(report.kv_blocks + 1, shape))
+    had = max(used, _extents(report.kv_blocks + 1, shape))
+    have = had if allotted is None else max(used, min(had, allotted))
     if not report.running:
         growth = soon = used
     else:
         growth = min(have, used + headroom_extents)
         soon = min(have, growth + _extents(report.running, shape))
     if report.growth_extents:
-        growth = soon = have + report.growth_extents
-    if report.waiting or report.admission_extents:
-        soon = max(have, growth) + report.admission_extents
+        growth = soon = had + report.growth_extents
+    if report.waiting:
+        soon = max(have, growth)
+    if report.admission_extents:
+        soon = max(had, growth) + report.admission_extents
     return Demand(used, growth, soon)
 
 
@@ -225,7 +232,10 @@ class MetadataStore:
     def _demand(self, name: str, now: float) -> Demand:
         """Of a tenant that may not step, only what it sits on."""
         record = self._records[name]
-        wanted = demand(record.report, record.shape, self._headroom)
+        newest = record.sent[-1] if record.sent else None
+        newer = newest is not None and newest.revision > record.report.revision
+        allotted = newest.kv_extents if newest is not None and newer else None
+        wanted = demand(record.report, record.shape, self._headroom, allotted)
         return wanted if self._active(name, now) else Demand(*[wanted.used] * 3)
 
     def _one(self, name: str, now: float) -> TenantSnapshot:

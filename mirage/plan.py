@@ -69,7 +69,10 @@ def plan(
     fill.keep_running()
     for tier in [*GROWTH, *(ADMISSION if remap.serve == "admission" else []), *LINGER]:
         fill.serve(tier)
-    fill.restore()
+    if remap.reversion:
+        fill.restore()
+    else:
+        fill.keep_away()
     for tier in ADMISSION:
         fill.serve(tier._replace(idle=none, own=none, others=none))
     fill.share_out(rows, lambda r: r.share)
@@ -137,7 +140,7 @@ def _beta(t: TenantSnapshot, alpha: int, remap: Remap) -> int:
 
 
 def _betas(remap: Remap) -> tuple[int, ...]:
-    return (1,) if remap.beta == 1 else (1, 2)
+    return (1, 2) if remap.beta == "dynamic" else (remap.beta,)
 
 
 def _streamable(t: TenantSnapshot) -> int:

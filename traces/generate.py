@@ -49,14 +49,14 @@ def render(seed: int, requests: int) -> bytes:
     arrivals, lengths = random.Random(f"arrivals {seed}"), random.Random(f"lengths {seed}")
     ticks = 0
     rows = [HEADER]
-    for gap in _gaps(arrivals, requests):
+    for gap in gaps(arrivals, requests):
         ticks += round(gap * TICKS)
         context, output = _lengths(lengths)
         rows.append(f"{_stamp(ticks)},{context},{output}")
     return "\r\n".join(rows).encode()
 
 
-def _gaps(rng: random.Random, requests: int) -> Iterator[float]:
+def gaps(rng: random.Random, requests: int) -> Iterator[float]:
     """Seconds since the request before, the first one 0."""
     gap, sent = 0.0, 0
     while True:

@@ -23,7 +23,6 @@ class EngineSettings(BaseModel):
     """Device memory this engine may hold at start; None means what it needs."""
     base_blocks: int = Field(gt=1)
     """KV blocks mapped at start, the null block included."""
-    beta: int = Field(default=2, ge=1, le=2)
     headroom_extents: int = Field(default=2, ge=0)
     serve: str = "admission"
     temporal: bool = False

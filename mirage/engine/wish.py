@@ -8,13 +8,15 @@ as it would; the next allotment makes the engine hopeful again.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 
 class Wish:
-    """The blocks that running requests lacked in the last step."""
+    """The blocks that running requests lacked in the last step. `clock` tells seconds."""
 
-    def __init__(self, hold_s: float) -> None:
+    def __init__(self, hold_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.hold_s = hold_s
+        self._clock = clock
         self.missing = 0
         self._step_missing = 0
         self._since: float | None = None
@@ -28,7 +30,7 @@ class Wish:
         """A running request could not get `blocks` blocks."""
         self._step_missing = max(self._step_missing, blocks)
         if self._since is None:
-            self._since = time.monotonic()
+            self._since = self._clock()
 
     def end_step(self) -> bool:
         """The pass is over; True if the wish changed and should be reported at once."""
@@ -43,7 +45,7 @@ class Wish:
         """Whether there is still an answer to wait for."""
         if self._hopeless or self._since is None:
             return False
-        return time.monotonic() - self._since < self.hold_s
+        return self._clock() - self._since < self.hold_s
 
     def answered(self) -> None:
         """An allotment came: memory may be on its way."""

@@ -102,7 +102,6 @@ def engine_settings(
         "page": config.device.page,
         "grant_bytes": fit.grant_bytes,
         "base_blocks": fit.base_blocks,
-        "beta": config.remap.beta,
         "headroom_extents": config.remap.headroom_extents,
         "serve": config.remap.serve,
         "temporal": config.sharing.mode == "temporal",

@@ -1,0 +1,130 @@
+"""The requests that decode together, at a cost that does not grow with their number.
+
+One counter of decode steps stands for all. A request's context is that counter plus an offset
+of its own, so it needs a new KV block whenever the counter passes a certain remainder modulo
+the block size, and it finishes at a count that is known when it joins. Block growth, context
+and finishes of any number of steps are then sums over at most one block's remainders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request. Times in picoseconds, lengths in tokens; -1 for not yet."""
+
+    number: int
+    arrival: int
+    prompt: int
+    output: int
+    generated: int = 0
+    first: int = -1
+    """When its first token came."""
+    last: int = -1
+    """When its newest token came, while it is not in the batch."""
+    computed: int = 0
+    """Tokens with KV, while it is not in the batch."""
+    blocks: int = 0
+    """KV blocks, while it is not in the batch."""
+    joined: int = -1
+    """The batch's counter when it joined, -1 while it is not in it."""
+    finish: int = -1
+    """The batch's counter when it will have finished."""
+    residue: int = -1
+
+    @property
+    def known(self) -> int:
+        """Tokens whose KV a prefill must compute."""
+        return self.prompt + self.generated
+
+
+class Batch:
+    """Requests in decode, their KV blocks, and how both go on."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self.steps = 0
+        self.size = 0
+        self.context = 0
+        """Tokens in KV, over all requests."""
+        self.blocks = 0
+        self._due = [0] * (2 * block_tokens)
+        """Requests that need a block at a step of each remainder; twice, for slices that wrap."""
+        self._finishes: list[tuple[int, int, Request]] = []
+
+    def join(self, request: Request) -> None:
+        """`request.computed` tokens are in KV and it has at least one token to go."""
+        b = self.block_tokens
+        request.joined = self.steps
+        request.finish = self.steps + request.output - request.generated
+        request.residue = (self.steps - request.computed) % b
+        self._due[request.residue] += 1
+        self._due[request.residue + b] += 1
+        self.size += 1
+        self.context += request.computed
+        self.blocks += -(-request.computed // b)
+        request.blocks = 0
+        heappush(self._finishes, (request.finish, request.number, request))
+
+    def leave(self, request: Request) -> None:
+        """Take a request out, its progress and its blocks written into it."""
+        b = self.block_tokens
+        done = self.steps - request.joined
+        request.computed += done
+        request.generated += done
+        request.joined = request.finish = -1
+        self._due[request.residue] -= 1
+        self._due[request.residue + b] -= 1
+        request.blocks = -(-request.computed // b)
+        self.size -= 1
+        self.context -= request.computed
+        self.blocks -= request.blocks
+
+    def blocks_due(self) -> int:
+        """Blocks that the next step needs."""
+        return self._due[self.steps % self.block_tokens]
+
+    def is_due(self, request: Request) -> bool:
+        """Whether the next step needs a block for this request."""
+        return request.residue == self.steps % self.block_tokens
+
+    def next_finish(self) -> int:
+        """Steps until the first request finishes. There must be one."""
+        while (entry := self._finishes[0])[2].finish != entry[0]:
+            heappop(self._finishes)  # it left, and perhaps joined again
+        return entry[0] - self.steps
+
+    def affordable(self, free: int, most: int) -> int:
+        """How many of the next `most` steps find their blocks among `free`."""
+        b = self.block_tokens
+        if self.size * -(-most // b) <= free:
+            return most
+        rounds, free = divmod(free, self.size)
+        start = self.steps % b
+        steps = rounds * b
+        for due in self._due[start : start + b]:
+            if due > free or steps >= most:
+                break
+            free -= due
+            steps += 1
+        return min(steps, most)
+
+    def advance(self, steps: int) -> list[Request]:
+        """Decode `steps` steps, none beyond the next finish; returns those that finished."""
+        b = self.block_tokens
+        rounds, rest = divmod(steps, b)
+        start = self.steps % b
+        self.blocks += rounds * self.size + sum(self._due[start : start + rest])
+        self.context += steps * self.size
+        self.steps += steps
+        finished = []
+        heap = self._finishes
+        while heap and heap[0][0] <= self.steps:
+            finish, _, request = heappop(heap)
+            if request.finish == finish:
+                self.leave(request)
+                finished.append(request)
+        return finished

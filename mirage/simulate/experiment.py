@@ -1,0 +1,258 @@
+"""An experiment's file: read, checked and normalised once, here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from mirage.config import (
+    Config,
+    ConfigError,
+    Count,
+    Device,
+    Policy,
+    Remap,
+    Sharing,
+    Strict,
+    Traffic,
+    read_yaml,
+    validated,
+)
+from mirage.config import Tenant as Served
+from mirage.protocol import ModelShape
+from mirage.share import DoesNotFitError, base
+from mirage.simulate import policies, profiles
+from mirage.simulate.profiles import Hardware, Model
+from scheduler.tenants import Tenant as Entitled
+
+Rate = Annotated[float, Field(gt=0, le=10_000)]
+"""Requests a second."""
+
+
+class Tenant(Strict):
+    """One model, its share of the device in per cent, and the rate of its requests."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$")
+    model: str
+    share: float = Field(gt=0, le=100)
+    rate: Rate | None = None
+    """Requests a second; left out where a trace says when requests come, and to whom."""
+    lengths: str | None = None
+    """Of its requests, where they differ from the workload's."""
+    priority: int = 0
+    floor_layers: Count = 2
+
+
+class Lengths(Strict):
+    """Lognormal numbers of tokens; `sigma` is that of the logarithm."""
+
+    prompt_mean: PositiveFloat
+    prompt_sigma: PositiveFloat
+    output_mean: PositiveFloat
+    output_sigma: PositiveFloat
+
+
+class Peak(Strict):
+    """The first `requests` (over all tenants) come at `factor` times the rates.
+
+    Only what happens after the last of them has come is measured.
+    """
+
+    requests: Count
+    factor: PositiveFloat
+
+
+class Workload(Strict):
+    """What is asked of the engines.
+
+    `bursty` and `poisson` arrivals are drawn at each tenant's rate; `trace` takes when and how
+    long from a file in Azure's format; `windows` takes a window of such a file for each tenant,
+    drawn by the seed, and stretches it to the tenant's rate.
+    """
+
+    arrivals: Literal["bursty", "poisson", "trace", "windows"] = "bursty"
+    file: Path | None = None
+    requests: Count | None = None
+    """Over all tenants; of a trace all rows if left out."""
+    lengths: str = "sharegpt"
+    """A name in `configs/lengths.yaml`, or `trace`."""
+    traffic: Traffic = Traffic()
+    """How a trace's rows go to tenants."""
+    time_scale: PositiveFloat = 1.0
+    peak: Peak | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Workload:
+        if self.arrivals in ("trace", "windows") and self.file is None:
+            raise ValueError(f"arrivals {self.arrivals!r} need a file: name one in Azure's format")
+        if self.arrivals != "trace" and self.requests is None:
+            raise ValueError("requests is missing: say how many there shall be")
+        return self
+
+
+class Limits(Strict):
+    """Of each engine, by vLLM's names."""
+
+    max_num_seqs: Count = 256
+    max_num_batched_tokens: Count = 2048
+    max_model_len: Count | None = None
+    """The model's own if left out."""
+    block_tokens: Count = 16
+
+
+class Simulated(Sharing):
+    """As engines share a GPU, and whether their memory is a wall (MIG) besides."""
+
+    isolated: bool = False
+    """Spatial: each tenant has its share of memory, bandwidth and compute to itself."""
+
+    @model_validator(mode="after")
+    def _walls_need_space(self) -> Simulated:
+        if self.isolated and self.mode == "temporal":
+            raise ValueError("isolated is for spatial sharing: leave it out, or change mode")
+        return self
+
+
+class Experiment(Strict):
+    """One file: the machine, the models on it, what is asked of them, what is compared."""
+
+    title: str
+    hardware: str = "gh200"
+    step_overhead_ms: Annotated[float, Field(ge=0)] | None = None
+    link_gb_s: PositiveFloat | None = None
+    """Instead of the hardware's, both one-way and mixed."""
+    tenants: list[Tenant] = Field(min_length=1)
+    sharing: Simulated = Simulated()
+    workload: Workload
+    limits: Limits = Limits()
+    remap: Remap = Remap()
+    policies: list[str] = Field(default_factory=lambda: ["mirage"])
+    report_s: PositiveFloat = 0.1
+    """How often a busy engine reports to the controller."""
+    lookahead_steps: Annotated[int, Field(ge=0)] = 16
+    layer_sets: Literal["nested", "even"] = "nested"
+    layer_parts: Count = 1
+    """Parts of a layer that move on their own."""
+
+
+class Setup:
+    """An experiment with its profiles looked up: all that a run needs, and nothing to refuse."""
+
+    def __init__(self, experiment: Experiment, near: Path | None = None) -> None:
+        """Raises `ConfigError` with one line."""
+        self.experiment = experiment
+        self.near = near or Path()
+        hardware = profiles.hardware(experiment.hardware, near)
+        self.hardware = _overridden(hardware, experiment)
+        self.models = {t.name: profiles.model(t.model, near) for t in experiment.tenants}
+        self.variants = policies.compared(experiment.policies)
+        self.total_share = sum(t.share for t in experiment.tenants)
+        self._check_tenants()
+        self.shapes = {t.name: self._shape(t) for t in experiment.tenants}
+        for tenant in experiment.tenants:
+            self._check_fit(tenant)
+
+    @property
+    def device_bytes(self) -> int:
+        """Memory that the tenants share: the sum of their shares."""
+        return int(self.hardware.memory_bytes * self.total_share / 100)
+
+    def max_len(self, tenant: str) -> int:
+        """Tokens of the longest request."""
+        model = self.models[tenant]
+        return min(self.experiment.limits.max_model_len or model.max_len, model.max_len)
+
+    def config(self, variant: policies.Variant, only: str | None = None) -> Config:
+        """What the deciding code is configured with; of one tenant if memory is isolated."""
+        chosen = [t for t in self.experiment.tenants if only in (None, t.name)]
+        total = sum(t.share for t in chosen)
+        memory = int(self.hardware.memory_bytes * total / 100)
+        return Config(
+            device=Device(memory=memory, page=self.hardware.page_bytes),
+            tenants=[_served(t, total) for t in chosen],
+            sharing=Sharing.model_validate(
+                self.experiment.sharing.model_dump(exclude={"isolated"})
+            ),
+            remap=variant.settings(self.experiment.remap),
+            policy=variant.policy,
+            block_tokens=self.experiment.limits.block_tokens,
+        )
+
+    def _shape(self, tenant: Tenant) -> ModelShape:
+        limits = self.experiment.limits
+        isolated = self.experiment.sharing.isolated
+        device = int(self.hardware.memory_bytes * tenant.share / 100)
+        return profiles.shape(
+            self.models[tenant.name],
+            self.hardware,
+            limits.block_tokens,
+            self.max_len(tenant.name),
+            device if isolated else self.device_bytes,
+            self.experiment.layer_parts,
+        )
+
+    def _check_tenants(self) -> None:
+        names = [t.name for t in self.experiment.tenants]
+        if twice := sorted({n for n in names if names.count(n) > 1}):
+            raise ConfigError(f"tenant name {twice[0]!r} is used twice: names must differ")
+        if self.total_share > 100 + 1e-9:
+            raise ConfigError(
+                f"shares add up to {self.total_share:g} %: lower them to 100 % or less"
+            )
+        for tenant in self.experiment.tenants:
+            if tenant.rate is None and self.experiment.workload.arrivals != "trace":
+                raise ConfigError(f"tenant {tenant.name!r} has no rate: write requests a second")
+
+    def _check_fit(self, tenant: Tenant) -> None:
+        device = self.hardware.memory_bytes
+        try:
+            base(
+                Entitled(tenant.name, tenant.share, tenant.priority, tenant.floor_layers),
+                self.shapes[tenant.name],
+                device,
+            )
+        except DoesNotFitError as error:
+            raise ConfigError(str(error)) from None
+
+
+def load(path: Path) -> Setup:
+    """Read and check one experiment. Raises `ConfigError` with one line."""
+    experiment = validated(Experiment, read_yaml(path), path)
+    near = path.parent
+    file = experiment.workload.file
+    if file is not None:
+        workload = experiment.workload.model_copy(update={"file": near / file})
+        experiment = experiment.model_copy(update={"workload": workload})
+    try:
+        return Setup(experiment, near)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _overridden(hardware: Hardware, experiment: Experiment) -> Hardware:
+    update = {}
+    stated = "set by the experiment"
+    if experiment.step_overhead_ms is not None:
+        update["step_overhead_ms"] = profiles.Figure(
+            value=experiment.step_overhead_ms, source=stated
+        )
+    if experiment.link_gb_s is not None:
+        rate = profiles.Positive(value=experiment.link_gb_s, source=stated)
+        update |= {"link_gb_s": rate, "link_mixed_gb_s": rate}
+    return hardware.model_copy(update=update)
+
+
+def _served(tenant: Tenant, total: float) -> Served:
+    """The tenant as the deciding code knows it: its share is of what all tenants share."""
+    return Served(
+        name=tenant.name,
+        model=Path(tenant.model),
+        share=min(100.0, tenant.share / total * 100),
+        priority=tenant.priority,
+        floor_layers=tenant.floor_layers,
+    )
+
+
+__all__ = ["Experiment", "Lengths", "Model", "Policy", "Setup", "Tenant", "Workload", "load"]

@@ -1,0 +1,84 @@
+"""The memory that one simulated engine holds, and its way to an allotment.
+
+What `mirage/engine/settle.py` does with pages is counted here in extents and layers: giving
+comes before taking, and nothing that is in use is given. Blocks are taken to lie dense, so an
+extent is in use only if the blocks in use would not fit into fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirage.protocol import Allotment, ModelShape
+from mirage.share import Want, cost
+
+
+class Holding:
+    """Layers and KV extents of an engine of `shape`; starts with `base`.
+
+    `copies(before, after)` counts the layers that must be loaded when the streamed set of
+    `before` = (alpha, beta) becomes that of `after`.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        base: Want,
+        copies: Callable[[tuple[int, int], tuple[int, int]], int],
+    ) -> None:
+        self.shape = shape
+        self.alpha, self.beta = base.alpha, base.beta
+        self.extents = base.kv_extents
+        self.revision = 0
+        self.settled = True
+        self._copies = copies
+        self._target = Allotment(
+            0, base.alpha, base.beta, base.kv_extents, cost(shape, base.alpha, base.kv_extents)
+        )
+
+    @property
+    def held_bytes(self) -> int:
+        return cost(self.shape, self.alpha, self.extents)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that may be allocated; the null block is none of them."""
+        usable = min(self.extents, self._target.kv_extents)
+        return usable * self.shape.extent_blocks - 1
+
+    def busy_extents(self, used_blocks: int) -> int:
+        """Extents that `used_blocks` lie on, the null block beside them."""
+        return -(-(used_blocks + 1) // self.shape.extent_blocks) if used_blocks else 0
+
+    def aim(self, allotment: Allotment) -> bool:
+        """Adopt an allotment; False for one that is not newer than the present."""
+        if allotment.revision <= self.revision:
+            return False
+        self.revision, self._target, self.settled = allotment.revision, allotment, False
+        return True
+
+    def settle(self, used_blocks: int) -> tuple[bool, int]:
+        """One pass towards the target: whether anything moved, and layers to load for it."""
+        target, before = self._target, (self.alpha, self.beta, self.extents)
+        if target.alpha > self.alpha:
+            self.alpha, self.beta = target.alpha, target.beta
+        shrunk = min(self.extents, max(target.kv_extents, self.busy_extents(used_blocks), 1))
+        self.extents = shrunk
+        self._grow(target)
+        self._restore(target)
+        after = (self.alpha, self.beta, self.extents)
+        self.settled = (self.alpha, self.extents) == (target.alpha, target.kv_extents)
+        if before == after:
+            return False, 0
+        return True, self._copies(before[:2], after[:2])
+
+    def _grow(self, target: Allotment) -> None:
+        spare = target.grant_bytes - self.held_bytes
+        more = min(target.kv_extents - self.extents, spare // self.shape.extent_bytes)
+        self.extents += max(0, more)
+
+    def _restore(self, target: Allotment) -> None:
+        spare = target.grant_bytes - self.held_bytes
+        self.alpha -= max(0, min(self.alpha - target.alpha, spare // self.shape.layer_bytes))
+        if self.alpha == target.alpha:
+            self.beta = target.beta

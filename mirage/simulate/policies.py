@@ -1,0 +1,55 @@
+"""What can be compared: the policies that engines know, baselines, and ablations of mirage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mirage.config import ConfigError, Policy, Remap
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One column of a comparison: an engine's policy, and settings of `remap` that differ."""
+
+    name: str
+    policy: Policy
+    remap: Mapping[str, Any] = field(default_factory=dict)
+    swaps: bool = False
+    """Whether KV that finds no place spills to host memory (Pie, arXiv 2411.09317)."""
+
+    def settings(self, remap: Remap) -> Remap:
+        """`remap` with what this variant changes."""
+        return remap.model_copy(update=dict(self.remap))
+
+
+VARIANTS = {
+    v.name: v
+    for v in (
+        Variant("static", Policy.STATIC),
+        Variant("pooled", Policy.POOLED),
+        Variant("swap", Policy.STATIC, swaps=True),
+        Variant("mirage", Policy.MIRAGE),
+        Variant("lru", Policy.MIRAGE, {"victims": "lru"}),
+        Variant("alpha-plus-one", Policy.MIRAGE, {"beta": 1}),
+        Variant("alpha-plus-two", Policy.MIRAGE, {"beta": 2}),
+        Variant("no-reversion", Policy.MIRAGE, {"reversion": False}),
+        Variant("uncapped", Policy.MIRAGE, {"decode_cap": False, "max_percent": 100}),
+        Variant("growth-only", Policy.MIRAGE, {"serve": "growth"}),
+        Variant("admission", Policy.MIRAGE, {"serve": "admission"}),
+    )
+}
+
+
+def variant(name: str) -> Variant:
+    """Raises `ConfigError` for a policy that nobody knows."""
+    if name not in VARIANTS:
+        raise ConfigError(f"no policy is named {name!r}: known are {', '.join(VARIANTS)}")
+    return VARIANTS[name]
+
+
+def compared(names: list[str]) -> list[Variant]:
+    """Those named, and `static` and `pooled` beside them, which no comparison leaves out."""
+    wanted = ["static", "pooled", *names]
+    return [variant(name) for name in dict.fromkeys(wanted)]

@@ -1,0 +1,197 @@
+"""Hardware profiles and model shapes: YAML files in `configs/`, every figure with its source."""
+
+from __future__ import annotations
+
+from math import lcm
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
+
+import configs
+from mirage.config import ConfigError, Count, Strict, read_yaml, validated
+from mirage.protocol import ModelShape
+
+GIB, MIB = 2**30, 2**20
+
+
+class Figure(Strict):
+    """A number that somebody measured, published or chose, and where that can be read."""
+
+    value: float = Field(ge=0)
+    source: str = Field(min_length=4)
+
+
+class Positive(Figure):
+    value: float = Field(gt=0)
+
+
+class Hardware(Strict):
+    """One device and its link to host memory. Decimal GB/s and TFLOP/s, binary GiB and MiB."""
+
+    title: str
+    memory_gib: Positive
+    bandwidth_gb_s: Positive
+    bandwidth_efficiency: Positive
+    """Share of the bandwidth that a decode step reaches."""
+    compute_tflop_s: Positive
+    compute_efficiency: Positive
+    link_gb_s: Positive
+    """Host to device while nothing goes the other way."""
+    link_mixed_gb_s: Positive
+    """Each way while both are used."""
+    step_overhead_ms: Figure
+    """Of one step, whatever is in it."""
+    sequence_overhead_us: Figure
+    """Of each sequence in a step."""
+    reserved_mb: Figure
+    """Of each tenant's share: context and activations."""
+    page_mib: Positive
+    apply_ms: Figure
+    """Pause of an engine that acts on an allotment."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.memory_gib.value * GIB)
+
+    @property
+    def page_bytes(self) -> int:
+        return int(self.page_mib.value * MIB)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Reached in a step."""
+        return self.bandwidth_gb_s.value * 1e9 * self.bandwidth_efficiency.value
+
+    @property
+    def flop_per_s(self) -> float:
+        """Reached in a step."""
+        return self.compute_tflop_s.value * 1e12 * self.compute_efficiency.value
+
+
+class Model(Strict):
+    """The shape of one decoder-only transformer, as far as sizes and work depend on it."""
+
+    title: str
+    source: str = Field(min_length=4)
+    layers: Count
+    hidden: Count
+    heads: Count
+    kv_heads: Count
+    head_size: Count
+    ffn: Count
+    ffn_matrices: Annotated[int, Field(ge=2, le=3)]
+    """3 where the feed-forward part is gated."""
+    experts: Count = 1
+    active_experts: Count = 1
+    vocabulary: Count
+    positions: Annotated[int, Field(ge=0)] = 0
+    """Rows of a learned position table."""
+    tied: bool
+    """Whether the output head is the embedding table."""
+    weight_bytes: Count = 2
+    max_len: Count
+
+    @property
+    def attention_width(self) -> int:
+        return self.heads * self.head_size
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights of one decoder layer; biases and norms, under 0.1 %, left out."""
+        attention = 2 * self.hidden * (self.attention_width + self.kv_heads * self.head_size)
+        return attention + self.experts * self._expert_weights
+
+    @property
+    def active_layer_weights(self) -> int:
+        """Those that one token passes through."""
+        return self.layer_weights - (self.experts - self.active_experts) * self._expert_weights
+
+    @property
+    def head_weights(self) -> int:
+        return self.vocabulary * self.hidden
+
+    @property
+    def other_weights(self) -> int:
+        """Embeddings, positions and output head."""
+        tables = self.vocabulary * (1 if self.tied else 2) + self.positions
+        return tables * self.hidden
+
+    @property
+    def parameter_bytes(self) -> int:
+        return (self.layers * self.layer_weights + self.other_weights) * self.weight_bytes
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """Keys and values of one token over all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_size * self.weight_bytes
+
+    @property
+    def _expert_weights(self) -> int:
+        return self.ffn_matrices * self.hidden * self.ffn
+
+
+def shape(
+    model: Model,
+    hardware: Hardware,
+    block_tokens: int,
+    max_len: int,
+    device_bytes: int,
+    parts: int = 1,
+) -> ModelShape:
+    """What an engine of this model would tell the controller in its hello.
+
+    With `parts`, a layer moves in that many equal pieces, each of which counts as a layer.
+    """
+    page = hardware.page_bytes
+    block = block_tokens * model.kv_token_bytes
+    extent = lcm(block, page)
+    blocks = extent // block
+    reserved = int(hardware.reserved_mb.value * 1e6)
+    return ModelShape(
+        layers=model.layers * parts,
+        layer_bytes=_up(-(-model.layer_weights * model.weight_bytes // parts), page),
+        fixed_bytes=_up(model.other_weights * model.weight_bytes + reserved, page),
+        extent_bytes=extent,
+        extent_blocks=blocks,
+        block_tokens=block_tokens,
+        max_extents=max(1, device_bytes // extent),
+        min_extents=-(-(-(-max_len // block_tokens) + 1) // blocks),
+    )
+
+
+Profile = TypeVar("Profile", Hardware, Model)
+
+
+def hardware(name: str, near: Path | None = None) -> Hardware:
+    """The profile of that name, or in the YAML file of that path. Raises `ConfigError`."""
+    return _load("hardware", name, Hardware, near)
+
+
+def model(name: str, near: Path | None = None) -> Model:
+    """The shape of that name, or in the YAML file of that path. Raises `ConfigError`."""
+    return _load("models", name, Model, near)
+
+
+def _load(kind: str, name: str, schema: type[Profile], near: Path | None) -> Profile:
+    path = _find(kind, name, near)
+    raw: Any = read_yaml(path)
+    return validated(schema, raw, path)
+
+
+def _find(kind: str, name: str, near: Path | None) -> Path:
+    if name.endswith((".yaml", ".yml")):
+        return (near or Path()) / name
+    folder = configs.HERE / kind
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name not in known:
+        what = "hardware profile" if kind == "hardware" else "model shape"
+        raise ConfigError(
+            f"no {what} is named {name!r}: known are {', '.join(known)}; "
+            "or give the path of a YAML file"
+        )
+    return folder / f"{name}.yaml"
+
+
+def _up(nbytes: int, page: int) -> int:
+    return -(-nbytes // page) * page

@@ -1,0 +1,158 @@
+"""What a simulation measures: latencies of requests, gaps between tokens, counters.
+
+Values are kept exactly up to `LIMIT` of them; beyond that, those so far are put into bins of
+0.1 % relative width, so that a trace of any length fits into memory.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from mirage.simulate.batch import Request
+
+LIMIT = 2_000_000
+BIN = np.log(1.001)
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Distribution:
+    """Whole numbers with weights, and their exact percentiles (binned beyond `LIMIT`)."""
+
+    def __init__(self) -> None:
+        self._values: list[Floats] = []
+        self._weights: list[Ints] = []
+        self._pending = 0
+
+    def add(self, values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> None:
+        """Add `values`, each as often as its weight says."""
+        array_ = np.asarray(values, dtype=np.float64)
+        once = np.ones(len(array_), dtype=np.int64)
+        self._values.append(array_)
+        self._weights.append(once if weights is None else np.asarray(weights, dtype=np.int64))
+        self._pending += len(array_)
+        if self._pending > LIMIT:
+            self._compact()
+
+    def merge(self, other: Distribution) -> None:
+        for values, weights in zip(other._values, other._weights, strict=True):
+            self.add(values, weights)
+
+    @property
+    def count(self) -> int:
+        return int(sum(w.sum() for w in self._weights))
+
+    def mean(self) -> float:
+        """Of at least one value."""
+        total = sum(float(v @ w) for v, w in zip(self._values, self._weights, strict=True))
+        return total / self.count
+
+    def percentiles(self, percents: list[float]) -> list[float]:
+        """By linear interpolation between order statistics, as numpy's. At least one value."""
+        values, weights = self.sorted()
+        ends = np.cumsum(weights)
+        ranks = np.asarray(percents) / 100 * (ends[-1] - 1)
+        below = values[np.searchsorted(ends, np.floor(ranks), side="right")]
+        above = values[np.searchsorted(ends, np.ceil(ranks), side="right")]
+        return [float(x) for x in below + (above - below) * (ranks - np.floor(ranks))]
+
+    def sorted(self) -> tuple[Floats, Ints]:
+        """Values in rising order, and their weights."""
+        values = np.concatenate(self._values or [np.empty(0)])
+        weights = np.concatenate(self._weights or [np.empty(0, dtype=np.int64)])
+        order = np.argsort(values, kind="stable")
+        return values[order], weights[order]
+
+    def _compact(self) -> None:
+        values, weights = self.sorted()
+        bins = np.rint(np.log(np.maximum(values, 1e-12)) / BIN)
+        kept, where = np.unique(bins, return_inverse=True)
+        summed = np.zeros(len(kept), dtype=np.int64)
+        np.add.at(summed, where, weights)
+        self._values, self._weights, self._pending = [np.exp(kept * BIN)], [summed], 0
+
+
+class Gaps:
+    """Times between tokens (ITL), kept as runs: first gap, growth, steps, tokens a step."""
+
+    def __init__(self) -> None:
+        self._runs = array("q")
+        self.distribution = Distribution()
+
+    def add(self, first: int, growth: int, steps: int, tokens: int) -> None:
+        """`steps` steps of `tokens` tokens each, with gaps first, first + growth, …"""
+        self._runs.extend((first, growth, steps, tokens))
+        if len(self._runs) > LIMIT:
+            self.flush()
+
+    def flush(self) -> None:
+        """Put what was added into `distribution`."""
+        if not self._runs:
+            return
+        first, growth, steps, tokens = np.asarray(self._runs, dtype=np.int64).reshape(-1, 4).T
+        ordinal = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
+        values = np.repeat(first, steps) + np.repeat(growth, steps) * ordinal
+        self.distribution.add(values, np.repeat(tokens, steps))
+        self._runs = array("q")
+
+
+@dataclass(slots=True)
+class Counters:
+    """Of one engine. Bytes and picoseconds only grow."""
+
+    arrived: int = 0
+    completed: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    steps: int = 0
+    preemptions: int = 0
+    holds: int = 0
+    bytes_streamed: int = 0
+    bytes_restored: int = 0
+    stall_ps: int = 0
+    """Time of steps beyond their compute: waiting for layers, and acting on allotments."""
+    busy_ps: int = 0
+    most_alpha: int = 0
+    most_extents: int = 0
+    moves: int = 0
+
+
+@dataclass(slots=True)
+class Tally:
+    """All that one engine measures. Picoseconds."""
+
+    gaps: Gaps = field(default_factory=Gaps)
+    counters: Counters = field(default_factory=Counters)
+    ttft: Distribution = field(default_factory=Distribution)
+    tpot: Distribution = field(default_factory=Distribution)
+    e2el: Distribution = field(default_factory=Distribution)
+    last_finish: int = 0
+    _ttft: array[int] = field(default_factory=lambda: array("q"))
+    _tpot: array[float] = field(default_factory=lambda: array("d"))
+    _e2el: array[int] = field(default_factory=lambda: array("q"))
+
+    def finished(self, request: Request, now: int) -> None:
+        counters = self.counters
+        counters.completed += 1
+        counters.prompt_tokens += request.prompt
+        counters.output_tokens += request.output
+        self.last_finish = now
+        self._ttft.append(request.first - request.arrival)
+        self._e2el.append(now - request.arrival)
+        if request.output > 1:
+            self._tpot.append((now - request.first) / (request.output - 1))
+        if len(self._ttft) > LIMIT:
+            self.flush()
+
+    def flush(self) -> None:
+        """Bring the distributions up to date."""
+        self.gaps.flush()
+        self.ttft.add(self._ttft)
+        self.tpot.add(self._tpot)
+        self.e2el.add(self._e2el)
+        self._ttft, self._tpot, self._e2el = array("q"), array("d"), array("q")

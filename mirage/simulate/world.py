@@ -1,0 +1,169 @@
+"""The event loop: engines that compute in simulated time, and the controller between them.
+
+A `Domain` is memory that may move: one device with the `Decider` that serves real engines, or,
+where memory is isolated, one tenant's share. Messages take no time; an engine acts on them
+between two steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from math import inf
+
+from mirage.decider import Decider
+from mirage.protocol import Hello, PROTOCOL_VERSION, Report
+from mirage.simulate.engine import Engine
+from mirage.simulate.roofline import PS
+
+NEVER = 1 << 62
+
+
+class World:
+    """Runs engines until none has anything left to do. `skipping` takes many steps at once."""
+
+    def __init__(self, *, skipping: bool = True, crowded: bool = True) -> None:
+        self.skipping = skipping
+        self.now = 0
+        self.engines: list[Engine] = []
+        self._domains: list[Domain] = []
+        self._domain_of: dict[str, Domain] = {}
+        self._crowded = crowded
+        self._crowd = (1, 0)
+
+    def add(self, decider: Decider, engines: Sequence[Engine]) -> None:
+        """Engines whose memory one decider moves."""
+        domain = Domain(decider, engines)
+        self._domains.append(domain)
+        self.engines += engines
+        self._domain_of |= {engine.name: domain for engine in engines}
+
+    def run(self, until: int = NEVER) -> None:
+        """Until all requests are done, or `until` picoseconds."""
+        for domain in self._domains:
+            domain.start(self.now)
+        self._wake_stirred()
+        while True:
+            time, engine, domain = self._next()
+            if time >= until:
+                return
+            assert time >= self.now, "time runs forward"
+            self.now = time
+            if engine is not None:
+                engine.wake(time)
+            elif domain is not None:
+                domain.decide(time)
+            self._wake_stirred()
+
+    def check(self) -> None:
+        """Raises `LedgerError` or `AssertionError` if memory is over-committed."""
+        for domain in self._domains:
+            domain.check()
+
+    # -- what engines need --------------------------------------------------------------
+
+    def now_s(self) -> float:
+        return self.now / PS
+
+    def report(self, engine: Engine, report: Report) -> None:
+        self._domain_of[engine.name].hear(engine.name, report, self.now)
+
+    def crowd(self, engine: Engine) -> tuple[int, int]:
+        """Engines that share the device's compute at this moment, and those that stream."""
+        if not self._crowded:
+            return 1, 1
+        crowd, streams = self._crowd
+        if engine.stepping:
+            return crowd, streams
+        return crowd + 1, streams + engine.streams
+
+    def crowd_changed(self, engine: Engine) -> None:
+        if not self._crowded:
+            return
+        stepping = [e for e in self.engines if e.stepping]
+        self._crowd = len(stepping), sum(e.streams for e in stepping)
+        for other in stepping:
+            if other is not engine:
+                other.cut(self.now)
+
+    # -- the loop -----------------------------------------------------------------------
+
+    def _next(self) -> tuple[int, Engine | None, Domain | None]:
+        first: tuple[int, Engine | None, Domain | None] = (NEVER, None, None)
+        for engine in self.engines:
+            time = engine.next_event()
+            if time is not None and time < first[0]:
+                first = (time, engine, None)
+        for domain in self._domains:
+            if domain.deadline < first[0]:
+                first = (max(domain.deadline, self.now), None, domain)
+        return first
+
+    def _wake_stirred(self) -> None:
+        while stirred := [e for e in self.engines if e.stirred]:
+            for engine in stirred:
+                engine.stirred = False
+                if not engine.stepping:
+                    engine.wake(self.now)
+
+
+class Domain:
+    """One decider, and the engines it speaks to."""
+
+    def __init__(self, decider: Decider, engines: Iterable[Engine]) -> None:
+        self.decider = decider
+        self.engines = {engine.name: engine for engine in engines}
+        self.deadline = NEVER
+        """When the decider may have more to say, in picoseconds."""
+        self._heard: deque[tuple[str, Report]] = deque()
+        self._talking = False
+
+    def start(self, now: int) -> None:
+        """All engines join; each holds its share's memory."""
+        for name, engine in self.engines.items():
+            holding = engine.holding
+            hello = Hello(PROTOCOL_VERSION, name, 0, holding.shape, holding.held_bytes)
+            self.decider.joined(hello, now / PS)
+        self.decide(now)
+
+    def hear(self, name: str, report: Report, now: int) -> None:
+        """A report, and all that follows from it at the same moment."""
+        self._heard.append((name, report))
+        if not self._talking:
+            self._talk(now)
+
+    def decide(self, now: int) -> None:
+        """Send what the decider has to say."""
+        self._talking = True
+        self._send(now)
+        self._talking = False
+        self._talk(now)
+
+    def check(self) -> None:
+        self.decider.controller.check()
+        held = sum(engine.holding.held_bytes for engine in self.engines.values())
+        device = self.decider.controller.device_bytes
+        assert held <= device, f"{held} bytes are held of {device}"
+
+    def _talk(self, now: int) -> None:
+        self._talking = True
+        while self._heard:
+            name, report = self._heard.popleft()
+            self.decider.reported(name, report, now / PS)
+            self._send(now)
+        self._talking = False
+        self.deadline = _picoseconds(self.decider.next_deadline(now / PS))
+
+    def _send(self, now: int) -> None:
+        for name, message in self.decider.decide(now / PS):
+            self.engines[name].receive(message, now)
+
+
+def _picoseconds(seconds: float | None) -> int:
+    """The first picosecond that, in seconds, is not before `seconds`."""
+    if seconds is None or seconds == inf:
+        return NEVER
+    time, more = int(seconds * PS), 1
+    while time / PS < seconds:
+        time, more = time + more, 2 * more
+    return time
