@@ -126,6 +126,8 @@ class Remap(Strict):
     """Bound alpha by what hides behind the model's own decode steps."""
     headroom_extents: int = Field(default=2, ge=0)
     """Free extents an engine asks for ahead of need (the low-water mark)."""
+    lookahead_steps: int = Field(default=16, ge=0)
+    """Decode steps of its running requests for which an engine asks ahead, besides."""
     slack_extents: int = Field(default=4, ge=0)
     """Free extents above which a grant is handed back (the high-water mark)."""
     hysteresis_s: float = Field(default=0.5, ge=0)

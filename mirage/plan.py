@@ -73,8 +73,9 @@ def plan(
         fill.restore()
     else:
         fill.keep_away()
-    for tier in ADMISSION:
-        fill.serve(tier._replace(idle=none, own=none, others=none))
+    if remap.serve == "admission":
+        for tier in ADMISSION:
+            fill.serve(tier._replace(idle=none, own=none, others=none))
     fill.share_out(rows, lambda r: r.share)
     return {r.snapshot.name: Want(r.alpha, _beta(r.snapshot, r.alpha, remap), r.kv) for r in rows}
 

@@ -6,9 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-LOOKAHEAD_STEPS = 16
-"""Decode steps for which growth is asked ahead, so that memory arrives before it is needed."""
-
 
 @dataclass(frozen=True)
 class Demand:
@@ -32,16 +29,18 @@ def demand(
     headroom_blocks: int,
     block_tokens: int,
     free_slots: int,
+    lookahead_steps: int,
 ) -> Demand:
     """The wishes of one moment.
 
     `missing_blocks` is what the last failed allocation of a running request lacked beyond
     `free_blocks`; `waiting_tokens` are the prompt lengths of waiting requests in order, of
-    which at most `free_slots` can start.
+    which at most `free_slots` can start. Growth is asked ahead for `lookahead_steps` decode
+    steps, so that memory arrives before it is needed.
     """
     ahead = 0
     if running:
-        ahead = blocks_for(running * LOOKAHEAD_STEPS, block_tokens) + headroom_blocks
+        ahead = blocks_for(running * lookahead_steps, block_tokens) + headroom_blocks
     if missing_blocks:
         growth, spare = missing_blocks + ahead, 0
     else:

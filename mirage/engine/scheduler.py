@@ -287,6 +287,7 @@ class ElasticMixin(ObservingMixin):
             headroom_blocks=self.settings.headroom_extents * self.shape.extent_blocks,
             block_tokens=self.block_size,
             free_slots=self.max_num_running_reqs - len(self.running),
+            lookahead_steps=self.settings.lookahead_steps,
         )
 
 

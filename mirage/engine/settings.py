@@ -24,7 +24,7 @@ class EngineSettings(BaseModel):
     base_blocks: int = Field(gt=1)
     """KV blocks mapped at start, the null block included."""
     headroom_extents: int = Field(default=2, ge=0)
-    serve: str = "admission"
+    lookahead_steps: int = Field(default=16, ge=0)
     temporal: bool = False
     drain: bool = False
     """Temporal: a revoked turn lasts until the running requests have finished."""

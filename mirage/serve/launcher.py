@@ -103,7 +103,7 @@ def engine_settings(
         "grant_bytes": fit.grant_bytes,
         "base_blocks": fit.base_blocks,
         "headroom_extents": config.remap.headroom_extents,
-        "serve": config.remap.serve,
+        "lookahead_steps": config.remap.lookahead_steps,
         "temporal": config.sharing.mode == "temporal",
         "drain": config.sharing.drain,
     }

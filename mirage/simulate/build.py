@@ -43,6 +43,9 @@ def _engine(setup, variant, tenant, device_bytes, arrivals, made) -> Engine:  # 
     roofline = Roofline(setup.models[tenant.name], hardware, fraction, experiment.layer_parts)
     load_ps = round(shape.layer_bytes / (hardware.link_gb_s.value * 1e9 * fraction) * PS)
     remap = variant.settings(experiment.remap)
+    start = base(tenant, shape, device_bytes)
+    own = start.kv_extents * shape.extent_blocks - 1
+    growth_only = variant.policy is Policy.MIRAGE and remap.serve == "growth"
     limits = Limits(
         block_tokens=experiment.limits.block_tokens,
         max_num_seqs=experiment.limits.max_num_seqs,
@@ -51,11 +54,12 @@ def _engine(setup, variant, tenant, device_bytes, arrivals, made) -> Engine:  # 
         temporal=experiment.sharing.mode == "temporal",
         drain=experiment.sharing.drain,
         headroom_extents=remap.headroom_extents,
-        lookahead_steps=experiment.lookahead_steps,
+        lookahead_steps=remap.lookahead_steps,
+        admission_blocks=own if growth_only else None,
         report_ps=round(experiment.report_s * PS),
         apply_ps=round(hardware.apply_ms.value * 1e-3 * PS),
     )
-    holding = Holding(shape, base(tenant, shape, device_bytes), _copies(experiment.layer_sets, shape.layers))
+    holding = Holding(shape, start, _copies(experiment.layer_sets, shape.layers))
     if variant.swaps:
         mixed = hardware.link_mixed_gb_s.value * 1e9 * fraction
         token_ps = round(setup.models[tenant.name].kv_token_bytes / mixed * PS)

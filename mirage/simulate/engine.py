@@ -63,6 +63,8 @@ class Limits:
     drain: bool
     headroom_extents: int
     lookahead_steps: int
+    admission_blocks: int | None
+    """Blocks in use up to which waiting requests are admitted; None for all there are."""
     report_ps: int
     apply_ps: int
 
@@ -111,6 +113,8 @@ class Engine:
         self._loaded_at = 0
         """When the last of the layers that came back will have been loaded."""
         self._held_at = 0
+        self._preempted = 0
+        """Requests at the head of the queue that ran before."""
         self._next_report = 0
         self._said: tuple[bool, bool] | None = None
 
@@ -206,7 +210,7 @@ class Engine:
 
     def _speak(self, now: int) -> None:
         """Report if it is time, and at once when work or the turn came or went."""
-        state = self.has_work, self.turn.holds(len(self.running), executing=False)
+        state = self.has_work, self.turn.holds(self._begun(), executing=False)
         due = self.limits.elastic and now >= self._next_report
         if due or state != self._said:
             self._report(now)
@@ -224,7 +228,7 @@ class Engine:
         wish = self._demand() if self.limits.elastic else Demand()
         return Report(
             revision=holding.revision,
-            holds_turn=self.turn.holds(len(self.running), executing=False),
+            holds_turn=self.turn.holds(self._begun(), executing=False),
             held_bytes=holding.held_bytes,
             alpha=holding.alpha,
             beta=holding.beta,
@@ -259,6 +263,7 @@ class Engine:
             headroom_blocks=self.limits.headroom_extents * self.holding.shape.extent_blocks,
             block_tokens=self.limits.block_tokens,
             free_slots=self.limits.max_num_seqs - len(self.running),
+            lookahead_steps=self.limits.lookahead_steps,
         )
 
     # -- scheduling ---------------------------------------------------------------------
@@ -273,13 +278,13 @@ class Engine:
         """Schedule the next step, or the span of steps that are alike."""
         if not self.running and not self.waiting:
             return
-        if not self.turn.may_step(len(self.running)):
+        if not self.turn.may_step(self._begun()):
             return
         preempted = self._make_room(now)
-        if not self.turn.may_step(len(self.running)):
+        if not self.turn.may_step(self._begun()):
             return  # the controller's answer took the turn
         self._chunks = self._continue_prefills()
-        if not preempted and not self.held and self.turn.granted:
+        if not preempted and not self.held:
             self._admit()
         if not self._chunks and not self.batch.size:
             return
@@ -341,6 +346,7 @@ class Engine:
             (self.held if request in self.held else self.prefilling).remove(request)
         self._other_blocks -= request.blocks
         request.blocks = request.computed = 0
+        self._preempted += request.generated > 0
         self.waiting.appendleft(request)
 
     def _take_out(self, request: Request) -> None:
@@ -351,6 +357,10 @@ class Engine:
             request.last = self._emitted
         self.batch.leave(request)
         self._other_blocks += request.blocks
+
+    def _begun(self) -> int:
+        """Requests that a turn must finish before it ends, if it drains."""
+        return len(self.running) + self._preempted
 
     def _continue_prefills(self) -> list[tuple[Request, int]]:
         chunks = []
@@ -368,10 +378,13 @@ class Engine:
         free = self._admissible_blocks() - self.batch.blocks_due()
         while self.waiting and budget > 0 and len(self.running) < self.limits.max_num_seqs:
             request = self.waiting[0]
+            if not request.generated and not self.turn.granted:
+                break  # draining
             blocks = blocks_for(request.known, self.limits.block_tokens)
             if blocks > free:
                 break
             self.waiting.popleft()
+            self._preempted -= request.generated > 0
             self.running[request] = None
             self.prefilling.append(request)
             self._chunks.append((request, min(request.known, budget)))
@@ -382,7 +395,12 @@ class Engine:
 
     def _admissible_blocks(self) -> int:
         """Blocks that waiting requests may have."""
-        return self.free_blocks
+        if self.limits.admission_blocks is None:
+            return self.free_blocks
+        free, own = self.free_blocks, self.limits.admission_blocks - self.used_blocks
+        ahead = blocks_for(len(self.running) * self.limits.lookahead_steps, self.limits.block_tokens)
+        ahead += self.limits.headroom_extents * self.holding.shape.extent_blocks
+        return max(min(free, own), free - ahead)
 
     # -- steps --------------------------------------------------------------------------
 

@@ -131,7 +131,6 @@ class Experiment(Strict):
     policies: list[str] = Field(default_factory=lambda: ["mirage"])
     report_s: PositiveFloat = 0.1
     """How often a busy engine reports to the controller."""
-    lookahead_steps: Annotated[int, Field(ge=0)] = 16
     layer_sets: Literal["nested", "even"] = "nested"
     layer_parts: Count = 1
     """Parts of a layer that move on their own."""
