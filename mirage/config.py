@@ -120,7 +120,7 @@ class Remap(Strict):
     """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
     reversion: bool = True
     """Whether layers come back when the pressure ends; without, only to be measured against."""
-    max_percent: float = Field(default=75, ge=0, le=100)
+    max_percent: float = Field(default=95, ge=0, le=100)
     """Most of a model's layers that may be given away (the remapping percentage)."""
     decode_cap: bool = True
     """Bound alpha by what hides behind the model's own decode steps."""

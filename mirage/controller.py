@@ -65,6 +65,8 @@ class Controller:
             for_admission=remap.serve == "admission",
             temporal=temporal,
         )
+        self._new: set[str] = set()
+        """Tenants that joined and have had no allotment yet."""
         self._wants: dict[str, Want] = {}
         self._planned_until = -inf
         """The plan holds until then, or until the next event."""
@@ -89,6 +91,7 @@ class Controller:
             base(self._tenants[name], shape, self._grants.device_bytes)
         self._grants.joined(name, held_bytes)
         self._store.joined(name, shape, held_bytes)
+        self._new.add(name)
         self._planned_until = -inf
 
     def reported(self, name: str, report: Report, now: float) -> None:
@@ -112,6 +115,7 @@ class Controller:
         """An engine's process is dead. No error if it had not joined."""
         self._grants.lost(name)
         self._store.lost(name)
+        self._new.discard(name)
         self._planned_until = -inf
         self._wishes.pop(name, None)
 
@@ -119,7 +123,7 @@ class Controller:
 
     def decide(self, now: float) -> list[Command]:
         """The messages to send now, in order. Called again, it has nothing to add."""
-        commands = self._first_allotments(now)
+        commands = self._first_allotments(now) if self._new else []
         tenants = self._present(now)
         wants = self._plan(tenants, now)
         commands += [c for t in tenants for c in self._lower(t, wants[t.name])]
@@ -128,8 +132,11 @@ class Controller:
 
     def next_deadline(self, now: float) -> float | None:
         """When `decide` may have more to say without another event; None for never."""
-        active = {t.name for t in self._present(now) if t.active}
-        times = [since + PATIENCE_S for name, since in self._wishes.items() if name in active]
+        times = [
+            since + PATIENCE_S
+            for name, since in self._wishes.items()
+            if self._store.is_active(name, now)
+        ]
         if (change := self._store.next_deadline(now)) is not None:
             times.append(change)
         return min(times, default=None)
@@ -206,6 +213,8 @@ class Controller:
         )
 
     def _refuse(self, now: float, wants: dict[str, Want]) -> list[Command]:
+        if not self._wishes:
+            return []
         refusals = []
         for t in self._present(now):
             assert t.allotment is not None
@@ -223,6 +232,7 @@ class Controller:
     def _send(self, t: TenantSnapshot, want: Want) -> Command:
         allotment = self._grants.allot(t.name, t.shape, want)
         self._store.sent(t.name, allotment)
+        self._new.discard(t.name)
         if t.allotment is not None and want.kv_extents > t.allotment.kv_extents:
             self._wishes.pop(t.name, None)
         return Command(t.name, allotment)

@@ -6,7 +6,7 @@ The policy, that is which wishes come first and which layers may go for them, is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mirage.metadata import TenantSnapshot
@@ -37,17 +37,14 @@ class Row:
     kv: int = 0
     alpha: int = 0
 
-    @property
-    def active(self) -> bool:
-        return self.snapshot.active
+    active: bool = field(init=False)
+    extent_bytes: int = field(init=False)
+    layer_bytes: int = field(init=False)
 
-    @property
-    def extent_bytes(self) -> int:
-        return self.snapshot.shape.extent_bytes
-
-    @property
-    def layer_bytes(self) -> int:
-        return self.snapshot.shape.layer_bytes
+    def __post_init__(self) -> None:
+        self.active = self.snapshot.active
+        self.extent_bytes = self.snapshot.shape.extent_bytes
+        self.layer_bytes = self.snapshot.shape.layer_bytes
 
 
 Amount = Callable[[Row], int]
@@ -104,6 +101,10 @@ class Fill:
         self.rows = rows
         self.idle = [r for r in donors if not r.active]
         self.active = [r for r in donors if r.active]
+        self.by_priority = [
+            [r for r in rows if r.snapshot.tenant.priority == priority]
+            for priority in sorted({r.snapshot.tenant.priority for r in rows}, reverse=True)
+        ]
         self.free = device_bytes - sum(cost(r.snapshot.shape, 0, 0) for r in rows)
 
     def keep_running(self) -> None:
@@ -121,22 +122,29 @@ class Fill:
 
     def serve(self, tier: Tier) -> None:
         """Serve one tier: higher priorities first, free bytes before layers."""
-        if not _missing(self.rows, tier.level):
-            return
-        for priority in sorted({r.snapshot.tenant.priority for r in self.rows}, reverse=True):
-            rows = [r for r in self.rows if r.snapshot.tenant.priority == priority]
-            self._gather(self.idle, tier.idle, _missing(rows, tier.level))
-            self.share_out(rows, tier.level)
-            for row in rows:
+        short = False
+        for rows in self.by_priority:
+            asking = [r for r in rows if r.kv < tier.level(r)]
+            if not asking:
+                continue
+            short = True
+            self._gather(self.idle, tier.idle, _missing(asking, tier.level))
+            self.share_out(asking, tier.level)
+            for row in asking:
                 self._gather([row], tier.own, _missing([row], tier.level))
                 self.share_out([row], tier.level)
-            self._gather(self.active, tier.others, _missing(rows, tier.level))
-            self.share_out(rows, tier.level)
-        self.share_out(self.rows, tier.level)  # what whole layers brought too much
+            self._gather(self.active, tier.others, _missing(asking, tier.level))
+            self.share_out(asking, tier.level)
+        if short:
+            self.share_out(self.rows, tier.level)  # what whole layers brought too much
 
     def share_out(self, rows: Iterable[Row], level: Amount) -> None:
         """Give free bytes, the same to each until it has enough (max-min fairness)."""
-        short = sorted((r for r in rows if r.kv < level(r)), key=lambda r: _missing([r], level))
+        short = [r for r in rows if r.kv < level(r)]
+        if not short or self.free <= 0:
+            return
+        if len(short) > 1:
+            short.sort(key=lambda r: _missing([r], level))
         for left, row in zip(range(len(short), 0, -1), short, strict=True):
             self._give(row, level(row), self.free // left)
         for row in short:  # what rounding to extents left over
@@ -169,11 +177,16 @@ class Fill:
         Of idle tenants those away already; of active ones those that hide, whatever is away,
         or layers that one wish took would be there for all others in the next plan.
         """
+        if wanted <= self.free:
+            return
         donors = list(donors)
-        for bound in (lambda r: min(limit(r), r.hidden if r.active else r.out), limit):
+        for at_once in (True, False):
             for row in donors:
+                bound = limit(row)
+                if at_once:
+                    bound = min(bound, row.hidden if row.active else row.out)
                 short = -(-max(0, wanted - self.free) // row.layer_bytes)
-                layers = max(0, min(short, bound(row) - row.alpha))
+                layers = max(0, min(short, bound - row.alpha))
                 row.alpha += layers
                 self.free += layers * row.layer_bytes
 

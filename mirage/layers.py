@@ -8,6 +8,7 @@ type will do, and only their ratio matters.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import count
@@ -107,11 +108,19 @@ def largest_alpha(
     `most_streamed` bounds alpha + beta (default n). (0, fewest slots) if nothing hides.
     """
     limit = n if most_streamed is None else most_streamed
-    for alpha in range(limit - min(betas), 0, -1):
-        fitting = [b for b in betas if alpha + b <= limit]
-        if any(hides(alpha, b, n, t_load, t_compute) for b in fitting):
-            return alpha, best_beta(alpha, n, t_load, t_compute, fitting)
-    return 0, min(betas)
+
+    def most(beta: int) -> int:
+        # For one beta, what hides at some alpha hides at every smaller one.
+        alphas = range(1, limit - beta + 1)
+        return bisect_left(
+            alphas, True, key=lambda alpha: not hides(alpha, beta, n, t_load, t_compute)
+        )
+
+    alpha = max(most(beta) for beta in betas)
+    if alpha <= 0:
+        return 0, min(betas)
+    fitting = [b for b in betas if alpha + b <= limit]
+    return alpha, best_beta(alpha, n, t_load, t_compute, fitting)
 
 
 def step_time(

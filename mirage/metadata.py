@@ -164,9 +164,13 @@ class MetadataStore:
         self._temporal = temporal
         self._holder: str | None = None
         self._records: dict[str, _Record] = {}
+        self._changes = 0
+        self._newest: tuple[tuple[int, float], Snapshot] | None = None
+        """The snapshot made last, and of what: several are asked for between two events."""
 
     def joined(self, name: str, shape: ModelShape, held_bytes: int) -> None:
         """An engine starts anew: nothing is known of it but its shape."""
+        self._changes += 1
         report = Report(
             revision=0,
             holds_turn=False,
@@ -180,6 +184,7 @@ class MetadataStore:
         self._records[name] = _Record(shape, report, *windows)
 
     def reported(self, name: str, report: Report, now: float) -> None:
+        self._changes += 1
         record = self._records[name]
         record.report = msgspec.structs.replace(report)
         record.sent = [
@@ -189,23 +194,34 @@ class MetadataStore:
         self._note(name, now)
 
     def sent(self, name: str, allotment: Allotment) -> None:
+        self._changes += 1
         self._records[name].sent.append(allotment)
 
     def turn(self, name: str | None, now: float) -> None:
         """Temporal sharing: `name` got the turn; None says only that nobody else did."""
+        self._changes += 1
         before, self._holder = self._holder, name or self._holder
         for changed in (before, self._holder):
             if changed in self._records:
                 self._note(changed, now)
 
     def lost(self, name: str) -> None:
+        self._changes += 1
         self._records.pop(name, None)
         if name == self._holder:
             self._holder = None
 
     def snapshot(self, now: float) -> Snapshot:
         joined = (name for name in self._tenants if name in self._records)
-        return Snapshot(SCHEMA_VERSION, now, tuple(self._one(name, now) for name in joined))
+        key = self._changes, now
+        if self._newest is None or self._newest[0] != key:
+            tenants = tuple(self._one(name, now) for name in joined)
+            self._newest = key, Snapshot(SCHEMA_VERSION, now, tenants)
+        return self._newest[1]
+
+    def is_active(self, name: str, now: float) -> bool:
+        """Whether a joined tenant counts as active."""
+        return self._active(name, now)
 
     def next_deadline(self, now: float) -> float | None:
         """When a snapshot would differ from that of `now` without another event."""

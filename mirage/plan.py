@@ -29,6 +29,7 @@ surplus, keep a layer of another active tenant away, and no hysteresis delays it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from mirage.config import Policy, Remap
 from mirage.fill import Fill, Row, Tier, hidden, hidden_or_out, most, none, out, still_hidden
@@ -123,7 +124,11 @@ def hidden_alpha(t: TenantSnapshot, t_compute: float, remap: Remap) -> int:
     if t_load <= 0 or t_compute <= 0:
         return min(1, ever)
     n = t.shape.layers
-    return min(ever, largest_alpha(n, t_load, t_compute, _betas(remap), _streamable(t))[0])
+    return min(ever, _largest_alpha(n, t_load, t_compute, _betas(remap), _streamable(t))[0])
+
+
+# The times of a tenant that does not step stay as they are from plan to plan.
+_largest_alpha = lru_cache(maxsize=256)(largest_alpha)
 
 
 def _beta(t: TenantSnapshot, alpha: int, remap: Remap) -> int:

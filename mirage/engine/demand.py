@@ -20,31 +20,41 @@ def blocks_for(tokens: int, block_tokens: int) -> int:
     return -(-tokens // block_tokens)
 
 
-def demand(
-    *,
-    running: int,
-    waiting_tokens: Iterable[int],
-    free_blocks: int,
-    missing_blocks: int,
-    headroom_blocks: int,
-    block_tokens: int,
-    free_slots: int,
-    lookahead_steps: int,
-) -> Demand:
-    """The wishes of one moment.
+def blocks_to_start(tokens: Iterable[int], slots: int, block_tokens: int) -> int:
+    """KV blocks with which the first `slots` waiting requests, of so many tokens, can start."""
+    return sum(blocks_for(each + 1, block_tokens) for each in islice(tokens, max(0, slots)))
+
+
+def blocks_ahead(
+    running: int, lookahead_steps: int, headroom_blocks: int, block_tokens: int
+) -> int:
+    """Free blocks that `running` requests should find.
+
+    Those of `lookahead_steps` decode steps, so that memory arrives before it is needed, and
+    some headroom.
+    """
+    if not running:
+        return 0
+    return blocks_for(running * lookahead_steps, block_tokens) + headroom_blocks
+
+
+def demand(*, ahead: int, starting: int, free_blocks: int, missing_blocks: int) -> Demand:
+    """The wishes of one moment, in blocks.
 
     `missing_blocks` is what the last failed allocation of a running request lacked beyond
-    `free_blocks`; `waiting_tokens` are the prompt lengths of waiting requests in order, of
-    which at most `free_slots` can start. Growth is asked ahead for `lookahead_steps` decode
-    steps, so that memory arrives before it is needed.
+    `free_blocks`; see `blocks_ahead`, and `blocks_to_start` for what is `starting`.
     """
-    ahead = 0
-    if running:
-        ahead = blocks_for(running * lookahead_steps, block_tokens) + headroom_blocks
     if missing_blocks:
         growth, spare = missing_blocks + ahead, 0
     else:
         growth, spare = max(0, ahead - free_blocks), max(0, free_blocks - ahead)
-    starting = islice(waiting_tokens, max(0, free_slots))
-    wanted = sum(blocks_for(tokens + 1, block_tokens) for tokens in starting)
-    return Demand(growth, max(0, wanted - spare))
+    return Demand(growth, max(0, starting - spare))
+
+
+def growth_reserve(ahead: int, usable_blocks: int, own_blocks: int) -> int:
+    """Free blocks that newcomers must leave if memory is borrowed for growth only.
+
+    Of what is usable beyond the share, that which was asked ahead; else a newcomer would take
+    it, grow in turn, and the next asking would borrow for admission after all.
+    """
+    return min(ahead, max(0, usable_blocks - own_blocks))

@@ -19,7 +19,7 @@ from mirage.config import Policy
 from mirage.engine import runtime
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool, ElasticKVCacheManager
-from mirage.engine.demand import Demand, demand
+from mirage.engine.demand import Demand, blocks_ahead, blocks_to_start, demand, growth_reserve
 from mirage.engine.reporting import Reporter
 from mirage.engine.settle import Fence, Settlement
 from mirage.engine.turn import TurnTaking
@@ -231,6 +231,11 @@ class ElasticMixin(ObservingMixin):
 
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
         self._settle()
+        if self.settings.growth_only:
+            # vLLM leaves so many blocks free when it admits a waiting request.
+            self.kv_cache_manager.watermark_blocks = growth_reserve(
+                self._ahead(), self.pool.usable_blocks, self.settings.base_blocks
+            )
         self._holding = False
         self.wish.begin_step()
         output = super()._schedule(*args, **kwargs)
@@ -279,15 +284,21 @@ class ElasticMixin(ObservingMixin):
         return self.pool.backed_extents(), self.pool.busy_extents(), self.pool.usable_blocks
 
     def _demand(self) -> Demand:
+        slots = self.max_num_running_reqs - len(self.running)
         return demand(
-            running=len(self.running),
-            waiting_tokens=(r.num_tokens for r in self.waiting),
+            ahead=self._ahead(),
+            starting=blocks_to_start(
+                (r.num_tokens for r in self.waiting), slots, self.block_size
+            ),
             free_blocks=self.pool.get_num_free_blocks(),
             missing_blocks=self.wish.missing,
-            headroom_blocks=self.settings.headroom_extents * self.shape.extent_blocks,
-            block_tokens=self.block_size,
-            free_slots=self.max_num_running_reqs - len(self.running),
-            lookahead_steps=self.settings.lookahead_steps,
+        )
+
+    def _ahead(self) -> int:
+        settings = self.settings
+        headroom = settings.headroom_extents * self.shape.extent_blocks
+        return blocks_ahead(
+            len(self.running), settings.lookahead_steps, headroom, self.block_size
         )
 
 

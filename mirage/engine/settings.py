@@ -25,6 +25,8 @@ class EngineSettings(BaseModel):
     """KV blocks mapped at start, the null block included."""
     headroom_extents: int = Field(default=2, ge=0)
     lookahead_steps: int = Field(default=16, ge=0)
+    growth_only: bool = False
+    """Whether newcomers must leave free what was borrowed for running requests."""
     temporal: bool = False
     drain: bool = False
     """Temporal: a revoked turn lasts until the running requests have finished."""

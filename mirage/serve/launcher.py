@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mirage.config import Config, ConfigError, Tenant
+from mirage.config import Policy, Config, ConfigError, Tenant
 from mirage.serve.fit import Fit
 from mirage.serve.rundir import RunDir
 
@@ -104,6 +104,7 @@ def engine_settings(
         "base_blocks": fit.base_blocks,
         "headroom_extents": config.remap.headroom_extents,
         "lookahead_steps": config.remap.lookahead_steps,
+        "growth_only": config.policy is Policy.MIRAGE and config.remap.serve == "growth",
         "temporal": config.sharing.mode == "temporal",
         "drain": config.sharing.drain,
     }

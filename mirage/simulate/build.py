@@ -55,7 +55,8 @@ def _engine(setup, variant, tenant, device_bytes, arrivals, made) -> Engine:  # 
         drain=experiment.sharing.drain,
         headroom_extents=remap.headroom_extents,
         lookahead_steps=remap.lookahead_steps,
-        admission_blocks=own if growth_only else None,
+        growth_only=growth_only,
+        own_blocks=own,
         report_ps=round(experiment.report_s * PS),
         apply_ps=round(hardware.apply_ms.value * 1e-3 * PS),
     )

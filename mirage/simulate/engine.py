@@ -14,10 +14,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
 
-from mirage.engine.demand import Demand, blocks_for, demand
+from mirage.engine.demand import (
+    Demand,
+    blocks_ahead,
+    blocks_for,
+    blocks_to_start,
+    demand,
+    growth_reserve,
+)
 from mirage.engine.turn import TurnTaking
 from mirage.engine.wish import Wish
 from mirage.protocol import Allotment, Refusal, Report, Turn
@@ -28,8 +34,6 @@ from mirage.simulate.tally import Tally
 
 HOLD_S = 1.0
 HOLD_PS = int(HOLD_S * PS)
-WAITING_SEEN = 256
-"""Waiting requests whose memory is asked for at most."""
 
 
 class Surroundings(Protocol):
@@ -63,8 +67,10 @@ class Limits:
     drain: bool
     headroom_extents: int
     lookahead_steps: int
-    admission_blocks: int | None
-    """Blocks in use up to which waiting requests are admitted; None for all there are."""
+    growth_only: bool
+    """Whether newcomers must leave free what was borrowed for running requests."""
+    own_blocks: int
+    """Blocks of the tenant's share."""
     report_ps: int
     apply_ps: int
 
@@ -109,9 +115,12 @@ class Engine:
         self._span = 0
         self._emitted = 0
         """When the batch's newest tokens came."""
-        self._pause_ps = 0
+        self._ready_at = 0
+        """When it will have acted on the newest allotment."""
         self._loaded_at = 0
         """When the last of the layers that came back will have been loaded."""
+        self._waiting_blocks = 0
+        """That the waiting requests need to start."""
         self._held_at = 0
         self._preempted = 0
         """Requests at the head of the queue that ran before."""
@@ -150,9 +159,9 @@ class Engine:
         computed = self.stepping
         if self.stepping:
             self._complete(now)
+        self._pull(now)
         self._settle(now)
         self._obey(now)
-        self._pull(now)
         self._speak(now)
         self._plan(now)
         if self.stepping != computed:
@@ -162,6 +171,7 @@ class Engine:
         """Acted on at once between steps, else at the next step's end."""
         self._inbox.append(message)
         if not self.stepping:
+            self._pull(now)
             self._obey(now)
             self.stirred = True
         else:
@@ -201,7 +211,7 @@ class Engine:
         counters = self.tally.counters
         if moved:
             counters.moves += 1
-            self._pause_ps += self.limits.apply_ps
+            self._ready_at = max(now, self._ready_at) + self.limits.apply_ps
         counters.most_alpha = max(counters.most_alpha, self.holding.alpha)
         counters.most_extents = max(counters.most_extents, self.holding.extents)
         if self.streams != streamed:
@@ -255,24 +265,36 @@ class Engine:
         return self.roofline.compute_ps(work, crowd) / PS / self.holding.shape.layers
 
     def _demand(self) -> Demand:
+        slots = self.limits.max_num_seqs - len(self.running)
+        starting = self._waiting_blocks
+        if slots < len(self.waiting):
+            tokens = (request.known for request in self.waiting)
+            starting = blocks_to_start(tokens, slots, self.limits.block_tokens)
         return demand(
-            running=len(self.running),
-            waiting_tokens=(r.known for r in islice(self.waiting, WAITING_SEEN)),
+            ahead=self._ahead(),
+            starting=starting,
             free_blocks=self.free_blocks,
             missing_blocks=self.wish.missing,
-            headroom_blocks=self.limits.headroom_extents * self.holding.shape.extent_blocks,
-            block_tokens=self.limits.block_tokens,
-            free_slots=self.limits.max_num_seqs - len(self.running),
-            lookahead_steps=self.limits.lookahead_steps,
+        )
+
+    def _ahead(self) -> int:
+        limits = self.limits
+        headroom = limits.headroom_extents * self.holding.shape.extent_blocks
+        return blocks_ahead(
+            len(self.running), limits.lookahead_steps, headroom, limits.block_tokens
         )
 
     # -- scheduling ---------------------------------------------------------------------
 
     def _pull(self, now: int) -> None:
         while self._upcoming is not None and self._upcoming.arrival <= now:
-            self.waiting.append(self._upcoming)
+            self._enqueue(self._upcoming)
             self.tally.counters.arrived += 1
             self._upcoming = next(self._arrivals, None)
+
+    def _enqueue(self, request: Request) -> None:
+        self.waiting.append(request)
+        self._waiting_blocks += blocks_for(request.known + 1, self.limits.block_tokens)
 
     def _plan(self, now: int) -> None:
         """Schedule the next step, or the span of steps that are alike."""
@@ -348,6 +370,7 @@ class Engine:
         request.blocks = request.computed = 0
         self._preempted += request.generated > 0
         self.waiting.appendleft(request)
+        self._waiting_blocks += blocks_for(request.known + 1, self.limits.block_tokens)
 
     def _take_out(self, request: Request) -> None:
         """Out of the batch, with its blocks."""
@@ -384,6 +407,7 @@ class Engine:
             if blocks > free:
                 break
             self.waiting.popleft()
+            self._waiting_blocks -= blocks_for(request.known + 1, self.limits.block_tokens)
             self._preempted -= request.generated > 0
             self.running[request] = None
             self.prefilling.append(request)
@@ -395,12 +419,10 @@ class Engine:
 
     def _admissible_blocks(self) -> int:
         """Blocks that waiting requests may have."""
-        if self.limits.admission_blocks is None:
+        if not self.limits.growth_only:
             return self.free_blocks
-        free, own = self.free_blocks, self.limits.admission_blocks - self.used_blocks
-        ahead = blocks_for(len(self.running) * self.limits.lookahead_steps, self.limits.block_tokens)
-        ahead += self.limits.headroom_extents * self.holding.shape.extent_blocks
-        return max(min(free, own), free - ahead)
+        own = self.limits.own_blocks
+        return self.free_blocks - growth_reserve(self._ahead(), self.holding.blocks, own)
 
     # -- steps --------------------------------------------------------------------------
 
@@ -411,8 +433,7 @@ class Engine:
         work = Work(batch.size, batch.context, sum(n for _, n in self._chunks), area)
         forms = self._forms()
         form, first = _largest(forms, work)
-        delay = self._pause_ps
-        self._pause_ps = 0
+        delay = max(0, self._ready_at - now)
         if self._loaded_at > now:
             delay = max(delay, self._loaded_at - now - first)
         self._begin = now

@@ -95,7 +95,7 @@ class Workload(Strict):
 class Limits(Strict):
     """Of each engine, by vLLM's names."""
 
-    max_num_seqs: Count = 256
+    max_num_seqs: Count = 1024
     max_num_batched_tokens: Count = 2048
     max_model_len: Count | None = None
     """The model's own if left out."""
@@ -129,7 +129,7 @@ class Experiment(Strict):
     limits: Limits = Limits()
     remap: Remap = Remap()
     policies: list[str] = Field(default_factory=lambda: ["mirage"])
-    report_s: PositiveFloat = 0.1
+    report_s: PositiveFloat = 0.2
     """How often a busy engine reports to the controller."""
     layer_sets: Literal["nested", "even"] = "nested"
     layer_parts: Count = 1

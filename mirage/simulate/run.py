@@ -1,0 +1,93 @@
+"""One experiment under one policy and one seed, from start to its figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mirage.simulate import build, workload
+from mirage.simulate.engine import Engine
+from mirage.simulate.experiment import Setup
+from mirage.simulate.policies import variant
+from mirage.simulate.roofline import PS
+from mirage.simulate.tally import Counters, Distribution, Tally
+from mirage.simulate.world import World
+
+Figures = dict[str, Any]
+MS = PS / 1000
+PERCENTS = [50.0, 90.0, 99.0]
+POINTS = 200
+"""Of a latency's distribution, for the report's pictures."""
+
+
+def run(setup: Setup, policy: str, seed: int, *, skipping: bool = True) -> Figures:
+    """All figures of a run, in the words of ``vllm bench serve`` and then some.
+
+    Everything is a number, a string or a list of them, and the same for the same seed.
+    """
+    world = build.world(setup, variant(policy), seed, skipping=skipping)
+    start = workload.peak_end(setup, seed)
+    if start:
+        world.run(until=start)
+        for engine in world.engines:
+            engine.tally = Tally()
+    world.run()
+    world.check()
+    for engine in world.engines:
+        engine.tally.flush()
+    whole = figures(world.engines, start)
+    tenants = {engine.name: figures([engine], start) for engine in world.engines}
+    return {"policy": policy, "seed": seed, **whole, "tenants": tenants}
+
+
+def figures(engines: list[Engine], start: int = 0) -> Figures:
+    """Figures over all requests of `engines`; `start` in picoseconds."""
+    tallies = [engine.tally for engine in engines]
+    counters = [tally.counters for tally in tallies]
+    duration = (max(tally.last_finish for tally in tallies) - start) / PS
+    tokens = sum(c.output_tokens for c in counters)
+    completed = sum(c.completed for c in counters)
+    return {
+        "completed": completed,
+        "duration": duration,
+        "total_input_tokens": sum(c.prompt_tokens for c in counters),
+        "total_output_tokens": tokens,
+        "request_throughput": completed / duration if duration > 0 else 0.0,
+        "output_throughput": tokens / duration if duration > 0 else 0.0,
+        **_latency("ttft_ms", [tally.ttft for tally in tallies]),
+        **_latency("tpot_ms", [tally.tpot for tally in tallies]),
+        **_latency("itl_ms", [tally.gaps.distribution for tally in tallies]),
+        **_latency("e2el_ms", [tally.e2el for tally in tallies]),
+        **_counted(counters),
+    }
+
+
+def curve(world: World, latency: str) -> list[float]:
+    """Milliseconds of `POINTS` even percentiles, for a cumulative plot."""
+    merged = Distribution()
+    for engine in world.engines:
+        merged.merge(getattr(engine.tally, latency))
+    return [v / MS for v in merged.percentiles([100 * i / POINTS for i in range(POINTS + 1)])]
+
+
+def _latency(name: str, parts: list[Distribution]) -> Figures:
+    merged = Distribution()
+    for part in parts:
+        merged.merge(part)
+    if not merged.count:
+        return {f"{kind}_{name}": None for kind in ("mean", "p50", "p90", "p99")}
+    values = merged.percentiles(PERCENTS)
+    found = {f"p{percent:.0f}_{name}": v / MS for percent, v in zip(PERCENTS, values, strict=True)}
+    return {f"mean_{name}": merged.mean() / MS, **found}
+
+
+def _counted(counters: list[Counters]) -> Figures:
+    return {
+        "steps": sum(c.steps for c in counters),
+        "preemptions": sum(c.preemptions for c in counters),
+        "holds": sum(c.holds for c in counters),
+        "moves": sum(c.moves for c in counters),
+        "layers_remapped_max": max(c.most_alpha for c in counters),
+        "bytes_streamed": sum(c.bytes_streamed for c in counters),
+        "bytes_restored": sum(c.bytes_restored for c in counters),
+        "busy_s": sum(c.busy_ps for c in counters) / PS,
+    }
