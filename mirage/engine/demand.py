@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 
+ASKED = 4
+"""Growth is asked for in bulk: see `demand`."""
+
+
 @dataclass(frozen=True)
 class Demand:
     """Blocks wanted beyond those an engine has."""
@@ -41,13 +45,19 @@ def blocks_ahead(
 def demand(*, ahead: int, starting: int, free_blocks: int, missing_blocks: int) -> Demand:
     """The wishes of one moment, in blocks.
 
+    Fewer free blocks than `ahead` are the low-water mark: growth is then asked for up to
+    `ASKED` times as many, so that it is asked for rarely.
+
     `missing_blocks` is what the last failed allocation of a running request lacked beyond
     `free_blocks`; see `blocks_ahead`, and `blocks_to_start` for what is `starting`.
     """
+    fill = ASKED * ahead
     if missing_blocks:
-        growth, spare = missing_blocks + ahead, 0
+        growth, spare = missing_blocks + fill, 0
+    elif free_blocks < ahead:
+        growth, spare = fill - free_blocks, 0
     else:
-        growth, spare = max(0, ahead - free_blocks), max(0, free_blocks - ahead)
+        growth, spare = 0, free_blocks - ahead
     return Demand(growth, max(0, starting - spare))
 
 

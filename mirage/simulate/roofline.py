@@ -77,16 +77,19 @@ class Roofline:
         self.forms = lru_cache(maxsize=4096)(self._forms)
 
     def compute_ps(self, work: Work, crowd: int = 1) -> int:
-        """Compute of a step without its overhead: n T_c. `crowd` engines share the device."""
-        return max(form.at(work) for form in self._compute) * crowd
+        """A step that streams nothing: n T_c. `crowd` engines share the device.
+
+        Its overhead is inside: copies go on while the host prepares the next step.
+        """
+        return max(form.at(work) for form in self.forms(Streaming(), crowd))
 
     def _forms(self, streaming: Streaming, crowd: int) -> tuple[Form, ...]:
         """All bounds of a step, its overhead included."""
-        forms = [_times(form, crowd, 1) for form in self._compute]
+        overhead = Form(self.overhead_ps, self._sequence_ps, 0, 0, 0)
+        forms = [_plus(_times(form, crowd, 1), overhead) for form in self._compute]
         if streaming.alpha:
             forms += self._streamed(forms, streaming)
-        extra = Form(self.overhead_ps, self._sequence_ps, 0, 0, 0)
-        return tuple(Form(*(a + b for a, b in zip(f, extra, strict=True))) for f in forms)
+        return tuple(forms)
 
     def _streamed(self, forms: list[Form], s: Streaming) -> list[Form]:
         """`layers.step_bound`: transfers back to back, or each followed by its layer's run."""
@@ -94,8 +97,7 @@ class Roofline:
         loads = Form(m * s.load_ps, 0, 0, 0, 0)
         if s.beta > 1:
             return [loads]
-        runs = [_times(form, m, self.layers) for form in forms]
-        return [run._replace(fixed=run.fixed + loads.fixed) for run in runs]
+        return [_plus(_times(form, m, self.layers), loads) for form in forms]
 
     def _bounds(self, model: Model, hardware: Hardware, fraction: float) -> list[Form]:
         byte = PS / (hardware.bytes_per_s * fraction)
@@ -108,6 +110,10 @@ class Roofline:
         per_sequence = (2 * (layers + model.head_weights) + attention) * flop
         arithmetic = (0, per_sequence, attention * flop, 2 * layers * flop, attention / 2 * flop)
         return [Form(*map(round, traffic)), Form(*map(round, arithmetic))]
+
+
+def _plus(one: Form, other: Form) -> Form:
+    return Form(*(a + b for a, b in zip(one, other, strict=True)))
 
 
 def _times(form: Form, by: int, over: int) -> Form:

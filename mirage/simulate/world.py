@@ -30,6 +30,7 @@ class World:
         self._domain_of: dict[str, Domain] = {}
         self._crowded = crowded
         self._crowd = (1, 0)
+        self._started = False
 
     def add(self, decider: Decider, engines: Sequence[Engine]) -> None:
         """Engines whose memory one decider moves."""
@@ -40,9 +41,8 @@ class World:
 
     def run(self, until: int = NEVER) -> None:
         """Until all requests are done, or `until` picoseconds."""
-        for domain in self._domains:
-            domain.start(self.now)
-        self._wake_stirred()
+        if not self._started:
+            self._start()
         while True:
             time, engine, domain = self._next()
             if time >= until:
@@ -54,6 +54,12 @@ class World:
             elif domain is not None:
                 domain.decide(time)
             self._wake_stirred()
+
+    def _start(self) -> None:
+        self._started = True
+        for domain in self._domains:
+            domain.start(self.now)
+        self._wake_stirred()
 
     def check(self) -> None:
         """Raises `LedgerError` or `AssertionError` if memory is over-committed."""
