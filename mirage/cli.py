@@ -17,6 +17,20 @@ from mirage.serve.errors import EngineFailed
 FAILURE, USER_ERROR, INTERRUPTED = 1, 2, 130
 """Exit codes. 2 is what the user can correct in the command or its files."""
 
+OWN_MODULES = {
+    "replay": (
+        "mirage.replay.command",
+        "replay_command",
+        "Replay a trace against `mirage serve` under several policies and compare them.",
+    ),
+    "simulate": (
+        "mirage.simulate.command",
+        "simulate_command",
+        "Simulate models that share a large GPU, policy by policy, and compare them.",
+    ),
+}
+"""Module, function and line in the list of commands."""
+
 app = typer.Typer(
     help="Serve several language models from one device memory: parameters make room for KV.",
     add_completion=False,
@@ -98,7 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
     An error is one line on stderr, never a traceback, unless it is a fault of the program.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    _register_replay(asked_for=words[:1] == ["replay"])
+    _register_own(asked_for=words[:1])
     try:
         sys.exit(app(words or ["--help"], prog_name="mirage", standalone_mode=False))
     except ConfigError as error:
@@ -114,15 +128,13 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(format_message(), USER_ERROR)
 
 
-def _register_replay(*, asked_for: bool) -> None:
-    """Its options come from its own module, which is loaded only if they are needed."""
-    if asked_for:
-        app.command("replay")(import_module("mirage.replay.command").replay_command)
-        return
-
-    @app.command("replay")
-    def replay() -> None:
-        """Replay a trace against `mirage serve` under several policies and compare them."""
+def _register_own(asked_for: list[str]) -> None:
+    """Commands whose options come from their own modules, which are loaded only if needed."""
+    for name, (module, function, summary) in OWN_MODULES.items():
+        if asked_for == [name]:
+            app.command(name)(getattr(import_module(module), function))
+        else:
+            app.command(name, help=summary)(lambda: None)
 
 
 def _load(path: Path, policy: Policy | None) -> Config:

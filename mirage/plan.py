@@ -33,9 +33,12 @@ from functools import lru_cache
 
 from mirage.config import Policy, Remap
 from mirage.fill import Fill, Row, Tier, hidden, hidden_or_out, most, none, out, still_hidden
-from mirage.layers import best_beta, hides, largest_alpha
+from mirage.layers import best_beta, largest_alpha, step_bound
 from mirage.metadata import TenantSnapshot
 from mirage.share import Want, base, most_alpha
+
+CLEARLY = 0.98
+"""A step must get that much shorter before another number of slots is worth the copies."""
 
 # Each tier: how far to serve, then layers of idle tenants, own ones, those of other active ones.
 GROWTH = [
@@ -124,7 +127,7 @@ def hidden_alpha(t: TenantSnapshot, t_compute: float, remap: Remap) -> int:
     if t_load <= 0 or t_compute <= 0:
         return min(1, ever)
     n = t.shape.layers
-    return min(ever, _largest_alpha(n, t_load, t_compute, _betas(remap), _streamable(t))[0])
+    return min(ever, _largest_alpha(n, t_load, t_compute, (1, 2), _streamable(t))[0])
 
 
 # The times of a tenant that does not step stay as they are from plan to plan.
@@ -132,7 +135,7 @@ _largest_alpha = lru_cache(maxsize=256)(largest_alpha)
 
 
 def _beta(t: TenantSnapshot, alpha: int, remap: Remap) -> int:
-    """Slots for `alpha` layers. Kept while alpha stays, unless another number would hide."""
+    """Slots for `alpha` layers. Kept while alpha stays, unless others make a shorter step."""
     if alpha == 0:
         return 1
     fitting = [b for b in _betas(remap) if alpha + b <= _streamable(t)] or [1]
@@ -141,8 +144,10 @@ def _beta(t: TenantSnapshot, alpha: int, remap: Remap) -> int:
     if min(times) <= 0:
         return sent if sent in fitting else max(fitting)
     best = best_beta(alpha, *times, fitting)
-    better = hides(alpha, best, *times) and not hides(alpha, sent, *times)
-    return best if better or sent not in fitting else sent
+    if sent not in fitting:
+        return best
+    better = step_bound(alpha, best, *times) < CLEARLY * step_bound(alpha, sent, *times)
+    return best if better else sent
 
 
 def _betas(remap: Remap) -> tuple[int, ...]:

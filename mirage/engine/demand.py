@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-
 ASKED = 4
 """Growth is asked for in bulk: see `demand`."""
 
@@ -61,10 +60,10 @@ def demand(*, ahead: int, starting: int, free_blocks: int, missing_blocks: int) 
     return Demand(growth, max(0, starting - spare))
 
 
-def growth_reserve(ahead: int, usable_blocks: int, own_blocks: int) -> int:
-    """Free blocks that newcomers must leave if memory is borrowed for growth only.
+def borrowed(usable_blocks: int, own_blocks: int) -> int:
+    """Blocks beyond the share, which newcomers leave free if memory moves for growth only.
 
-    Of what is usable beyond the share, that which was asked ahead; else a newcomer would take
-    it, grow in turn, and the next asking would borrow for admission after all.
+    Else a newcomer would take what was asked for running requests, grow in turn, and the next
+    asking would borrow for admission after all.
     """
-    return min(ahead, max(0, usable_blocks - own_blocks))
+    return max(0, usable_blocks - own_blocks)

@@ -19,7 +19,7 @@ from mirage.config import Policy
 from mirage.engine import runtime
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool, ElasticKVCacheManager
-from mirage.engine.demand import Demand, blocks_ahead, blocks_to_start, demand, growth_reserve
+from mirage.engine.demand import Demand, blocks_ahead, blocks_to_start, borrowed, demand
 from mirage.engine.reporting import Reporter
 from mirage.engine.settle import Fence, Settlement
 from mirage.engine.turn import TurnTaking
@@ -233,8 +233,8 @@ class ElasticMixin(ObservingMixin):
         self._settle()
         if self.settings.growth_only:
             # vLLM leaves so many blocks free when it admits a waiting request.
-            self.kv_cache_manager.watermark_blocks = growth_reserve(
-                self._ahead(), self.pool.usable_blocks, self.settings.base_blocks
+            self.kv_cache_manager.watermark_blocks = borrowed(
+                self.pool.usable_blocks, self.settings.base_blocks
             )
         self._holding = False
         self.wish.begin_step()
@@ -287,9 +287,7 @@ class ElasticMixin(ObservingMixin):
         slots = self.max_num_running_reqs - len(self.running)
         return demand(
             ahead=self._ahead(),
-            starting=blocks_to_start(
-                (r.num_tokens for r in self.waiting), slots, self.block_size
-            ),
+            starting=blocks_to_start((r.num_tokens for r in self.waiting), slots, self.block_size),
             free_blocks=self.pool.get_num_free_blocks(),
             missing_blocks=self.wish.missing,
         )
@@ -297,9 +295,7 @@ class ElasticMixin(ObservingMixin):
     def _ahead(self) -> int:
         settings = self.settings
         headroom = settings.headroom_extents * self.shape.extent_blocks
-        return blocks_ahead(
-            len(self.running), settings.lookahead_steps, headroom, self.block_size
-        )
+        return blocks_ahead(len(self.running), settings.lookahead_steps, headroom, self.block_size)
 
 
 class MirageScheduler(ElasticMixin, Scheduler):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +11,7 @@ import typer
 from rich.console import Console
 
 from mirage.config import ConfigError, Policy
+from mirage.interrupt import terminate_like_interrupt
 from mirage.replay import html, report, table, trace
 from mirage.replay.child import Server, ServerError
 from mirage.replay.client import Journal
@@ -98,7 +97,7 @@ def replay(
     console = Console(stderr=True)
     runs: list[Run] = []
     try:
-        with _terminate_like_interrupt():
+        with terminate_like_interrupt():
             for run in _runs(plan, console):
                 runs.append(run)
                 if run.interrupted:
@@ -150,26 +149,6 @@ def _write(plan: Plan, runs: list[Run]) -> dict[str, Any]:
     (plan.output / "report.html").write_text(html.render(built, runs))
     table.show(built, plan.output, Console())
     return built
-
-
-@contextmanager
-def _terminate_like_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP take the way of Ctrl-C, so that no server is left running.
-
-    A shell starts what runs in its background with SIGINT ignored: that is undone here.
-    """
-    handler: Callable[..., None] = lambda *_: signal.raise_signal(signal.SIGINT)  # noqa: E731
-    handlers = {
-        signal.SIGINT: signal.default_int_handler,
-        signal.SIGTERM: handler,
-        signal.SIGHUP: handler,
-    }
-    before = {number: signal.signal(number, new) for number, new in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
 
 
 def _exit(message: str, code: int) -> typer.Exit:

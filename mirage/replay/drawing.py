@@ -10,12 +10,16 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from mirage.replay.run import Run
 from mirage.replay.timeline import TenantSample, Timeline
 
 POLICY_COLOURS = {"static": "#7a828e", "pooled": "#d98a1f", "mirage": "#2456c7"}
-OTHER_POLICIES = ("#14866d", "#a13d8f", "#5b4bb5")
+OTHER_POLICIES = (
+    *("#14866d", "#a13d8f", "#5b4bb5", "#c0504d"),
+    *("#1f9bb4", "#8a7a2b", "#6b4a2f", "#d06a94"),
+)
 TENANT_COLOURS = ("#3b7dd8", "#e07b39", "#2f9e77", "#b5508f", "#8a7a2b", "#5f6fae", "#c0504d")
 STYLE = {
     "font.family": ["DejaVu Sans", "sans-serif"],
@@ -58,14 +62,31 @@ def grid(rows: int, columns: int, height: float, **share: Any) -> tuple[Figure, 
     return figure, figure.subplots(rows, columns, squeeze=False, **share)
 
 
-def over_time(rows: int, runs: Sequence[Run], height: float) -> tuple[Figure, Grid]:
-    """A column per run, named; all share the time axis, and each row its values' axis."""
-    figure, cells = grid(rows, len(runs), height, sharex="all", sharey="row")
-    for axes, run in zip(cells[0], runs, strict=True):
-        axes.set_title(run.policy)
+def over_time(rows: int, policies: Sequence[str], height: float) -> tuple[Figure, Grid]:
+    """A column per policy, named; all share the time axis, and each row its values' axis."""
+    figure, cells = grid(rows, len(policies), height, sharex="all", sharey="row")
+    for axes, policy in zip(cells[0], policies, strict=True):
+        axes.set_title(policy)
     for axes in cells[-1]:
         axes.set_xlabel("s")
     return figure, cells
+
+
+def log_scale(axes: Any) -> None:
+    """Ticks in plain numbers, as many as the range needs."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    within_decade = (1.0, 2.0, 5.0) if high / low < 500 else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(subs=within_decade))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def counts_from_zero(axes: Any) -> None:
+    """Whole numbers, from 0 to at least 1, so that "never" is a line on the ground."""
+    top = axes.get_ylim()[1]
+    axes.set_ylim(bottom=0, top=max(1.0, top))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def legend_below(figure: Figure, axes: Any) -> None:

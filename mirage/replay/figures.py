@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from mirage.replay.drawing import (
+    counts_from_zero,
     cumulative,
     grid,
     legend_below,
+    log_scale,
     over_time,
     policy_colour,
     series,
@@ -37,7 +38,7 @@ SHORTEST_MS = 0.1
 def kv_memory(runs: Sequence[Run]) -> Figure:
     """KV blocks granted (line) and in use (area): a row per tenant, a column per policy."""
     tenants = tenants_of(runs)
-    figure, cells = over_time(len(tenants), runs, height=1.7)
+    figure, cells = over_time(len(tenants), _named(runs), height=1.7)
     for row, tenant in zip(cells, tenants, strict=True):
         colour = tenant_colour(tenants, tenant)
         for axes, run in zip(row, runs, strict=True):
@@ -54,18 +55,18 @@ def kv_memory(runs: Sequence[Run]) -> Figure:
 
 def layers_remapped(runs: Sequence[Run]) -> Figure:
     """Layers whose memory was given away (alpha), stacked by tenant, a column per policy."""
-    figure, cells = over_time(1, runs, height=2.3)
+    figure, cells = over_time(1, _named(runs), height=2.3)
     for axes, run in zip(cells[0], runs, strict=True):
         _stack(axes, run, tenants_of(runs), lambda sample: sample.alpha)
     cells[0][0].set_ylabel("layers remapped")
-    _counts_from_zero(cells[0][0])
+    counts_from_zero(cells[0][0])
     legend_below(figure, cells[0][0])
     return figure
 
 
 def device_memory(runs: Sequence[Run]) -> Figure:
     """Bytes held by each tenant, stacked, under the line of what the device has."""
-    figure, cells = over_time(1, runs, height=2.3)
+    figure, cells = over_time(1, _named(runs), height=2.3)
     for axes, run in zip(cells[0], runs, strict=True):
         _stack(axes, run, tenants_of(runs), lambda sample: sample.held_bytes / MIB)
         assert run.timeline
@@ -91,7 +92,7 @@ def pressure(runs: Sequence[Run]) -> Figure:
     for axes, title in zip(cells, ("Preemptions so far", "Requests waiting"), strict=True):
         axes.set_title(title)
         axes.set_xlabel("s")
-        _counts_from_zero(axes)
+        counts_from_zero(axes)
     cells[0].legend(loc="best")
     return figure
 
@@ -109,13 +110,17 @@ def latencies(runs: Sequence[Run]) -> Figure:
                 axes.step(x, share, where="post", color=colour, lw=1.8, label=policy)
         axes.axhline(0.99, color="#9aa1ab", lw=0.8, ls=":")
         axes.set_title(f"{name.removesuffix('_ms').upper()}, ms")
-        _log_scale(axes)
+        log_scale(axes)
     for row in cells:
         row[0].set_ylabel("share of values")
     cells[0][0].set_ylim(0, 1.02)
     if cells[0][0].get_legend_handles_labels()[0]:
         cells[0][0].legend(loc="best")
     return figure
+
+
+def _named(runs: Sequence[Run]) -> list[str]:
+    return [run.policy for run in runs]
 
 
 def _stack(
@@ -128,20 +133,3 @@ def _stack(
     axes.stackplot(
         drawn[0][0], *heights, colors=colours, labels=tenants, alpha=0.75, lw=0, step="post"
     )
-
-
-def _log_scale(axes: Any) -> None:
-    """Ticks in plain numbers, as many as the range needs."""
-    axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    within_decade = (1.0, 2.0, 5.0) if high / low < 500 else (1.0,)
-    axes.xaxis.set_major_locator(LogLocator(subs=within_decade))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _counts_from_zero(axes: Any) -> None:
-    """Whole numbers, from 0 to at least 1, so that "never" is a line on the ground."""
-    top = axes.get_ylim()[1]
-    axes.set_ylim(bottom=0, top=max(1.0, top))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -59,11 +59,18 @@ class Row:
     cells: list[Cell]
 
 
-def rows(figures: Sequence[Mapping[str, Any]], policies: Sequence[str]) -> list[Row]:
-    """One row per figure that some policy has; `figures` are runs, or one tenant's parts."""
+def rows(
+    figures: Sequence[Mapping[str, Any]],
+    policies: Sequence[str],
+    wanted: Sequence[Figure] = FIGURES,
+) -> list[Row]:
+    """One row per wanted figure that some policy has.
+
+    `figures` are the policies' runs, or one tenant's parts of them.
+    """
     base = policies.index(BASELINE) if BASELINE in policies else 0
     table = []
-    for figure in FIGURES:
+    for figure in wanted:
         values = [part.get(figure.key) for part in figures]
         if any(value is not None for value in values):
             cells = [_cell(figure, values, column, base) for column in range(len(values))]

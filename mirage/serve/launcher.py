@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mirage.config import Policy, Config, ConfigError, Tenant
+from mirage.config import Config, ConfigError, Policy, Tenant
 from mirage.serve.fit import Fit
 from mirage.serve.rundir import RunDir
 

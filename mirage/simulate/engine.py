@@ -21,8 +21,8 @@ from mirage.engine.demand import (
     blocks_ahead,
     blocks_for,
     blocks_to_start,
+    borrowed,
     demand,
-    growth_reserve,
 )
 from mirage.engine.turn import TurnTaking
 from mirage.engine.wish import Wish
@@ -422,7 +422,7 @@ class Engine:
         if not self.limits.growth_only:
             return self.free_blocks
         own = self.limits.own_blocks
-        return self.free_blocks - growth_reserve(self._ahead(), self.holding.blocks, own)
+        return self.free_blocks - borrowed(self.holding.blocks, own)
 
     # -- steps --------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from mirage.simulate import build, workload
 from mirage.simulate.engine import Engine
@@ -10,13 +10,12 @@ from mirage.simulate.experiment import Setup
 from mirage.simulate.policies import variant
 from mirage.simulate.roofline import PS
 from mirage.simulate.tally import Counters, Distribution, Tally
-from mirage.simulate.world import World
 
 Figures = dict[str, Any]
 MS = PS / 1000
 PERCENTS = [50.0, 90.0, 99.0]
-POINTS = 200
-"""Of a latency's distribution, for the report's pictures."""
+PLOTTED = [percent / 2 for percent in range(201)]
+"""Percentiles of a latency, for the report's pictures."""
 
 
 def run(setup: Setup, policy: str, seed: int, *, skipping: bool = True) -> Figures:
@@ -29,14 +28,21 @@ def run(setup: Setup, policy: str, seed: int, *, skipping: bool = True) -> Figur
     if start:
         world.run(until=start)
         for engine in world.engines:
-            engine.tally = Tally()
+            engine.tally = Tally(timeline=engine.tally.timeline)
     world.run()
     world.check()
     for engine in world.engines:
         engine.tally.flush()
     whole = figures(world.engines, start)
     tenants = {engine.name: figures([engine], start) for engine in world.engines}
-    return {"policy": policy, "seed": seed, **whole, "tenants": tenants}
+    return {
+        "policy": policy,
+        "seed": seed,
+        **whole,
+        "tenants": tenants,
+        "curves": {f"{name}_ms": curve(world.engines, name) for name in ("ttft", "itl")},
+        "timelines": {engine.name: timeline(engine) for engine in world.engines},
+    }
 
 
 def figures(engines: list[Engine], start: int = 0) -> Figures:
@@ -61,12 +67,24 @@ def figures(engines: list[Engine], start: int = 0) -> Figures:
     }
 
 
-def curve(world: World, latency: str) -> list[float]:
-    """Milliseconds of `POINTS` even percentiles, for a cumulative plot."""
+def curve(engines: list[Engine], latency: Literal["ttft", "itl"]) -> list[float]:
+    """Milliseconds of the percentiles `PLOTTED`, for a cumulative plot; empty without values."""
     merged = Distribution()
-    for engine in world.engines:
-        merged.merge(getattr(engine.tally, latency))
-    return [v / MS for v in merged.percentiles([100 * i / POINTS for i in range(POINTS + 1)])]
+    for engine in engines:
+        tally = engine.tally
+        merged.merge(tally.ttft if latency == "ttft" else tally.gaps.distribution)
+    return [v / MS for v in merged.percentiles(PLOTTED)] if merged.count else []
+
+
+def timeline(engine: Engine) -> dict[str, list[float]]:
+    """What an engine held over time: seconds, extents, blocks, layers; column by column."""
+    columns = list(zip(*engine.tally.timeline.samples, strict=True)) or [()] * 4
+    return {
+        "t": [time / PS for time in columns[0]],
+        "kv_extents": list(columns[1]),
+        "kv_used_blocks": list(columns[2]),
+        "alpha": list(columns[3]),
+    }
 
 
 def _latency(name: str, parts: list[Distribution]) -> Figures:

@@ -16,6 +16,9 @@ from mirage.simulate.batch import Request
 
 LIMIT = 2_000_000
 BIN = np.log(1.001)
+SAMPLES = 400
+"""At most, of one engine's memory over time."""
+FIRST_PERIOD_PS = 10**9
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -123,6 +126,28 @@ class Counters:
 
 
 @dataclass(slots=True)
+class Timeline:
+    """One engine's memory over time, in a bounded number of samples.
+
+    A sample is taken no earlier than `due`. When there are `SAMPLES`, every second one is
+    dropped and from then on half as many are taken. Picoseconds.
+    """
+
+    due: int = 0
+    samples: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """Time, KV extents, KV blocks in use, layers given away."""
+    _period: int = FIRST_PERIOD_PS
+
+    def add(self, sample: tuple[int, int, int, int]) -> None:
+        """Take a sample that is due."""
+        self.samples.append(sample)
+        if len(self.samples) == SAMPLES:
+            self.samples = self.samples[::2]
+            self._period *= 2
+        self.due = self.samples[-1][0] + self._period
+
+
+@dataclass(slots=True)
 class Tally:
     """All that one engine measures. Picoseconds."""
 
@@ -132,9 +157,16 @@ class Tally:
     tpot: Distribution = field(default_factory=Distribution)
     e2el: Distribution = field(default_factory=Distribution)
     last_finish: int = 0
+    timeline: Timeline = field(default_factory=Timeline)
     _ttft: array[int] = field(default_factory=lambda: array("q"))
     _tpot: array[float] = field(default_factory=lambda: array("d"))
     _e2el: array[int] = field(default_factory=lambda: array("q"))
+
+    def sample(self, now_ps: int, extents: int, used_blocks: int, alpha: int) -> None:
+        """What the engine holds now. Cheap where the timeline has had enough."""
+        if now_ps < self.timeline.due:
+            return
+        self.timeline.add((now_ps, extents, used_blocks, alpha))
 
     def finished(self, request: Request, now: int) -> None:
         counters = self.counters

@@ -10,6 +10,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import configs
@@ -115,7 +116,7 @@ def _unit_gaps(workload: Workload, tenant: Tenant, count: int, seed: int) -> Ite
 def _window(path: Path, rng: random.Random, count: int) -> Iterator[float]:
     """`count` gaps from somewhere in a trace, going on at its beginning after its end."""
     times = _times(path)
-    inner = [after - before for before, after in zip(times, times[1:], strict=False)]
+    inner = [after - before for before, after in pairwise(times)]
     start = rng.randrange(len(inner))
     return (inner[(start + i) % len(inner)] for i in range(count))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from mirage.decider import Decider
-from mirage.protocol import Hello, PROTOCOL_VERSION, Report
+from mirage.protocol import PROTOCOL_VERSION, Hello, Report
 from mirage.simulate.engine import Engine
 from mirage.simulate.roofline import PS
 

@@ -367,12 +367,12 @@ HOLD = f"""
 import os, signal, sys, time
 from pathlib import Path
 from mirage.replay import child
-from mirage.replay.command import _terminate_like_interrupt
+from mirage.interrupt import terminate_like_interrupt
 child.serve_command = lambda config, policy, ready: [
     sys.executable, {str(FAKE)!r}, policy, str(ready), "answer"
 ]
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it runs in background
-with _terminate_like_interrupt(), child.Server(Path("c"), "static", Path("log")) as server:
+with terminate_like_interrupt(), child.Server(Path("c"), "static", Path("log")) as server:
     print(server._process.pid, flush=True)
     time.sleep(600)
 """

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.engine.demand import Demand, blocks_ahead, blocks_to_start, demand, growth_reserve
+from mirage.engine.demand import (
+    ASKED,
+    Demand,
+    blocks_ahead,
+    blocks_to_start,
+    borrowed,
+    demand,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -21,13 +28,14 @@ def test_an_idle_engine_wants_nothing() -> None:
 def test_running_requests_want_their_next_steps_and_the_headroom() -> None:
     ahead = blocks_ahead(8, lookahead_steps=16, headroom_blocks=2, block_tokens=32)
     assert ahead == 8 * 16 // 32 + 2
-    assert demand(**IDLE | {"ahead": ahead}) == Demand(ahead, 0)
+    assert demand(**IDLE | {"ahead": ahead}) == Demand(ASKED * ahead, 0)
+    assert demand(**IDLE | {"ahead": ahead, "free_blocks": 1}) == Demand(ASKED * ahead - 1, 0)
     assert demand(**IDLE | {"ahead": ahead, "free_blocks": ahead}) == Demand(0, 0)
 
 
 def test_what_is_missing_comes_on_top() -> None:
     wish = demand(**IDLE | {"ahead": 6, "missing_blocks": 3, "free_blocks": 1})
-    assert wish == Demand(3 + 6, 0)
+    assert wish == Demand(3 + ASKED * 6, 0)
 
 
 def test_only_requests_that_could_start_count_for_admission() -> None:
@@ -39,11 +47,10 @@ def test_only_requests_that_could_start_count_for_admission() -> None:
     assert demand(**IDLE | {"starting": 6, "free_blocks": 4}) == Demand(0, 2)
 
 
-def test_newcomers_leave_what_was_borrowed_for_growth() -> None:
-    assert growth_reserve(ahead=5, usable_blocks=40, own_blocks=40) == 0
-    assert growth_reserve(ahead=5, usable_blocks=43, own_blocks=40) == 3
-    assert growth_reserve(ahead=5, usable_blocks=90, own_blocks=40) == 5
-    assert growth_reserve(ahead=5, usable_blocks=30, own_blocks=40) == 0
+def test_newcomers_leave_what_was_borrowed() -> None:
+    assert borrowed(usable_blocks=43, own_blocks=40) == 3
+    assert borrowed(usable_blocks=40, own_blocks=40) == 0
+    assert borrowed(usable_blocks=30, own_blocks=40) == 0
 
 
 @given(

@@ -1,0 +1,216 @@
+"""``mirage simulate --claims``: the paper's claims and our acceptance bands, side by side.
+
+A row is one claim of MIRAGE (arXiv 2507.11507; M1 to M17) or one band (B1 …) that a result
+should fall into. Each figure is the mean over the seeds of a change in per cent, seed by seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from mirage.simulate import claims_page, scenes
+from mirage.simulate.pool import Job, run_all
+from mirage.simulate.progress import counting
+from mirage.simulate.run import Figures
+
+Verdict = Literal["reproduced", "direction", "not reproduced", "inconsistent"]
+NEAR = 10.0
+"""Percentage points by which a figure may miss the paper's and still reproduce it."""
+
+
+class Results:
+    """The figures of every run that some row needs."""
+
+    def __init__(self, seeds: Sequence[int], runs: dict[tuple[str, str, int], Figures]) -> None:
+        self._seeds, self._runs = seeds, runs
+
+    def mean(self, scene: str, policy: str, key: str) -> float:
+        values = [self._runs[scene, policy, seed][key] for seed in self._seeds]
+        return sum(values) / len(values)
+
+    def change(self, scene: str, policy: str, against: str, key: str) -> float:
+        """Per cent, positive for more; the mean over seeds of each seed's change."""
+        pairs = [
+            (self._runs[scene, policy, s][key], self._runs[scene, against, s][key])
+            for s in self._seeds
+        ]
+        return sum(100 * (new / old - 1) for new, old in pairs) / len(pairs)
+
+    def ratio(self, scene: str, policy: str, against: str, key: str) -> float:
+        return 1 + self.change(scene, policy, against, key) / 100
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the page. `needs` are (scene, policy) pairs."""
+
+    id: str
+    claim: str
+    paper: str
+    why: str = ""
+    needs: tuple[tuple[str, str], ...] = ()
+
+    def evaluate(self, results: Results) -> dict[str, Any]:
+        """`measured`, `band`, `in_band` and `verdict`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Closed(Row):
+    """A claim that is arithmetic; `verdict` is whether the paper's own inputs bear it."""
+
+    measure: Callable[[], str] = str
+    verdict: Verdict = "reproduced"
+
+    def evaluate(self, results: Results) -> dict[str, Any]:
+        return {
+            "measured": self.measure(),
+            "band": None,
+            "in_band": None,
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True)
+class Compared(Row):
+    """A claim about changes in per cent, over one scene or a range of loads.
+
+    `figures` maps what the paper names to (its figure, our keys for it): where a "TBT" may be
+    ITL or TPOT, both are shown, and either may reproduce it.
+    """
+
+    scenes: tuple[str, ...] = ()
+    policy: str = "mirage"
+    against: str = "static"
+    figures: dict[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
+    extra: tuple[str, ...] = ()
+    """More keys to show, that the paper gives no figure for."""
+
+    def evaluate(self, results: Results) -> dict[str, Any]:
+        measured = {}
+        verdicts = []
+        for name, (paper, keys) in self.figures.items():
+            ranges = {key: self._range(results, key) for key in keys}
+            measured |= {key: list(found) for key, found in ranges.items()}
+            best = min((_verdict(paper, r) for r in ranges.values()), key=_RANK.index)
+            measured[f"{name}: verdict"] = best
+            verdicts.append(best)
+        measured |= {key: list(self._range(results, key)) for key in self.extra}
+        return {
+            "measured": measured,
+            "band": None,
+            "in_band": None,
+            "verdict": _overall(verdicts),
+        }
+
+    def _range(self, results: Results, key: str) -> tuple[float, float]:
+        found = [results.change(s, self.policy, self.against, key) for s in self.scenes]
+        return round(min(found), 1), round(max(found), 1)
+
+
+@dataclass(frozen=True)
+class Band(Row):
+    """A band for one number; None leaves a side open. `unit` is % or x or a plain count."""
+
+    band: tuple[float | None, float | None] = (None, None)
+    unit: str = "%"
+    measure: Callable[[Results], float] = lambda _: 0.0
+
+    def evaluate(self, results: Results) -> dict[str, Any]:
+        value = round(self.measure(results), 3)
+        low, high = self.band
+        inside = (low is None or value >= low) and (high is None or value <= high)
+        return {
+            "measured": value,
+            "band": [low, high],
+            "in_band": inside,
+            "verdict": "reproduced" if inside else self._outside(value),
+        }
+
+    def _outside(self, value: float) -> Verdict:
+        low, high = self.band
+        nearest = low if low is not None and value < low else high
+        assert nearest is not None
+        return "direction" if value * nearest > 0 else "not reproduced"
+
+
+_RANK: list[Verdict] = ["reproduced", "direction", "not reproduced"]
+
+
+def _verdict(paper: float, found: tuple[float, float]) -> Verdict:
+    """Whether a range over loads bears the paper's figure, or its sign at least."""
+    low, high = found
+    if low - NEAR <= paper <= high + NEAR:
+        return "reproduced"
+    return "direction" if low * paper > 0 and high * paper > 0 else "not reproduced"
+
+
+def _overall(verdicts: list[Verdict]) -> Verdict:
+    """The worst; but one figure of several that goes the other way leaves a direction."""
+    if len(verdicts) > 1 and verdicts.count("not reproduced") == 1:
+        return "direction"
+    return max(verdicts, key=_RANK.index)
+
+
+def evaluate(
+    rows: Iterable[Row],
+    seeds: Sequence[int],
+    processes: int | None,
+    trace: Path | None,
+    console: Console,
+) -> list[dict[str, Any]]:
+    """Run what the rows need, each run once, and judge them. Raises `ConfigError`."""
+    rows = list(rows)
+    setups = scenes.setups(trace)
+    needed = sorted({need for row in rows for need in row.needs})
+    keys = [(scene, policy, seed) for scene, policy in needed for seed in seeds]
+    jobs = [Job(setups[scene], policy, seed) for scene, policy, seed in keys]
+    with counting(len(jobs), console, "claims") as done:
+        figures = run_all(jobs, processes, done)
+    results = Results(seeds, dict(zip(keys, figures, strict=True)))
+    return [
+        {
+            "id": row.id,
+            "claim": row.claim,
+            "paper": row.paper,
+            **row.evaluate(results),
+            "why": row.why,
+            "seeds": list(seeds),
+        }
+        for row in rows
+    ]
+
+
+def command(
+    seeds: Sequence[int],
+    output: Path,
+    processes: int | None,
+    trace: Path | None,
+    console: Console,
+) -> None:
+    """Evaluate every row; print the table, write ``claims.json`` and ``docs/claims.md``.
+
+    Without a folder `docs` here, the page goes to `output`. Raises `ConfigError`, `TraceError`.
+    """
+    from mirage.simulate.claims_rows import ROWS
+
+    rows = evaluate(ROWS, seeds, processes, trace, console)
+    output.mkdir(parents=True, exist_ok=True)
+    written = json.dumps(rows, indent=1, sort_keys=True)
+    (output / "claims.json").write_text(written + "\n", encoding="utf-8")
+    docs = Path("docs")
+    page = (docs if docs.is_dir() else output) / "claims.md"
+    page.write_text(claims_page.markdown(rows, seeds, trace), encoding="utf-8")
+    claims_page.show(rows, Console())
+    Console().out(f"Written: {output / 'claims.json'}, {page}", highlight=False)
+
+
+def both(scene: str, *policies: str) -> tuple[tuple[str, str], ...]:
+    """The (scene, policy) pairs of a comparison."""
+    return tuple((scene, policy) for policy in policies)

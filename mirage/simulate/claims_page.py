@@ -1,0 +1,112 @@
+"""The claims as a table on the terminal and as a page of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+COLOURS = {
+    "reproduced": "green",
+    "direction": "yellow",
+    "not reproduced": "red",
+    "inconsistent": "magenta",
+}
+NAMES = {
+    "p99_ttft_ms": "TTFT P99",
+    "p99_tpot_ms": "TPOT P99",
+    "p99_itl_ms": "ITL P99",
+    "p50_itl_ms": "ITL P50",
+    "output_throughput": "throughput",
+    "bytes_restored": "restored bytes",
+}
+
+INTRODUCTION = """# The paper's claims, and ours
+
+What MIRAGE (arXiv 2507.11507) claims, what the simulator measures for it, and the bands that
+its results should fall into. This page is written by
+
+    mirage simulate --claims --seeds {seeds}{trace}
+
+and the same figures are in `claims.json`. Arrivals: {arrivals}. Lengths, loads, turns and
+numbers of requests are pinned in `configs/experiments/claims.yaml` and `configs/lengths.yaml`,
+the machine in `configs/hardware/gh200.yaml`, each figure with its source. Changes are in per
+cent of the policy compared with (`static` where none is named), seed by seed, then averaged; a
+range runs over the loads simulated.
+
+*reproduced*: the paper's figure lies in the range, or within 10 points of it (a band: inside).
+*direction*: the sign is right, the size is not; or one of several figures goes the other way.
+*inconsistent*: the paper's own inputs do not bear it. "TBT" may be the pooled gap between tokens
+(ITL) or each request's mean (TPOT); both are shown.
+"""
+
+
+def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
+    """Print paper, ours and verdict."""
+    table = Table("", "claim", "paper or band", "ours", "verdict", title="Claims and bands")
+    for row in rows:
+        verdict = f"[{COLOURS[row['verdict']]}]{row['verdict']}[/]"
+        if row["in_band"] is not None:
+            verdict = "[green]in band[/]" if row["in_band"] else "[red]outside[/]"
+        cells = (row["id"], row["claim"], row["paper"], ours(row))
+        table.add_row(*map(escape, cells), verdict)
+    console.print(table)
+    bands = [row["in_band"] for row in rows if row["in_band"] is not None]
+    console.print(f"{sum(bands)} of {len(bands)} bands hold.", highlight=False)
+
+
+def markdown(rows: Sequence[dict[str, Any]], seeds: Sequence[int], trace: Path | None) -> str:
+    """The whole page."""
+    arrivals = (
+        "drawn, in spells and volleys like the published code trace's (`traces/generate.py`)"
+        if trace is None
+        else f"windows of `{trace.name}`, stretched to the rate with their burstiness kept"
+    )
+    parts = [
+        INTRODUCTION.format(
+            seeds=_seeds(seeds),
+            trace="" if trace is None else f" --trace {trace.name}",
+            arrivals=arrivals,
+        ),
+        "## Claims\n",
+        _table([row for row in rows if row["in_band"] is None], "paper", "verdict"),
+        "## Bands\n",
+        _table([row for row in rows if row["in_band"] is not None], "band", "inside"),
+        "## Where ours differs, and why\n",
+        *(f"- **{row['id']}** {row['why']}\n" for row in rows if row["why"]),
+    ]
+    return "\n".join(parts).replace("\n\n-", "\n-")
+
+
+def ours(row: dict[str, Any]) -> str:
+    """The measured figures as text."""
+    measured = row["measured"]
+    if isinstance(measured, dict):
+        shown = [(k, v) for k, v in measured.items() if not k.endswith("verdict")]
+        return "; ".join(f"{NAMES.get(key, key)} {_span(value)}" for key, value in shown)
+    if isinstance(measured, float):
+        return f"{measured:.2f}" if abs(measured) < 10 else f"{measured:.1f}"
+    return str(measured)
+
+
+def _span(span: Sequence[float]) -> str:
+    low, high = span
+    return f"{low:+.1f} %" if low == high else f"{low:+.1f} … {high:+.1f} %"
+
+
+def _table(rows: Sequence[dict[str, Any]], given: str, judged: str) -> str:
+    lines = [f"| | | {given} | ours | {judged} |", "|---|---|---|---|---|"]
+    for row in rows:
+        verdict = row["verdict"] if row["in_band"] is None else "yes" if row["in_band"] else "no"
+        lines.append(f"| {row['id']} | {row['claim']} | {row['paper']} | {ours(row)} | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    if list(seeds) == list(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 1:
+        return f"{seeds[0]}-{seeds[-1]}"
+    return ",".join(map(str, seeds))

@@ -1,0 +1,176 @@
+"""``mirage simulate``: an experiment under several policies and seeds, or the paper's claims."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from mirage.config import ConfigError
+from mirage.interrupt import terminate_like_interrupt
+from mirage.replay.trace import TraceError
+
+if TYPE_CHECKING:
+    from mirage.simulate.experiment import Setup
+    from mirage.simulate.report import Result
+    from mirage.simulate.run import Figures
+
+INTERRUPTED, FAILED, REFUSED = 130, 1, 2
+"""Exit codes: Ctrl-C, a process that was killed, what cannot be simulated."""
+MOST_SEEDS = 1000
+
+
+def simulate_command(
+    experiment: Annotated[
+        Path | None,
+        typer.Argument(help="YAML file; see configs/experiments.", metavar="EXPERIMENT"),
+    ] = None,
+    claims: Annotated[
+        bool, typer.Option("--claims", help="Check the paper's claims instead of an experiment.")
+    ] = False,
+    seeds: Annotated[
+        str, typer.Option(help="As 0-4, 3 or 0,2,7; the same seed, the same result.")
+    ] = "0-4",
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="Policies, separated by commas, beside static and pooled; overrides EXPERIMENT.",
+            metavar="A,B",
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(help="Folder for result.json and report.html.", metavar="DIR")
+    ] = Path("out/simulate"),
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; one per core if left out.")
+    ] = None,
+    trace_file: Annotated[
+        Path | None,
+        typer.Option("--trace", help="With --claims: a CSV in Azure's format.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Simulate models that share a large GPU, policy by policy, and compare them in a report.
+
+    Engines, requests and steps are simulated; what moves memory is the code that
+    `mirage serve` decides with. Needs no GPU.
+    """
+    try:
+        _check_words(experiment, claims, policy, trace_file)
+        numbers = parse_seeds(seeds)
+        with terminate_like_interrupt():
+            if experiment is not None:
+                simulate(experiment, numbers, policy, output, processes)
+            else:
+                _check_claims(numbers, output, processes, trace_file)
+    except (ConfigError, TraceError) as error:
+        raise _exit(f"error: {' '.join(str(error).split())}", REFUSED) from None
+    except BrokenProcessPool:
+        killed = "the process of a run was killed: it may have lacked memory, try --processes 1"
+        raise _exit(f"error: {killed}", FAILED) from None
+    except OSError as error:
+        raise _exit(f"error: {error}", FAILED) from None
+    except KeyboardInterrupt:
+        raise _exit("interrupted", INTERRUPTED) from None
+
+
+def simulate(
+    path: Path,
+    seeds: list[int],
+    policies: str | None,
+    output: Path,
+    processes: int | None = None,
+) -> Result:
+    """Run everything, write ``result.json`` and ``report.html``, print the table.
+
+    Raises `ConfigError` or `TraceError` for what cannot be simulated, `BrokenProcessPool` if a
+    process was killed, `KeyboardInterrupt` on Ctrl-C; then nothing is written.
+    """
+    from mirage.simulate import report, table
+
+    setup = _setup(path, policies)
+    _make_folder(output)
+    result = report.build(setup, seeds, _run(setup, seeds, processes))
+    _write(result, output)
+    table.show(result, output, Console())
+    return result
+
+
+def parse_seeds(text: str) -> list[int]:
+    """``"0-4"``, ``"3"``, ``"0,2,7"``, or a mixture. Raises `ConfigError` with one line."""
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part, re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise ConfigError(f"--seeds {text!r}: write whole numbers from 0, as 0-4, 3 or 0,2,7")
+        if len(found) + last - first >= MOST_SEEDS:
+            raise ConfigError(f"--seeds {text!r}: at most {MOST_SEEDS} seeds")
+        found |= dict.fromkeys(range(first, last + 1))
+    return list(found)
+
+
+def _check_words(
+    experiment: Path | None, claims: bool, policy: str | None, trace: Path | None
+) -> None:
+    """Raises `ConfigError` for options that do not go together."""
+    if (experiment is not None) == claims:
+        found = f"both {str(experiment)!r} and --claims" if claims else "neither"
+        raise ConfigError(f"simulate takes an experiment's file or --claims: found {found}")
+    if claims and policy is not None:
+        raise ConfigError(f"--policy {policy!r} is for an experiment: leave it out with --claims")
+    if trace is not None and not claims:
+        raise ConfigError(
+            f"--trace {str(trace)!r} goes with --claims: an experiment names its own, workload.file"
+        )
+
+
+def _setup(path: Path, policies: str | None) -> Setup:
+    from mirage.simulate.experiment import Setup, load
+
+    setup = load(path)
+    if policies is None:
+        return setup
+    names = [name.strip() for name in policies.split(",")]
+    return Setup(setup.experiment.model_copy(update={"policies": names}), setup.near)
+
+
+def _run(setup: Setup, seeds: list[int], processes: int | None) -> list[Figures]:
+    from mirage.simulate.pool import Job, run_all
+    from mirage.simulate.progress import counting
+
+    jobs = [Job(setup, variant.name, seed) for seed in seeds for variant in setup.variants]
+    with counting(len(jobs)) as done:
+        return run_all(jobs, processes, done)
+
+
+def _write(result: Result, output: Path) -> None:
+    from mirage.simulate import html, report
+
+    report.write(result, output / "result.json")
+    (output / "report.html").write_text(html.render(result), encoding="utf-8")
+
+
+def _check_claims(
+    seeds: list[int], output: Path, processes: int | None, trace: Path | None
+) -> None:
+    from mirage.simulate.claims import command as claims
+
+    _make_folder(output)
+    claims(seeds, output, processes, trace, Console())
+
+
+def _make_folder(output: Path) -> None:
+    """Before anything is computed for it. Raises `ConfigError`."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output {output}: cannot be made ({error.strerror})") from None
+
+
+def _exit(message: str, code: int) -> typer.Exit:
+    typer.echo(f"mirage: {message}", err=True)
+    return typer.Exit(code)

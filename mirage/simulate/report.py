@@ -1,0 +1,148 @@
+"""``result.json``: what every policy did with the same requests, over all seeds.
+
+Nothing of the clock or the machine is in it: the same experiment and seeds give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mirage.simulate import workload
+from mirage.simulate.experiment import Setup
+from mirage.simulate.policies import Variant
+from mirage.simulate.run import Figures
+
+SCHEMA_VERSION = 1
+BASELINES = ("static", "pooled")
+"""What every policy is set against."""
+NO_FIGURES = frozenset({"policy", "seed", "tenants", "curves", "timelines"})
+"""Keys of a run that are no single number."""
+
+Result = dict[str, Any]
+
+
+def build(setup: Setup, seeds: Sequence[int], runs: Sequence[Figures]) -> Result:
+    """The whole result, ready for JSON, from one run of each policy under each of `seeds`."""
+    of = {(run["policy"], run["seed"]): run for run in runs}
+    by_policy = {v.name: [of[v.name, seed] for seed in seeds] for v in setup.variants}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "experiment": _written(setup),
+        "hardware": setup.hardware.model_dump(mode="json"),
+        "models": {name: model.model_dump(mode="json") for name, model in setup.models.items()},
+        "shapes": {name: msgspec.to_builtins(shape) for name, shape in setup.shapes.items()},
+        "lengths": _lengths(setup),
+        "seeds": list(seeds),
+        "policies": list(by_policy),
+        "variants": {variant.name: _variant(variant) for variant in setup.variants},
+        "results": {name: _result(by_policy, name) for name in by_policy},
+    }
+
+
+def write(result: Mapping[str, Any], path: Path) -> None:
+    """Raises `OSError`. NaN and infinity are refused: they are no JSON."""
+    path.write_text(json.dumps(result, indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+
+def summary(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Each figure over the seeds; `parts` are the runs of one policy, or one tenant's of them."""
+    keys = [key for key in parts[0] if key not in NO_FIGURES]
+    return {key: spread([part[key] for part in parts]) for key in keys}
+
+
+def spread(values: Sequence[float | None]) -> dict[str, Any] | None:
+    """Mean and range of one figure, and the value of each seed; None if no seed has any."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    mean = fsum(known) / len(known)
+    return {"mean": mean, "min": min(known), "max": max(known), "values": list(values)}
+
+
+def ratios(
+    parts: Sequence[Mapping[str, Any]], bases: Sequence[Mapping[str, Any]]
+) -> dict[str, dict[str, float]]:
+    """Each figure over that of the baseline: of the means, and the range seed by seed.
+
+    Figures are left out that are nothing under the baseline, or unknown, with any seed.
+    """
+    found = {}
+    for key in [key for key in bases[0] if key not in NO_FIGURES]:
+        values, against = [part[key] for part in parts], [base[key] for base in bases]
+        if all(against) and None not in values:
+            pairs = [value / base for value, base in zip(values, against, strict=True)]
+            of_means = fsum(values) / fsum(against)
+            found[key] = {"of_means": of_means, "min": min(pairs), "max": max(pairs)}
+    return found
+
+
+def _result(by_policy: Mapping[str, Sequence[Figures]], name: str) -> dict[str, Any]:
+    """One policy's part. The timelines are those of the first seed."""
+    runs = by_policy[name]
+    bases = {base: by_policy[base] for base in BASELINES if base in by_policy}
+    tenants = {
+        tenant: _part(
+            [run["tenants"][tenant] for run in runs],
+            {base: [run["tenants"][tenant] for run in of] for base, of in bases.items()},
+        )
+        for tenant in runs[0]["tenants"]
+    }
+    return {
+        **_part(runs, bases),
+        "tenants": tenants,
+        "curves": {latency: _curve(runs, latency) for latency in runs[0]["curves"]},
+        "timelines": runs[0]["timelines"],
+    }
+
+
+def _part(
+    runs: Sequence[Mapping[str, Any]], bases: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, Any]:
+    against = {base: ratios(runs, of) for base, of in bases.items()}
+    return {"figures": summary(runs), "ratios": against}
+
+
+def _curve(runs: Sequence[Figures], latency: str) -> dict[str, list[float]]:
+    """Percentile by percentile over the seeds that have any: mean and range, milliseconds."""
+    curves = [run["curves"][latency] for run in runs if run["curves"][latency]]
+    columns = list(zip(*curves, strict=True))
+    return {
+        "mean": [fsum(column) / len(column) for column in columns],
+        "min": [min(column) for column in columns],
+        "max": [max(column) for column in columns],
+    }
+
+
+def _written(setup: Setup) -> dict[str, Any]:
+    """The experiment with all its defaults; a trace's path is relative to the file, as there."""
+    written: dict[str, Any] = setup.experiment.model_dump(mode="json")
+    file = setup.experiment.workload.file
+    if file is not None and file.is_relative_to(setup.near):
+        written["workload"]["file"] = file.relative_to(setup.near).as_posix()
+    return written
+
+
+def _lengths(setup: Setup) -> dict[str, Any]:
+    """What each tenant's lengths are drawn from; nothing where a trace has them."""
+    asked = setup.experiment.workload
+    if asked.arrivals == "trace":
+        return {}
+    names = {tenant.name: tenant.lengths or asked.lengths for tenant in setup.experiment.tenants}
+    return {
+        tenant: {"name": name, **workload.lengths(name).model_dump()}
+        for tenant, name in names.items()
+    }
+
+
+def _variant(variant: Variant) -> dict[str, Any]:
+    return {
+        "policy": str(variant.policy),
+        "remap": dict(variant.remap),
+        "swaps": variant.swaps,
+    }

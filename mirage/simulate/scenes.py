@@ -1,0 +1,72 @@
+"""The settings that claims are measured in: `configs/experiments/claims.yaml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, PositiveFloat
+
+import configs
+from mirage.config import Count, Strict, read_yaml, validated
+from mirage.simulate.experiment import Experiment, Peak, Rate, Setup, Simulated
+
+FOLDER = configs.HERE / "experiments"
+
+
+class Scene(Strict):
+    """One experiment with some keys changed; None leaves a key as it is."""
+
+    experiment: str
+    rate: Rate | None = None
+    rates: dict[str, Rate] = Field(default_factory=dict)
+    length: str | None = None
+    lengths: dict[str, str] = Field(default_factory=dict)
+    sharing: Simulated | None = None
+    step_overhead_ms: float | None = None
+    link_gb_s: PositiveFloat | None = None
+    hardware: str | None = None
+    requests: Count | None = None
+    peak: Peak | None = None
+
+
+class Scenes(Strict):
+    scenes: dict[str, Scene]
+
+
+def setups(trace: Path | None = None) -> dict[str, Setup]:
+    """Every scene by name. With `trace`, arrivals are windows of that file instead of drawn.
+
+    Raises `ConfigError` with one line.
+    """
+    path = FOLDER / "claims.yaml"
+    scenes = validated(Scenes, read_yaml(path), path).scenes
+    return {name: _setup(scene, trace) for name, scene in scenes.items()}
+
+
+def _setup(scene: Scene, trace: Path | None) -> Setup:
+    path = FOLDER / f"{scene.experiment}.yaml"
+    written = validated(Experiment, read_yaml(path), path)
+    tenants = [_tenant(tenant, scene) for tenant in written.tenants]
+    update: dict[str, Any] = {"tenants": tenants, "workload": _workload(written, scene, trace)}
+    for key in ("sharing", "step_overhead_ms", "link_gb_s", "hardware"):
+        if (value := getattr(scene, key)) is not None:
+            update[key] = value
+    return Setup(written.model_copy(update=update), FOLDER)
+
+
+def _tenant(tenant: Any, scene: Scene) -> Any:
+    rate = scene.rates.get(tenant.name, scene.rate or tenant.rate)
+    lengths = scene.lengths.get(tenant.name, tenant.lengths)
+    return tenant.model_copy(update={"rate": rate, "lengths": lengths})
+
+
+def _workload(written: Experiment, scene: Scene, trace: Path | None) -> Any:
+    update: dict[str, Any] = {"peak": scene.peak}
+    if scene.length is not None:
+        update["lengths"] = scene.length
+    if scene.requests is not None:
+        update["requests"] = scene.requests
+    if trace is not None:
+        update |= {"arrivals": "windows", "file": trace}
+    return written.workload.model_copy(update=update)

@@ -1,0 +1,116 @@
+"""The result as a table on the terminal: policies side by side, the best of a row marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mirage.replay import headline
+from mirage.replay.headline import Figure, Row
+from mirage.simulate.report import BASELINES
+
+Of = Literal["mean", "min", "max"]
+"""Which number of a figure's spread over the seeds."""
+GIB = 2**30
+LARGE = 10_000
+"""Numbers from here on are shown whole."""
+LATENCIES = (
+    *(("ttft_ms", "TTFT", "p50", "P50"), ("ttft_ms", "TTFT", "p99", "P99")),
+    *(("tpot_ms", "TPOT", "p50", "P50"), ("tpot_ms", "TPOT", "p99", "P99")),
+    *(("itl_ms", "ITL", "p50", "P50"), ("itl_ms", "ITL", "p99", "P99")),
+    ("e2el_ms", "E2EL", "p99", "P99"),
+)
+FIGURES = (
+    Figure("completed", "requests completed", "high"),
+    Figure("preemptions", "preemptions", "low"),
+    Figure("output_throughput", "output tokens per s", "high", digits=1),
+    Figure("request_throughput", "requests per s", "high", digits=2),
+    *(
+        Figure(f"{statistic}_{key}", f"{name} {label}, ms", "low", digits=1)
+        for key, name, statistic, label in LATENCIES
+    ),
+    Figure("layers_remapped_max", "layers remapped, most"),
+    Figure("bytes_streamed", "streamed, GiB", divide=GIB),
+    Figure("bytes_restored", "restored, GiB", divide=GIB),
+    Figure("moves", "moves of memory"),
+)
+VERDICT = {
+    "output_throughput": "output tokens per s",
+    "p99_ttft_ms": "TTFT P99",
+    "p99_tpot_ms": "TPOT P99",
+    "p99_itl_ms": "ITL P99",
+}
+
+
+def rows(result: Mapping[str, Any], tenant: str | None = None, of: Of = "mean") -> list[Row]:
+    """A row per figure, a cell per policy, of all tenants or of one."""
+    means = _parts(result, tenant, "mean")
+    wanted = [_fitting(figure, means) for figure in FIGURES]
+    return headline.rows(_parts(result, tenant, of), result["policies"], wanted)
+
+
+def show(result: Mapping[str, Any], output: Path, console: Console) -> None:
+    """Print a result (see `report.build`) and where in `output` its files lie."""
+    table = Table("", *result["policies"], title=escape(result["experiment"]["title"]))
+    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows(result):
+        table.add_row(row.label, *map(_cell, row.cells))
+    console.print(table)
+    console.out(_seeds(result["seeds"]), highlight=False)
+    for line in verdicts(result):
+        console.out(line, highlight=False)
+    console.out(f"Report: {output / 'report.html'}, {output / 'result.json'}", highlight=False)
+
+
+def _parts(result: Mapping[str, Any], tenant: str | None, of: Of) -> list[dict[str, Any]]:
+    """Each policy's figures, one number each; None where there is none."""
+    parts = []
+    for policy in result["policies"]:
+        found = result["results"][policy]
+        part = found["figures"] if tenant is None else found["tenants"][tenant]["figures"]
+        parts.append({key: spread and spread[of] for key, spread in part.items()})
+    return parts
+
+
+def _fitting(figure: Figure, parts: Sequence[Mapping[str, Any]]) -> Figure:
+    """The figure, with a digit more for means of small counts, and none for large numbers."""
+    values = [part[figure.key] for part in parts if part[figure.key] is not None]
+    most = max(values, default=0) / figure.divide
+    counts = not figure.digits and figure.divide == 1
+    if counts and most < 1000 and any(value % 1 for value in values):
+        return replace(figure, digits=1)
+    return replace(figure, digits=0) if most >= LARGE else figure
+
+
+def _cell(cell: headline.Cell) -> str:
+    ratio = f" [dim]{cell.ratio}[/]" if cell.ratio else ""
+    return f"[bold green]{cell.text}[/]{ratio}" if cell.best else cell.text + ratio
+
+
+def _seeds(seeds: list[int]) -> str:
+    if len(seeds) == 1:
+        return f"Seed {seeds[0]}; ratios are against static."
+    return f"Means of {len(seeds)} seeds; ratios are against static."
+
+
+def verdicts(result: Mapping[str, Any]) -> list[str]:
+    """A line per policy that is no baseline: against pooled, which is the harder one."""
+    lines = []
+    for policy in result["policies"]:
+        against = result["results"][policy]["ratios"].get("pooled", {})
+        said = [
+            f"{label} {against[key]['of_means']:.2f}×"
+            for key, label in VERDICT.items()
+            if key in against
+        ]
+        if policy not in BASELINES and said:
+            lines.append(f"{policy} against pooled: {', '.join(said)}")
+    return lines

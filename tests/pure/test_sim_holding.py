@@ -1,0 +1,201 @@
+"""The way of one engine's memory to an allotment, and the layers that are loaded for it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage.layers import even, nested
+from mirage.protocol import Allotment, ModelShape
+from mirage.share import Want, cost
+from mirage.simulate.build import _copies
+from mirage.simulate.holding import Holding
+
+pytestmark = pytest.mark.pure
+
+MOST = 40
+shapes = st.builds(
+    ModelShape,
+    layers=st.integers(4, 48),
+    layer_bytes=st.integers(1, 400),
+    fixed_bytes=st.integers(0, 500),
+    extent_bytes=st.integers(1, 400),
+    extent_blocks=st.integers(1, 5),
+    block_tokens=st.just(16),
+    max_extents=st.just(MOST),
+    min_extents=st.just(1),
+)
+targets = st.lists(
+    st.tuples(st.floats(0, 1), st.sampled_from([1, 2]), st.integers(1, MOST), st.floats(0, 1)),
+    min_size=1,
+    max_size=12,
+)
+
+
+class Recorded:
+    """A count of copies that says what it was asked."""
+
+    def __init__(self, count: int = 3) -> None:
+        self.count = count
+        self.asked: list[tuple[tuple[int, int], tuple[int, int]]] = []
+
+    def __call__(self, before: tuple[int, int], after: tuple[int, int]) -> int:
+        self.asked.append((before, after))
+        return self.count
+
+
+def state(holding: Holding) -> tuple[int, int, int]:
+    return holding.alpha, holding.beta, holding.extents
+
+
+def allotment(shape: ModelShape, revision: int, alpha: int, beta: int, extents: int) -> Allotment:
+    return Allotment(revision, alpha, beta, extents, cost(shape, alpha, extents))
+
+
+SHAPE = ModelShape(40, 100, 50, 30, 4, 16, MOST, 1)
+
+
+def holding(extents=10, copies=None) -> Holding:
+    return Holding(SHAPE, Want(0, 1, extents), copies or Recorded())
+
+
+# -- settling ---------------------------------------------------------------------------
+
+
+@given(shape=shapes, start=st.integers(1, MOST), targets=targets)
+@settings(deadline=None, max_examples=300)
+def test_every_pass_gives_before_it_takes_and_keeps_what_is_used(shape, start, targets) -> None:
+    """Passes with ever other numbers of blocks in use, some before the last one settled."""
+    holding = Holding(shape, Want(0, 1, start), Recorded())
+    for revision, (part, beta, extents, use) in enumerate(targets, start=1):
+        target = allotment(shape, revision, round(part * (shape.layers - 3)), beta, extents)
+        assert holding.aim(target)
+        for used in (round(use * max(0, holding.blocks)), 0) if revision % 2 else (0,):
+            before, held, busy = state(holding), holding.held_bytes, holding.busy_extents(used)
+            moved, _ = holding.settle(used)
+            assert moved == (before != state(holding))
+            assert holding.extents >= min(before[2], max(busy, 1)), "in use, and given"
+            assert holding.held_bytes <= max(held, target.grant_bytes)
+            _is_between(before, holding, target, busy)
+            _took_all_it_could(before, holding, target)
+            _says_whether_it_settled(holding, target)
+            assert holding.settle(used) == (False, 0), "a second pass finds nothing to do"
+        assert holding.settled, "with nothing in use all can be given"
+
+
+def _is_between(before, holding, target, busy) -> None:
+    alpha, _, extents = before
+    assert min(alpha, target.alpha) <= holding.alpha <= max(alpha, target.alpha)
+    low, high = sorted((extents, target.kv_extents))
+    assert low <= holding.extents <= high
+    if target.alpha > alpha:
+        assert holding.alpha == target.alpha, "layers are always given at once"
+    if target.kv_extents < extents:
+        assert holding.extents == max(target.kv_extents, min(busy, extents))
+    assert holding.beta == (target.beta if holding.alpha == target.alpha else before[1])
+
+
+def _took_all_it_could(before, holding, target) -> None:
+    spare = target.grant_bytes - holding.held_bytes
+    if holding.extents < target.kv_extents:
+        assert spare < holding.shape.extent_bytes
+    if holding.alpha > target.alpha:
+        assert spare < holding.shape.layer_bytes
+    if holding.extents > before[2] or holding.alpha < before[0]:
+        assert spare >= 0, "taken, and not granted"
+
+
+def _says_whether_it_settled(holding, target) -> None:
+    assert holding.settled == (
+        (holding.alpha, holding.extents) == (target.alpha, target.kv_extents)
+    )
+    usable = min(holding.extents, target.kv_extents)
+    assert holding.blocks == usable * holding.shape.extent_blocks - 1
+
+
+def test_only_newer_allotments_are_adopted() -> None:
+    made = holding()
+    assert made.aim(allotment(SHAPE, 3, 0, 1, 12))
+    for revision in (3, 2, 0):
+        assert not made.aim(allotment(SHAPE, revision, 0, 1, 5))
+    assert made.revision == 3
+    made.settle(0)
+    assert made.extents == 12
+
+
+def test_blocks_that_shall_go_may_not_be_allocated_any_more() -> None:
+    made = holding(extents=10)
+    made.aim(allotment(SHAPE, 1, 0, 1, 4))
+    made.settle(used_blocks=30)
+    assert (made.extents, made.blocks, made.settled) == (8, 15, False)
+
+
+@given(used=st.integers(0, 200), per_extent=st.integers(1, 9))
+def test_busy_extents_hold_the_used_blocks_and_the_null_block(used, per_extent) -> None:
+    shape = ModelShape(40, 100, 50, 30, per_extent, 16, MOST, 1)
+    busy = Holding(shape, Want(0, 1, 10), Recorded()).busy_extents(used)
+    if used:
+        assert (busy - 1) * per_extent < used + 1 <= busy * per_extent
+    else:
+        assert busy == 0
+
+
+def test_layers_come_back_one_by_one_as_the_grant_allows() -> None:
+    made = holding(extents=10)
+    made.aim(allotment(SHAPE, 1, 6, 1, 30))
+    made.settle(0)
+    made.aim(allotment(SHAPE, 2, 0, 2, 10))
+    made.settle(4 * 20 - 1)  # twenty extents stay: ten of 30 bytes more than granted
+    assert state(made) == (3, 1, 20)
+    made.settle(0)
+    assert state(made) == (0, 2, 10)
+
+
+# -- copies -----------------------------------------------------------------------------
+
+
+@given(targets=targets)
+@settings(deadline=None)
+def test_copies_are_counted_once_for_each_pass_that_moves(targets) -> None:
+    copies = Recorded()
+    made = Holding(SHAPE, Want(0, 1, 10), copies)
+    for revision, (part, beta, extents, _) in enumerate(targets, start=1):
+        made.aim(allotment(SHAPE, revision, round(part * 37), beta, extents))
+        before = state(made)
+        moved, loaded = made.settle(0)
+        assert loaded == (3 if moved else 0)
+        if moved:
+            assert copies.asked.pop() == (before[:2], state(made)[:2])
+    assert not copies.asked
+
+
+alphas = st.integers(0, 37)
+pairs = st.tuples(alphas, st.sampled_from([1, 2]))
+
+
+@given(sets=st.sampled_from(["nested", "even"]), before=pairs, after=pairs)
+def test_layers_are_loaded_that_were_streamed_and_are_so_no_more(sets, before, after) -> None:
+    order = {"nested": lambda m: nested(40)[:m], "even": lambda m: even(40, m)}[sets]
+    (was, slots), (becomes, then) = before, after
+    streamed = {layer for layer in order(was + slots) if was}
+    still = {layer for layer in order(becomes + then) if becomes}
+    assert _copies(sets, 40)(before, after) == len(streamed - still)
+
+
+@given(before=pairs, more=st.integers(0, 10))
+def test_nested_sets_load_nothing_to_give_more(before, more) -> None:
+    alpha, beta = before
+    assert _copies("nested", 40)(before, (min(37, alpha + more), beta)) == 0
+
+
+def test_even_sets_move_where_nested_ones_do_not() -> None:
+    assert _copies("nested", 40)((4, 1), (5, 1)) == 0
+    assert _copies("even", 40)((4, 1), (5, 1)) == 4
+
+
+@pytest.mark.parametrize("sets", ["nested", "even"])
+def test_all_that_is_streamed_is_loaded_in_the_end(sets) -> None:
+    copies = _copies(sets, 40)
+    assert [copies((alpha, 2), (0, 1)) for alpha in (0, 1, 20)] == [0, 3, 22]
+    assert copies((0, 1), (20, 2)) == 0

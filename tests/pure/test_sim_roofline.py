@@ -1,0 +1,172 @@
+"""Step times against the formulas of `mirage.layers`, and figures that can be looked up."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage.layers import step_bound
+from mirage.simulate import profiles
+from mirage.simulate.engine import _largest, _steps_until, _sum
+from mirage.simulate.profiles import Figure
+from mirage.simulate.roofline import PS, Form, Roofline, Streaming, Work
+
+pytestmark = pytest.mark.pure
+
+MODELS = ["opt-13b", "opt-6.7b", "llama-3-8b", "mixtral-8x7b", "qwen2.5-7b"]
+HARDWARE = ["gh200", "h100", "a100"]
+works = st.builds(
+    Work, st.integers(0, 600), st.integers(0, 10**6), st.integers(0, 4096), st.integers(0, 10**7)
+)
+forms = st.lists(
+    st.builds(Form, *[st.integers(0, 10**6)] * 5).filter(lambda f: f != (0,) * 5),
+    min_size=1,
+    max_size=5,
+).map(tuple)
+
+
+@cache
+def roofline(model="opt-13b", hardware="gh200", fraction=1.0, parts=1, **figures) -> Roofline:
+    device = profiles.hardware(hardware)
+    update = {k: Figure(value=v, source="this test") for k, v in figures.items()}
+    return Roofline(profiles.model(model), device.model_copy(update=update), fraction, parts)
+
+
+def step_ps(roofline: Roofline, streaming: Streaming, crowd: int, work: Work) -> int:
+    return max(form.at(work) for form in roofline.forms(streaming, crowd))
+
+
+# -- streaming --------------------------------------------------------------------------
+
+
+@given(
+    model=st.sampled_from(MODELS),
+    hardware=st.sampled_from(HARDWARE),
+    parts=st.sampled_from([1, 4]),
+    part=st.floats(0, 1),
+    beta=st.sampled_from([1, 2]),
+    load=st.integers(10**6, 10**11),
+    crowd=st.integers(1, 3),
+    work=works,
+)
+@settings(deadline=None, max_examples=300)
+def test_a_step_takes_what_the_layers_formula_says(
+    model, hardware, parts, part, beta, load, crowd, work
+) -> None:
+    """But for coefficients being rounded down: under a picosecond for each token and pair."""
+    line = roofline(model, hardware, parts=parts)
+    n = line.layers
+    alpha = round(part * (n - beta))
+    t_compute = Fraction(line.compute_ps(work, crowd), n)
+    exact = step_bound(alpha, beta, n, load, t_compute)
+    short = exact - step_ps(line, Streaming(alpha, beta, load), crowd, work)
+    assert 0 <= short < 1 + sum(work) + 1
+    assert short <= exact / 1000
+    if not alpha or beta == 2:
+        assert short == 0
+
+
+@given(model=st.sampled_from(MODELS), m=st.integers(2, 27), size=st.integers(1, 512))
+def test_of_a_decode_step_rounding_takes_less_than_a_ten_thousandth(model, m, size) -> None:
+    line, work = roofline(model), Work(size, 400 * size)
+    exact = step_bound(m - 1, 1, line.layers, 10**9, Fraction(line.compute_ps(work), line.layers))
+    assert 0 <= exact - step_ps(line, Streaming(m - 1, 1, 10**9), 1, work) < exact / 10**4
+
+
+def test_streaming_nothing_costs_nothing() -> None:
+    line, work = roofline(), Work(32, 12_000)
+    assert line.forms(Streaming(0, 2, 10**9), 1) == line.forms(Streaming(), 1)
+    assert step_ps(line, Streaming(), 1, work) == line.compute_ps(work)
+
+
+# -- compute ----------------------------------------------------------------------------
+
+
+@given(
+    model=st.sampled_from(MODELS),
+    hardware=st.sampled_from(HARDWARE),
+    fraction=st.sampled_from([1.0, 0.5, 0.35]),
+    crowd=st.integers(1, 3),
+    work=works,
+)
+@settings(deadline=None)
+def test_compute_is_bytes_or_flops_whichever_take_longer(model, hardware, fraction, crowd, work):
+    """Counted anew: each weight is read once, each token's KV too; two flops for each weight."""
+    shape, device = profiles.model(model), profiles.hardware(hardware)
+    unembed, width = shape.vocabulary * shape.hidden, shape.heads * shape.head_size
+    read = 2 * (shape.layers * shape.layer_weights + unembed)
+    read += shape.kv_token_bytes * (work.sequences + work.context + work.prefill)
+    attended = work.sequences + work.context + work.area / 2
+    flops = 2 * shape.layers * shape.active_layer_weights * (work.sequences + work.prefill)
+    flops += 2 * unembed * work.sequences + 4 * shape.layers * width * attended
+    seconds = max(read / device.bytes_per_s, flops / device.flop_per_s) * crowd / fraction
+    found = roofline(model, hardware, fraction).compute_ps(work, crowd)
+    overhead = device.step_overhead_ms.value / 1e3
+    assert found / PS == pytest.approx(seconds + overhead, rel=1e-3)
+    assert abs(found / PS - seconds - overhead) * PS <= crowd * (1 + sum(work)) + 10
+
+
+@given(crowd=st.integers(1, 3), work=works)
+def test_overhead_is_of_the_step_and_of_each_sequence_and_nobody_elses(crowd, work) -> None:
+    bare = roofline(step_overhead_ms=0, sequence_overhead_us=0)
+    more = roofline(step_overhead_ms=3, sequence_overhead_us=7)
+    extra = more.compute_ps(work, crowd) - bare.compute_ps(work, crowd)
+    assert extra == 3 * PS // 1000 + 7 * PS // 10**6 * work.sequences
+
+
+@given(crowd=st.integers(1, 3), work=works)
+def test_a_crowd_shares_the_compute(crowd, work) -> None:
+    line = roofline(step_overhead_ms=0)
+    assert line.compute_ps(work, crowd) == crowd * line.compute_ps(work)
+
+
+def test_one_layer_of_opt_13b_comes_in_a_millisecond_and_a_half() -> None:
+    layer = profiles.model("opt-13b").layer_weights * 2
+    assert layer == pytest.approx(629e6, rel=1e-3)
+    link = profiles.hardware("gh200").link_gb_s.value
+    assert link == 427
+    assert layer / (link * 1e9) == pytest.approx(1.47e-3, rel=3e-3)
+
+
+def test_one_sequence_of_opt_13b_reads_its_weights() -> None:
+    line, model = roofline(step_overhead_ms=0), profiles.model("opt-13b")
+    weights = 2 * (40 * model.layer_weights + 50272 * 5120)
+    kv = 2 * 2 * 40 * 5120
+    expected = (weights + 101 * kv) / (0.8 * 4e12)
+    assert line.compute_ps(Work(1, 100)) / PS == pytest.approx(expected, rel=1e-9)
+    assert expected == pytest.approx(weights / (0.8 * 4e12), rel=0.01)
+    assert expected == pytest.approx(8.05e-3, rel=0.01)
+
+
+# -- spans ------------------------------------------------------------------------------
+
+
+@given(forms=forms, work=works, size=st.integers(1, 600), steps=st.integers(0, 40))
+def test_each_bound_is_linear_in_context(forms, work, size, steps) -> None:
+    for form in forms:
+        times = [
+            form.at(work._replace(context=work.context + step * size)) for step in range(steps)
+        ]
+        assert sum(times) == _sum(form.at(work), form.context * size, steps)
+
+
+@given(forms=forms, work=works)
+def test_the_largest_is_the_step_and_grows_fastest_of_equals(forms, work) -> None:
+    form, first = _largest(forms, work)
+    assert first == form.at(work) == max(f.at(work) for f in forms)
+    assert form.context == max(f.context for f in forms if f.at(work) == first)
+
+
+@given(
+    first=st.integers(1, 1000),
+    growth=st.integers(0, 50),
+    most=st.integers(0, 60),
+    span=st.integers(-10, 10**5),
+)
+def test_steps_until_is_the_fewest_that_reach_it(first, growth, most, span) -> None:
+    enough = [steps for steps in range(most) if _sum(first, growth, steps) >= span]
+    assert _steps_until(first, growth, most, span) == min(enough, default=most)

@@ -1,0 +1,295 @@
+"""Requests drawn from a seed, and those that a trace gives: when they come, how long they are."""
+
+from __future__ import annotations
+
+import tracemalloc
+from datetime import UTC, datetime, timedelta
+from heapq import merge
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mirage.config import Traffic
+from mirage.replay import trace
+from mirage.replay.workload import assign, clip
+from mirage.simulate import workload
+from mirage.simulate.experiment import Experiment, Setup
+from mirage.simulate.roofline import PS
+
+pytestmark = pytest.mark.pure
+
+RATES = {"a": 6.0, "b": 3.0, "c": 1.0}
+
+
+def setup(rates=RATES, max_model_len=2048, **asked) -> Setup:
+    tenants = [
+        {"name": name, "model": "llama-3-8b", "share": 90 / len(rates), "rate": rate}
+        for name, rate in rates.items()
+    ]
+    limits = {"max_model_len": max_model_len}
+    raw = {"title": "t", "tenants": tenants, "limits": limits}
+    return Setup(Experiment.model_validate(raw | {"workload": {"requests": 300} | asked}))
+
+
+def drawn(setup: Setup, seed=0) -> dict[str, list[tuple[int, int, int]]]:
+    """(arrival, prompt, output) of each tenant, in picoseconds and tokens."""
+    found = workload.requests(setup, seed)
+    return {name: [(r.arrival, r.prompt, r.output) for r in each] for name, each in found.items()}
+
+
+def azure(path, rows) -> None:
+    """A file in Azure's format of rows (seconds, context, output)."""
+    start = datetime(2023, 11, 16, 18, tzinfo=UTC)
+    with path.open("w", newline="") as file:
+        file.write("TIMESTAMP,ContextTokens,GeneratedTokens\r\n")
+        for seconds, context, output in rows:
+            stamp = start + timedelta(seconds=round(seconds, 6))
+            file.write(f"{stamp:%Y-%m-%d %H:%M:%S.%f}0,{context},{output}\r\n")
+
+
+@pytest.fixture
+def bursts(tmp_path):
+    """Rows whose gaps all differ: 400 over some five minutes."""
+    path, time, rows = tmp_path / "bursts.csv", 0.0, []
+    rng = np.random.default_rng(4)
+    for gap in rng.exponential(0.7, 400):
+        rows.append((time, int(rng.integers(1, 3000)), int(rng.integers(1, 900))))
+        time += float(gap)
+    azure(path, rows)
+    return path
+
+
+# -- any arrivals -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arrivals", ["bursty", "poisson", "windows", "trace"])
+def test_one_seed_gives_one_workload_and_another_another(bursts, arrivals) -> None:
+    made = setup(arrivals=arrivals, file=bursts)
+    assert drawn(made, 5) == drawn(made, 5)
+    assert drawn(made, 5) != drawn(made, 6)
+
+
+@pytest.mark.parametrize("arrivals", ["bursty", "poisson", "windows", "trace"])
+def test_requests_are_numbered_in_order_of_arrival(bursts, arrivals) -> None:
+    for each in workload.requests(setup(arrivals=arrivals, file=bursts), 2).values():
+        found = list(each)
+        assert [r.number for r in found] == list(range(len(found)))
+        assert all(one.arrival <= other.arrival for one, other in pairwise(found))
+        assert all(r.arrival >= 0 and r.prompt >= 1 and r.output >= 1 for r in found)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 100, 299])
+@pytest.mark.parametrize("arrivals", ["poisson", "windows", "trace"])
+def test_there_are_as_many_requests_as_asked(bursts, arrivals, count) -> None:
+    found = drawn(setup(arrivals=arrivals, file=bursts, requests=count))
+    assert sum(map(len, found.values())) == count
+
+
+def test_requests_are_shared_by_rate() -> None:
+    found = drawn(setup(requests=1000))
+    assert {name: len(rows) for name, rows in found.items()} == {"a": 600, "b": 300, "c": 100}
+
+
+@pytest.mark.parametrize("arrivals", ["bursty", "poisson", "windows"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_rate_is_exact_over_the_whole(bursts, arrivals, seed) -> None:
+    found = drawn(setup(arrivals=arrivals, file=bursts, requests=500), seed)
+    for name, rows in found.items():
+        assert rows[-1][0] / PS == pytest.approx(len(rows) / RATES[name], rel=1e-9)
+
+
+@given(
+    seed=st.integers(), room=st.integers(2, 2000), lengths=st.sampled_from(["sharegpt", "long"])
+)
+@settings(deadline=None, max_examples=25)
+def test_every_request_fits_into_the_context(seed, room, lengths) -> None:
+    for rows in drawn(setup(max_model_len=room, lengths=lengths, requests=60), seed).values():
+        assert all(prompt + output <= room for _, prompt, output in rows)
+
+
+def test_a_context_longer_than_the_models_is_not_served() -> None:
+    made = setup(max_model_len=10**6)
+    assert made.max_len("a") == made.models["a"].max_len == 8192
+
+
+def test_lengths_have_the_means_of_their_file() -> None:
+    found = drawn(setup({"a": 1.0}, requests=20_000, lengths="sharegpt", max_model_len=8192))["a"]
+    _, prompt, output = np.mean(found, axis=0)
+    expected = workload.lengths("sharegpt")
+    assert prompt == pytest.approx(expected.prompt_mean, rel=0.04)
+    assert output == pytest.approx(expected.output_mean, rel=0.04)
+
+
+def test_a_tenant_may_have_lengths_of_its_own() -> None:
+    made = setup({"a": 1.0, "b": 1.0}, requests=2000, lengths="short")
+    tenants = [
+        t.model_copy(update={"lengths": "long" if t.name == "b" else None})
+        for t in made.experiment.tenants
+    ]
+    made.experiment = made.experiment.model_copy(update={"tenants": tenants})
+    found = drawn(made)
+    means = {name: np.mean([prompt for _, prompt, _ in rows]) for name, rows in found.items()}
+    assert 2.5 < means["b"] / means["a"] < 6
+
+
+def test_other_rates_leave_lengths_as_they_are() -> None:
+    slow, fast = (drawn(setup({"a": rate}, requests=50))["a"] for rate in (1.0, 7.0))
+    assert [row[1:] for row in slow] == [row[1:] for row in fast]
+    assert [round(row[0] / 7) for row in slow] == pytest.approx([row[0] for row in fast], abs=2)
+
+
+# -- burstiness -------------------------------------------------------------------------
+
+
+def variation(rows) -> float:
+    """Coefficient of variation of the times between arrivals."""
+    gaps = np.diff([arrival for arrival, _, _ in rows])
+    return gaps.std() / gaps.mean()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_poisson_gaps_vary_as_much_as_their_mean(seed) -> None:
+    rows = drawn(setup({"a": 3.0}, arrivals="poisson", requests=3000), seed)["a"]
+    assert variation(rows) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bursty_gaps_vary_much_more(seed) -> None:
+    assert variation(drawn(setup({"a": 3.0}, requests=3000), seed)["a"]) > 2
+
+
+def test_bursts_of_tenants_are_their_own() -> None:
+    found = drawn(setup({"a": 1.0, "b": 1.0}))
+    one, other = ([row[0] for row in found[name]] for name in "ab")
+    assert one != other
+
+
+# -- a window of a trace ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_window_keeps_the_gaps_of_the_file_but_for_their_scale(bursts, seed) -> None:
+    times = [request.arrival_s for request in trace.read(bursts)]
+    found = drawn(setup({"a": 2.0}, arrivals="windows", file=bursts, requests=600), seed)["a"]
+    gaps = np.diff([0, *(row[0] for row in found)])
+    inner = np.diff(times)
+    laps = np.concatenate([inner, inner, inner])
+    fits = [
+        start
+        for start in range(len(inner))
+        if np.allclose(gaps * laps[start] / gaps[0], laps[start : start + 600], 1e-4, 1e-5)
+    ]
+    assert len(fits) == 1
+
+
+def test_windows_of_tenants_differ(bursts) -> None:
+    found = drawn(setup({"a": 1.0, "b": 1.0}, arrivals="windows", file=bursts))
+    assert [row[0] for row in found["a"]] != [row[0] for row in found["b"]]
+
+
+def test_a_trace_of_one_row_has_no_window(tmp_path) -> None:
+    azure(tmp_path / "one.csv", [(0, 5, 5)])
+    with pytest.raises(ValueError, match=r"one\.csv"):
+        drawn(setup(arrivals="windows", file=tmp_path / "one.csv"))
+
+
+def test_a_window_may_bring_the_files_lengths(bursts) -> None:
+    asked = {"arrivals": "windows", "file": bursts, "lengths": "trace"}
+    lengths = {clip(r.context_tokens, r.output_tokens, 2048) for r in trace.read(bursts)}
+    assert {row[1:] for row in drawn(setup({"a": 1.0}, **asked))["a"]} <= lengths
+
+
+# -- a trace ----------------------------------------------------------------------------
+
+traffics = st.builds(
+    Traffic,
+    phase_s=st.floats(0.5, 100),
+    hot_share=st.floats(0, 1),
+    weights=st.dictionaries(st.sampled_from("abc"), st.floats(0, 5)),
+)
+
+
+@given(traffic=traffics, seed=st.integers(0, 99), scale=st.sampled_from([1.0, 0.25, 3.0]))
+@settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_trace_is_dealt_as_the_replayer_deals_it(bursts, traffic, seed, scale) -> None:
+    rows = list(trace.read(bursts))
+    names = list(assign([row.arrival_s for row in rows], list(RATES), traffic, seed))
+    asked = traffic.model_dump()
+    found = drawn(setup(arrivals="trace", file=bursts, traffic=asked, time_scale=scale), seed)
+    for name in RATES:
+        assert found[name] == [
+            (round(r.arrival_s * scale * PS), *clip(r.context_tokens, r.output_tokens, 2048))
+            for r, to in zip(rows[:300], names, strict=False)
+            if to == name
+        ]
+
+
+def test_without_a_limit_all_rows_come(bursts) -> None:
+    found = drawn(setup(arrivals="trace", file=bursts, requests=None))
+    assert sum(map(len, found.values())) == 400
+
+
+def test_a_limit_of_all_rows_or_more_changes_nothing(bursts) -> None:
+    for limit in (400, 1000):
+        assert drawn(setup(arrivals="trace", file=bursts, requests=limit)) == drawn(
+            setup(arrivals="trace", file=bursts, requests=None)
+        )
+
+
+def test_tenants_may_be_asked_in_any_order(bursts) -> None:
+    made = setup(arrivals="trace", file=bursts)
+    found = workload.requests(made, 0)
+    backwards = {name: [r.arrival for r in found[name]] for name in reversed(RATES)}
+    assert backwards == {name: [row[0] for row in rows] for name, rows in drawn(made).items()}
+
+
+def test_a_long_trace_streams(tmp_path) -> None:
+    path, rows = tmp_path / "long.csv", 200_000
+    with path.open("w") as file:
+        file.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+        for number in range(rows):
+            minute, rest = divmod(number, 6000)
+            stamp = f"2023-11-16 {18 + minute // 60:02}:{minute % 60:02}:{rest / 100:010.7f}"
+            file.write(f"{stamp},{number % 500 + 1},9\n")
+    made = setup(arrivals="trace", file=path, requests=None)
+    tracemalloc.start()
+    found = workload.requests(made, 1)
+    arrivals = ((r.arrival, r.prompt) for r in merge(*found.values(), key=lambda r: r.arrival))
+    drained = total = 0
+    for _, prompt in arrivals:
+        drained, total = drained + 1, total + prompt
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert drained == rows
+    assert total == sum(number % 500 + 1 for number in range(rows))
+    assert peak < 4e6
+
+
+# -- a peak -----------------------------------------------------------------------------
+
+
+def test_no_peak_has_no_end() -> None:
+    assert workload.peak_end(setup(), 0) == 0
+
+
+def test_requests_of_the_peak_come_closer_and_the_others_as_before() -> None:
+    plain = drawn(setup(arrivals="poisson"))
+    peaked = drawn(setup(arrivals="poisson", peak={"requests": 100, "factor": 4}))
+    for name, fast in {"a": 60, "b": 30, "c": 10}.items():
+        before = np.diff([0, *(row[0] for row in plain[name])])
+        after = np.diff([0, *(row[0] for row in peaked[name])])
+        assert list(before[:fast] / 4) == pytest.approx(list(after[:fast]), abs=2)
+        assert list(before[fast:]) == pytest.approx(list(after[fast:]), abs=2)
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "bursty"])
+def test_the_peak_ends_when_the_last_of_its_requests_has_come(arrivals) -> None:
+    made = setup(arrivals=arrivals, peak={"requests": 100, "factor": 4})
+    found = drawn(made, 3)
+    last = max(found[name][fast - 1][0] for name, fast in {"a": 60, "b": 30, "c": 10}.items())
+    assert workload.peak_end(made, 3) == pytest.approx(last, abs=2)
