@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import RequestStatus
 
 from mirage.config import Policy
 from mirage.engine import runtime
@@ -54,6 +56,8 @@ class ObservingMixin(Mixable):
         self.revision = 0
         self.turn = TurnTaking(temporal=self.settings.temporal, drain=self.settings.drain)
         self._said_holding: bool | None = None
+        self._old_only = False
+        """Whether only requests that ran before are scheduled in this step."""
         self.mailbox = self.memory.mailbox
         self._prepare()
         self.agent = self._connect()
@@ -89,14 +93,35 @@ class ObservingMixin(Mixable):
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
         before = self._pause_state
         if before is PauseState.UNPAUSED and not self.turn.granted:
-            # Draining admits nobody; else nothing is scheduled, so that vLLM comes to
-            # process what is still in flight.
-            draining = self.turn.may_step(len(self.running))
-            self._pause_state = PauseState.PAUSED_NEW if draining else PauseState.PAUSED_ALL
+            self._pause_state = self._without_turn()
         try:
             return super().schedule(*args, **kwargs)
         finally:
             self._pause_state = before
+            self._old_only = False
+
+    def _without_turn(self) -> PauseState:
+        """Draining admits only who ran before. Else nothing is scheduled, so that vLLM comes
+        to process what is still in flight.
+        """
+        if not self.turn.may_step(self._begun()):
+            return PauseState.PAUSED_ALL
+        self._old_only = self._preempted() > 0
+        return PauseState.UNPAUSED if self._old_only else PauseState.PAUSED_NEW
+
+    def _handle_blocked_waiting_request(self, request: Any) -> bool:
+        if self._old_only and request.status is RequestStatus.WAITING:
+            return False  # vLLM skips it in this step
+        return bool(super()._handle_blocked_waiting_request(request))
+
+    def _begun(self) -> int:
+        """Requests that a draining turn must finish: running ones, and those preempted."""
+        return len(self.running) + self._preempted()
+
+    def _preempted(self) -> int:
+        """Requests that ran before; vLLM keeps them at the head of the queue."""
+        status = RequestStatus.PREEMPTED
+        return sum(1 for _ in takewhile(lambda r: r.status is status, self.waiting))
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """vLLM's; one more step has been processed."""
@@ -154,13 +179,13 @@ class ObservingMixin(Mixable):
 
     def _await_turn(self) -> None:
         # Once, not until it comes: vLLM's loop must go on to notice new and aborted requests.
-        if not self.turn.may_step(len(self.running)) and self.fence.idle:
+        if not self.turn.may_step(self._begun()) and self.fence.idle:
             self._speak()
             self.mailbox.wait(TURN_POLL_S)
 
     def _holds_turn(self) -> bool:
         executing = self.memory.steps_executed < self.fence.scheduled
-        return self.turn.holds(len(self.running), executing=executing)
+        return self.turn.holds(self._begun(), executing=executing)
 
     def _speak(self, *, urgent: bool = False) -> None:
         """Report if it is time, and at once when the turn has been taken up or yielded."""

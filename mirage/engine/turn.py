@@ -6,18 +6,18 @@ from __future__ import annotations
 class TurnTaking:
     """What the control server's `Turn` messages mean here.
 
-    A revoked engine stops after the step in flight. With `drain` it first lets its running
-    requests finish, admitting nobody.
+    A revoked engine stops after the step in flight. With `drain` it first lets the requests
+    finish that it has begun, preempted ones included, and begins no others.
     """
 
     def __init__(self, *, temporal: bool, drain: bool) -> None:
         self.granted = not temporal
         self._drain = drain
 
-    def may_step(self, running: int) -> bool:
-        """Whether another step may be scheduled, with `running` requests in the batch."""
-        return self.granted or (self._drain and running > 0)
+    def may_step(self, begun: int) -> bool:
+        """Whether another step may be scheduled, with `begun` requests not finished."""
+        return self.granted or (self._drain and begun > 0)
 
-    def holds(self, running: int, *, executing: bool) -> bool:
+    def holds(self, begun: int, *, executing: bool) -> bool:
         """What is reported: False promises that no step of this engine runs."""
-        return self.may_step(running) or executing
+        return self.may_step(begun) or executing

@@ -43,3 +43,10 @@ def test_a_draining_engine_finishes_what_runs_and_admits_nobody(tmp_path: Path) 
         "done": 2,
         "lengths": [12, 12, 12, 12],
     }
+
+
+def test_a_request_preempted_while_draining_finishes_before_the_turn_ends(tmp_path: Path) -> None:
+    facts = _turns(tmp_path, "preempt")
+    assert (facts["done"], facts["running"], facts["waiting"]) == (2, 0, 2)
+    assert not facts["after"]
+    assert facts["lengths"] == [12, 12, 12, 12]

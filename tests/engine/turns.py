@@ -1,6 +1,6 @@
 """Child process: an engine whose turn is taken away in mid-request.
 
-python turns.py MODELS OUT drain|stop
+python turns.py MODELS OUT drain|stop|preempt
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def main(models: str, out: str, mode: str) -> None:
 
     llm = make_llm(
         make_model("llama", Path(models)),
-        mirage={"temporal": True, "drain": mode == "drain"},
+        mirage={"temporal": True, "drain": mode != "stop"},
         max_num_seqs=AT_ONCE,
     )
     engine, scheduler = llm.llm_engine, scheduler_of(llm)
@@ -57,7 +58,13 @@ def main(models: str, out: str, mode: str) -> None:
             if output.finished:
                 done[output.request_id.split("-")[0]] = len(output.outputs[0].token_ids)
 
-    while probe.calls < 3 or (mode == "drain" and scheduler.running):
+    while probe.calls < 3:
+        step()
+    if mode == "preempt":
+        while not scheduler.fence.idle:
+            step()
+        scheduler._preempt_request(scheduler.running.pop(), time.monotonic())
+    while mode != "stop" and scheduler.turn.may_step(scheduler._begun()):
         step()
     state = scheduler.report()
     facts = {

@@ -10,14 +10,14 @@ pytestmark = pytest.mark.pure
 
 
 def test_spatial_sharing_never_waits_for_a_turn() -> None:
-    assert TurnTaking(temporal=False, drain=False).may_step(running=0)
+    assert TurnTaking(temporal=False, drain=False).may_step(begun=0)
 
 
 def test_a_turn_is_granted_first() -> None:
     turn = TurnTaking(temporal=True, drain=False)
-    assert not turn.may_step(running=0)
+    assert not turn.may_step(begun=0)
     turn.granted = True
-    assert turn.may_step(running=0)
+    assert turn.may_step(begun=0)
 
 
 @pytest.mark.parametrize(("drain", "running", "steps"), [(False, 3, 0), (True, 3, 1), (True, 0, 0)])
