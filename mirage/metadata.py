@@ -49,7 +49,7 @@ def demand(
     if not report.running:
         growth = soon = used
     else:
-        growth = min(have, used + headroom_extents)
+        growth = min(have, used + max(headroom_extents, report.ahead_extents))
         soon = min(have, growth + _extents(report.running, shape))
     if report.growth_extents:
         growth = soon = had + report.growth_extents

@@ -6,16 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-ASKED = 4
-"""Growth is asked for in bulk: see `demand`."""
-
-
 @dataclass(frozen=True)
 class Demand:
-    """Blocks wanted beyond those an engine has."""
+    """Blocks wanted beyond those an engine has, and beyond those in use."""
 
     growth: int = 0
     admission: int = 0
+    ahead: int = 0
+    """That running requests should find free, granted already or not."""
 
 
 def blocks_for(tokens: int, block_tokens: int) -> int:
@@ -41,23 +39,34 @@ def blocks_ahead(
     return blocks_for(running * lookahead_steps, block_tokens) + headroom_blocks
 
 
-def demand(*, ahead: int, starting: int, free_blocks: int, missing_blocks: int) -> Demand:
+def growth_level(used_blocks: int, ahead: int) -> int:
+    """KV blocks in total with which running requests find `ahead` free ones beside theirs.
+
+    In steps of at least twice as many, so that growing asks rarely. A function of what is in
+    use alone: were it one of what is granted, an engine would want less once it was served,
+    lose it to another, and want it again.
+    """
+    if not ahead:
+        return used_blocks
+    step = 1 << (2 * ahead - 1).bit_length()
+    return -(-(used_blocks + ahead) // step) * step
+
+
+def demand(
+    *, used_blocks: int, free_blocks: int, missing_blocks: int, ahead: int, starting: int
+) -> Demand:
     """The wishes of one moment, in blocks.
 
-    Fewer free blocks than `ahead` are the low-water mark: growth is then asked for up to
-    `ASKED` times as many, so that it is asked for rarely.
-
-    `missing_blocks` is what the last failed allocation of a running request lacked beyond
-    `free_blocks`; see `blocks_ahead`, and `blocks_to_start` for what is `starting`.
+    `missing_blocks` is what an allocation of a running request lacks beyond `free_blocks`; see
+    `blocks_ahead`, and `blocks_to_start` for what is `starting`.
     """
-    fill = ASKED * ahead
-    if missing_blocks:
-        growth, spare = missing_blocks + fill, 0
-    elif free_blocks < ahead:
-        growth, spare = fill - free_blocks, 0
-    else:
-        growth, spare = 0, free_blocks - ahead
-    return Demand(growth, max(0, starting - spare))
+    level = growth_level(used_blocks + missing_blocks, ahead)
+    have = used_blocks + free_blocks
+    return Demand(
+        growth=max(missing_blocks, level - have, 0),
+        admission=max(0, starting - max(0, have - level)),
+        ahead=max(0, level - used_blocks),
+    )
 
 
 def borrowed(usable_blocks: int, own_blocks: int) -> int:

@@ -209,6 +209,7 @@ class ObservingMixin(Mixable):
             kv_used_extents=used_extents,
             growth_extents=-(-wish.growth // self.shape.extent_blocks),
             admission_extents=-(-wish.admission // self.shape.extent_blocks),
+            ahead_extents=-(-wish.ahead // self.shape.extent_blocks),
             running=len(self.running),
             waiting=self._waiting_count(),
             kv_used_blocks=max(0, usable - 1 - pool.get_num_free_blocks()),
@@ -287,7 +288,7 @@ class ElasticMixin(ObservingMixin):
 
     def _lacks(self, blocks: int) -> None:
         """A running request lacks `blocks` blocks; called by the manager inside schedule()."""
-        self.wish.lacks(blocks)
+        self.wish.lacks(blocks, self.pool.get_num_free_blocks())
         self._holding = self.agent is not None and self.wish.may_hold()
 
     # -- control messages ---------------------------------------------------------------
@@ -310,11 +311,13 @@ class ElasticMixin(ObservingMixin):
 
     def _demand(self) -> Demand:
         slots = self.max_num_running_reqs - len(self.running)
+        free = self.pool.get_num_free_blocks()
         return demand(
+            used_blocks=max(0, self.pool.usable_blocks - 1 - free),
+            free_blocks=free,
+            missing_blocks=self.wish.still_missing(free),
             ahead=self._ahead(),
             starting=blocks_to_start((r.num_tokens for r in self.waiting), slots, self.block_size),
-            free_blocks=self.pool.get_num_free_blocks(),
-            missing_blocks=self.wish.missing,
         )
 
     def _ahead(self) -> int:

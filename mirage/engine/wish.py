@@ -19,6 +19,7 @@ class Wish:
         self._clock = clock
         self.missing = 0
         self._step_missing = 0
+        self._needed_free = 0
         self._since: float | None = None
         self._hopeless = False
 
@@ -26,9 +27,10 @@ class Wish:
         """A scheduling pass starts: nothing has failed in it yet."""
         self._step_missing = 0
 
-    def lacks(self, blocks: int) -> None:
-        """A running request could not get `blocks` blocks."""
+    def lacks(self, blocks: int, free: int) -> None:
+        """A running request could not get `blocks` blocks beyond the `free` ones."""
         self._step_missing = max(self._step_missing, blocks)
+        self._needed_free = free + self._step_missing
         if self._since is None:
             self._since = self._clock()
 
@@ -40,6 +42,10 @@ class Wish:
             self._since = None
             self._hopeless = False
         return changed
+
+    def still_missing(self, free: int) -> int:
+        """What the last step lacked and `free` blocks do not make up for by now."""
+        return max(0, self._needed_free - free) if self.missing else 0
 
     def may_hold(self) -> bool:
         """Whether there is still an answer to wait for."""

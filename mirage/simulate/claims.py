@@ -31,13 +31,13 @@ class Results:
         self._seeds, self._runs = seeds, runs
 
     def mean(self, scene: str, policy: str, key: str) -> float:
-        values = [self._runs[scene, policy, seed][key] for seed in self._seeds]
+        values = [float(self._runs[scene, policy, seed][key]) for seed in self._seeds]
         return sum(values) / len(values)
 
     def change(self, scene: str, policy: str, against: str, key: str) -> float:
         """Per cent, positive for more; the mean over seeds of each seed's change."""
         pairs = [
-            (self._runs[scene, policy, s][key], self._runs[scene, against, s][key])
+            (float(self._runs[scene, policy, s][key]), float(self._runs[scene, against, s][key]))
             for s in self._seeds
         ]
         return sum(100 * (new / old - 1) for new, old in pairs) / len(pairs)
@@ -93,8 +93,8 @@ class Compared(Row):
     """More keys to show, that the paper gives no figure for."""
 
     def evaluate(self, results: Results) -> dict[str, Any]:
-        measured = {}
-        verdicts = []
+        measured: dict[str, Any] = {}
+        verdicts: list[Verdict] = []
         for name, (paper, keys) in self.figures.items():
             ranges = {key: self._range(results, key) for key in keys}
             measured |= {key: list(found) for key, found in ranges.items()}

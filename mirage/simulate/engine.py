@@ -246,6 +246,7 @@ class Engine:
             kv_used_extents=holding.busy_extents(self.used_blocks),
             growth_extents=-(-wish.growth // per_extent),
             admission_extents=-(-wish.admission // per_extent),
+            ahead_extents=-(-wish.ahead // per_extent),
             running=len(self.running),
             waiting=len(self.waiting),
             kv_used_blocks=self.used_blocks,
@@ -270,11 +271,13 @@ class Engine:
         if slots < len(self.waiting):
             tokens = (request.known for request in self.waiting)
             starting = blocks_to_start(tokens, slots, self.limits.block_tokens)
+        free = max(0, self.free_blocks)
         return demand(
+            used_blocks=self.used_blocks,
+            free_blocks=free,
+            missing_blocks=self.wish.still_missing(free),
             ahead=self._ahead(),
             starting=starting,
-            free_blocks=self.free_blocks,
-            missing_blocks=self.wish.missing,
         )
 
     def _ahead(self) -> int:
@@ -334,7 +337,7 @@ class Engine:
 
     def _ask(self, now: int) -> None:
         """Tell the controller what is lacking, and hear whether it can be had."""
-        self.wish.lacks(self._lacking())
+        self.wish.lacks(self._lacking(), max(0, self.free_blocks))
         if self.wish.end_step():
             self._report(now)
             self._return_held()

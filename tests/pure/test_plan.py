@@ -420,8 +420,18 @@ def test_slots_stay_while_they_hide() -> None:
     assert beta_of(tenant("a", **grown, beta=1, times=(2.4, 1.0))) == 2
 
 
-def test_one_slot_alone_can_be_asked_for() -> None:
-    single = REMAP.model_copy(update={"beta": 1})
-    assert beta_of(tenant("a", 10, 6, of=1, times=(2.0, 1.0)), single) == 1
+def test_a_clearly_shorter_step_changes_the_slots() -> None:
+    """Where neither hides, (3 + 1)(T_T + T_c) stands against (3 + 2) T_T."""
+    grown = {"used": 16, "kv": 16, "of": 1, "alpha": 3}
+    assert beta_of(tenant("a", **grown, beta=2, times=(5.0, 1.0))) == 1
+    assert beta_of(tenant("a", **grown, beta=1, times=(3.0, 1.0))) == 2
+    assert beta_of(tenant("a", **grown, beta=2, times=(4.0, 1.0))) == 2, "as short: they stay"
+
+
+@pytest.mark.parametrize("beta", [1, 2])
+def test_a_number_of_slots_can_be_asked_for(beta: int) -> None:
+    """The number of layers is as the conditions allow with the best of both."""
+    fixed = REMAP.model_copy(update={"beta": beta})
+    assert beta_of(tenant("a", 10, 6, of=1, times=(2.0, 1.0)), fixed) == beta
     assert hidden_alpha(tenant("a", times=(2.4, 1.0)), 1.0, REMAP) == 3
-    assert hidden_alpha(tenant("a", times=(2.4, 1.0)), 1.0, single) == 2
+    assert hidden_alpha(tenant("a", times=(2.4, 1.0)), 1.0, fixed) == 3
