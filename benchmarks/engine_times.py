@@ -74,7 +74,9 @@ class Stepper:
         self.fit = _roomy(fit_config(config)[tenant])
         self.most = config.tenant(tenant).max_num_seqs
         self.longest = config.tenant(tenant).max_model_len
-        self._engine = _make(launcher.command(config, config.tenant(tenant), self.fit, Path(), None))
+        self._engine = _make(
+            launcher.command(config, config.tenant(tenant), self.fit, Path(), None)
+        )
         self.scheduler = self._engine.engine_core.engine_core.scheduler
         self._core = self._engine.engine_core.engine_core
         self._rng = random.Random(tenant)
@@ -89,9 +91,7 @@ class Stepper:
 
         self._count += 1
         tokens = [self._rng.randrange(10, 90) for _ in range(prompt)]
-        params = SamplingParams(
-            max_tokens=output, temperature=0, ignore_eos=True, detokenize=False
-        )
+        params = SamplingParams(max_tokens=output, temperature=0, ignore_eos=True, detokenize=False)
         self._engine.add_request(str(self._count), {"prompt_token_ids": tokens}, params)
 
     def step(self) -> Sample:

@@ -220,7 +220,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
     if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: expected keys such as device and tenants, found {raw!r}")
+        raise ConfigError(f"{path}: expected keys with values, found {raw!r}")
     return raw
 
 

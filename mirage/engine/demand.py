@@ -53,17 +53,17 @@ def growth_level(used_blocks: int, ahead: int) -> int:
 
 
 def demand(
-    *, used_blocks: int, free_blocks: int, missing_blocks: int, ahead: int, starting: int
+    *, used_blocks: int, free_blocks: int, due_blocks: int, ahead: int, starting: int
 ) -> Demand:
     """The wishes of one moment, in blocks.
 
-    `missing_blocks` is what an allocation of a running request lacks beyond `free_blocks`; see
+    `due_blocks` are what running requests must find free to go on, if they did not; see
     `blocks_ahead`, and `blocks_to_start` for what is `starting`.
     """
-    level = growth_level(used_blocks + missing_blocks, ahead)
+    level = growth_level(used_blocks + due_blocks, ahead)
     have = used_blocks + free_blocks
     return Demand(
-        growth=max(missing_blocks, level - have, 0),
+        growth=max(0, level - have),
         admission=max(0, starting - max(0, have - level)),
         ahead=max(0, level - used_blocks),
     )

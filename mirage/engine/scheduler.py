@@ -315,7 +315,7 @@ class ElasticMixin(ObservingMixin):
         return demand(
             used_blocks=max(0, self.pool.usable_blocks - 1 - free),
             free_blocks=free,
-            missing_blocks=self.wish.still_missing(free),
+            due_blocks=self.wish.due,
             ahead=self._ahead(),
             starting=blocks_to_start((r.num_tokens for r in self.waiting), slots, self.block_size),
         )

@@ -43,9 +43,10 @@ class Wish:
             self._hopeless = False
         return changed
 
-    def still_missing(self, free: int) -> int:
-        """What the last step lacked and `free` blocks do not make up for by now."""
-        return max(0, self._needed_free - free) if self.missing else 0
+    @property
+    def due(self) -> int:
+        """Blocks that must be free for what the last step lacked; 0 if it lacked none."""
+        return self._needed_free if self.missing else 0
 
     def may_hold(self) -> bool:
         """Whether there is still an answer to wait for."""

@@ -160,7 +160,7 @@ def _check_claims(
     from mirage.simulate.claims import command as claims
 
     _make_folder(output)
-    claims(seeds, output, processes, trace, Console())
+    claims(seeds, output, processes, trace, Console(stderr=True))
 
 
 def _make_folder(output: Path) -> None:

@@ -166,6 +166,9 @@ class Engine:
         self._plan(now)
         if self.stepping != computed:
             self.world.crowd_changed(self)
+        if now >= self.tally.timeline.due:
+            holding = self.holding
+            self.tally.sample(now, holding.extents, self.used_blocks, holding.alpha)
 
     def receive(self, message: Allotment | Refusal | Turn, now: int) -> None:
         """Acted on at once between steps, else at the next step's end."""
@@ -275,7 +278,7 @@ class Engine:
         return demand(
             used_blocks=self.used_blocks,
             free_blocks=free,
-            missing_blocks=self.wish.still_missing(free),
+            due_blocks=self.wish.due,
             ahead=self._ahead(),
             starting=starting,
         )

@@ -61,7 +61,7 @@ class Peak(Strict):
     """
 
     requests: Count
-    factor: PositiveFloat
+    factor: Annotated[float, Field(ge=0.01, le=1000)]
 
 
 class Workload(Strict):
@@ -77,7 +77,7 @@ class Workload(Strict):
     requests: Count | None = None
     """Over all tenants; of a trace all rows if left out."""
     lengths: str = "sharegpt"
-    """A name in `configs/lengths.yaml`, or `trace`."""
+    """A name in `configs/lengths.yaml`; a trace brings its own."""
     traffic: Traffic = Traffic()
     """How a trace's rows go to tenants."""
     time_scale: PositiveFloat = 1.0
@@ -87,6 +87,8 @@ class Workload(Strict):
     def _is_whole(self) -> Workload:
         if self.arrivals in ("trace", "windows") and self.file is None:
             raise ValueError(f"arrivals {self.arrivals!r} need a file: name one in Azure's format")
+        if self.arrivals == "trace" and self.peak is not None:
+            raise ValueError("peak is for drawn arrivals: a trace brings its own, leave it out")
         if self.arrivals != "trace" and self.requests is None:
             raise ValueError("requests is missing: say how many there shall be")
         return self

@@ -6,7 +6,7 @@ from math import lcm
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 import configs
 from mirage.config import ConfigError, Count, Strict, read_yaml, validated
@@ -49,6 +49,16 @@ class Hardware(Strict):
     page_mib: Positive
     apply_ms: Figure
     """Pause of an engine that acts on an allotment."""
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Hardware:
+        page = self.page_mib.value * MIB
+        if page < 4096 or page != int(page) or int(page) & (int(page) - 1):
+            raise ValueError(f"page_mib {self.page_mib.value:g}: use a power of two from 4 KiB")
+        for name in ("bandwidth_efficiency", "compute_efficiency"):
+            if (value := getattr(self, name).value) > 1:
+                raise ValueError(f"{name} {value:g} is more than all of it: use 1 or less")
+        return self
 
     @property
     def memory_bytes(self) -> int:

@@ -36,8 +36,8 @@ FIGURES = (
         for key, name, statistic, label in LATENCIES
     ),
     Figure("layers_remapped_max", "layers remapped, most"),
-    Figure("bytes_streamed", "streamed, GiB", divide=GIB),
-    Figure("bytes_restored", "restored, GiB", divide=GIB),
+    Figure("bytes_streamed", "streamed, GiB", divide=GIB, digits=1),
+    Figure("bytes_restored", "restored, GiB", divide=GIB, digits=1),
     Figure("moves", "moves of memory"),
 )
 VERDICT = {

@@ -108,7 +108,7 @@ def _unit_gaps(workload: Workload, tenant: Tenant, count: int, seed: int) -> Ite
     if workload.arrivals == "poisson":
         return (rng.expovariate(1) for _ in range(count))
     if workload.arrivals == "bursty":
-        return gaps(rng, count)
+        return gaps(rng, count) if count else iter(())
     assert workload.file is not None
     return _window(workload.file, rng, count)
 

@@ -11,12 +11,17 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from math import inf
 
+from mirage.config import ConfigError
 from mirage.decider import Decider
 from mirage.protocol import PROTOCOL_VERSION, Hello, Report
 from mirage.simulate.engine import Engine
 from mirage.simulate.roofline import PS
 
 NEVER = 1 << 62
+
+
+class EndlessError(ConfigError):
+    """An experiment that would not end within `NEVER`."""
 
 
 class World:
@@ -46,6 +51,7 @@ class World:
         while True:
             time, engine, domain = self._next()
             if time >= until:
+                self._check_ended(until)
                 return
             assert time >= self.now, "time runs forward"
             self.now = time
@@ -60,6 +66,15 @@ class World:
         for domain in self._domains:
             domain.start(self.now)
         self._wake_stirred()
+
+    def _check_ended(self, until: int) -> None:
+        """Raises `EndlessError` if work is left that will never be done."""
+        left = [e.name for e in self.engines if e.has_work or e.next_event() is not None]
+        if until == NEVER and left:
+            raise EndlessError(
+                f"simulated time reaches {self.now / PS:.0f} s with work left for {left[0]!r}: "
+                "raise a speed of the hardware, or ask for less"
+            )
 
     def check(self) -> None:
         """Raises `LedgerError` or `AssertionError` if memory is over-committed."""

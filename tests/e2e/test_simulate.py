@@ -207,6 +207,7 @@ def test_a_damaged_trace_is_one_line(
         (["experiment.yaml", "--processes", "0"], "--processes"),
         (["experiment.yaml", "--trace", "t.csv"], "--trace 't.csv' goes with --claims"),
         (["--claims", "--policy", "lru"], "--policy 'lru' is for an experiment"),
+        (["--claims", "--seeds", "0", "--trace", "no.csv"], "no.csv: cannot be read"),
         (["experiment.yaml", "--output", "experiment.yaml"], "--output experiment.yaml: cannot"),
     ],
 )

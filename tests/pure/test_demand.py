@@ -7,35 +7,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.engine.demand import (
-    ASKED,
     Demand,
     blocks_ahead,
     blocks_to_start,
     borrowed,
     demand,
+    growth_level,
 )
 
 pytestmark = pytest.mark.pure
 
-IDLE = {"ahead": 0, "starting": 0, "free_blocks": 0, "missing_blocks": 0}
+IDLE = {"used_blocks": 0, "free_blocks": 0, "due_blocks": 0, "ahead": 0, "starting": 0}
+BLOCKS = st.integers(0, 300)
 
 
 def test_an_idle_engine_wants_nothing() -> None:
     assert blocks_ahead(0, 16, 2, 32) == 0
-    assert demand(**IDLE) == Demand(0, 0)
+    assert demand(**IDLE) == Demand(0, 0, 0)
 
 
 def test_running_requests_want_their_next_steps_and_the_headroom() -> None:
     ahead = blocks_ahead(8, lookahead_steps=16, headroom_blocks=2, block_tokens=32)
     assert ahead == 8 * 16 // 32 + 2
-    assert demand(**IDLE | {"ahead": ahead}) == Demand(ASKED * ahead, 0)
-    assert demand(**IDLE | {"ahead": ahead, "free_blocks": 1}) == Demand(ASKED * ahead - 1, 0)
-    assert demand(**IDLE | {"ahead": ahead, "free_blocks": ahead}) == Demand(0, 0)
+    wish = demand(**IDLE | {"used_blocks": 40, "ahead": ahead})
+    assert wish.growth == wish.ahead >= ahead
+    served = demand(**IDLE | {"used_blocks": 40, "ahead": ahead, "free_blocks": wish.growth})
+    assert served == Demand(0, 0, wish.ahead)
 
 
 def test_what_is_missing_comes_on_top() -> None:
-    wish = demand(**IDLE | {"ahead": 6, "missing_blocks": 3, "free_blocks": 1})
-    assert wish == Demand(3 + ASKED * 6, 0)
+    wish = demand(**IDLE | {"used_blocks": 40, "ahead": 6, "due_blocks": 3, "free_blocks": 1})
+    assert wish.growth >= 3 + 6 - 1
+    assert demand(**IDLE | {"due_blocks": 3}).growth == 3
+    assert demand(**IDLE | {"due_blocks": 3, "free_blocks": 2}).growth == 1
 
 
 def test_only_requests_that_could_start_count_for_admission() -> None:
@@ -53,17 +57,31 @@ def test_newcomers_leave_what_was_borrowed() -> None:
     assert borrowed(usable_blocks=30, own_blocks=40) == 0
 
 
-@given(
-    ahead=st.integers(0, 64),
-    starting=st.integers(0, 300),
-    free=st.integers(0, 200),
-    missing=st.integers(0, 20),
-)
-def test_more_free_blocks_never_raise_the_wish(
-    ahead: int, starting: int, free: int, missing: int
+@given(used=BLOCKS, ahead=st.integers(1, 60))
+def test_the_level_rises_in_steps_and_leaves_what_is_ahead(used: int, ahead: int) -> None:
+    level = growth_level(used, ahead)
+    assert used + ahead <= level < used + 6 * ahead
+    assert growth_level(used + 1, ahead) >= level
+    levels = {growth_level(used + more, ahead) for more in range(2 * ahead)}
+    assert len(levels) <= 2
+
+
+@given(used=BLOCKS, ahead=st.integers(0, 60), due=BLOCKS, first=BLOCKS, then=BLOCKS)
+def test_what_is_granted_does_not_change_the_level(
+    used: int, ahead: int, due: int, first: int, then: int
 ) -> None:
-    facts = {"ahead": ahead, "starting": starting, "missing_blocks": missing}
+    facts = IDLE | {"used_blocks": used, "ahead": ahead, "due_blocks": due}
+    one, other = (demand(**facts | {"free_blocks": free}) for free in (first, then))
+    assert one.ahead == other.ahead
+    assert used + one.ahead <= max(used + first + one.growth, used + first)
+
+
+@given(ahead=st.integers(0, 64), starting=BLOCKS, used=BLOCKS, free=BLOCKS, due=BLOCKS)
+def test_more_free_blocks_never_raise_the_wish(
+    ahead: int, starting: int, used: int, free: int, due: int
+) -> None:
+    facts = {"ahead": ahead, "starting": starting, "used_blocks": used, "due_blocks": due}
     less = demand(**facts, free_blocks=free)
     more = demand(**facts, free_blocks=free + 1)
     assert more.growth <= less.growth and more.admission <= less.admission
-    assert min(less.growth, less.admission) >= 0
+    assert min(less.growth, less.admission, less.ahead) >= 0

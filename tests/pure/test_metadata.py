@@ -203,3 +203,19 @@ def test_waiting_requests_linger_only_where_they_are_remapped_for() -> None:
         made = store(for_admission=serves)
         made.reported("a", report(used=2, running=1, admission_extents=2, waiting=1), 0.0)
         assert made.snapshot(0.0).tenants[0].peak_extents == peak
+
+
+def test_what_a_newer_allotment_takes_is_not_wanted_by_an_older_report() -> None:
+    """Two reports under way would else undo each other's allotments for ever."""
+    waiting = report(used=5, usable=10, running=1, waiting=5)
+    assert demand(waiting, SHAPE, 2).admission == 10
+    assert demand(waiting, SHAPE, 2, allotted=9).admission == 9
+    assert demand(waiting, SHAPE, 2, allotted=20).admission == 10
+    assert demand(waiting, SHAPE, 2, allotted=2).admission == 5, "never less than is in use"
+
+
+def test_growth_wants_what_the_engine_says_it_needs_ahead() -> None:
+    """Whatever it has, or it would lose it to another once it was served."""
+    assert demand(report(used=5, usable=60, running=1, ahead_extents=20), SHAPE, 2).growth == 25
+    assert demand(report(used=5, usable=60, running=1, ahead_extents=0), SHAPE, 2).growth == 7
+    assert demand(report(used=5, usable=10, running=1, ahead_extents=20), SHAPE, 2).growth == 10

@@ -19,7 +19,7 @@ def lacking(blocks: int = 2, hold_s: float = 1e6) -> Wish:
 def step(wish: Wish, blocks: int) -> bool:
     wish.begin_step()
     if blocks:
-        wish.lacks(blocks)
+        wish.lacks(blocks, 0)
     return wish.end_step()
 
 
@@ -51,3 +51,13 @@ def test_a_late_refusal_says_nothing_of_the_next_wish() -> None:
 def test_only_a_change_is_worth_a_report() -> None:
     wish = Wish(1.0)
     assert [step(wish, blocks) for blocks in (0, 2, 2, 3, 0)] == [False, True, False, True, True]
+
+
+def test_what_is_due_is_known_until_a_step_lacks_nothing() -> None:
+    wish = Wish(1.0)
+    wish.begin_step()
+    wish.lacks(3, free=2)
+    wish.end_step()
+    assert wish.due == 5, "whatever has come since"
+    step(wish, 0)
+    assert wish.due == 0

@@ -1,0 +1,264 @@
+"""One engine alone: the steps that a span stands for, what they cost to compute, and waiting."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirage.protocol import Allotment, ModelShape, Refusal, Report
+from mirage.share import Want, cost
+from mirage.simulate import profiles
+from mirage.simulate.batch import Request
+from mirage.simulate.engine import HOLD_PS, Engine, Limits
+from mirage.simulate.holding import Holding
+from mirage.simulate.roofline import PS, Form, Roofline, Work
+
+pytestmark = pytest.mark.pure
+
+SHAPE = ModelShape(40, 100, 50, 30, 1, 16, 10**6, 1)
+
+
+class Alone:
+    """Surroundings without a controller: reports are kept and never answered."""
+
+    def __init__(self, skipping: bool = True) -> None:
+        self.skipping = skipping
+        self.now = 0
+        self.reports: list[Report] = []
+
+    def now_s(self) -> float:
+        return self.now / PS
+
+    def report(self, engine: Engine, report: Report) -> None:
+        self.reports.append(report)
+
+    def crowd(self, engine: Engine) -> tuple[int, int]:
+        return 1, 1
+
+    def crowd_changed(self, engine: Engine) -> None:
+        pass
+
+    def run(self, engine: Engine, until: int = 10**18) -> None:
+        """All events of `engine`, the last one at or before `until`."""
+        while (time := engine.next_event()) is not None and time <= until:
+            assert time >= self.now
+            self.now = time
+            engine.wake(time)
+
+
+def lone(
+    world: Alone, blocks: int, requests: Iterator[Request] | list[Request] = (), **limits
+) -> Engine:
+    usual = {
+        "block_tokens": 16,
+        "max_num_seqs": 1024,
+        "max_num_batched_tokens": 2048,
+        "elastic": False,
+        "temporal": False,
+        "drain": False,
+        "headroom_extents": 0,
+        "lookahead_steps": 0,
+        "growth_only": False,
+        "own_blocks": blocks,
+        "report_ps": PS // 5,
+        "apply_ps": 0,
+    }
+    holding = Holding(SHAPE, Want(0, 1, blocks + 1), lambda before, after: 0)
+    line = Roofline(profiles.model("opt-13b"), profiles.hardware("gh200"))
+    chosen = Limits(**(usual | limits))
+    return Engine("e", holding, line, 10**9, chosen, iter(requests), world)
+
+
+def decoding(engine: Engine, lengths: list[tuple[int, int]]) -> Engine:
+    """With requests of (tokens in KV, tokens to go) in its batch."""
+    for number, (computed, left) in enumerate(lengths):
+        request = Request(number, 0, computed, left + 1, generated=1, first=0)
+        request.computed = computed
+        engine.batch.join(request)
+        engine.running[request] = None
+    return engine
+
+
+# -- spans ------------------------------------------------------------------------------
+
+forms = st.lists(
+    st.builds(
+        Form, st.integers(1, 10**4), st.integers(0, 99), st.integers(0, 20), st.just(0), st.just(0)
+    ),
+    min_size=1,
+    max_size=4,
+).map(tuple)
+lengths = st.lists(st.tuples(st.integers(1, 100), st.integers(1, 60)), min_size=1, max_size=8)
+
+
+@given(forms=forms, lengths=lengths, blocks=st.integers(60, 90))
+@settings(deadline=None, max_examples=200)
+def test_a_span_takes_the_largest_bound_of_each_of_its_steps(forms, lengths, blocks) -> None:
+    engine = decoding(lone(Alone(), blocks), lengths)
+    engine._forms = lambda: forms  # type: ignore[method-assign]
+    engine.wake(0)
+    size, context = engine.batch.size, engine.batch.context
+    steps = [
+        max(form.at(Work(size, context + step * size)) for form in forms)
+        for step in range(engine._span)
+    ]
+    assert engine._span >= 1
+    assert engine._end == sum(steps)
+    found = [engine._first_ps + step * engine._growth_ps for step in range(engine._span)]
+    assert found == steps
+
+
+@given(
+    lengths=lengths,
+    blocks=st.integers(45, 120),
+    arrivals=st.lists(st.tuples(st.integers(0, PS), st.integers(1, 90), st.integers(1, 40))),
+    elastic=st.booleans(),
+    budget=st.sampled_from([40, 2048]),
+)
+@settings(deadline=None, max_examples=60)
+def test_spans_end_where_single_steps_would(lengths, blocks, arrivals, elastic, budget) -> None:
+    """Everything that is counted is the same, step by step or many at once."""
+    found = []
+    for skipping in (True, False):
+        coming = [Request(100 + i, *row) for i, row in enumerate(sorted(arrivals))]
+        world = Alone(skipping)
+        limits = {"elastic": elastic, "max_num_batched_tokens": budget}
+        engine = decoding(lone(world, blocks, coming, **limits), lengths)
+        engine.wake(0)
+        world.run(engine)
+        assert not engine.running and not engine.waiting and engine.used_blocks == 0
+        engine.tally.flush()
+        gaps = engine.tally.gaps.distribution.sorted()
+        found.append((world.now, engine.tally.counters, [list(part) for part in gaps]))
+    assert found[0] == found[1]
+
+
+def test_a_cut_span_ends_with_the_step_under_way() -> None:
+    engine = decoding(lone(Alone(), 10_000), [(100, 1000)] * 4)
+    engine.wake(0)
+    whole, first, growth = engine._span, engine._first_ps, engine._growth_ps
+    assert whole == 1000
+    engine.cut(5 * first)
+    assert engine._span == 5
+    assert engine._end == 5 * first + 10 * growth
+    engine.cut(0)
+    assert (engine._span, engine._end) == (1, first)
+
+
+# -- cost -------------------------------------------------------------------------------
+
+
+def executed(call: Callable[[], object]) -> int:
+    """Bytecodes that `call` executes: loops count, whatever they loop over."""
+    count = 0
+
+    def trace(frame, event, arg):
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def calls(call: Callable[[], object]) -> int:
+    """Functions that `call` calls, in Python or C."""
+    count = 0
+
+    def profile(frame, event, arg):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("measure", [calls, executed])
+@pytest.mark.parametrize("elastic", [False, True])
+@pytest.mark.parametrize("skipping", [False, True])
+def test_a_span_costs_the_same_for_many_requests(skipping, elastic, measure) -> None:
+    """Of pure decode, from its end to the end of the next, however many decode."""
+    costs = {}
+    for size in (8, 64, 512):
+        world = Alone(skipping)
+        lengths = [(100 + 7 * number % 50, 5000 + number) for number in range(size)]
+        engine = decoding(lone(world, 10**6, elastic=elastic, report_ps=PS), lengths)
+        for _ in range(3):
+            engine.wake(world.now)
+            if not skipping or elastic:
+                world.now = engine._end
+            else:  # nothing else would end it before somebody finishes
+                engine.cut(world.now + PS)
+                world.now = engine._end
+        costs[size] = measure(lambda engine=engine, world=world: engine.wake(world.now))
+        assert engine.batch.size == size, "nobody finished meanwhile"
+    assert max(costs.values()) - min(costs.values()) <= 0.1 * min(costs.values()), costs
+
+
+# -- waiting for memory -----------------------------------------------------------------
+
+
+@given(start=st.integers(0, 10**5 * PS), requests=st.integers(1, 3))
+@settings(deadline=None)
+def test_without_an_answer_nobody_is_held_longer_than_a_second(start, requests) -> None:
+    """All blocks are in use, all requests need one more, and the controller is silent."""
+    world = Alone()
+    world.now = start
+    engine = decoding(lone(world, requests, elastic=True), [(16, 10)] * requests)
+    engine.wake(start)
+    assert len(engine.held) == requests and not engine.stepping
+    world.run(engine, until=start + HOLD_PS)
+    assert engine.tally.counters.preemptions > 0 or engine.stepping
+    assert engine.tally.counters.holds == requests, "held once, and not a second time"
+
+
+def test_a_refusal_ends_the_wait_at_once() -> None:
+    world = Alone()
+    engine = decoding(lone(world, 2, elastic=True), [(16, 10)] * 2)
+    engine.wake(0)
+    assert len(engine.held) == 2
+    engine.receive(Refusal(0), 5)
+    assert engine.stirred
+    engine.wake(5)
+    assert engine.tally.counters.preemptions == 1 and engine.stepping
+
+
+def test_an_allotment_ends_the_wait_and_the_gap_counts_it() -> None:
+    world = Alone()
+    engine = decoding(lone(world, 2, elastic=True), [(16, 1)] * 2)
+    engine.wake(0)
+    more = Allotment(1, 0, 1, 5, cost(SHAPE, 0, 5))
+    world.now = PS // 2
+    engine.receive(more, world.now)
+    engine.wake(world.now)
+    world.run(engine)
+    engine.tally.flush()
+    assert engine.tally.counters.preemptions == 0
+    gaps, weights = engine.tally.gaps.distribution.sorted()
+    assert all(gap > PS // 2 for gap in gaps) and sum(weights) == 2
+
+
+def test_a_wish_that_was_granted_is_not_repeated() -> None:
+    """An engine reports as it acts on an allotment, perhaps before it schedules again."""
+    world = Alone()
+    engine = decoding(lone(world, 2, elastic=True), [(16, 10)] * 2)
+    engine.wake(0)
+    assert world.reports[-1].growth_extents == 2
+    engine.receive(Allotment(1, 0, 1, 5, cost(SHAPE, 0, 5)), 5)
+    assert world.reports[-1].kv_blocks == 4, "as many as it lacked, and more"
+    assert world.reports[-1].growth_extents == 0
