@@ -70,7 +70,8 @@ def whole(path: Path) -> None:
         spent = timed(lambda p=policy, made=made: made.append(run(setup, p, 0)))
         done = made[0]["completed"]
         print(
-            f"{path.name}, {policy}: {done:,} requests in {spent:.1f} s, {done / spent:,.0f} a second"
+            f"{path.name}, {policy}: {done:,} requests in {spent:.1f} s, "
+            f"{done / spent:,.0f} a second"
         )
 
 

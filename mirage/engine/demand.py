@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
+
 @dataclass(frozen=True)
 class Demand:
     """Blocks wanted beyond those an engine has, and beyond those in use."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
-from mirage.config import Policy
+from mirage.config import Config, Policy
+from mirage.config import Tenant as Served
 from mirage.decider import Decider
 from mirage.layers import even, nested
 from mirage.share import base
 from mirage.simulate import workload
+from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine, Limits
 from mirage.simulate.experiment import Setup
 from mirage.simulate.holding import Holding
@@ -18,58 +21,90 @@ from mirage.simulate.swap import SwapEngine
 from mirage.simulate.world import World
 from scheduler.tenants import Tenant
 
+Streamed = tuple[int, int]
+"""Alpha and beta."""
 
-def world(setup: Setup, variant: Variant, seed: int, *, skipping: bool = True) -> World:
-    """Engines with their requests, and the deciders of their memory."""
+
+def world(
+    setup: Setup,
+    variant: Variant,
+    seed: int,
+    *,
+    skipping: bool = True,
+    arrivals: Mapping[str, Iterator[Request]] | None = None,
+) -> World:
+    """Engines with their requests, and the deciders of their memory.
+
+    `arrivals` are the requests of each tenant, instead of those that the experiment draws.
+    """
     sharing = setup.experiment.sharing
     crowded = sharing.mode == "spatial" and not sharing.isolated
     made = World(skipping=skipping, crowded=crowded)
-    arrivals = workload.requests(setup, seed)
+    arrivals = workload.requests(setup, seed) if arrivals is None else arrivals
     walls = [t.name for t in setup.experiment.tenants] if sharing.isolated else [None]
     for wall in walls:
         config = setup.config(variant, only=wall)
         engines = [
-            _engine(setup, variant, Tenant.of(t), config.device.memory, arrivals[t.name], made)
+            _Builder(setup, variant, config, t).engine(arrivals[t.name], made)
             for t in config.tenants
         ]
         made.add(Decider.of(config), engines)
     return made
 
 
-def _engine(setup, variant, tenant, device_bytes, arrivals, made) -> Engine:  # type: ignore[no-untyped-def]
-    experiment, hardware, shape = setup.experiment, setup.hardware, setup.shapes[tenant.name]
-    share = next(t.share for t in experiment.tenants if t.name == tenant.name)
-    fraction = share / setup.total_share if experiment.sharing.isolated else 1.0
-    roofline = Roofline(setup.models[tenant.name], hardware, fraction, experiment.layer_parts)
-    load_ps = round(shape.layer_bytes / (hardware.link_gb_s.value * 1e9 * fraction) * PS)
-    remap = variant.settings(experiment.remap)
-    start = base(tenant, shape, device_bytes)
-    own = start.kv_extents * shape.extent_blocks - 1
-    growth_only = variant.policy is Policy.MIRAGE and remap.serve == "growth"
-    limits = Limits(
-        block_tokens=experiment.limits.block_tokens,
-        max_num_seqs=experiment.limits.max_num_seqs,
-        max_num_batched_tokens=experiment.limits.max_num_batched_tokens,
-        elastic=variant.policy is not Policy.STATIC,
-        temporal=experiment.sharing.mode == "temporal",
-        drain=experiment.sharing.drain,
-        headroom_extents=remap.headroom_extents,
-        lookahead_steps=remap.lookahead_steps,
-        growth_only=growth_only,
-        own_blocks=own,
-        report_ps=round(experiment.report_s * PS),
-        apply_ps=round(hardware.apply_ms.value * 1e-3 * PS),
-    )
-    holding = Holding(shape, start, _copies(experiment.layer_sets, shape.layers))
-    if variant.swaps:
-        mixed = hardware.link_mixed_gb_s.value * 1e9 * fraction
-        token_ps = round(setup.models[tenant.name].kv_token_bytes / mixed * PS)
-        return SwapEngine(tenant.name, holding, roofline, load_ps, limits, arrivals, made, token_ps)
-    return Engine(tenant.name, holding, roofline, load_ps, limits, arrivals, made)
+class _Builder:
+    """One tenant's engine, under one policy."""
+
+    def __init__(self, setup: Setup, variant: Variant, config: Config, tenant: Served) -> None:
+        self.setup, self.variant, self.remap = setup, variant, config.remap
+        self.tenant = Tenant.of(tenant)
+        self.shape = setup.shapes[tenant.name]
+        self.base = base(self.tenant, self.shape, config.device.memory)
+        isolated = setup.experiment.sharing.isolated
+        self.fraction = setup.share(tenant.name) / setup.total_share if isolated else 1.0
+
+    def engine(self, arrivals: Iterator[Request], world: World) -> Engine:
+        """The engine, with its share's memory and its requests."""
+        setup, name = self.setup, self.tenant.name
+        model, parts = setup.models[name], setup.experiment.layer_parts
+        roofline = Roofline(model, setup.hardware, self.fraction, parts)
+        load_ps = self._over_link(self.shape.layer_bytes, setup.hardware.link_gb_s.value)
+        whole = (name, self._holding(), roofline, load_ps, self._limits(), arrivals, world)
+        if not self.variant.swaps:
+            return Engine(*whole)
+        mixed = setup.hardware.link_mixed_gb_s.value
+        return SwapEngine(*whole, self._over_link(model.kv_token_bytes, mixed))
+
+    def _over_link(self, nbytes: int, gb_s: float) -> int:
+        """Picoseconds."""
+        return round(nbytes / (gb_s * 1e9 * self.fraction) * PS)
+
+    def _holding(self) -> Holding:
+        experiment = self.setup.experiment
+        copies = _copies(experiment.layer_sets, self.shape.layers)
+        return Holding(self.shape, self.base, copies, experiment.kv_blocks == "scattered")
+
+    def _limits(self) -> Limits:
+        experiment, remap = self.setup.experiment, self.remap
+        elastic = self.variant.policy is not Policy.STATIC
+        return Limits(
+            block_tokens=experiment.limits.block_tokens,
+            max_num_seqs=experiment.limits.max_num_seqs,
+            max_num_batched_tokens=experiment.limits.max_num_batched_tokens,
+            elastic=elastic,
+            temporal=experiment.sharing.mode == "temporal",
+            drain=experiment.sharing.drain,
+            headroom_extents=remap.headroom_extents,
+            lookahead_steps=remap.lookahead_steps,
+            growth_only=self.variant.policy is Policy.MIRAGE and remap.serve == "growth",
+            own_blocks=self.base.kv_extents * self.shape.extent_blocks - 1,
+            report_ps=round(experiment.report_s * PS),
+            apply_ps=round(self.setup.hardware.apply_ms.value * 1e-3 * PS),
+        )
 
 
-def _copies(sets: str, n: int):  # type: ignore[no-untyped-def]
-    """Layers to load when the streamed set changes."""
+def _copies(sets: str, n: int) -> Callable[[Streamed, Streamed], int]:
+    """Layers to load when the streamed set of the first becomes that of the second."""
     order = nested(n)
 
     @cache
@@ -77,7 +112,7 @@ def _copies(sets: str, n: int):  # type: ignore[no-untyped-def]
         m = alpha + beta if alpha else 0
         return frozenset(order[:m] if sets == "nested" else even(n, m))
 
-    def copies(before: tuple[int, int], after: tuple[int, int]) -> int:
+    def copies(before: Streamed, after: Streamed) -> int:
         return len(streamed(*before) - streamed(*after))
 
     return copies

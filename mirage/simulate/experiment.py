@@ -134,6 +134,8 @@ class Experiment(Strict):
     report_s: PositiveFloat = 0.2
     """How often a busy engine reports to the controller."""
     layer_sets: Literal["nested", "even"] = "nested"
+    kv_blocks: Literal["dense", "scattered"] = "dense"
+    """Where blocks in use lie when KV memory is to be given back."""
     layer_parts: Count = 1
     """Parts of a layer that move on their own."""
 
@@ -159,6 +161,10 @@ class Setup:
     def device_bytes(self) -> int:
         """Memory that the tenants share: the sum of their shares."""
         return int(self.hardware.memory_bytes * self.total_share / 100)
+
+    def share(self, tenant: str) -> float:
+        """Per cent of the whole device."""
+        return next(t.share for t in self.experiment.tenants if t.name == tenant)
 
     def max_len(self, tenant: str) -> int:
         """Tokens of the longest request."""

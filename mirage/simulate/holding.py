@@ -2,7 +2,7 @@
 
 What `mirage/engine/settle.py` does with pages is counted here in extents and layers: giving
 comes before taking, and nothing that is in use is given. Blocks are taken to lie dense, so an
-extent is in use only if the blocks in use would not fit into fewer.
+extent is in use only if the blocks in use would not fit into fewer; or `scattered`, each anywhere.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Holding:
         shape: ModelShape,
         base: Want,
         copies: Callable[[tuple[int, int], tuple[int, int]], int],
+        scattered: bool = False,
     ) -> None:
         self.shape = shape
         self.alpha, self.beta = base.alpha, base.beta
@@ -32,6 +33,7 @@ class Holding:
         self.revision = 0
         self.settled = True
         self._copies = copies
+        self._scattered = scattered
         self._target = Allotment(
             0, base.alpha, base.beta, base.kv_extents, cost(shape, base.alpha, base.kv_extents)
         )
@@ -48,7 +50,15 @@ class Holding:
 
     def busy_extents(self, used_blocks: int) -> int:
         """Extents that `used_blocks` lie on, the null block beside them."""
-        return -(-(used_blocks + 1) // self.shape.extent_blocks) if used_blocks else 0
+        if not used_blocks:
+            return 0
+        per_extent = self.shape.extent_blocks
+        dense = -(-(used_blocks + 1) // per_extent)
+        if not self._scattered:
+            return dense
+        # Expected, if every block lay anywhere among those that are backed.
+        free_share = max(0.0, 1 - used_blocks / (self.extents * per_extent))
+        return max(dense, round(self.extents * (1 - free_share**per_extent)))
 
     def aim(self, allotment: Allotment) -> bool:
         """Adopt an allotment; False for one that is not newer than the present."""

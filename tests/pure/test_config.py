@@ -43,8 +43,8 @@ def two(**second: Any) -> dict[str, Any]:
     ("content", "words"),
     [
         ("a: [", "not YAML"),
-        ("- 1", "expected keys such as device and tenants"),
-        ("", "expected keys such as device and tenants"),
+        ("- 1", "expected keys with values"),
+        ("", "expected keys with values"),
         ({"tenants": [TENANT]}, "device: Field required"),
         (VALID | {"tenants": []}, "tenants: "),
         (VALID | {"tenant": []}, "unknown key 'tenant': check its spelling"),

@@ -1,0 +1,194 @@
+"""The replay's own requests through the simulator, on the measured host.
+
+A host differs from a GPU in three ways that the profile has no figure for yet, so they are
+added here: engines have several cores to compute on, one thread each; the overhead of a step
+is computed on those same cores; and HTTP and vLLM's front end take their time before an engine
+sees a request.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from mirage.config import Config, Policy
+from mirage.protocol import Allotment, ModelShape, Refusal, Report, Turn
+from mirage.replay.workload import Call
+from mirage.simulate import build, experiment
+from mirage.simulate.batch import Request
+from mirage.simulate.engine import Engine
+from mirage.simulate.experiment import Experiment, Setup
+from mirage.simulate.policies import variant
+from mirage.simulate.roofline import PS, Form, Roofline, Streaming
+from mirage.simulate.run import Figures, figures
+from mirage.simulate.world import World
+from traces import SAMPLE
+
+REPORT_S = 0.02
+"""How often a real engine reports at most (`mirage.engine.reporting`)."""
+SAMPLE_S = 0.1
+"""How often `mirage serve` samples what tenants hold."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Front:
+    """What is before the engines. Seconds."""
+
+    latency_s: float
+    """From sending to the engine, and back, of a request that is alone."""
+    service_s: float
+    """From one request to the next of those that come at once."""
+
+
+class HostRoofline(Roofline):
+    """All of a step is slowed by the engines beside it: `crowd[k - 1]` with k computing."""
+
+    def __init__(self, *args: Any, crowds: Sequence[float]) -> None:
+        super().__init__(*args)
+        self._crowds = crowds
+
+    def _forms(self, streaming: Streaming, crowd: int) -> tuple[Form, ...]:
+        slower = self._crowds[min(crowd, len(self._crowds)) - 1]
+        alone = super()._forms(Streaming(), 1)
+        forms = [Form(*(round(value * slower) for value in form)) for form in alone]
+        if streaming.alpha:
+            forms += self._streamed(forms, streaming)
+        return tuple(forms)
+
+
+class HostEngine(Engine):
+    """Acts on what came before its step, and on answers to its own reports after the next."""
+
+    _awake = _asking = False
+
+    def wake(self, now: int) -> None:
+        self._awake, self._later = True, []
+        super().wake(now)
+        self._awake = False
+        self._inbox += self._later
+        self.stirred = bool(self._inbox) and not self.stepping
+
+    def receive(self, message: Allotment | Refusal | Turn, now: int) -> None:
+        if self._awake and not self._asking:
+            self._later.append(message)
+        else:
+            super().receive(message, now)
+
+    def _ask(self, now: int) -> None:
+        self._asking = True
+        super()._ask(now)
+        self._asking = False
+
+
+class HostWorld(World):
+    """Notes what every tenant holds whenever it says so."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.said: list[tuple[float, str, Report]] = []
+
+    def report(self, engine: Engine, report: Report) -> None:
+        self.said.append((self.now / PS, engine.name, report))
+        super().report(engine, report)
+
+
+def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> Setup:
+    """The experiment that is `config` on the measured host, with the engines' own shapes."""
+    first = config.tenants[0]
+    tenants = [
+        experiment.Tenant(
+            name=t.name,
+            model=f"demo-{t.name}",
+            share=t.share,
+            priority=t.priority,
+            floor_layers=t.floor_layers,
+        )
+        for t in config.tenants
+    ]
+    limits = experiment.Limits(
+        max_num_batched_tokens=first.max_num_batched_tokens,
+        max_model_len=first.max_model_len,
+        block_tokens=config.block_tokens,
+    )
+    made = Setup(
+        Experiment(
+            title="cross-check",
+            hardware=str(hardware),
+            tenants=tenants,
+            sharing=experiment.Simulated(**config.sharing.model_dump()),
+            workload=experiment.Workload(arrivals="trace", file=Path(SAMPLE)),
+            limits=limits,
+            remap=config.remap,
+            report_s=REPORT_S,
+        )
+    )
+    made.shapes.update(shapes)
+    return made
+
+
+def simulate(
+    config: Config,
+    made: Setup,
+    policy: Policy,
+    calls: Sequence[Call],
+    front: Front,
+    crowds: Sequence[float],
+) -> Figures:
+    """The figures of `mirage simulate`, and over all tenants those of `mirage replay`."""
+    requests = _requests(calls, front)
+    with (
+        mock.patch.object(build, "Roofline", partial(HostRoofline, crowds=crowds)),
+        mock.patch.object(build, "Engine", HostEngine),
+        mock.patch.object(build, "World", HostWorld),
+        mock.patch.object(build.workload, "requests", lambda *_: requests),
+    ):
+        world = build.world(made, variant(policy.value), seed=0)
+    assert isinstance(world, HostWorld)
+    for engine in world.engines:
+        most = config.tenant(engine.name).max_num_seqs
+        engine.limits = dataclasses.replace(engine.limits, max_num_seqs=most)
+    world.run()
+    world.check()
+    for engine in world.engines:
+        engine.tally.flush()
+    found = figures(world.engines) | sampled(world)
+    for name in ("mean_ttft_ms", "p50_ttft_ms", "p99_ttft_ms"):
+        found[name] += front.latency_s * 1e3
+    return found
+
+
+def sampled(world: HostWorld) -> Figures:
+    """What the replay finds in the server's samples, all tenants together."""
+    alphas, blocks = [], []
+    holds: dict[str, Report] = {}
+    said = iter([*world.said, (np.inf, "", None)])
+    time, name, report = next(said)
+    for sample in np.arange(0, world.now / PS, SAMPLE_S):
+        while time <= sample:
+            holds[name] = report
+            time, name, report = next(said)
+        alphas.append(sum(r.alpha for r in holds.values()))
+        blocks.append(sum(r.kv_blocks for r in holds.values()))
+    return {
+        "layers_remapped_max": max(alphas),
+        "layers_remapped_mean": float(np.mean(alphas)),
+        "kv_blocks_granted_max": max(blocks),
+    }
+
+
+def _requests(calls: Sequence[Call], front: Front) -> dict[str, Iterator[Request]]:
+    """Each tenant's, as its engine sees them: one after the other through its front end."""
+    through: dict[str, list[Request]] = {}
+    ready: dict[str, float] = {}
+    for call in calls:
+        out = max(call.at_s + front.latency_s, ready.get(call.tenant, 0.0) + front.service_s)
+        ready[call.tenant] = out
+        request = Request(call.index, round(out * PS), call.context_tokens, call.output_tokens)
+        through.setdefault(call.tenant, []).append(request)
+    return {name: iter(requests) for name, requests in through.items()}
