@@ -9,6 +9,7 @@ sees a request.
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from mirage.config import Config, Policy
 from mirage.protocol import Allotment, ModelShape, Refusal, Report, Turn
 from mirage.replay.workload import Call
 from mirage.simulate import build, experiment
+from mirage.simulate import workload as drawn
 from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Setup
@@ -65,13 +67,17 @@ class HostRoofline(Roofline):
 class HostEngine(Engine):
     """Acts on what came before its step, and on answers to its own reports after the next."""
 
-    _awake = _asking = False
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._awake = self._asking = False
+        self._later: list[Allotment | Refusal | Turn] = []
 
     def wake(self, now: int) -> None:
-        self._awake, self._later = True, []
+        self._awake = True
         super().wake(now)
         self._awake = False
         self._inbox += self._later
+        self._later.clear()
         self.stirred = bool(self._inbox) and not self.stepping
 
     def receive(self, message: Allotment | Refusal | Turn, now: int) -> None:
@@ -141,12 +147,16 @@ def simulate(
     crowds: Sequence[float],
 ) -> Figures:
     """The figures of `mirage simulate`, and over all tenants those of `mirage replay`."""
-    requests = _requests(calls, front)
+    requests = [_request(call, out) for call, out in _through(calls, front)]
+    arrivals = {
+        t.name: iter([r for r, c in zip(requests, calls, strict=True) if c.tenant == t.name])
+        for t in config.tenants
+    }
     with (
         mock.patch.object(build, "Roofline", partial(HostRoofline, crowds=crowds)),
         mock.patch.object(build, "Engine", HostEngine),
         mock.patch.object(build, "World", HostWorld),
-        mock.patch.object(build.workload, "requests", lambda *_: requests),
+        mock.patch.object(drawn, "requests", lambda *_: arrivals),
     ):
         world = build.world(made, variant(policy.value), seed=0)
     assert isinstance(world, HostWorld)
@@ -157,22 +167,25 @@ def simulate(
     world.check()
     for engine in world.engines:
         engine.tally.flush()
-    found = figures(world.engines) | sampled(world)
-    for name in ("mean_ttft_ms", "p50_ttft_ms", "p99_ttft_ms"):
-        found[name] += front.latency_s * 1e3
-    return found
+    return figures(world.engines) | sampled(world) | first_tokens(requests, calls)
+
+
+def first_tokens(requests: Sequence[Request], calls: Sequence[Call]) -> Figures:
+    """TTFT from the moment of sending, in milliseconds."""
+    values = [(r.first / PS - c.at_s) * 1e3 for r, c in zip(requests, calls, strict=True)]
+    middle, late = np.percentile(values, (50, 99))
+    return {"mean_ttft_ms": np.mean(values), "p50_ttft_ms": middle, "p99_ttft_ms": late}
 
 
 def sampled(world: HostWorld) -> Figures:
     """What the replay finds in the server's samples, all tenants together."""
     alphas, blocks = [], []
     holds: dict[str, Report] = {}
-    said = iter([*world.said, (np.inf, "", None)])
-    time, name, report = next(said)
+    said = deque(world.said)
     for sample in np.arange(0, world.now / PS, SAMPLE_S):
-        while time <= sample:
+        while said and said[0][0] <= sample:
+            _, name, report = said.popleft()
             holds[name] = report
-            time, name, report = next(said)
         alphas.append(sum(r.alpha for r in holds.values()))
         blocks.append(sum(r.kv_blocks for r in holds.values()))
     return {
@@ -182,13 +195,14 @@ def sampled(world: HostWorld) -> Figures:
     }
 
 
-def _requests(calls: Sequence[Call], front: Front) -> dict[str, Iterator[Request]]:
-    """Each tenant's, as its engine sees them: one after the other through its front end."""
-    through: dict[str, list[Request]] = {}
+def _through(calls: Sequence[Call], front: Front) -> Iterator[tuple[Call, float]]:
+    """When each call reaches its engine: one after the other through the tenant's front end."""
     ready: dict[str, float] = {}
     for call in calls:
         out = max(call.at_s + front.latency_s, ready.get(call.tenant, 0.0) + front.service_s)
         ready[call.tenant] = out
-        request = Request(call.index, round(out * PS), call.context_tokens, call.output_tokens)
-        through.setdefault(call.tenant, []).append(request)
-    return {name: iter(requests) for name, requests in through.items()}
+        yield call, out
+
+
+def _request(call: Call, at_s: float) -> Request:
+    return Request(call.index, round(at_s * PS), call.context_tokens, call.output_tokens)

@@ -327,9 +327,8 @@ class World:
         most = most_alpha(tenant, shape, self.remap.max_percent)
         assert 0 <= sent.alpha <= (most if self.policy is Policy.MIRAGE else 0)
         if sent.alpha:
-            fits = shape.layers - sent.alpha - 2 >= tenant.floor_layers
-            betas = {1: (1,), 2: (2,) if fits else (1,), "dynamic": (1, 2)}
-            assert sent.beta in betas[self.remap.beta]
+            # On the way to two slots there may be the one of before.
+            assert sent.beta in ((1,) if self.remap.beta == 1 else (1, 2))
             assert shape.layers - sent.alpha - sent.beta >= tenant.floor_layers
         assert shape.min_extents <= sent.kv_extents <= shape.max_extents
         if sent.kv_extents < before.kv_extents and name in self.reported:

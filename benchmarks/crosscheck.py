@@ -1,0 +1,391 @@
+"""The simulator against real engines: one trace through both, on this machine.
+
+python benchmarks/crosscheck.py [--skip-replay DIR] [--skip-measuring] [--output DIR]
+
+1. The demonstration models are made if they are absent.
+2. Their real vLLM engines are measured, one at a time and then served together, and the
+   simulator's hardware profile is fitted to that. Nothing of a replay goes into it.
+3. `mirage replay configs/demo.yaml` runs the bundled trace under three policies.
+4. The simulator runs the same requests under the same policies with that profile.
+
+Printed: each figure real and simulated, and whether the difference is inside what is aimed at.
+About ten minutes on two cores. What else runs on the machine falsifies it, so how much that
+was is measured and printed too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import yaml
+from host_profile import Fitted, fit, step
+from host_simulation import Front, setup, simulate
+from rich.console import Console
+from rich.table import Table
+
+from mirage import config as configuration
+from mirage.config import Config, Policy
+from mirage.demo.models import make_models
+from mirage.protocol import ModelShape
+from mirage.replay import trace, workload
+from mirage.replay.report import machine
+from mirage.replay.workload import Call
+from mirage.simulate import profiles
+from traces import SAMPLE
+
+ROOT = Path(__file__).parent.parent
+CONFIG = ROOT / "configs" / "demo.yaml"
+CACHES = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "VLLM_CONFIG_ROOT": "vllm-config",
+    "HF_HOME": "huggingface",
+    "XDG_CACHE_HOME": "",
+    "XDG_CONFIG_HOME": "config",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "MPLCONFIGDIR": "matplotlib",
+}
+"""As the Makefile has them, so that engines start from a warm cache and leave nothing behind."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A figure that is compared. `within` is a share of the real one; None only shows it."""
+
+    title: str
+    key: str
+    within: float | None = None
+    at_least: float = 0.0
+    """Difference that is inside in any case."""
+
+
+AIMS = (
+    Aim("preemptions", "preemptions", 0.15, 1),
+    Aim("layers remapped, most", "layers_remapped_max", 0.15),
+    Aim("TTFT P50, ms", "p50_ttft_ms", 0.25),
+    Aim("TPOT P50, ms", "p50_tpot_ms", 0.25),
+    Aim("layers remapped, mean", "layers_remapped_mean"),
+    Aim("KV blocks granted, most", "kv_blocks_granted_max"),
+    Aim("parameters streamed, MiB", "streamed_mib"),
+    Aim("TTFT P99, ms", "p99_ttft_ms"),
+    Aim("duration, s", "duration"),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that the simulator is told of this machine."""
+
+    fitted: Fitted
+    link_bytes_per_s: float
+    apply_s: float
+    crowds: list[float]
+    """How much longer a step takes with 1, 2, … engines computing."""
+    front: Front
+    shapes: dict[str, ModelShape]
+
+
+# -- 1 and 2: models, measuring ---------------------------------------------------------------
+
+
+def measure(config: Config, output: Path) -> None:
+    """Each engine alone, then all of them served; one child process each."""
+    for tenant in config.tenants:
+        _child("engine_times.py", str(CONFIG), tenant.name, str(output / f"{tenant.name}.json"))
+    _child("served_times.py", str(CONFIG), str(output / "served.json"))
+
+
+def _child(script: str, *arguments: str) -> None:
+    command = [sys.executable, str(Path(__file__).parent / script), *arguments]
+    subprocess.run(command, check=True, env=_environment())
+
+
+def _environment() -> dict[str, str]:
+    cache = {name: str(ROOT / ".cache" / folder) for name, folder in CACHES.items()}
+    return cache | {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"} | dict(os.environ)
+
+
+def understood(config: Config, output: Path) -> Measured:
+    """What the children wrote, fitted."""
+    engines = {t.name: json.loads((output / f"{t.name}.json").read_text()) for t in config.tenants}
+    served = json.loads((output / "served.json").read_text())
+    steps = [
+        step(profiles.model(f"demo-{name}"), sample)
+        for name, engine in engines.items()
+        for sample in engine["samples"]
+    ]
+    return Measured(
+        fitted=fit(steps),
+        link_bytes_per_s=statistics.median(
+            e["layer_bytes"] / e["load_s"] for e in engines.values()
+        ),
+        apply_s=statistics.median(e["apply_s"] for e in engines.values()),
+        crowds=_crowds(served),
+        front=_front(engines, served),
+        shapes={
+            name: msgspec.convert(engine["shape"], ModelShape) for name, engine in engines.items()
+        },
+    )
+
+
+def _crowds(served: Mapping[str, Any]) -> list[float]:
+    """End-to-end times with several engines under load, over those of one."""
+    alone = {name: times[0] for name, times in served["crowds"]["1"].items()}
+    return [
+        statistics.mean(t / alone[name] for name, times in crowd.items() for t in times)
+        for crowd in served["crowds"].values()
+    ]
+
+
+def _front(engines: Mapping[str, Any], served: Mapping[str, Any]) -> Front:
+    """Time to the first token less that of the step which made it."""
+    latencies = []
+    for name, engine in engines.items():
+        prefill = next(
+            s["wall_s"]
+            for s in engine["samples"]
+            if s["prefill"] == served["prompt"] and not s["sequences"]
+        )
+        latencies.append(served["first_token_s"][name] - prefill)
+    return Front(statistics.median(latencies), statistics.median(served["burst_s"].values()))
+
+
+def write_profile(measured: Measured, config: Config, path: Path) -> None:
+    """The hardware profile, every figure with its source."""
+    today = datetime.now(UTC).date().isoformat()
+    source = f"measured by benchmarks/crosscheck.py on {machine()}, {today}"
+    own, fitted = "configs/demo.yaml", measured.fitted
+    figures = {
+        "memory_gib": (config.device.memory / profiles.GIB, f"{own}: device.memory"),
+        "bandwidth_gb_s": (fitted.bytes_per_s / 1e9, source),
+        "bandwidth_efficiency": (1.0, "inside the measured bandwidth"),
+        "compute_tflop_s": (fitted.flop_per_s / 1e12, source),
+        "compute_efficiency": (1.0, "inside the measured compute"),
+        "link_gb_s": (measured.link_bytes_per_s / 1e9, source),
+        "link_mixed_gb_s": (measured.link_bytes_per_s / 1e9, "taken to be that of one way"),
+        "step_overhead_ms": (fitted.overhead_s * 1e3, source),
+        "sequence_overhead_us": (fitted.sequence_s * 1e6, source),
+        "reserved_mb": (0.0, "engines on a host share nothing but the machine"),
+        "page_mib": (config.device.page / profiles.MIB, f"{own}: device.page"),
+        "apply_ms": (measured.apply_s * 1e3, source),
+    }
+    raw = {"title": f"one core of {machine()}"} | {
+        name: {"value": float(f"{value:.10g}"), "source": why}
+        for name, (value, why) in figures.items()
+    }
+    path.write_text(
+        "# The machine that the cross-check ran on, as one engine finds it: a host as device.\n\n"
+        + yaml.safe_dump(raw, sort_keys=False, width=1000, default_flow_style=None)
+    )
+
+
+def shape_differences(measured: Measured, config: Config, hardware: Path) -> list[str]:
+    """Where the simulator would have another `ModelShape` than the real engine tells."""
+    found = []
+    for tenant in config.tenants:
+        simulated = profiles.shape(
+            profiles.model(f"demo-{tenant.name}"),
+            profiles.hardware(str(hardware)),
+            config.block_tokens,
+            tenant.max_model_len,
+            config.device.memory,
+        )
+        real = measured.shapes[tenant.name]
+        for field in ModelShape.__struct_fields__:
+            ours, theirs = getattr(simulated, field), getattr(real, field)
+            if ours != theirs:
+                found.append(f"{tenant.name}: {field} is {theirs:,}, the profiles say {ours:,}")
+    return found
+
+
+# -- 3: replaying -----------------------------------------------------------------------------
+
+
+@contextmanager
+def others_watched() -> Iterator[list[float]]:
+    """Fills the list with the share of the processors that other work took, by the second."""
+    shares: list[float] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        before = psutil.cpu_times(), _own_seconds()
+        while not over.wait(1.0):
+            now = psutil.cpu_times(), _own_seconds()
+            total = sum(now[0]) - sum(before[0])
+            busy = total - (now[0].idle - before[0].idle) - (now[0].iowait - before[0].iowait)
+            own = max(0.0, now[1] - before[1])
+            shares.append(max(0.0, busy - own) / total)
+            before = now
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    yield shares
+    over.set()
+    thread.join()
+
+
+def _own_seconds() -> float:
+    """Processor seconds of this process and all below it."""
+    total = 0.0
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def replay(output: Path) -> dict[str, Any]:
+    """`mirage replay` under all three policies: its report, and what others took meanwhile."""
+    words = ["replay", str(CONFIG), "--trace", "sample", "--output", str(output)]
+    policies = ",".join(policy.value for policy in Policy)
+    with others_watched() as shares:
+        subprocess.run(
+            [sys.executable, "-m", "mirage", *words, "--policy", policies],
+            check=True,
+            env=_environment(),
+            cwd=ROOT,
+        )
+    (output / "others.json").write_text(json.dumps({"share": statistics.mean(shares)}) + "\n")
+    return read_report(output)
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+def real_figures(run: Mapping[str, Any]) -> dict[str, float]:
+    """A run of a report, with the mean over time of the layers that were away."""
+    away = [
+        [value or 0 for value in tenant["alpha"]] for tenant in run["timeline"]["tenants"].values()
+    ]
+    return {
+        **{aim.key: run[aim.key] for aim in AIMS if aim.key in run},
+        "layers_remapped_mean": statistics.mean(map(sum, zip(*away, strict=True))),
+        "streamed_mib": run["bytes_streamed"] / profiles.MIB,
+    }
+
+
+# -- 4: simulating and comparing ---------------------------------------------------------------
+
+
+def calls_of(config: Config, report: Mapping[str, Any]) -> list[Call]:
+    """The very requests of a replay, made again from what its report says of it."""
+    path = SAMPLE if report["trace"] == "sample" else Path(report["trace"])
+    window = report["window"] and (report["window"][0], report["window"][1])
+    rows = trace.select(path, window, report["limit"])
+    return workload.build(
+        config, rows, report["time_scale"], report["length_scale"], report["seed"]
+    )
+
+
+def compare(real: Mapping[str, float], simulated: Mapping[str, float]) -> list[dict[str, Any]]:
+    """One row per aim. `inside` is None where nothing is aimed at."""
+    rows = []
+    for aim in AIMS:
+        ours, theirs = float(simulated[aim.key]), float(real[aim.key])
+        difference = ours - theirs
+        bound = max(aim.at_least, (aim.within or 0.0) * theirs)
+        rows.append(
+            {
+                "figure": aim.title,
+                "real": theirs,
+                "simulated": ours,
+                "difference": difference / theirs if theirs else None,
+                "within": aim.within,
+                "inside": None if aim.within is None else abs(difference) <= bound,
+            }
+        )
+    return rows
+
+
+def show(compared: Mapping[str, Sequence[Mapping[str, Any]]], console: Console) -> None:
+    """Print the table."""
+    table = Table("policy", "figure", title="Real engines and the simulator")
+    for column in ("real", "simulated", "difference", "aim"):
+        table.add_column(column, justify="right")
+    for policy, rows in compared.items():
+        for number, row in enumerate(rows):
+            table.add_row(
+                policy if number == 0 else "",
+                row["figure"],
+                f"{row['real']:,.1f}",
+                f"{row['simulated']:,.1f}",
+                "" if row["difference"] is None else f"{100 * row['difference']:+.0f} %",
+                _verdict(row),
+                end_section=number == len(rows) - 1,
+            )
+    console.print(table)
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    if row["inside"] is None:
+        return ""
+    return f"{100 * row['within']:.0f} %: {'inside' if row['inside'] else 'OUTSIDE'}"
+
+
+def check(
+    config: Config, measured: Measured, hardware: Path, report: Mapping[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """All policies of a report, real and simulated, by policy."""
+    calls, made = calls_of(config, report), setup(config, hardware, measured.shapes)
+    compared = {}
+    for run in report["runs"]:
+        policy = Policy(run["policy"])
+        found = simulate(config, made, policy, calls, measured.front, measured.crowds)
+        found["streamed_mib"] = found["bytes_streamed"] / profiles.MIB
+        compared[policy.value] = compare(real_figures(run), found)
+    return compared
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--skip-replay", type=Path, metavar="DIR", help="use DIR/report.json")
+    parser.add_argument("--skip-measuring", action="store_true", help="use what was measured last")
+    parser.add_argument("--output", type=Path, default=ROOT / "out" / "crosscheck")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """0 if all is inside, 1 if not."""
+    chosen, console = options(), Console()
+    output: Path = chosen.output.absolute()
+    output.mkdir(parents=True, exist_ok=True)
+    make_models(ROOT / "out" / "models")
+    config = configuration.load(CONFIG)
+    if not chosen.skip_measuring:
+        with others_watched() as shares:
+            measure(config, output)
+        console.print(f"measured; other work took {100 * statistics.mean(shares):.0f} %")
+    measured, hardware = understood(config, output), output / "host.yaml"
+    write_profile(measured, config, hardware)
+    for line in shape_differences(measured, config, hardware):
+        console.print(line)
+    report = read_report(chosen.skip_replay) if chosen.skip_replay else replay(output / "replay")
+    compared = check(config, measured, hardware, report)
+    known = {k: v for k, v in asdict(measured).items() if k != "shapes"}
+    (output / "measured.json").write_text(json.dumps(known, indent=1) + "\n")
+    (output / "compared.json").write_text(json.dumps(compared, indent=1) + "\n")
+    show(compared, console)
+    inside = [row["inside"] for rows in compared.values() for row in rows]
+    return int(False in inside)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

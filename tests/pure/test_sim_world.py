@@ -1,0 +1,426 @@
+"""Whole simulated worlds: short of memory, under every policy and every way of sharing.
+
+Each world is run once and watched after every event; the tests look at what was seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+
+from mirage.share import cost
+from mirage.simulate import build, profiles, run, workload
+from mirage.simulate.engine import Engine
+from mirage.simulate.experiment import Experiment, Peak, Setup
+from mirage.simulate.policies import VARIANTS, variant
+from mirage.simulate.roofline import PS, Streaming, Work
+from mirage.simulate.world import World
+from scheduler.sharing import Temporal
+
+pytestmark = pytest.mark.pure
+
+MODES: dict[str, dict[str, Any]] = {
+    "together": {"mode": "spatial"},
+    "walls": {"mode": "spatial", "isolated": True},
+    "turns": {"mode": "temporal", "turn_s": 1.0},
+    "drained": {"mode": "temporal", "turn_s": 1.0, "drain": True},
+}
+LENGTH = 512
+TENANTS = {"llama-3-8b": (20, 8.0), "qwen2.5-7b": (2, 6.0), "opt-6.7b": (25, 5.0)}
+"""Extents beyond the least, and requests a second."""
+WORLDS = list(product(MODES, VARIANTS))
+MOST_REPORTS = 2000
+"""At one moment: a world that says more stands still."""
+
+each_world = pytest.mark.parametrize(("mode", "policy"), WORLDS)
+
+
+def share(model: str, extra: int) -> float:
+    """Per cent of a GH200 that hold a model and some extents more than its least."""
+    device = profiles.hardware("gh200")
+    shape = profiles.shape(profiles.model(model), device, 16, LENGTH, device.memory_bytes)
+    return cost(shape, 0, shape.min_extents + extra) / device.memory_bytes * 100 + 1e-5
+
+
+@cache
+def tight(mode: str, requests: int = 60, **workload: Any) -> Setup:
+    """Three models on shares that leave each a handful of requests, and bursts of many."""
+    tenants = [
+        {"name": name, "model": name, "share": share(name, extra), "rate": rate}
+        for name, (extra, rate) in TENANTS.items()
+    ]
+    return Setup(
+        Experiment.model_validate(
+            {
+                "title": mode,
+                "tenants": tenants,
+                "sharing": MODES[mode],
+                "limits": {"max_model_len": LENGTH},
+                "workload": {"requests": requests, "lengths": "short"} | workload,
+            }
+        )
+    )
+
+
+# -- watching ---------------------------------------------------------------------------
+
+
+@dataclass
+class Watch:
+    """What was wrong after any event, first of each kind, and what the requests were."""
+
+    world: World
+    broken: dict[str, str] = field(default_factory=dict)
+    finished: dict[str, list[tuple[Any, int, int]]] = field(default_factory=dict)
+    """By engine: (request, its first token, its last)."""
+    most: Counter[str] = field(default_factory=Counter)
+    """The most bytes, layers and extents at any time, by engine."""
+    least: dict[str, int] = field(default_factory=dict)
+    stepping: int = 0
+    """Most engines that stepped at a time."""
+
+    def __post_init__(self) -> None:
+        for engine in self.world.engines:
+            self._watch(engine)
+        then = self.world._wake_stirred
+
+        def stirred() -> None:
+            then()
+            self.look()
+
+        self.world._wake_stirred = stirred  # type: ignore[method-assign]
+        self._forbid_standstill()
+
+    def _watch(self, engine: Engine) -> None:
+        finish, start = engine._finish, engine._start
+        finished = self.finished[engine.name] = []
+
+        def finish_(request: Any, now: int) -> None:
+            finished.append((request, request.first, now))
+            finish(request, now)
+
+        def start_(now: int) -> None:
+            start(now)
+            self._look_at_step(engine)
+
+        engine._finish, engine._start = finish_, start_  # type: ignore[method-assign]
+
+    def _forbid_standstill(self) -> None:
+        report, said = self.world.report, Counter[int]()
+
+        def counted(engine: Engine, sent: Any) -> None:
+            said[self.world.now] += 1
+            assert said[self.world.now] < MOST_REPORTS, f"stands still at {self.world.now_s()} s"
+            self._look_at_report(engine, sent)
+            report(engine, sent)
+
+        self.world.report = counted  # type: ignore[method-assign]
+
+    def must(self, what: str, true: bool, seen: Any) -> None:
+        if not true:
+            self.broken.setdefault(what, f"{seen} at {self.world.now_s()} s")
+
+    def look(self) -> None:
+        try:
+            self.world.check()
+        except Exception as error:
+            self.must("memory", False, error)
+        for domain in self.world._domains:
+            if isinstance(domain.decider.sharing, Temporal):
+                domain.decider.sharing.check()
+        self.stepping = max(self.stepping, sum(e.stepping for e in self.world.engines))
+        for engine in self.world.engines:
+            self._look_at(engine)
+
+    def _look_at(self, engine: Engine) -> None:
+        name, holding = engine.name, engine.holding
+        naive = sum(blocks(engine, request) for request in engine.running)
+        self.must("blocks", engine.used_blocks == naive, (name, engine.used_blocks, naive))
+        room = holding.extents * holding.shape.extent_blocks - 1
+        spills = type(engine) is not Engine
+        self.must("room", spills or naive <= room, (name, naive, room))
+        parts = [*engine.batch_requests(), *engine.prefilling, *engine.held]
+        self.must("running", sorted(map(id, parts)) == sorted(map(id, engine.running)), name)
+        for what, value in (
+            ("bytes", holding.held_bytes),
+            ("alpha", holding.alpha),
+            ("extents", holding.extents),
+        ):
+            self.most[f"{what} {name}"] = max(self.most[f"{what} {name}"], value)
+        least = self.least.get(name, holding.extents)
+        self.least[name] = min(least, holding.extents)
+
+    def _beside(self, engine: Engine) -> list[Engine]:
+        """Engines that step at this moment and take compute and link from `engine`."""
+        beside = [e for e in self.world.engines if e.stepping and e is not engine]
+        return beside if self.world._crowded else []
+
+    def _look_at_step(self, engine: Engine) -> None:
+        """A step is at least as long as its compute, shared with all that step beside it."""
+        beside, holding = self._beside(engine), engine.holding
+        area = sum(n * (2 * r.computed + n + 1) for r, n in engine._chunks)
+        prefill = sum(n for _, n in engine._chunks)
+        work = Work(engine.batch.size, engine.batch.context, prefill, area)
+        load = engine.load_ps * (1 + sum(e.streams for e in beside))
+        streaming = Streaming(holding.alpha, holding.beta, load if holding.alpha else 0)
+        forms = engine.roofline.forms(streaming, 1 + len(beside))
+        least = max(form.at(work) for form in forms)
+        seen = (engine.name, len(beside), engine._first_ps / 1e9, least / 1e9)
+        self.must("step", engine._first_ps >= least, seen)
+
+    def _look_at_report(self, engine: Engine, sent: Any) -> None:
+        """T_c is that of a step that would begin now."""
+        crowd = 1 + len(self._beside(engine))
+        work = Work(engine.batch.size, engine.batch.context)
+        exact = engine.roofline.compute_ps(work, crowd) / PS / engine.holding.shape.layers
+        found = sent.layer_compute_s
+        self.must("T_c", found == pytest.approx(exact), (engine.name, crowd, found, exact))
+
+
+def blocks(engine: Engine, request: Any) -> int:
+    """KV blocks of a running request, counted from its tokens alone."""
+    if request.joined < 0 and request not in engine.held:
+        return -(-request.known // engine.limits.block_tokens)
+    done = engine.batch.steps - request.joined if request.joined >= 0 else 0
+    return -(-(request.computed + done) // engine.limits.block_tokens)
+
+
+def batch_requests(engine: Engine) -> list[Any]:
+    return [request for request in engine.running if request.joined >= 0]
+
+
+Engine.batch_requests = batch_requests  # type: ignore[attr-defined]
+
+
+@dataclass
+class Played:
+    figures: dict[str, Any]
+    watch: Watch
+
+    @property
+    def engines(self) -> list[Engine]:
+        return self.watch.world.engines
+
+
+@cache
+def played(mode: str, policy: str, skipping: bool = True, **workload: Any) -> Played:
+    """One run from start to end, by `run.run`."""
+    watches = []
+    made = build.world
+
+    def watched(*args: Any, **kwargs: Any) -> World:
+        world = made(*args, **kwargs)
+        watches.append(Watch(world))
+        return world
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run.build, "world", watched)
+        figures = run.run(tight(mode, **workload), policy, 1, skipping=skipping)
+    figures.pop("timelines", None)
+    return Played(figures, watches[0])
+
+
+# -- the same result, however it is computed --------------------------------------------
+
+
+@each_world
+def test_many_steps_at_once_give_the_figures_of_single_steps(mode: str, policy: str) -> None:
+    assert played(mode, policy, True).figures == played(mode, policy, False).figures
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("policy", ["swap", "mirage"])
+def test_a_seed_gives_one_result(mode: str, policy: str) -> None:
+    again = run.run(tight(mode), policy, 1)
+    again.pop("timelines", None)
+    assert again == played(mode, policy).figures
+
+
+def test_another_seed_gives_another_result() -> None:
+    again = run.run(tight("walls"), "static", 2)
+    assert again["mean_ttft_ms"] != played("walls", "static").figures["mean_ttft_ms"]
+
+
+def peaked(mode: str, requests: int = 40) -> Setup:
+    return tight(mode, peak=Peak(requests=requests, factor=5.0))
+
+
+@pytest.mark.parametrize("policy", ["static", "mirage"])
+def test_after_a_peak_the_figures_are_those_of_single_steps_too(policy: str) -> None:
+    found = [run.run(peaked("walls"), policy, 1, skipping=skipping) for skipping in (True, False)]
+    for figures in found:
+        del figures["timelines"]
+    assert 0 < found[0]["completed"] < 60
+    assert found[0] == found[1]
+
+
+def test_a_peak_changes_nothing_but_what_is_measured() -> None:
+    """Latencies of requests that finish after it are those that a whole run measures, too."""
+    after = run.run(peaked("walls"), "static", 1)
+    assert 0 < after["completed"] < 60
+    assert after["preemptions"] < played("walls", "static").figures["preemptions"] + 60
+
+
+def test_a_tenant_with_nothing_after_the_peak_has_figures_of_nothing() -> None:
+    """All requests belong to the peak, and some tenant has answered its own before it ends."""
+    figures = run.run(peaked("walls", requests=60), "mirage", 1)
+    assert all(tenant["duration"] >= 0 for tenant in figures["tenants"].values())
+
+
+# -- memory -----------------------------------------------------------------------------
+
+
+@each_world
+def test_memory_is_never_overcommitted(mode: str, policy: str) -> None:
+    assert "memory" not in played(mode, policy).watch.broken
+
+
+@each_world
+def test_used_blocks_are_those_of_the_running_requests_and_fit(mode: str, policy: str) -> None:
+    broken = played(mode, policy).watch.broken
+    assert not broken.keys() & {"blocks", "room", "running"}, broken
+
+
+@each_world
+def test_nothing_is_left_behind(mode: str, policy: str) -> None:
+    for engine in played(mode, policy).engines:
+        assert not (engine.running or engine.waiting or engine.prefilling or engine.held)
+        assert engine.used_blocks == engine.batch.size == engine.batch.context == 0
+        assert engine._waiting_blocks == engine._preempted == engine._other_blocks == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_static_moves_nothing_and_pooled_no_layers(mode: str) -> None:
+    static, pooled = played(mode, "static"), played(mode, "pooled")
+    assert static.figures["moves"] == 0
+    assert pooled.figures["layers_remapped_max"] == pooled.figures["bytes_streamed"] == 0
+    for engine in static.engines:
+        kept = engine.holding.extents
+        assert static.watch.least[engine.name] == static.watch.most[f"extents {engine.name}"] == kept
+    for played_ in (static, pooled):
+        for engine in played_.engines:
+            assert played_.watch.most[f"alpha {engine.name}"] == 0
+
+
+@pytest.mark.parametrize("policy", VARIANTS)
+def test_behind_a_wall_nobody_holds_more_than_its_share(policy: str) -> None:
+    setup, watch = tight("walls"), played("walls", policy).watch
+    for tenant in setup.experiment.tenants:
+        wall = setup.hardware.memory_bytes * tenant.share / 100
+        assert 0 < watch.most[f"bytes {tenant.name}"] <= wall
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_these_worlds_are_short_of_memory(mode: str) -> None:
+    """Else they would show little."""
+    assert played(mode, "static").figures["preemptions"] > 10
+    assert played(mode, "mirage").figures["layers_remapped_max"] > 0
+    assert played(mode, "mirage").figures["preemptions"] < 10
+
+
+# -- requests ---------------------------------------------------------------------------
+
+
+@each_world
+def test_every_request_completes_and_every_token_counts(mode: str, policy: str) -> None:
+    asked, seen = workload.requests(tight(mode), 1), played(mode, policy)
+    for name, requests in asked.items():
+        expected = [(r.number, r.prompt, r.output) for r in requests]
+        finished = [r for r, _, _ in seen.watch.finished[name]]
+        assert sorted((r.number, r.prompt, r.output) for r in finished) == expected
+        figures = seen.figures["tenants"][name]
+        assert figures["completed"] == len(expected)
+        assert figures["total_input_tokens"] == sum(prompt for _, prompt, _ in expected)
+        assert figures["total_output_tokens"] == sum(output for _, _, output in expected)
+    assert seen.figures["completed"] == 60
+
+
+@each_world
+def test_no_answer_comes_before_its_question(mode: str, policy: str) -> None:
+    least = tight(mode).hardware.step_overhead_ms.value / 1000 * PS
+    for finished in played(mode, policy).watch.finished.values():
+        for request, first, last in finished:
+            assert least <= first - request.arrival <= last - request.arrival
+            assert last - first >= (request.output - 1) * least
+
+
+@each_world
+def test_gaps_between_tokens_add_up_to_the_time_of_all_tokens(mode: str, policy: str) -> None:
+    """For each request, the time from its first token to its last, and no gap missing."""
+    seen = played(mode, policy)
+    for engine in seen.engines:
+        finished = seen.watch.finished[engine.name]
+        gaps, weights = engine.tally.gaps.distribution.sorted()
+        total = sum(int(gap) * int(weight) for gap, weight in zip(gaps, weights, strict=True))
+        assert sum(weights) == sum(request.output - 1 for request, _, _ in finished)
+        assert total == sum(last - first for _, first, last in finished)
+        ttft = sorted(first - request.arrival for request, first, _ in finished)
+        assert list(engine.tally.ttft.sorted()[0]) == ttft
+        e2el = sorted(last - request.arrival for request, _, last in finished)
+        assert list(engine.tally.e2el.sorted()[0]) == e2el
+
+
+# -- time -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", VARIANTS)
+@pytest.mark.parametrize("mode", ["turns", "drained"])
+def test_in_turns_one_engine_steps_at_a_time(mode: str, policy: str) -> None:
+    assert played(mode, policy).watch.stepping == 1
+
+
+@each_world
+def test_no_step_is_shorter_than_its_share_of_the_device_allows(mode: str, policy: str) -> None:
+    assert "step" not in played(mode, policy).watch.broken
+
+
+@each_world
+def test_engines_report_the_compute_time_of_their_next_step(mode: str, policy: str) -> None:
+    assert "T_c" not in played(mode, policy).watch.broken
+
+
+@pytest.mark.parametrize("mode", ["together", "walls"])
+def test_engines_do_step_beside_each_other(mode: str) -> None:
+    assert played(mode, "static").watch.stepping == 3
+
+
+def test_a_lone_request_takes_as_long_as_the_first() -> None:
+    """Of one engine that nobody shares the device with, idle in between."""
+    setup = Setup(
+        Experiment.model_validate(
+            {
+                "title": "two requests",
+                "tenants": [{"name": "a", "model": "opt-13b", "share": 90, "rate": 0.001}],
+                "workload": {"arrivals": "poisson", "requests": 2},
+            }
+        )
+    )
+    world = build.world(setup, variant("static"), 3)
+    watch = Watch(world)
+    world.run()
+    (one, first, _), (other, second, _) = watch.finished["a"]
+    line = world.engines[0].roofline
+    for request, token in ((one, first), (other, second)):
+        work = Work(0, 0, request.prompt, request.prompt * (request.prompt + 1))
+        assert token - request.arrival == line.compute_ps(work)
+
+
+@pytest.mark.parametrize("policy", ["pooled", "mirage", "growth-only", "uncapped"])
+@pytest.mark.parametrize("mode", MODES)
+def test_few_words_are_said_at_a_time(mode: str, policy: str) -> None:
+    """No wish is repeated until all the device is granted; nobody takes and gives for ever."""
+    world = build.world(tight(mode), variant(policy), 1)
+    said, report = Counter[int](), world.report
+
+    def counted(engine: Engine, sent: Any) -> None:
+        said[world.now] += 1
+        assert said[world.now] <= 60
+        report(engine, sent)
+
+    world.report = counted  # type: ignore[method-assign]
+    world.run()
