@@ -37,27 +37,38 @@ def demand(
     """What a report asks for. `allotted` are the extents of a newer allotment on its way.
 
     Its growth and admission count from what the engine can use now. Where it reports none,
-    what it has is enough, and some of it is wanted all the same: the headroom at least, the
-    next block of each running request rather than others' admission, and all of it if
-    requests wait to start. Were that lent out, the next report would ask it back. What a newer
-    allotment takes it has not any more, though: else two reports under way could undo each
-    other's allotments for ever.
+    what it has is enough, and some of it is wanted all the same: what it says that running
+    requests should find and waiting ones need. Were that lent out, the next report would ask
+    it back. What a newer allotment takes it has not any more, though: else two reports under
+    way could undo each other's allotments for ever.
     """
     used = report.kv_used_extents
     had = max(used, _extents(report.kv_blocks + 1, shape))
     have = had if allotted is None else max(used, min(had, allotted))
-    if not report.running:
-        growth = soon = used
-    else:
-        growth = min(have, used + max(headroom_extents, report.ahead_extents))
-        soon = min(have, growth + _extents(report.running, shape))
     if report.growth_extents:
-        growth = soon = had + report.growth_extents
-    if report.waiting:
-        soon = max(have, growth)
+        growth = had + report.growth_extents
+    elif report.running:
+        growth = min(have, used + max(headroom_extents, report.ahead_extents))
+    else:
+        growth = used
     if report.admission_extents:
-        soon = max(had, growth) + report.admission_extents
-    return Demand(used, growth, soon)
+        return Demand(used, growth, max(had, growth) + report.admission_extents)
+    return Demand(used, growth, _soon(report, shape, growth, have))
+
+
+def _soon(report: Report, shape: ModelShape, growth: int, have: int) -> int:
+    """What is wanted of what an engine has, beyond `growth`.
+
+    Of one that does not say it: all of it if requests wait to start, else the next block of
+    each running request.
+    """
+    if report.starting_extents or report.ahead_extents:
+        return growth + report.starting_extents
+    if report.waiting:
+        return max(have, growth)
+    if report.running and not report.growth_extents:
+        return min(have, growth + _extents(report.running, shape))
+    return growth
 
 
 def _extents(blocks: int, shape: ModelShape) -> int:

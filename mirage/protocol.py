@@ -69,6 +69,8 @@ class Report(msgspec.Struct, tag="report", tag_field="type"):
     """More extents, beyond growth, that would let every waiting request start."""
     ahead_extents: int = 0
     """Extents beyond those in use that running requests should find, granted or not."""
+    starting_extents: int = 0
+    """More extents with which every waiting request could start, granted or not."""
     running: int = 0
     waiting: int = 0
     kv_used_blocks: int = 0

@@ -15,6 +15,8 @@ class Demand:
     admission: int = 0
     ahead: int = 0
     """That running requests should find free, granted already or not."""
+    starting: int = 0
+    """With which waiting requests could start, granted already or not."""
 
 
 def blocks_for(tokens: int, block_tokens: int) -> int:
@@ -67,6 +69,7 @@ def demand(
         growth=max(0, level - have),
         admission=max(0, starting - max(0, have - level)),
         ahead=max(0, level - used_blocks),
+        starting=starting,
     )
 
 

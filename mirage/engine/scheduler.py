@@ -210,6 +210,7 @@ class ObservingMixin(Mixable):
             growth_extents=-(-wish.growth // self.shape.extent_blocks),
             admission_extents=-(-wish.admission // self.shape.extent_blocks),
             ahead_extents=-(-wish.ahead // self.shape.extent_blocks),
+            starting_extents=-(-wish.starting // self.shape.extent_blocks),
             running=len(self.running),
             waiting=self._waiting_count(),
             kv_used_blocks=max(0, usable - 1 - pool.get_num_free_blocks()),

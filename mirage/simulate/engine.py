@@ -250,6 +250,7 @@ class Engine:
             growth_extents=-(-wish.growth // per_extent),
             admission_extents=-(-wish.admission // per_extent),
             ahead_extents=-(-wish.ahead // per_extent),
+            starting_extents=-(-wish.starting // per_extent),
             running=len(self.running),
             waiting=len(self.waiting),
             kv_used_blocks=self.used_blocks,

@@ -47,8 +47,8 @@ def test_only_requests_that_could_start_count_for_admission() -> None:
     assert blocks_to_start(waiting, 8, 32) == 1 + 2 + 3
     assert blocks_to_start(waiting, 2, 32) == 1 + 2
     assert blocks_to_start(waiting, -1, 32) == 0
-    assert demand(**IDLE | {"starting": 6}) == Demand(0, 6)
-    assert demand(**IDLE | {"starting": 6, "free_blocks": 4}) == Demand(0, 2)
+    assert demand(**IDLE | {"starting": 6}) == Demand(0, 6, 0, 6)
+    assert demand(**IDLE | {"starting": 6, "free_blocks": 4}) == Demand(0, 2, 0, 6)
 
 
 def test_newcomers_leave_what_was_borrowed() -> None:

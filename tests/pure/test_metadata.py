@@ -214,6 +214,13 @@ def test_what_a_newer_allotment_takes_is_not_wanted_by_an_older_report() -> None
     assert demand(waiting, SHAPE, 2, allotted=2).admission == 5, "never less than is in use"
 
 
+def test_what_waits_wants_what_it_needs_to_start_and_no_more() -> None:
+    """Whatever it has: a wish that follows the grant would chase it."""
+    few = report(used=5, usable=20, running=1, waiting=2, ahead_extents=3, starting_extents=4)
+    many = report(used=5, usable=60, running=1, waiting=2, ahead_extents=3, starting_extents=4)
+    assert demand(few, SHAPE, 2) == demand(many, SHAPE, 2) == Demand(5, 8, 12)
+
+
 def test_growth_wants_what_the_engine_says_it_needs_ahead() -> None:
     """Whatever it has, or it would lose it to another once it was served."""
     assert demand(report(used=5, usable=60, running=1, ahead_extents=20), SHAPE, 2).growth == 25

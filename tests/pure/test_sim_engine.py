@@ -23,10 +23,10 @@ SHAPE = ModelShape(40, 100, 50, 30, 1, 16, 10**6, 1)
 
 
 class Alone:
-    """Surroundings without a controller: reports are kept and never answered."""
+    """Surroundings without a controller: reports are kept, wishes refused or not answered."""
 
-    def __init__(self, skipping: bool = True) -> None:
-        self.skipping = skipping
+    def __init__(self, skipping: bool = True, refusing: bool = False) -> None:
+        self.skipping, self.refusing = skipping, refusing
         self.now = 0
         self.reports: list[Report] = []
 
@@ -35,6 +35,8 @@ class Alone:
 
     def report(self, engine: Engine, report: Report) -> None:
         self.reports.append(report)
+        if self.refusing and report.growth_extents:
+            engine.receive(Refusal(report.revision), self.now)
 
     def crowd(self, engine: Engine) -> tuple[int, int]:
         return 1, 1
@@ -127,7 +129,7 @@ def test_spans_end_where_single_steps_would(lengths, blocks, arrivals, elastic, 
     found = []
     for skipping in (True, False):
         coming = [Request(100 + i, *row) for i, row in enumerate(sorted(arrivals))]
-        world = Alone(skipping)
+        world = Alone(skipping, refusing=True)
         limits = {"elastic": elastic, "max_num_batched_tokens": budget}
         engine = decoding(lone(world, blocks, coming, **limits), lengths)
         engine.wake(0)
@@ -136,6 +138,20 @@ def test_spans_end_where_single_steps_would(lengths, blocks, arrivals, elastic, 
         engine.tally.flush()
         gaps = engine.tally.gaps.distribution.sorted()
         found.append((world.now, engine.tally.counters, [list(part) for part in gaps]))
+    assert found[0] == found[1]
+
+
+def test_a_wish_is_over_when_the_preemption_is() -> None:
+    """A report in the middle of a span wants what one between single steps would."""
+    found = []
+    for skipping in (True, False):
+        world = Alone(skipping, refusing=True)
+        requests = [(20, 40), (16, 40), (40, 40)]
+        engine = decoding(lone(world, 6, elastic=True, report_ps=PS // 20), requests)
+        engine.wake(0)
+        assert engine.tally.counters.preemptions == 1
+        world.run(engine)
+        found.append(world.reports)
     assert found[0] == found[1]
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
@@ -40,10 +41,10 @@ MOST_REPORTS = 2000
 each_world = pytest.mark.parametrize(("mode", "policy"), WORLDS)
 
 
-def share(model: str, extra: int) -> float:
+def share(model: str, extra: int, length: int = LENGTH, parts: int = 1) -> float:
     """Per cent of a GH200 that hold a model and some extents more than its least."""
     device = profiles.hardware("gh200")
-    shape = profiles.shape(profiles.model(model), device, 16, LENGTH, device.memory_bytes)
+    shape = profiles.shape(profiles.model(model), device, 16, length, device.memory_bytes, parts)
     return cost(shape, 0, shape.min_extents + extra) / device.memory_bytes * 100 + 1e-5
 
 
@@ -259,17 +260,21 @@ def test_after_a_peak_the_figures_are_those_of_single_steps_too(policy: str) -> 
     assert found[0] == found[1]
 
 
-def test_a_peak_changes_nothing_but_what_is_measured() -> None:
-    """Latencies of requests that finish after it are those that a whole run measures, too."""
-    after = run.run(peaked("walls"), "static", 1)
-    assert 0 < after["completed"] < 60
-    assert after["preemptions"] < played("walls", "static").figures["preemptions"] + 60
+def test_a_tenant_that_answered_nothing_after_the_peak_took_no_time() -> None:
+    world = build.world(peaked("walls"), variant("static"), 1)
+    figures = run.figures(world.engines[:1], start=PS)
+    assert (figures["completed"], figures["mean_ttft_ms"]) == (0, None)
+    assert figures["duration"] == 0
 
 
-def test_a_tenant_with_nothing_after_the_peak_has_figures_of_nothing() -> None:
-    """All requests belong to the peak, and some tenant has answered its own before it ends."""
-    figures = run.run(peaked("walls", requests=60), "mirage", 1)
-    assert all(tenant["duration"] >= 0 for tenant in figures["tenants"].values())
+def test_a_tenant_without_requests_is_idle() -> None:
+    tenants = [
+        t.model_copy(update={"rate": 1e-6 if t.name == "opt-6.7b" else t.rate})
+        for t in tight("together").experiment.tenants
+    ]
+    setup = Setup(tight("together").experiment.model_copy(update={"tenants": tenants}))
+    idle = run.run(setup, "mirage", 1)["tenants"]["opt-6.7b"]
+    assert (idle["completed"], idle["steps"], idle["mean_e2el_ms"]) == (0, 0, None)
 
 
 # -- memory -----------------------------------------------------------------------------
@@ -424,3 +429,63 @@ def test_few_words_are_said_at_a_time(mode: str, policy: str) -> None:
 
     world.report = counted  # type: ignore[method-assign]
     world.run()
+
+
+# -- any world --------------------------------------------------------------------------
+
+
+def random_world(seed: int) -> tuple[Setup, str]:
+    """Small models on small shares, every knob somewhere."""
+    rng = Random(seed)
+    mode = rng.choice(list(MODES))
+    parts, length = rng.choice([1, 4]), rng.choice([256, 512])
+    names = rng.sample(["llama-3-8b", "qwen2.5-7b", "opt-6.7b", "llama-2-7b"], rng.choice([2, 3]))
+    tenants = [
+        {
+            "name": name,
+            "model": name,
+            "share": share(name, rng.choice([0, 1, 5, 20]), length, parts),
+            "rate": rng.choice([2, 6, 15]),
+        }
+        for name in names
+    ]
+    raw = {
+        "title": f"world {seed}",
+        "tenants": tenants,
+        "sharing": MODES[mode] | ({"turn_s": 0.3} if "turn_s" in MODES[mode] else {}),
+        "limits": {
+            "max_model_len": length,
+            "max_num_seqs": rng.choice([4, 64]),
+            "max_num_batched_tokens": rng.choice([128, 2048]),
+        },
+        "remap": {
+            "lookahead_steps": rng.choice([0, 16]),
+            "headroom_extents": rng.choice([0, 2]),
+            "slack_extents": rng.choice([0, 4]),
+        },
+        "layer_parts": parts,
+        "layer_sets": rng.choice(["nested", "even"]),
+        "report_s": rng.choice([0.05, 3.0]),
+        "workload": {
+            "arrivals": rng.choice(["bursty", "poisson"]),
+            "requests": 40,
+            "lengths": rng.choice(["short", "alpaca", "long"]),
+        },
+    }
+    return Setup(Experiment.model_validate(raw)), rng.choice(list(VARIANTS))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_any_world_ends_with_all_answered_and_the_same_either_way(seed: int) -> None:
+    setup, policy = random_world(seed)
+    found = []
+    for skipping in (True, False):
+        world = build.world(setup, variant(policy), seed, skipping=skipping)
+        watch = Watch(world)
+        world.run()
+        for engine in world.engines:
+            engine.tally.flush()
+        assert not watch.broken.keys() - {"step", "T_c"}, watch.broken
+        found.append(run.figures(world.engines))
+    assert found[0] == found[1]
+    assert found[0]["completed"] == 40
