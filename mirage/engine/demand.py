@@ -73,6 +73,28 @@ def demand(
     )
 
 
+def in_extents(
+    wish: Demand, used_blocks: int, free_blocks: int, used_extents: int, extent_blocks: int
+) -> Demand:
+    """A wish in blocks as one in extents, of which one block in all is the null block.
+
+    Rounded in total, so that what is wanted is the same whatever is granted.
+    """
+
+    def total(blocks: int) -> int:
+        return -(-(blocks + 1) // extent_blocks) if blocks else 0
+
+    have = total(used_blocks + free_blocks)
+    growth = max(used_extents, total(used_blocks + wish.ahead))
+    start = max(growth, total(used_blocks + wish.ahead + wish.starting))
+    return Demand(
+        growth=max(0, growth - have),
+        admission=max(0, start - max(have, growth)),
+        ahead=growth - used_extents,
+        starting=start - growth,
+    )
+
+
 def borrowed(usable_blocks: int, own_blocks: int) -> int:
     """Blocks beyond the share, which newcomers leave free if memory moves for growth only.
 

@@ -21,7 +21,14 @@ from mirage.config import Policy
 from mirage.engine import runtime
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool, ElasticKVCacheManager
-from mirage.engine.demand import Demand, blocks_ahead, blocks_to_start, borrowed, demand
+from mirage.engine.demand import (
+    Demand,
+    blocks_ahead,
+    blocks_to_start,
+    borrowed,
+    demand,
+    in_extents,
+)
 from mirage.engine.reporting import Reporter
 from mirage.engine.settle import Fence, Settlement
 from mirage.engine.turn import TurnTaking
@@ -197,7 +204,10 @@ class ObservingMixin(Mixable):
         """The present state. Cheap: no loop over blocks while an extent is one block."""
         pool, memory = self.kv_cache_manager.block_pool, self.memory
         extents, used_extents, usable = self._kv_extents()
-        wish = self._demand()
+        free = pool.get_num_free_blocks()
+        used = max(0, usable - 1 - free)
+        per_extent = self.shape.extent_blocks
+        wish = in_extents(self._demand(), used, free, used_extents, per_extent)
         self._said_holding = self._holds_turn()
         return Report(
             revision=self.revision,
@@ -207,13 +217,13 @@ class ObservingMixin(Mixable):
             beta=memory.beta,
             kv_extents=extents,
             kv_used_extents=used_extents,
-            growth_extents=-(-wish.growth // self.shape.extent_blocks),
-            admission_extents=-(-wish.admission // self.shape.extent_blocks),
-            ahead_extents=-(-wish.ahead // self.shape.extent_blocks),
-            starting_extents=-(-wish.starting // self.shape.extent_blocks),
+            growth_extents=wish.growth,
+            admission_extents=wish.admission,
+            ahead_extents=wish.ahead,
+            starting_extents=wish.starting,
             running=len(self.running),
             waiting=self._waiting_count(),
-            kv_used_blocks=max(0, usable - 1 - pool.get_num_free_blocks()),
+            kv_used_blocks=used,
             kv_blocks=max(0, usable - 1),
             preemptions=self.preemptions,
             steps=self.fence.processed,

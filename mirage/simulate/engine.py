@@ -23,6 +23,7 @@ from mirage.engine.demand import (
     blocks_to_start,
     borrowed,
     demand,
+    in_extents,
 )
 from mirage.engine.turn import TurnTaking
 from mirage.engine.wish import Wish
@@ -238,7 +239,10 @@ class Engine:
         """The present state, as an engine would send it."""
         holding, counters = self.holding, self.tally.counters
         per_extent = holding.shape.extent_blocks
+        used_extents = holding.busy_extents(self.used_blocks)
         wish = self._demand() if self.limits.elastic else Demand()
+        free = max(0, self.free_blocks)
+        wish = in_extents(wish, self.used_blocks, free, used_extents, per_extent)
         return Report(
             revision=holding.revision,
             holds_turn=self.turn.holds(self._begun(), executing=False),
@@ -246,11 +250,11 @@ class Engine:
             alpha=holding.alpha,
             beta=holding.beta,
             kv_extents=holding.extents,
-            kv_used_extents=holding.busy_extents(self.used_blocks),
-            growth_extents=-(-wish.growth // per_extent),
-            admission_extents=-(-wish.admission // per_extent),
-            ahead_extents=-(-wish.ahead // per_extent),
-            starting_extents=-(-wish.starting // per_extent),
+            kv_used_extents=used_extents,
+            growth_extents=wish.growth,
+            admission_extents=wish.admission,
+            ahead_extents=wish.ahead,
+            starting_extents=wish.starting,
             running=len(self.running),
             waiting=len(self.waiting),
             kv_used_blocks=self.used_blocks,

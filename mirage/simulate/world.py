@@ -18,6 +18,8 @@ from mirage.simulate.engine import Engine
 from mirage.simulate.roofline import PS
 
 NEVER = 1 << 62
+MOST_AT_ONCE = 1000
+"""Reports at one moment; more would be a loop between wishes and allotments."""
 
 
 class EndlessError(ConfigError):
@@ -168,10 +170,14 @@ class Domain:
 
     def _talk(self, now: int) -> None:
         self._talking = True
-        while self._heard:
+        for _ in range(MOST_AT_ONCE):
+            if not self._heard:
+                break
             name, report = self._heard.popleft()
             self.decider.reported(name, report, now / PS)
             self._send(now)
+        else:
+            raise RuntimeError(f"controller and engines never agree, at {now / PS:.6f} s")
         self._talking = False
         self.deadline = _picoseconds(self.decider.next_deadline(now / PS))
 

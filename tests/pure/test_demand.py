@@ -13,6 +13,7 @@ from mirage.engine.demand import (
     borrowed,
     demand,
     growth_level,
+    in_extents,
 )
 
 pytestmark = pytest.mark.pure
@@ -74,6 +75,27 @@ def test_what_is_granted_does_not_change_the_level(
     one, other = (demand(**facts | {"free_blocks": free}) for free in (first, then))
     assert one.ahead == other.ahead
     assert used + one.ahead <= max(used + first + one.growth, used + first)
+
+
+@given(used=BLOCKS, ahead=BLOCKS, starting=BLOCKS, first=BLOCKS, per_extent=st.integers(1, 8))
+def test_extents_in_total_do_not_depend_on_the_grant(
+    used: int, ahead: int, starting: int, first: int, per_extent: int
+) -> None:
+    """Granted what it asked for, an engine wants that still, and no more."""
+    busy = -(-(used + 1) // per_extent) if used else 0
+    facts = {"used_blocks": used, "due_blocks": 0, "ahead": ahead, "starting": starting}
+
+    def wish(free: int) -> Demand:
+        return in_extents(demand(**facts, free_blocks=free), used, free, busy, per_extent)
+
+    asks = wish(first)
+    have = -(-(used + first + 1) // per_extent) if used + first else 0
+    total = max(have, busy) + asks.growth + asks.admission
+    then = wish(total * per_extent - 1 - used if total else 0)
+    assert (then.growth, then.admission) == (0, 0)
+    assert (then.ahead, then.starting) == (asks.ahead, asks.starting)
+    if asks.growth or asks.admission:
+        assert busy + asks.ahead + asks.starting == total
 
 
 @given(ahead=st.integers(0, 64), starting=BLOCKS, used=BLOCKS, free=BLOCKS, due=BLOCKS)
