@@ -24,7 +24,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ import msgspec
 import psutil
 import yaml
 from host_profile import Fitted, fit, step
-from host_simulation import Front, setup, simulate
+from host_simulation import Host, setup, simulate
 from rich.console import Console
 from rich.table import Table
 
@@ -59,6 +59,9 @@ CACHES = {
     "MPLCONFIGDIR": "matplotlib",
 }
 """As the Makefile has them, so that engines start from a warm cache and leave nothing behind."""
+
+ENDING_S = 3
+"""Seconds that a replay takes after its last request: the server ends."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,7 @@ class Measured:
     fitted: Fitted
     link_bytes_per_s: float
     apply_s: float
-    crowds: list[float]
-    """How much longer a step takes with 1, 2, … engines computing."""
-    front: Front
+    host: Host
     shapes: dict[str, ModelShape]
 
 
@@ -133,34 +134,37 @@ def understood(config: Config, output: Path) -> Measured:
             e["layer_bytes"] / e["load_s"] for e in engines.values()
         ),
         apply_s=statistics.median(e["apply_s"] for e in engines.values()),
-        crowds=_crowds(served),
-        front=_front(engines, served),
+        host=_host(engines, served),
         shapes={
             name: msgspec.convert(engine["shape"], ModelShape) for name, engine in engines.items()
         },
     )
 
 
-def _crowds(served: Mapping[str, Any]) -> list[float]:
-    """End-to-end times with several engines under load, over those of one."""
-    alone = {name: times[0] for name, times in served["crowds"]["1"].items()}
-    return [
-        statistics.mean(t / alone[name] for name, times in crowd.items() for t in times)
-        for crowd in served["crowds"].values()
+def _host(engines: Mapping[str, Any], served: Mapping[str, Any]) -> Host:
+    """What serving adds, from `served_times.py`."""
+    loads = list(served["loads"].values())
+    spent = [statistics.mean(group["engine_s"] for group in groups) for groups in loads]
+    request_s = statistics.mean(served["front_s"].values())
+    crowded_s = statistics.mean(group["front_s"] for group in loads[-1])
+    latencies = [
+        served["first_token_s"][name] - _prefill_s(engine, served["prompt_tokens"])
+        for name, engine in engines.items()
     ]
+    return Host(
+        cores=float(os.cpu_count() or 1),
+        inflation=tuple(seconds / spent[0] for seconds in spent),
+        token_s=(crowded_s - request_s) / served["output_tokens"],
+        latency_s=statistics.median(latencies),
+        request_s=request_s,
+    )
 
 
-def _front(engines: Mapping[str, Any], served: Mapping[str, Any]) -> Front:
-    """Time to the first token less that of the step which made it."""
-    latencies = []
-    for name, engine in engines.items():
-        prefill = next(
-            s["wall_s"]
-            for s in engine["samples"]
-            if s["prefill"] == served["prompt"] and not s["sequences"]
-        )
-        latencies.append(served["first_token_s"][name] - prefill)
-    return Front(statistics.median(latencies), statistics.median(served["burst_s"].values()))
+def _prefill_s(engine: Mapping[str, Any], tokens: int) -> float:
+    """Of the step that computed a prompt of so many tokens alone."""
+    samples = engine["samples"]
+    alone = [s for s in samples if s["prefill"] == tokens and not s["sequences"]]
+    return float(alone[0]["cpu_s"])
 
 
 def write_profile(measured: Measured, config: Config, path: Path) -> None:
@@ -251,18 +255,20 @@ def _own_seconds() -> float:
 
 
 def replay(output: Path) -> dict[str, Any]:
-    """`mirage replay` under all three policies: its report, and what others took meanwhile."""
-    words = ["replay", str(CONFIG), "--trace", "sample", "--output", str(output)]
-    policies = ",".join(policy.value for policy in Policy)
-    with others_watched() as shares:
-        subprocess.run(
-            [sys.executable, "-m", "mirage", *words, "--policy", policies],
-            check=True,
-            env=_environment(),
-            cwd=ROOT,
-        )
-    (output / "others.json").write_text(json.dumps({"share": statistics.mean(shares)}) + "\n")
-    return read_report(output)
+    """`mirage replay` under each policy in turn: one report of all, and what others took."""
+    reports, others = [], {}
+    for policy in Policy:
+        folder = output / policy.value
+        words = ["replay", str(CONFIG), "--trace", "sample", "--policy", policy.value]
+        command = [sys.executable, "-m", "mirage", *words, "--output", str(folder)]
+        with others_watched() as shares:
+            subprocess.run(command, check=True, env=_environment(), cwd=ROOT)
+        reports.append(read_report(folder))
+        lasted = round(reports[-1]["runs"][0]["duration"])
+        others[policy.value] = statistics.mean(shares[-lasted - ENDING_S : -ENDING_S])
+    report = reports[0] | {"runs": [r["runs"][0] for r in reports], "others": others}
+    (output / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    return report
 
 
 def read_report(folder: Path) -> dict[str, Any]:
@@ -348,10 +354,16 @@ def check(
     compared = {}
     for run in report["runs"]:
         policy = Policy(run["policy"])
-        found = simulate(config, made, policy, calls, measured.front, measured.crowds)
+        found = simulate(config, made, policy, calls, _less(measured.host, report, policy))
         found["streamed_mib"] = found["bytes_streamed"] / profiles.MIB
         compared[policy.value] = compare(real_figures(run), found)
     return compared
+
+
+def _less(host: Host, report: Mapping[str, Any], policy: Policy) -> Host:
+    """Without the share of the processors that other work had during the replay."""
+    share = report.get("others", {}).get(policy.value, 0.0)
+    return replace(host, cores=host.cores * (1 - share))
 
 
 def options() -> argparse.Namespace:
@@ -364,7 +376,7 @@ def options() -> argparse.Namespace:
 
 def main() -> int:
     """0 if all is inside, 1 if not."""
-    chosen, console = options(), Console()
+    chosen, console = options(), Console(width=110)
     output: Path = chosen.output.absolute()
     output.mkdir(parents=True, exist_ok=True)
     make_models(ROOT / "out" / "models")

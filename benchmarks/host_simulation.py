@@ -1,9 +1,9 @@
 """The replay's own requests through the simulator, on the measured host.
 
-A host differs from a GPU in three ways that the profile has no figure for yet, so they are
-added here: engines have several cores to compute on, one thread each; the overhead of a step
-is computed on those same cores; and HTTP and vLLM's front end take their time before an engine
-sees a request.
+A host differs from a GPU in what its profile has no figures for, so it is added here. Engines
+have several cores to compute on, one thread each, and share them with what is before them:
+HTTP, vLLM's front end and the client. All of a step is computed on those cores, its overhead
+too. And a request takes its time until an engine sees it.
 """
 
 from __future__ import annotations
@@ -39,29 +39,43 @@ SAMPLE_S = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Front:
-    """What is before the engines. Seconds."""
+class Host:
+    """What a hardware profile does not say of the machine. Seconds."""
 
+    cores: float
+    """That engines and what is before them can have."""
+    inflation: tuple[float, ...]
+    """Processor time of a step with 1, 2, … engines computing, in that of one alone."""
+    token_s: float
+    """Processor time that each token costs on its way from the engine to the client."""
     latency_s: float
     """From sending to the engine, and back, of a request that is alone."""
-    service_s: float
-    """From one request to the next of those that come at once."""
+    request_s: float
+    """From one request to the next of those that come to a tenant at once."""
 
 
 class HostRoofline(Roofline):
-    """All of a step is slowed by the engines beside it: `crowd[k - 1]` with k computing."""
+    """All of a step is slowed by the engines beside it."""
 
-    def __init__(self, *args: Any, crowds: Sequence[float]) -> None:
+    def __init__(self, *args: Any, host: Host) -> None:
         super().__init__(*args)
-        self._crowds = crowds
+        self._host = host
 
     def _forms(self, streaming: Streaming, crowd: int) -> tuple[Form, ...]:
-        slower = self._crowds[min(crowd, len(self._crowds)) - 1]
-        alone = super()._forms(Streaming(), 1)
-        forms = [Form(*(round(value * slower) for value in form)) for form in alone]
+        """Either an engine has a core to itself, or all share all cores."""
+        host = self._host
+        dearer = host.inflation[min(crowd, len(host.inflation)) - 1]
+        own = [_times(form, dearer) for form in super()._forms(Streaming(), 1)]
+        token_ps = round(host.token_s * PS)
+        spent = [form._replace(sequence=form.sequence + token_ps) for form in own]
+        forms = own + [_times(form, crowd / host.cores) for form in spent]
         if streaming.alpha:
             forms += self._streamed(forms, streaming)
         return tuple(forms)
+
+
+def _times(form: Form, factor: float) -> Form:
+    return Form(*(round(value * factor) for value in form))
 
 
 class HostEngine(Engine):
@@ -143,17 +157,16 @@ def simulate(
     made: Setup,
     policy: Policy,
     calls: Sequence[Call],
-    front: Front,
-    crowds: Sequence[float],
+    host: Host,
 ) -> Figures:
     """The figures of `mirage simulate`, and over all tenants those of `mirage replay`."""
-    requests = [_request(call, out) for call, out in _through(calls, front)]
+    requests = [_request(call, out) for call, out in _through(calls, host)]
     arrivals = {
         t.name: iter([r for r, c in zip(requests, calls, strict=True) if c.tenant == t.name])
         for t in config.tenants
     }
     with (
-        mock.patch.object(build, "Roofline", partial(HostRoofline, crowds=crowds)),
+        mock.patch.object(build, "Roofline", partial(HostRoofline, host=host)),
         mock.patch.object(build, "Engine", HostEngine),
         mock.patch.object(build, "World", HostWorld),
         mock.patch.object(drawn, "requests", lambda *_: arrivals),
@@ -195,11 +208,11 @@ def sampled(world: HostWorld) -> Figures:
     }
 
 
-def _through(calls: Sequence[Call], front: Front) -> Iterator[tuple[Call, float]]:
+def _through(calls: Sequence[Call], host: Host) -> Iterator[tuple[Call, float]]:
     """When each call reaches its engine: one after the other through the tenant's front end."""
     ready: dict[str, float] = {}
     for call in calls:
-        out = max(call.at_s + front.latency_s, ready.get(call.tenant, 0.0) + front.service_s)
+        out = max(call.at_s + host.latency_s, ready.get(call.tenant, 0.0) + host.request_s)
         ready[call.tenant] = out
         yield call, out
 

@@ -3,9 +3,9 @@
 python benchmarks/served_times.py CONFIG OUT.json
 
 All engines of the configuration are served, policy static. One request at a time tells what
-HTTP and vLLM's front end take before an engine sees it; many at once, how fast they come
-through; two at a time, to one engine or to several at once, how much longer everything takes
-when several engines compute.
+HTTP and vLLM's front end take before an engine sees it; many at once, how much processor time
+each costs there; two at a time, to one engine or to several at once, how much more processor
+time a request costs when several engines compute and share caches, and how much longer it takes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import Any
 
 import aiohttp
+import psutil
 
 from mirage import config as configuration
 from mirage.replay import client
@@ -43,20 +44,48 @@ SEED = 1
 _numbers = count()
 
 
+class Spent:
+    """Processor seconds in a `with` block: of the engines, and of all else that serves."""
+
+    def __enter__(self) -> Spent:
+        self._before = _processor_seconds()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        engines, front = _processor_seconds()
+        self.engines_s, self.front_s = engines - self._before[0], front - self._before[1]
+
+
+def _processor_seconds() -> tuple[float, float]:
+    """(engines, all else) of this process and all below it."""
+    me = psutil.Process()
+    engines = front = 0.0
+    for process in (me, *me.children(recursive=True)):
+        times = process.cpu_times()
+        if "EngineCore" in " ".join(process.cmdline()):
+            engines += times.user + times.system
+        else:
+            front += times.user + times.system
+    return engines, front
+
+
 async def measure(url: str, tenants: Sequence[str]) -> dict[str, Any]:
-    """Seconds. `crowds[k]` are medians of end-to-end times with k engines under load."""
+    """Seconds, by tenant or by number of engines under load."""
     async with client.session(url, 60.0) as http:
         await client.warm_up(http, tenants)
         alone = {name: await _one_by_one(http, name) for name in tenants}
         bursts = {name: await _burst(http, name) for name in tenants}
-        crowds: dict[str, dict[str, list[float]]] = {}
-        for size in range(1, len(tenants) + 1):
-            found: dict[str, list[float]] = {name: [] for name in tenants}
-            for group in combinations(tenants, size):
-                for name, seconds in (await _under_load(http, group)).items():
-                    found[name].append(seconds)
-            crowds[str(size)] = found
-    return {"prompt": SHORT[0], "first_token_s": alone, "burst_s": bursts, "crowds": crowds}
+        loads = {
+            size: [await _under_load(http, group) for group in combinations(tenants, size)]
+            for size in range(1, len(tenants) + 1)
+        }
+    return {
+        "prompt_tokens": SHORT[0],
+        "output_tokens": MIDDLE[1],
+        "first_token_s": alone,
+        "front_s": bursts,
+        "loads": loads,
+    }
 
 
 async def _one_by_one(http: aiohttp.ClientSession, tenant: str) -> float:
@@ -68,15 +97,16 @@ async def _one_by_one(http: aiohttp.ClientSession, tenant: str) -> float:
 
 
 async def _burst(http: aiohttp.ClientSession, tenant: str) -> float:
-    """Seconds from one first token to the next, of requests that were sent together."""
+    """Processor seconds before the engine, of each of many requests that come at once."""
     journal = Journal()
-    await client.send_all(http, [_call(tenant, (SHORT[0], 1)) for _ in range(BURST)], SEED, journal)
-    times = sorted(outcome.sent_s + outcome.ttft_s for outcome in _good(journal))
-    return (times[-1] - times[0]) / (BURST - 1)
+    with Spent() as spent:
+        calls = [_call(tenant, (SHORT[0], 1)) for _ in range(BURST)]
+        await client.send_all(http, calls, SEED, journal)
+    return spent.front_s / len(_good(journal))
 
 
-async def _under_load(http: aiohttp.ClientSession, group: Sequence[str]) -> dict[str, float]:
-    """Median end-to-end seconds of each tenant while all of `group` are kept busy."""
+async def _under_load(http: aiohttp.ClientSession, group: Sequence[str]) -> dict[str, Any]:
+    """What a request takes while all engines of `group` are kept busy."""
     until = perf_counter() + LOAD_S
 
     async def keep_busy(tenant: str, journal: Journal) -> None:
@@ -84,13 +114,19 @@ async def _under_load(http: aiohttp.ClientSession, group: Sequence[str]) -> dict
             await _send(http, tenant, MIDDLE, journal)
 
     journals = {tenant: Journal() for tenant in group}
-    async with asyncio.TaskGroup() as tasks:
-        for tenant, journal in journals.items():
-            for _ in range(AT_ONCE):
-                tasks.create_task(keep_busy(tenant, journal))
+    with Spent() as spent:
+        async with asyncio.TaskGroup() as tasks:
+            for tenant, journal in journals.items():
+                for _ in range(AT_ONCE):
+                    tasks.create_task(keep_busy(tenant, journal))
+    done = sum(len(_good(journal)) for journal in journals.values())
     return {
-        tenant: statistics.median(outcome.e2el_s for outcome in _good(journal))
-        for tenant, journal in journals.items()
+        "engine_s": spent.engines_s / done,
+        "front_s": spent.front_s / done,
+        "e2el_s": {
+            tenant: statistics.median(outcome.e2el_s for outcome in journal.outcomes)
+            for tenant, journal in journals.items()
+        },
     }
 
 

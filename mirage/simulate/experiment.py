@@ -12,7 +12,6 @@ from mirage.config import (
     ConfigError,
     Count,
     Device,
-    Policy,
     Remap,
     Sharing,
     Strict,
@@ -24,7 +23,8 @@ from mirage.config import Tenant as Served
 from mirage.protocol import ModelShape
 from mirage.share import DoesNotFitError, base
 from mirage.simulate import policies, profiles
-from mirage.simulate.profiles import Hardware, Model
+from mirage.simulate.lengths import OF_TRACE, lengths
+from mirage.simulate.profiles import Hardware
 from scheduler.tenants import Tenant as Entitled
 
 Rate = Annotated[float, Field(gt=0, le=10_000)]
@@ -43,15 +43,6 @@ class Tenant(Strict):
     """Of its requests, where they differ from the workload's."""
     priority: int = 0
     floor_layers: Count = 2
-
-
-class Lengths(Strict):
-    """Lognormal numbers of tokens; `sigma` is that of the logarithm."""
-
-    prompt_mean: PositiveFloat
-    prompt_sigma: PositiveFloat
-    output_mean: PositiveFloat
-    output_sigma: PositiveFloat
 
 
 class Peak(Strict):
@@ -77,7 +68,7 @@ class Workload(Strict):
     requests: Count | None = None
     """Over all tenants; of a trace all rows if left out."""
     lengths: str = "sharegpt"
-    """A name in `configs/lengths.yaml`; a trace brings its own."""
+    """A name in `configs/lengths.yaml`, or `trace` with windows; a trace brings its own."""
     traffic: Traffic = Traffic()
     """How a trace's rows go to tenants."""
     time_scale: PositiveFloat = 1.0
@@ -209,8 +200,20 @@ class Setup:
                 f"shares add up to {self.total_share:g} %: lower them to 100 % or less"
             )
         for tenant in self.experiment.tenants:
+            self._check_lengths(tenant)
             if tenant.rate is None and self.experiment.workload.arrivals != "trace":
                 raise ConfigError(f"tenant {tenant.name!r} has no rate: write requests a second")
+
+        weights = self.experiment.workload.traffic.weights
+        if unknown := sorted(set(weights) - set(names)):
+            raise ConfigError(f"traffic weight for {unknown[0]!r}: no such tenant")
+
+    def _check_lengths(self, tenant: Tenant) -> None:
+        workload = self.experiment.workload
+        name = tenant.lengths or workload.lengths
+        if workload.arrivals == "trace" or (name == OF_TRACE and workload.arrivals == "windows"):
+            return
+        lengths(name)
 
     def _check_fit(self, tenant: Tenant) -> None:
         device = self.hardware.memory_bytes
@@ -260,6 +263,3 @@ def _served(tenant: Tenant, total: float) -> Served:
         priority=tenant.priority,
         floor_layers=tenant.floor_layers,
     )
-
-
-__all__ = ["Experiment", "Lengths", "Model", "Policy", "Setup", "Tenant", "Workload", "load"]

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from mirage.simulate import workload
 from mirage.simulate.experiment import Setup
+from mirage.simulate.lengths import lengths
 from mirage.simulate.policies import Variant
 from mirage.simulate.run import Figures
 
@@ -134,10 +134,7 @@ def _lengths(setup: Setup) -> dict[str, Any]:
     if asked.arrivals == "trace":
         return {}
     names = {tenant.name: tenant.lengths or asked.lengths for tenant in setup.experiment.tenants}
-    return {
-        tenant: {"name": name, **workload.lengths(name).model_dump()}
-        for tenant, name in names.items()
-    }
+    return {tenant: {"name": name, **lengths(name).model_dump()} for tenant, name in names.items()}
 
 
 def _variant(variant: Variant) -> dict[str, Any]:

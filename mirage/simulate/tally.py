@@ -97,11 +97,22 @@ class Gaps:
         """Put what was added into `distribution`."""
         if not self._runs:
             return
-        first, growth, steps, tokens = np.asarray(self._runs, dtype=np.int64).reshape(-1, 4).T
+        runs = np.asarray(self._runs, dtype=np.int64).reshape(-1, 4)
+        self._runs = array("q")
+        ends = np.cumsum(runs[:, 2])
+        start = 0
+        while start < len(runs):
+            # As many runs at once as expand to `LIMIT` values, or one that is longer.
+            before = ends[start - 1] if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + LIMIT, side="right")))
+            self._expand(runs[start:stop])
+            start = stop
+
+    def _expand(self, runs: Ints) -> None:
+        first, growth, steps, tokens = runs.T
         ordinal = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
         values = np.repeat(first, steps) + np.repeat(growth, steps) * ordinal
         self.distribution.add(values, np.repeat(tokens, steps))
-        self._runs = array("q")
 
 
 @dataclass(slots=True)

@@ -10,15 +10,15 @@ import random
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import pairwise
+from itertools import count, islice, pairwise
 from pathlib import Path
 
-import configs
-from mirage.config import ConfigError, read_yaml, validated
+from mirage.config import ConfigError
 from mirage.replay import trace
 from mirage.replay.workload import assign, clip
 from mirage.simulate.batch import Request
-from mirage.simulate.experiment import Lengths, Setup, Tenant, Workload
+from mirage.simulate.experiment import Setup, Tenant, Workload
+from mirage.simulate.lengths import OF_TRACE, Lengths, lengths
 from mirage.simulate.roofline import PS
 from traces.generate import gaps
 
@@ -39,25 +39,14 @@ def requests(setup: Setup, seed: int) -> dict[str, Iterator[Request]]:
 
 def peak_end(setup: Setup, seed: int) -> int:
     """When the last request of the peak comes, in picoseconds; 0 without a peak."""
-    peak = setup.experiment.workload.peak
-    if peak is None:
+    asked, tenants = setup.experiment.workload, setup.experiment.tenants
+    if asked.peak is None:
         return 0
-    total = sum(t.rate or 0 for t in setup.experiment.tenants)
-    return round(peak.requests / (peak.factor * total) * PS)
-
-
-def lengths(name: str) -> Lengths:
-    """Raises `ConfigError` for a name that is not in `configs/lengths.yaml`."""
-    path = configs.HERE / "lengths.yaml"
-    known = _lengths_file(path)
-    if name not in known:
-        raise ConfigError(f"no lengths are named {name!r}: known are {', '.join(known)}")
-    return known[name]
-
-
-@lru_cache
-def _lengths_file(path: Path) -> dict[str, Lengths]:
-    return {str(k): validated(Lengths, v, path) for k, v in read_yaml(path).items()}
+    counts = _counts(asked, tenants)
+    firsts = (
+        islice(_arrivals(setup, t, counts[t.name], seed), _fast(asked, tenants, t)) for t in tenants
+    )
+    return max((max(times, default=0) for times in firsts), default=0)
 
 
 def _numbered(rows: Iterable[Row]) -> Iterator[Request]:
@@ -73,28 +62,50 @@ def _counts(workload: Workload, tenants: list[Tenant]) -> dict[str, int]:
     return {t.name: bounds[i + 1] - bounds[i] for i, t in enumerate(tenants)}
 
 
-def _drawn(setup: Setup, tenant: Tenant, count: int, seed: int) -> Iterator[Row]:
+def _drawn(setup: Setup, tenant: Tenant, requests: int, seed: int) -> Iterator[Row]:
     workload = setup.experiment.workload
-    shape = lengths(tenant.lengths or workload.lengths)
+    name = tenant.lengths or workload.lengths
     rng = random.Random(f"lengths {tenant.name} {seed}")
-    for arrival in _arrivals(setup, tenant, count, seed):
-        prompt = _lognormal(rng, shape.prompt_mean, shape.prompt_sigma)
-        output = _lognormal(rng, shape.output_mean, shape.output_sigma)
+    of_rows = name == OF_TRACE
+    tokens = _rows_tokens(workload, tenant, seed) if of_rows else _drawn_tokens(lengths(name), rng)
+    for arrival in _arrivals(setup, tenant, requests, seed):
+        prompt, output = next(tokens)
         yield arrival, *clip(prompt, output, setup.max_len(tenant.name))
+
+
+def _drawn_tokens(shape: Lengths, rng: random.Random) -> Iterator[tuple[int, int]]:
+    """Prompt and output tokens, without end."""
+    while True:
+        prompt = _lognormal(rng, shape.prompt_mean, shape.prompt_sigma)
+        yield prompt, _lognormal(rng, shape.output_mean, shape.output_sigma)
+
+
+def _rows_tokens(workload: Workload, tenant: Tenant, seed: int) -> Iterator[tuple[int, int]]:
+    """Those of the rows of a tenant's window, without end."""
+    assert workload.file is not None
+    rows = _rows(workload.file)
+    for number in count(_window_start(rows, tenant, seed)):
+        row = rows[number % len(rows)]
+        yield row.context_tokens, row.output_tokens
+
+
+def _fast(workload: Workload, tenants: list[Tenant], tenant: Tenant) -> int:
+    """Requests of a tenant that belong to the peak."""
+    total = sum(t.rate or 0 for t in tenants)
+    return round(workload.peak.requests * (tenant.rate or 0) / total) if workload.peak else 0
 
 
 def _lognormal(rng: random.Random, mean: float, sigma: float) -> int:
     return max(1, round(rng.lognormvariate(math.log(mean) - sigma**2 / 2, sigma)))
 
 
-def _arrivals(setup: Setup, tenant: Tenant, count: int, seed: int) -> Iterator[int]:
+def _arrivals(setup: Setup, tenant: Tenant, requests: int, seed: int) -> Iterator[int]:
     """Picoseconds, at the tenant's rate on average; the peak's requests closer together."""
     assert tenant.rate is not None
     workload = setup.experiment.workload
-    steps = list(_unit_gaps(workload, tenant, count, seed))
+    steps = list(_unit_gaps(workload, tenant, requests, seed))
     mean = sum(steps) / len(steps) if any(steps) else 1.0
-    total = sum(t.rate or 0 for t in setup.experiment.tenants)
-    fast = round(workload.peak.requests * tenant.rate / total) if workload.peak else 0
+    fast = _fast(workload, setup.experiment.tenants, tenant)
     time = 0.0
     for number, gap in enumerate(steps):
         factor = workload.peak.factor if workload.peak and number < fast else 1.0
@@ -102,31 +113,34 @@ def _arrivals(setup: Setup, tenant: Tenant, count: int, seed: int) -> Iterator[i
         yield round(time * PS)
 
 
-def _unit_gaps(workload: Workload, tenant: Tenant, count: int, seed: int) -> Iterator[float]:
+def _unit_gaps(workload: Workload, tenant: Tenant, requests: int, seed: int) -> Iterator[float]:
     """Times between arrivals, on any scale."""
     rng = random.Random(f"arrivals {tenant.name} {seed}")
     if workload.arrivals == "poisson":
-        return (rng.expovariate(1) for _ in range(count))
+        return (rng.expovariate(1) for _ in range(requests))
     if workload.arrivals == "bursty":
-        return gaps(rng, count) if count else iter(())
+        return gaps(rng, requests) if requests else iter(())
     assert workload.file is not None
-    return _window(workload.file, rng, count)
+    return _window(_rows(workload.file), tenant, seed, requests)
 
 
-def _window(path: Path, rng: random.Random, count: int) -> Iterator[float]:
-    """`count` gaps from somewhere in a trace, going on at its beginning after its end."""
-    times = _times(path)
-    inner = [after - before for before, after in pairwise(times)]
-    start = rng.randrange(len(inner))
-    return (inner[(start + i) % len(inner)] for i in range(count))
+def _window(rows: list[trace.Request], tenant: Tenant, seed: int, requests: int) -> Iterator[float]:
+    """Gaps from somewhere in a trace, going on at its beginning after its end."""
+    inner = [after.arrival_s - before.arrival_s for before, after in pairwise(rows)]
+    start = _window_start(rows, tenant, seed)
+    return (inner[(start + i) % len(inner)] for i in range(requests))
+
+
+def _window_start(rows: list[trace.Request], tenant: Tenant, seed: int) -> int:
+    return random.Random(f"arrivals {tenant.name} {seed}").randrange(len(rows) - 1)
 
 
 @lru_cache
-def _times(path: Path) -> list[float]:
-    times = [request.arrival_s for request in trace.read(path)]
-    if len(times) < 2:
+def _rows(path: Path) -> list[trace.Request]:
+    rows = list(trace.read(path))
+    if len(rows) < 2:
         raise ConfigError(f"{path}: one row has no gaps: name a longer trace")
-    return times
+    return rows
 
 
 def _from_trace(setup: Setup, seed: int) -> dict[str, Iterator[Row]]:

@@ -38,7 +38,8 @@ class Naive:
         return sum(computed for computed, _ in self.requests.values())
 
     def due(self) -> set[Request]:
-        return {r for r, (computed, _) in self.requests.items() if computed % self.block_tokens == 0}
+        b = self.block_tokens
+        return {r for r, (computed, _) in self.requests.items() if computed % b == 0}
 
     def next_finish(self) -> int:
         return min(left for _, left in self.requests.values())

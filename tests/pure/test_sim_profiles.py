@@ -7,8 +7,8 @@ import yaml
 
 import configs
 from mirage.config import ConfigError
-from mirage.share import cost
 from mirage.replay.trace import TraceError
+from mirage.share import cost
 from mirage.simulate import build, profiles, workload
 from mirage.simulate.experiment import Experiment, Setup, load
 from mirage.simulate.profiles import MIB, Figure, shape

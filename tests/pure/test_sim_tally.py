@@ -20,9 +20,7 @@ PERCENTS = [0.0, 1.0, 37.5, 50.0, 90.0, 99.0, 99.9, 100.0]
 values = st.integers(0, 10**13)
 weighted = st.lists(st.tuples(values, st.integers(1, 9)), min_size=1, max_size=30)
 runs = st.lists(
-    st.tuples(
-        st.integers(1, 10**10), st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 9)
-    ),
+    st.tuples(st.integers(1, 10**10), st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 9)),
     min_size=1,
     max_size=20,
 )
@@ -40,7 +38,10 @@ def expanded(weighted) -> list[int]:
 
 def gaps_of(runs) -> list[int]:
     return [
-        first + growth * step for first, growth, n, of in runs for step in range(n) for _ in [0] * of
+        first + growth * step
+        for first, growth, n, of in runs
+        for step in range(n)
+        for _ in [0] * of
     ]
 
 

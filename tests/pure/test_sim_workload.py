@@ -101,9 +101,7 @@ def test_the_rate_is_exact_over_the_whole(bursts, arrivals, seed) -> None:
         assert rows[-1][0] / PS == pytest.approx(len(rows) / RATES[name], rel=1e-9)
 
 
-@given(
-    seed=st.integers(), room=st.integers(2, 2000), lengths=st.sampled_from(["sharegpt", "long"])
-)
+@given(seed=st.integers(), room=st.integers(2, 2000), lengths=st.sampled_from(["sharegpt", "long"]))
 @settings(deadline=None, max_examples=25)
 def test_every_request_fits_into_the_context(seed, room, lengths) -> None:
     for rows in drawn(setup(max_model_len=room, lengths=lengths, requests=60), seed).values():
