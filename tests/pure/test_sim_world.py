@@ -247,8 +247,8 @@ def test_another_seed_gives_another_result() -> None:
     assert again["mean_ttft_ms"] != played("walls", "static").figures["mean_ttft_ms"]
 
 
-def peaked(mode: str, requests: int = 40) -> Setup:
-    return tight(mode, peak=Peak(requests=requests, factor=5.0))
+def peaked(mode: str, requests: int = 50) -> Setup:
+    return tight(mode, peak=Peak(requests=requests, factor=1.5))
 
 
 @pytest.mark.parametrize("policy", ["static", "mirage"])
