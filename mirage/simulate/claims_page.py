@@ -32,8 +32,8 @@ its results should fall into. This page is written by
 
     mirage simulate --claims --seeds {seeds}{trace}
 
-and the same figures are in `claims.json`. Arrivals: {arrivals}. Lengths, loads, turns and
-numbers of requests are pinned in `configs/experiments/claims.yaml` and `configs/lengths.yaml`,
+and the same figures are in `claims.json`. Arrivals: {arrivals}.
+Lengths, loads, turns and numbers of requests are pinned in `configs/experiments/claims.yaml` and `configs/lengths.yaml`,
 the machine in `configs/hardware/gh200.yaml`, each figure with its source. Changes are in per
 cent of the policy compared with (`static` where none is named), seed by seed, then averaged; a
 range runs over the loads simulated.
@@ -77,7 +77,7 @@ def markdown(rows: Sequence[dict[str, Any]], seeds: Sequence[int], trace: Path |
         "## Bands\n",
         _table([row for row in rows if row["in_band"] is not None], "band", "inside"),
         "## Where ours differs, and why\n",
-        *(f"- **{row['id']}** {row['why']}\n" for row in rows if row["why"]),
+        *(f"- **{row['id']}** {row['why'].strip()}\n" for row in rows if row["why"]),
     ]
     return "\n".join(parts).replace("\n\n-", "\n-")
 
