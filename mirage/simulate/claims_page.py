@@ -33,8 +33,8 @@ its results should fall into. This page is written by
     mirage simulate --claims --seeds {seeds}{trace}
 
 and the same figures are in `claims.json`. Arrivals: {arrivals}.
-Lengths, loads, turns and numbers of requests are pinned in `configs/experiments/claims.yaml` and `configs/lengths.yaml`,
-the machine in `configs/hardware/gh200.yaml`, each figure with its source. Changes are in per
+Lengths, loads, turns and numbers of requests are pinned in `configs/experiments/claims.yaml`
+and `configs/lengths.yaml`, the machine in `configs/hardware/gh200.yaml`, each figure with its source. Changes are in per
 cent of the policy compared with (`static` where none is named), seed by seed, then averaged; a
 range runs over the loads simulated.
 

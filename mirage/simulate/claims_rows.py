@@ -168,7 +168,8 @@ CLAIMS: tuple[Row, ...] = (
         "Figure 17, capping alpha, P99 and P50 TBT",
         "P99 -58 %, P50 -44 %",
         "The direction holds and the size is larger: uncapped, 37 of 40 layers stream in each "
-        "step. On ShareGPT at 6 requests a second and 8 ms of step overhead: with the paper's Alpaca "
+        "step. On ShareGPT at 6 requests a second and 8 ms of step overhead: with the "
+        "paper's Alpaca "
         "at 10 nothing is remapped.",
         _needs(("one-6-slow",), "mirage", "uncapped"),
         scenes=("one-6-slow",),
