@@ -24,7 +24,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -354,16 +354,10 @@ def check(
     compared = {}
     for run in report["runs"]:
         policy = Policy(run["policy"])
-        found = simulate(config, made, policy, calls, _less(measured.host, report, policy))
+        found = simulate(config, made, policy, calls, measured.host)
         found["streamed_mib"] = found["bytes_streamed"] / profiles.MIB
         compared[policy.value] = compare(real_figures(run), found)
     return compared
-
-
-def _less(host: Host, report: Mapping[str, Any], policy: Policy) -> Host:
-    """Without the share of the processors that other work had during the replay."""
-    share = report.get("others", {}).get(policy.value, 0.0)
-    return replace(host, cores=host.cores * (1 - share))
 
 
 def options() -> argparse.Namespace:

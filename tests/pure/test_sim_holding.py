@@ -63,11 +63,13 @@ def holding(extents=10, copies=None) -> Holding:
 # -- settling ---------------------------------------------------------------------------
 
 
-@given(shape=shapes, start=st.integers(1, MOST), targets=targets)
+@given(shape=shapes, start=st.integers(1, MOST), targets=targets, scattered=st.booleans())
 @settings(deadline=None, max_examples=300)
-def test_every_pass_gives_before_it_takes_and_keeps_what_is_used(shape, start, targets) -> None:
+def test_every_pass_gives_before_it_takes_and_keeps_what_is_used(
+    shape, start, targets, scattered
+) -> None:
     """Passes with ever other numbers of blocks in use, some before the last one settled."""
-    holding = Holding(shape, Want(0, 1, start), Recorded())
+    holding = Holding(shape, Want(0, 1, start), Recorded(), scattered)
     for revision, (part, beta, extents, use) in enumerate(targets, start=1):
         target = allotment(shape, revision, round(part * (shape.layers - 3)), beta, extents)
         assert holding.aim(target)
@@ -80,7 +82,8 @@ def test_every_pass_gives_before_it_takes_and_keeps_what_is_used(shape, start, t
             _is_between(before, holding, target, busy)
             _took_all_it_could(before, holding, target)
             _says_whether_it_settled(holding, target)
-            assert holding.settle(used) == (False, 0), "a second pass finds nothing to do"
+            if not scattered:  # what is in use lies denser in fewer extents
+                assert holding.settle(used) == (False, 0), "a second pass finds nothing to do"
         assert holding.settled, "with nothing in use all can be given"
 
 
@@ -139,6 +142,20 @@ def test_busy_extents_hold_the_used_blocks_and_the_null_block(used, per_extent) 
         assert (busy - 1) * per_extent < used + 1 <= busy * per_extent
     else:
         assert busy == 0
+
+
+@given(used=st.integers(1, 200), extents=st.integers(1, MOST), per_extent=st.integers(1, 9))
+def test_scattered_blocks_keep_more_extents_and_never_more_than_there_are(
+    used, extents, per_extent
+) -> None:
+    shape = ModelShape(40, 100, 50, 30, per_extent, 16, MOST, 1)
+    dense, scattered = (
+        Holding(shape, Want(0, 1, extents), Recorded(), way).busy_extents(used)
+        for way in (False, True)
+    )
+    assert dense <= scattered <= max(dense, extents, 1)
+    if per_extent == 1:
+        assert scattered == dense
 
 
 def test_layers_come_back_one_by_one_as_the_grant_allows() -> None:
