@@ -34,9 +34,9 @@ its results should fall into. This page is written by
 
 and the same figures are in `claims.json`. Arrivals: {arrivals}.
 Lengths, loads, turns and numbers of requests are pinned in `configs/experiments/claims.yaml`
-and `configs/lengths.yaml`, the machine in `configs/hardware/gh200.yaml`, each figure with its source. Changes are in per
-cent of the policy compared with (`static` where none is named), seed by seed, then averaged; a
-range runs over the loads simulated.
+and `configs/lengths.yaml`, the machine in `configs/hardware/gh200.yaml`, each figure with its
+source. Changes are in per cent of the policy compared with (`static` where none is named), seed
+by seed, then averaged; a range runs over the loads simulated.
 
 *reproduced*: the paper's figure lies in the range, or within 10 points of it (a band: inside).
 *direction*: the sign is right, the size is not; or one of several figures goes the other way.
