@@ -15,10 +15,11 @@ pytestmark = pytest.mark.pure
 MOST_LENGTH = 90
 
 joins = st.tuples(st.just("join"), st.integers(0, MOST_LENGTH), st.integers(1, MOST_LENGTH))
-leaves = st.tuples(st.just("leave"), st.integers(0, 99), st.booleans())
+leaves = st.tuples(st.just("leave"), st.integers(0, 99), st.just(0))
+returns = st.tuples(st.just("return"), st.integers(0, 99), st.just(0))
 advances = st.tuples(st.just("advance"), st.floats(0, 1), st.just(0))
-asks = st.tuples(st.just("ask"), st.integers(-3, 60), st.integers(1, 120))
-events = st.lists(st.one_of(joins, joins, leaves, advances, asks), max_size=40)
+asks = st.tuples(st.just("ask"), st.floats(-0.1, 1.1), st.floats(0, 1))
+events = st.lists(st.one_of(joins, joins, leaves, returns, advances, asks), min_size=8, max_size=50)
 block_sizes = st.sampled_from([1, 2, 3, 5, 16, 32])
 
 
@@ -53,15 +54,17 @@ class Naive:
             del self.requests[request]
         return done
 
+    def due_after(self, steps: int) -> int:
+        """Blocks that the step after `steps` steps needs, nobody having finished."""
+        lengths = (computed + steps for computed, _ in self.requests.values())
+        return sum(length % self.block_tokens == 0 for length in lengths)
+
     def affordable(self, free: int, most: int) -> int:
-        """Nobody is taken to finish: what `Batch` says is asked up to the next finish only."""
-        lengths, steps = [computed for computed, _ in self.requests.values()], 0
-        while steps < most:
-            free -= sum((n + steps) % self.block_tokens == 0 for n in lengths)
+        for steps in range(most):
+            free -= self.due_after(steps)
             if free < 0:
-                break
-            steps += 1
-        return steps
+                return steps
+        return most
 
 
 def number(request: Request) -> int:
@@ -85,8 +88,8 @@ def same(batch: Batch, naive: Naive) -> None:
         assert batch.next_finish() == naive.next_finish()
 
 
-def left(batch: Batch, naive: Naive, request: Request) -> None:
-    """`request` is taken out of both; its progress and blocks are its own again."""
+def take_out(batch: Batch, naive: Naive, request: Request) -> None:
+    """Out of both; its progress and blocks are its own again."""
     batch.leave(request)
     computed, to_go = naive.requests.pop(request)
     assert (request.computed, request.output - request.generated) == (computed, to_go)
@@ -94,29 +97,35 @@ def left(batch: Batch, naive: Naive, request: Request) -> None:
     assert request.joined == request.finish == -1
 
 
+def put_in(batch: Batch, naive: Naive, request: Request) -> None:
+    naive.requests[request] = [request.computed, request.output - request.generated]
+    batch.join(request)
+
+
 @given(block_tokens=block_sizes, events=events)
 @settings(deadline=None, max_examples=250)
 def test_it_is_what_stepping_every_request_gives(block_tokens, events) -> None:
     batch, naive = Batch(block_tokens), Naive(block_tokens)
+    outside: list[Request] = []
     for order, (what, some, more) in enumerate(events):
         if what == "join":
-            request = joining(-order, some, more)
-            batch.join(request)
-            naive.requests[request] = [some, more]
-        elif what == "leave" and naive.requests:
-            request = list(naive.requests)[some % len(naive.requests)]
-            left(batch, naive, request)
-            if more:  # as one that was held comes back
-                naive.requests[request] = [request.computed, request.output - request.generated]
-                batch.join(request)
-        elif what == "advance" and naive.requests:
+            put_in(batch, naive, joining(-order, some, more))
+        elif what == "return" and outside:
+            put_in(batch, naive, outside.pop(some % len(outside)))
+        elif not naive.requests:
+            continue
+        elif what == "leave":
+            outside.append(list(naive.requests)[some % len(naive.requests)])
+            take_out(batch, naive, outside[-1])
+        elif what == "advance":
             steps = round(some * naive.next_finish())
             finished = [r for _ in range(steps) for r in naive.step()]
             assert batch.advance(steps) == finished
             assert all(r.generated == r.output for r in finished)
-        elif what == "ask" and naive.requests:
-            most = min(more, naive.next_finish())
-            assert max(0, batch.affordable(some, most)) == naive.affordable(some, most)
+        elif what == "ask":
+            most = max(1, round(more * naive.next_finish()))
+            free = round(some * sum(naive.due_after(steps) for steps in range(most)))
+            assert max(0, batch.affordable(free, most)) == naive.affordable(free, most)
         same(batch, naive)
 
 

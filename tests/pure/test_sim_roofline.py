@@ -161,6 +161,12 @@ def test_the_largest_is_the_step_and_grows_fastest_of_equals(forms, work) -> Non
     assert form.context == max(f.context for f in forms if f.at(work) == first)
 
 
+def test_of_equal_bounds_the_one_that_grows_is_taken() -> None:
+    flat, steep = Form(30, 0, 0, 0, 0), Form(10, 0, 2, 0, 0)
+    for forms in ((flat, steep), (steep, flat)):
+        assert _largest(forms, Work(1, 10)) == (steep, 30)
+
+
 @given(
     first=st.integers(1, 1000),
     growth=st.integers(0, 50),
