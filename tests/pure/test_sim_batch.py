@@ -166,3 +166,16 @@ def test_a_request_that_rejoins_at_once_finishes_once() -> None:
         batch.join(request)
     assert batch.advance(6) == [request]
     assert (batch.size, batch.blocks, request.generated) == (0, 0, 7)
+
+
+def test_a_request_that_was_out_for_a_while_finishes_that_much_later() -> None:
+    batch = Batch(4)
+    one, other = joining(0, 3, 6), joining(1, 3, 6)
+    batch.join(one)
+    batch.join(other)
+    batch.leave(other)
+    assert batch.advance(2) == []
+    batch.join(other)
+    assert batch.advance(4) == [one]
+    assert (batch.size, batch.next_finish()) == (1, 2)
+    assert batch.advance(2) == [other]
