@@ -183,7 +183,7 @@ def test_the_universe_is_what_the_policy_can_move() -> None:
     assert blocks == {
         "static": base,
         "pooled": (64 - 18) * 8,  # all but the parameters of both
-        "mirage": (64 - 18 + 12) * 8,  # and 75 % of 8 layers of both
+        "mirage": (64 - 18 + 14) * 8,  # and 95 % of 8 layers of both
     }
 
 

@@ -159,10 +159,12 @@ def test_bursty_gaps_vary_much_more(seed) -> None:
     assert variation(drawn(setup({"a": 3.0}, requests=3000), seed)["a"]) > 2
 
 
-def test_bursts_of_tenants_are_their_own() -> None:
-    found = drawn(setup({"a": 1.0, "b": 1.0}))
-    one, other = ([row[0] for row in found[name]] for name in "ab")
-    assert one != other
+@pytest.mark.parametrize("arrivals", ["poisson", "bursty"])
+def test_arrivals_and_lengths_of_each_tenant_and_seed_are_their_own(arrivals) -> None:
+    made = setup({"a": 1.0, "b": 1.0}, arrivals=arrivals)
+    tables = [rows for seed in (0, 1) for rows in drawn(made, seed).values()]
+    for column in (0, 1, 2):
+        assert len({tuple(row[column] for row in rows) for rows in tables}) == 4
 
 
 # -- a window of a trace ----------------------------------------------------------------
