@@ -42,6 +42,8 @@ class Surroundings(Protocol):
 
     skipping: bool
     """Whether spans may be longer than one step."""
+    until: int
+    """When measuring begins anew: no span goes on beyond the step that is under way then."""
 
     def now_s(self) -> float:
         """Seconds."""
@@ -473,17 +475,18 @@ class Engine:
             if faster > 0:
                 behind = first - other.at(Work(batch.size, batch.context))
                 steps = min(steps, behind // faster + 1)
-        horizon = self._horizon()
-        if horizon is not None:
-            steps = min(steps, max(1, _steps_until(first, growth, steps, horizon - now)))
+        until_then = _steps_until(first, growth, steps, self._horizon() - now)
+        steps = min(steps, max(1, until_then))
         return max(1, steps)
 
-    def _horizon(self) -> int | None:
+    def _horizon(self) -> int:
         """The time after which the next step's end must be seen, in picoseconds."""
-        times = [self._next_report] if self.limits.elastic else []
+        times = [self.world.until]
+        if self.limits.elastic:
+            times.append(self._next_report)
         if self._upcoming is not None and not self.waiting and self.turn.granted:
             times.append(self._upcoming.arrival)
-        return min(times, default=None)
+        return min(times)
 
     def _take(self, steps: int) -> None:
         self._span = steps

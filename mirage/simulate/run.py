@@ -49,7 +49,8 @@ def figures(engines: list[Engine], start: int = 0) -> Figures:
     """Figures over all requests of `engines`; `start` in picoseconds."""
     tallies = [engine.tally for engine in engines]
     counters = [tally.counters for tally in tallies]
-    duration = (max(tally.last_finish for tally in tallies) - start) / PS
+    last = max(tally.last_finish for tally in tallies)
+    duration = max(0, last - start) / PS
     tokens = sum(c.output_tokens for c in counters)
     completed = sum(c.completed for c in counters)
     return {

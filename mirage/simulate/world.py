@@ -36,7 +36,7 @@ class World:
         self._domains: list[Domain] = []
         self._domain_of: dict[str, Domain] = {}
         self._crowded = crowded
-        self._crowd = (1, 0)
+        self.until = NEVER
         self._started = False
 
     def add(self, decider: Decider, engines: Sequence[Engine]) -> None:
@@ -48,6 +48,7 @@ class World:
 
     def run(self, until: int = NEVER) -> None:
         """Until all requests are done, or `until` picoseconds."""
+        self.until = until
         if not self._started:
             self._start()
         while True:
@@ -95,18 +96,14 @@ class World:
         """Engines that share the device's compute at this moment, and those that stream."""
         if not self._crowded:
             return 1, 1
-        crowd, streams = self._crowd
-        if engine.stepping:
-            return crowd, streams
-        return crowd + 1, streams + engine.streams
+        others = [e for e in self.engines if e.stepping and e is not engine]
+        return 1 + len(others), engine.streams + sum(e.streams for e in others)
 
     def crowd_changed(self, engine: Engine) -> None:
         if not self._crowded:
             return
-        stepping = [e for e in self.engines if e.stepping]
-        self._crowd = len(stepping), sum(e.streams for e in stepping)
-        for other in stepping:
-            if other is not engine:
+        for other in self.engines:
+            if other is not engine and other.stepping:
                 other.cut(self.now)
 
     # -- the loop -----------------------------------------------------------------------
