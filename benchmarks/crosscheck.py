@@ -9,8 +9,8 @@ python benchmarks/crosscheck.py [--skip-replay DIR] [--skip-measuring] [--output
 4. The simulator runs the same requests under the same policies with that profile.
 
 Printed: each figure real and simulated, and whether the difference is inside what is aimed at.
-About ten minutes on two cores. What else runs on the machine falsifies it, so how much that
-was is measured and printed too.
+About fifteen minutes on two cores. What else runs on the machine falsifies it: how many other
+processes wanted a core is counted, printed, and told to the simulator.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 import yaml
 from host_profile import Fitted, fit, step
 from host_simulation import Host, setup, simulate
@@ -60,6 +59,7 @@ CACHES = {
 }
 """As the Makefile has them, so that engines start from a warm cache and leave nothing behind."""
 
+WATCH_HZ = 2
 ENDING_S = 3
 """Seconds that a replay takes after its last request: the server ends."""
 
@@ -144,6 +144,7 @@ def understood(config: Config, output: Path) -> Measured:
 def _host(engines: Mapping[str, Any], served: Mapping[str, Any]) -> Host:
     """What serving adds, from `served_times.py`."""
     loads = list(served["loads"].values())
+    bare_s = statistics.mean(engine["request_s"] for engine in engines.values())
     spent = [statistics.mean(group["engine_s"] for group in groups) for groups in loads]
     request_s = statistics.mean(served["front_s"].values())
     crowded_s = statistics.mean(group["front_s"] for group in loads[-1])
@@ -152,8 +153,8 @@ def _host(engines: Mapping[str, Any], served: Mapping[str, Any]) -> Host:
         for name, engine in engines.items()
     ]
     return Host(
-        cores=float(os.cpu_count() or 1),
-        inflation=tuple(seconds / spent[0] for seconds in spent),
+        cores=os.cpu_count() or 1,
+        inflation=tuple(seconds / bare_s for seconds in spent),
         token_s=(crowded_s - request_s) / served["output_tokens"],
         latency_s=statistics.median(latencies),
         request_s=request_s,
@@ -219,39 +220,45 @@ def shape_differences(measured: Measured, config: Config, hardware: Path) -> lis
 
 
 @contextmanager
-def others_watched() -> Iterator[list[float]]:
-    """Fills the list with the share of the processors that other work took, by the second."""
-    shares: list[float] = []
+def others_watched() -> Iterator[list[int]]:
+    """Fills the list with the number of other processes that want a core, twice a second."""
+    counts: list[int] = []
     over = threading.Event()
 
     def watch() -> None:
-        before = psutil.cpu_times(), _own_seconds()
-        while not over.wait(1.0):
-            now = psutil.cpu_times(), _own_seconds()
-            total = sum(now[0]) - sum(before[0])
-            busy = total - (now[0].idle - before[0].idle) - (now[0].iowait - before[0].iowait)
-            own = max(0.0, now[1] - before[1])
-            shares.append(max(0.0, busy - own) / total)
-            before = now
+        while not over.wait(1 / WATCH_HZ):
+            counts.append(_others_running())
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
-    yield shares
+    yield counts
     over.set()
     thread.join()
 
 
-def _own_seconds() -> float:
-    """Processor seconds of this process and all below it."""
-    total = 0.0
-    me = psutil.Process()
-    for process in (me, *me.children(recursive=True)):
+def _others_running() -> int:
+    """Processes in state R that are neither this one nor below it."""
+    parents: dict[int, int] = {}
+    running = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            times = process.cpu_times()
-        except psutil.Error:
-            continue
-        total += times.user + times.system
-    return total
+            name, _, rest = path.read_text().rpartition(")")
+        except OSError:
+            continue  # it has ended
+        state, parent = rest.split()[:2]
+        pid = int(name.split()[0])
+        parents[pid] = int(parent)
+        if state == "R":
+            running.add(pid)
+    return sum(os.getpid() not in _line(pid, parents) for pid in running)
+
+
+def _line(pid: int, parents: Mapping[int, int]) -> list[int]:
+    """A process, its parent, and so on."""
+    line = [pid]
+    while line[-1] in parents:
+        line.append(parents[line[-1]])
+    return line
 
 
 def replay(output: Path) -> dict[str, Any]:
@@ -261,11 +268,12 @@ def replay(output: Path) -> dict[str, Any]:
         folder = output / policy.value
         words = ["replay", str(CONFIG), "--trace", "sample", "--policy", policy.value]
         command = [sys.executable, "-m", "mirage", *words, "--output", str(folder)]
-        with others_watched() as shares:
+        with others_watched() as counts:
             subprocess.run(command, check=True, env=_environment(), cwd=ROOT)
         reports.append(read_report(folder))
         lasted = round(reports[-1]["runs"][0]["duration"])
-        others[policy.value] = statistics.mean(shares[-lasted - ENDING_S : -ENDING_S])
+        sent = slice(-(lasted + ENDING_S) * WATCH_HZ, -ENDING_S * WATCH_HZ)
+        others[policy.value] = statistics.mean(counts[sent])
     report = reports[0] | {"runs": [r["runs"][0] for r in reports], "others": others}
     (output / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     return report
@@ -354,7 +362,8 @@ def check(
     compared = {}
     for run in report["runs"]:
         policy = Policy(run["policy"])
-        found = simulate(config, made, policy, calls, measured.host)
+        others = report.get("others", {}).get(policy.value, 0.0)
+        found = simulate(config, made, policy, calls, replace(measured.host, others=others))
         found["streamed_mib"] = found["bytes_streamed"] / profiles.MIB
         compared[policy.value] = compare(real_figures(run), found)
     return compared
@@ -376,9 +385,9 @@ def main() -> int:
     make_models(ROOT / "out" / "models")
     config = configuration.load(CONFIG)
     if not chosen.skip_measuring:
-        with others_watched() as shares:
+        with others_watched() as counts:
             measure(config, output)
-        console.print(f"measured; other work took {100 * statistics.mean(shares):.0f} %")
+        console.print(f"measured beside {statistics.mean(counts):.1f} other running processes")
     measured, hardware = understood(config, output), output / "host.yaml"
     write_profile(measured, config, hardware)
     for line in shape_differences(measured, config, hardware):

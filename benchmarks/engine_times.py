@@ -52,7 +52,11 @@ MIXED = ((1, 128), (4, 128), (4, 256), (8, 64), (8, 256))
 DECODE_STEPS = 8
 ROUNDS = 3
 PASSES = 4
-LOADS = 40
+LOAD = (160, 40)
+"""Tokens of a prompt and of its output, of the requests that `served_times.py` sends."""
+AT_ONCE = 2
+REQUESTS = 8
+COPIES = 40
 MOVES = 12
 SERVER_ONLY = ("--uds", "--uvicorn-log-level", "--disable-uvicorn-access-log")
 
@@ -105,6 +109,11 @@ class Stepper:
         """Step until nothing is left."""
         while self._engine.has_unfinished_requests():
             yield self.step()
+
+    @property
+    def running(self) -> int:
+        """Requests that are not finished."""
+        return int(self._engine.get_num_unfinished_requests())
 
     def _watch(self) -> None:
         """Time each step of the core, and note what was scheduled in it."""
@@ -208,6 +217,17 @@ def mixtures(engine: Stepper) -> Iterator[Sample]:
         yield _median(rounds)
 
 
+def request_s(engine: Stepper) -> float:
+    """Processor seconds of a request of `LOAD`, `AT_ONCE` of which are always running."""
+    left, spent = REQUESTS, 0.0
+    while left or engine.running:
+        while left and engine.running < AT_ONCE:
+            engine.add(*LOAD)
+            left -= 1
+        spent += engine.step().cpu_s
+    return spent / REQUESTS
+
+
 def load_s(engine: Stepper) -> float:
     """T_T: median seconds to load one layer from its master."""
     streamer = engine.scheduler.memory.streamer
@@ -217,7 +237,7 @@ def load_s(engine: Stepper) -> float:
         streamer.copies.copy(layer.range.address, layer.master, layer.nbytes)
         streamer.copies.synchronize()
 
-    return _median_s(load, LOADS)
+    return _median_s(load, COPIES)
 
 
 def apply_s(engine: Stepper) -> float:
@@ -256,6 +276,7 @@ def measure(config: Config, tenant: str) -> dict[str, Any]:
         "tenant": tenant,
         "shape": msgspec.to_builtins(engine.scheduler.shape),
         "samples": [asdict(sample) for sample in samples],
+        "request_s": min(request_s(engine) for _ in range(PASSES)),
         "layer_bytes": layer.nbytes,
         "load_s": load_s(engine),
         "apply_s": apply_s(engine),

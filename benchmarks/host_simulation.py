@@ -19,7 +19,7 @@ from unittest import mock
 import numpy as np
 
 from mirage.config import Config, Policy
-from mirage.protocol import Allotment, ModelShape, Refusal, Report, Turn
+from mirage.protocol import ModelShape, Report
 from mirage.replay.workload import Call
 from mirage.simulate import build, experiment
 from mirage.simulate import workload as drawn
@@ -42,16 +42,17 @@ SAMPLE_S = 0.1
 class Host:
     """What a hardware profile does not say of the machine. Seconds."""
 
-    cores: float
-    """That engines and what is before them can have."""
+    cores: int
     inflation: tuple[float, ...]
-    """Processor time of a step with 1, 2, … engines computing, in that of one alone."""
+    """Processor time of a step with 1, 2, … served engines computing, in that of a bare one."""
     token_s: float
     """Processor time that each token costs on its way from the engine to the client."""
     latency_s: float
     """From sending to the engine, and back, of a request that is alone."""
     request_s: float
     """From one request to the next of those that come to a tenant at once."""
+    others: float = 0.0
+    """Processes besides that want a core, on average."""
 
 
 class HostRoofline(Roofline):
@@ -68,7 +69,7 @@ class HostRoofline(Roofline):
         own = [_times(form, dearer) for form in super()._forms(Streaming(), 1)]
         token_ps = round(host.token_s * PS)
         spent = [form._replace(sequence=form.sequence + token_ps) for form in own]
-        forms = own + [_times(form, crowd / host.cores) for form in spent]
+        forms = own + [_times(form, (crowd + host.others) / host.cores) for form in spent]
         if streaming.alpha:
             forms += self._streamed(forms, streaming)
         return tuple(forms)
@@ -76,34 +77,6 @@ class HostRoofline(Roofline):
 
 def _times(form: Form, factor: float) -> Form:
     return Form(*(round(value * factor) for value in form))
-
-
-class HostEngine(Engine):
-    """Acts on what came before its step, and on answers to its own reports after the next."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._awake = self._asking = False
-        self._later: list[Allotment | Refusal | Turn] = []
-
-    def wake(self, now: int) -> None:
-        self._awake = True
-        super().wake(now)
-        self._awake = False
-        self._inbox += self._later
-        self._later.clear()
-        self.stirred = bool(self._inbox) and not self.stepping
-
-    def receive(self, message: Allotment | Refusal | Turn, now: int) -> None:
-        if self._awake and not self._asking:
-            self._later.append(message)
-        else:
-            super().receive(message, now)
-
-    def _ask(self, now: int) -> None:
-        self._asking = True
-        super()._ask(now)
-        self._asking = False
 
 
 class HostWorld(World):
@@ -167,7 +140,6 @@ def simulate(
     }
     with (
         mock.patch.object(build, "Roofline", partial(HostRoofline, host=host)),
-        mock.patch.object(build, "Engine", HostEngine),
         mock.patch.object(build, "World", HostWorld),
         mock.patch.object(drawn, "requests", lambda *_: arrivals),
     ):

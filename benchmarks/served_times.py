@@ -32,13 +32,14 @@ from mirage.replay.workload import Call
 ALONE = 12
 """Requests to each tenant, one at a time."""
 SHORT = (16, 2)
-MIDDLE = (160, 40)
-"""Tokens of a prompt and of its output."""
+LOAD = (160, 40)
+"""Tokens of a prompt and of its output; as in `engine_times.py`."""
 BURST = 48
 """Short requests to one tenant at the same moment."""
 AT_ONCE = 2
 """Requests to each engine under load."""
-LOAD_S = 8.0
+LOAD_S = 6.0
+PASSES = 2
 SEED = 1
 
 _numbers = count()
@@ -76,12 +77,12 @@ async def measure(url: str, tenants: Sequence[str]) -> dict[str, Any]:
         alone = {name: await _one_by_one(http, name) for name in tenants}
         bursts = {name: await _burst(http, name) for name in tenants}
         loads = {
-            size: [await _under_load(http, group) for group in combinations(tenants, size)]
+            size: [await _least_disturbed(http, group) for group in combinations(tenants, size)]
             for size in range(1, len(tenants) + 1)
         }
     return {
         "prompt_tokens": SHORT[0],
-        "output_tokens": MIDDLE[1],
+        "output_tokens": LOAD[1],
         "first_token_s": alone,
         "front_s": bursts,
         "loads": loads,
@@ -105,13 +106,18 @@ async def _burst(http: aiohttp.ClientSession, tenant: str) -> float:
     return spent.front_s / len(_good(journal))
 
 
+async def _least_disturbed(http: aiohttp.ClientSession, group: Sequence[str]) -> dict[str, Any]:
+    passes = [await _under_load(http, group) for _ in range(PASSES)]
+    return min(passes, key=lambda found: float(found["engine_s"]))
+
+
 async def _under_load(http: aiohttp.ClientSession, group: Sequence[str]) -> dict[str, Any]:
     """What a request takes while all engines of `group` are kept busy."""
     until = perf_counter() + LOAD_S
 
     async def keep_busy(tenant: str, journal: Journal) -> None:
         while perf_counter() < until:
-            await _send(http, tenant, MIDDLE, journal)
+            await _send(http, tenant, LOAD, journal)
 
     journals = {tenant: Journal() for tenant in group}
     with Spent() as spent:

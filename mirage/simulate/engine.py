@@ -337,8 +337,10 @@ class Engine:
             return False
         if self.limits.elastic and self.wish.may_hold():
             self._hold(now)
-        while self.batch.blocks_due() > self.free_blocks:
+            return True
+        while self._lacking() and self.running:
             self._preempt()
+        self._return_held()
         return True
 
     def _lacking(self) -> int:
@@ -362,7 +364,8 @@ class Engine:
 
     def _hold(self, now: int) -> None:
         """The newest requests that lack a block sit out until the controller has answered."""
-        self._held_at = now
+        if not self.held:
+            self._held_at = now
         for request in [r for r in reversed(self.running) if r.joined >= 0]:
             if self.batch.blocks_due() <= self.free_blocks:
                 break
@@ -475,18 +478,20 @@ class Engine:
             if faster > 0:
                 behind = first - other.at(Work(batch.size, batch.context))
                 steps = min(steps, behind // faster + 1)
-        until_then = _steps_until(first, growth, steps, self._horizon() - now)
-        steps = min(steps, max(1, until_then))
+        if (horizon := self._horizon()) is not None:
+            steps = min(steps, max(1, _steps_until(first, growth, steps, horizon - now)))
+        if self.world.until > now:
+            # The step that is under way then is one of its own, measured after.
+            before = _steps_until(first, growth, steps + 1, self.world.until - now) - 1
+            steps = min(steps, max(1, before))
         return max(1, steps)
 
-    def _horizon(self) -> int:
+    def _horizon(self) -> int | None:
         """The time after which the next step's end must be seen, in picoseconds."""
-        times = [self.world.until]
-        if self.limits.elastic:
-            times.append(self._next_report)
+        times = [self._next_report] if self.limits.elastic else []
         if self._upcoming is not None and not self.waiting and self.turn.granted:
             times.append(self._upcoming.arrival)
-        return min(times)
+        return min(times, default=None)
 
     def _take(self, steps: int) -> None:
         self._span = steps

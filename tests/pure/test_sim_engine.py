@@ -28,6 +28,7 @@ class Alone:
     def __init__(self, skipping: bool = True, refusing: bool = False) -> None:
         self.skipping, self.refusing = skipping, refusing
         self.now = 0
+        self.until = 1 << 62
         self.reports: list[Report] = []
 
     def now_s(self) -> float:
