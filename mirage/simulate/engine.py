@@ -34,7 +34,8 @@ from mirage.simulate.roofline import PS, Form, Roofline, Streaming, Work
 from mirage.simulate.tally import Tally
 
 HOLD_S = 1.0
-HOLD_PS = int(HOLD_S * PS)
+HOLD_PS = int(HOLD_S * PS) + 1000
+"""A nanosecond more, since the wish counts in seconds that are rounded."""
 
 
 class Surroundings(Protocol):
@@ -453,7 +454,8 @@ class Engine:
         if self._loaded_at > now:
             delay = max(delay, self._loaded_at - now - first)
         self._begin = now
-        if self._chunks or delay or not self.world.skipping or self._late:
+        alone = self._chunks or delay or self._late or self.wish.missing
+        if alone or not self.world.skipping:
             self._first_ps, self._growth_ps = first + delay, 0
             self._take(1)
             return
