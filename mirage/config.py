@@ -95,7 +95,7 @@ class Tenant(Strict):
     max_model_len: Count = 1024
     max_num_seqs: Count = 64
     max_num_batched_tokens: Count = 1024
-    floor_layers: Count = 2
+    floor_layers: Count = 1
     """Layers that stay resident whatever happens."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """More arguments of vLLM's server, by their long names with underscores."""

@@ -244,7 +244,7 @@ class Controller:
     def _check_limits(self, t: TenantSnapshot) -> None:
         assert t.allotment is not None
         sent, shape = t.allotment, t.shape
-        most = most_alpha(t.tenant, shape, self._remap.max_percent)
+        most = most_alpha(t.tenant, shape, self._remap)
         legal = (
             sent.grant_bytes == cost(shape, sent.alpha, sent.kv_extents)
             and 0 <= sent.alpha <= (most if self._policy is Policy.MIRAGE else 0)

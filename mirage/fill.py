@@ -6,19 +6,19 @@ The policy, that is which wishes come first and which layers may go for them, is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from mirage.metadata import TenantSnapshot
-from mirage.share import cost
-from scheduler import victims
 
+class Ask(NamedTuple):
+    """One tenant before the plan is made. Extents above, layers below."""
 
-@dataclass(slots=True)
-class Row:
-    """One tenant while the plan is made. Extents above, layers below."""
+    name: str
+    active: bool
+    priority: int
+    extent_bytes: int
+    layer_bytes: int
 
-    snapshot: TenantSnapshot
     running: int
     growth: int
     admission: int
@@ -34,17 +34,28 @@ class Row:
     out: int
     """That are away already."""
 
+
+@dataclass(slots=True)
+class Row:
+    """One tenant while the plan is made: what it asks for (see `Ask`), and what it gets."""
+
+    name: str
+    active: bool
+    priority: int
+    extent_bytes: int
+    layer_bytes: int
+    running: int
+    growth: int
+    admission: int
+    linger: int
+    share: int
+    most: int
+    hidden: int
+    lately_hidden: int
+    out: int
+
     kv: int = 0
     alpha: int = 0
-
-    active: bool = field(init=False)
-    extent_bytes: int = field(init=False)
-    layer_bytes: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.active = self.snapshot.active
-        self.extent_bytes = self.snapshot.shape.extent_bytes
-        self.layer_bytes = self.snapshot.shape.layer_bytes
 
 
 Amount = Callable[[Row], int]
@@ -89,23 +100,18 @@ class Tier(NamedTuple):
 class Fill:
     """Serves wishes out of free bytes and layers; `rows` carry the result."""
 
-    def __init__(self, rows: Sequence[Row], device_bytes: int, rule: victims.Rule) -> None:
-        by_name = {r.snapshot.name: r for r in rows}
-        candidates = [
-            victims.Candidate(
-                r.snapshot.name, r.active, r.snapshot.tenant.priority, r.snapshot.last_busy
-            )
-            for r in rows
-        ]
-        donors = [by_name[name] for name in victims.order(candidates, rule)]
+    def __init__(self, rows: Sequence[Row], donors: Iterable[str], free: int) -> None:
+        """`donors` in the order in which they give; `free` bytes if nobody had any KV."""
+        by_name = {r.name: r for r in rows}
+        givers = [by_name[name] for name in donors]
         self.rows = rows
-        self.idle = [r for r in donors if not r.active]
-        self.active = [r for r in donors if r.active]
+        self.idle = [r for r in givers if not r.active]
+        self.active = [r for r in givers if r.active]
         self.by_priority = [
-            [r for r in rows if r.snapshot.tenant.priority == priority]
-            for priority in sorted({r.snapshot.tenant.priority for r in rows}, reverse=True)
+            [r for r in rows if r.priority == priority]
+            for priority in sorted({r.priority for r in rows}, reverse=True)
         ]
-        self.free = device_bytes - sum(cost(r.snapshot.shape, 0, 0) for r in rows)
+        self.free = free
 
     def keep_running(self) -> None:
         """Nothing that running requests sit on is ever asked back.

@@ -100,9 +100,9 @@ class RecentMax:
         return self._falls[1][0] + self._span_s if len(self._falls) > 1 else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TenantSnapshot:
-    """One joined tenant at one moment."""
+    """One joined tenant at one moment; the same object until something about it changes."""
 
     tenant: Tenant
     shape: ModelShape
@@ -148,6 +148,10 @@ class _Record:
     sent: list[Allotment] = field(default_factory=list)
     """The newest, and all others not yet seen."""
     activity: Activity = field(default_factory=Activity)
+    newest: TenantSnapshot | None = None
+    """Made last, if nothing was heard or said since."""
+    until: float = inf
+    """How long it holds."""
 
 
 class MetadataStore:
@@ -175,13 +179,9 @@ class MetadataStore:
         self._temporal = temporal
         self._holder: str | None = None
         self._records: dict[str, _Record] = {}
-        self._changes = 0
-        self._newest: tuple[tuple[int, float], Snapshot] | None = None
-        """The snapshot made last, and of what: several are asked for between two events."""
 
     def joined(self, name: str, shape: ModelShape, held_bytes: int) -> None:
         """An engine starts anew: nothing is known of it but its shape."""
-        self._changes += 1
         report = Report(
             revision=0,
             holds_turn=False,
@@ -195,7 +195,6 @@ class MetadataStore:
         self._records[name] = _Record(shape, report, *windows)
 
     def reported(self, name: str, report: Report, now: float) -> None:
-        self._changes += 1
         record = self._records[name]
         record.report = msgspec.structs.replace(report)
         record.sent = [
@@ -205,30 +204,25 @@ class MetadataStore:
         self._note(name, now)
 
     def sent(self, name: str, allotment: Allotment) -> None:
-        self._changes += 1
-        self._records[name].sent.append(allotment)
+        record = self._records[name]
+        record.sent.append(allotment)
+        record.newest = None
 
     def turn(self, name: str | None, now: float) -> None:
         """Temporal sharing: `name` got the turn; None says only that nobody else did."""
-        self._changes += 1
         before, self._holder = self._holder, name or self._holder
         for changed in (before, self._holder):
             if changed in self._records:
                 self._note(changed, now)
 
     def lost(self, name: str) -> None:
-        self._changes += 1
         self._records.pop(name, None)
         if name == self._holder:
             self._holder = None
 
     def snapshot(self, now: float) -> Snapshot:
         joined = (name for name in self._tenants if name in self._records)
-        key = self._changes, now
-        if self._newest is None or self._newest[0] != key:
-            tenants = tuple(self._one(name, now) for name in joined)
-            self._newest = key, Snapshot(SCHEMA_VERSION, now, tenants)
-        return self._newest[1]
+        return Snapshot(SCHEMA_VERSION, now, tuple(self._one(name, now) for name in joined))
 
     def is_active(self, name: str, now: float) -> bool:
         """Whether a joined tenant counts as active."""
@@ -236,16 +230,14 @@ class MetadataStore:
 
     def next_deadline(self, now: float) -> float | None:
         """When a snapshot would differ from that of `now` without another event."""
-        times = [inf]
-        for name, record in self._records.items():
-            falls = (record.wanted.next_fall(), record.compute.next_fall())
-            times += [t for t in falls if t is not None]
-            if not self._temporal and not record.activity.busy and self._active(name, now):
-                times.append(record.activity.last_busy + self._linger_s)
-        return None if min(times) == inf else min(times)
+        for name in self._records:
+            self._one(name, now)
+        first = min((record.until for record in self._records.values()), default=inf)
+        return None if first == inf else first
 
     def _note(self, name: str, now: float) -> None:
         record = self._records[name]
+        record.newest = None
         busy = record.report.running + record.report.waiting > 0
         busy = name == self._holder if self._temporal else busy
         record.activity = record.activity.seen(busy, now)
@@ -267,6 +259,19 @@ class MetadataStore:
 
     def _one(self, name: str, now: float) -> TenantSnapshot:
         record = self._records[name]
+        if record.newest is None or now >= record.until:
+            record.newest = self._made(name, record, now)
+            record.until = self._until(name, record, now)
+        return record.newest
+
+    def _until(self, name: str, record: _Record, now: float) -> float:
+        falls = (record.wanted.next_fall(), record.compute.next_fall())
+        first = min((t for t in falls if t is not None), default=inf)
+        if self._temporal or record.activity.busy or not self._active(name, now):
+            return first
+        return min(first, record.activity.last_busy + self._linger_s)
+
+    def _made(self, name: str, record: _Record, now: float) -> TenantSnapshot:
         seen = record.report.revision
         return TenantSnapshot(
             tenant=self._tenants[name],

@@ -32,10 +32,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from mirage.config import Policy, Remap
-from mirage.fill import Fill, Row, Tier, hidden, hidden_or_out, most, none, out, still_hidden
+from mirage.fill import Ask, Fill, Row, Tier, hidden, hidden_or_out, most, none, out, still_hidden
 from mirage.layers import best_beta, largest_alpha, step_bound
 from mirage.metadata import TenantSnapshot
-from mirage.share import Want, base, most_alpha
+from mirage.share import Want, base, cost, most_alpha
+from scheduler import victims
 
 CLEARLY = 0.98
 """A step must get that much shorter before another number of slots is worth the copies."""
@@ -68,36 +69,63 @@ def plan(
     """
     if policy is Policy.STATIC:
         return {t.name: base(t.tenant, t.shape, device_bytes) for t in tenants}
-    rows = [_row(t, device_bytes, policy, remap) for t in tenants]
-    fill = Fill(rows, device_bytes - reserved_bytes, remap.victims)
+    asks = tuple(_ask(t, device_bytes, policy, remap) for t in tenants)
+    candidates = [
+        victims.Candidate(t.name, t.active, t.tenant.priority, t.last_busy) for t in tenants
+    ]
+    donors = tuple(victims.order(candidates, remap.victims))
+    free = device_bytes - reserved_bytes - sum(cost(t.shape, 0, 0) for t in tenants)
+    given = _fill(asks, donors, free, remap.serve == "admission", remap.reversion)
+    return {
+        t.name: Want(alpha, _beta(t, alpha, remap), kv)
+        for t, (alpha, kv) in zip(tenants, given, strict=True)
+    }
+
+
+# Two reports in five leave every wish as it was.
+@lru_cache(maxsize=64)
+def _fill(
+    asks: tuple[Ask, ...], donors: tuple[str, ...], free: int, admission: bool, reversion: bool
+) -> list[tuple[int, int]]:
+    """Layers given away and KV extents of each."""
+    rows = [Row(*ask) for ask in asks]
+    fill = Fill(rows, donors, free)
     fill.keep_running()
-    for tier in [*GROWTH, *(ADMISSION if remap.serve == "admission" else []), *LINGER]:
+    for tier in [*GROWTH, *(ADMISSION if admission else []), *LINGER]:
         fill.serve(tier)
-    if remap.reversion:
+    if reversion:
         fill.restore()
     else:
         fill.keep_away()
-    if remap.serve == "admission":
+    if admission:
         for tier in ADMISSION:
             fill.serve(tier._replace(idle=none, own=none, others=none))
     fill.share_out(rows, lambda r: r.share)
-    return {r.snapshot.name: Want(r.alpha, _beta(r.snapshot, r.alpha, remap), r.kv) for r in rows}
+    return [(r.alpha, r.kv) for r in rows]
 
 
-def _row(t: TenantSnapshot, device_bytes: int, policy: Policy, remap: Remap) -> Row:
+# Most events are about one tenant.
+@lru_cache(maxsize=64)
+def _ask(t: TenantSnapshot, device_bytes: int, policy: Policy, remap: Remap) -> Ask:
+    shape = t.shape
+
     def fit(extents: int) -> int:
-        return min(max(extents, t.shape.min_extents), t.shape.max_extents)
+        return min(max(extents, shape.min_extents), shape.max_extents)
 
-    share = base(t.tenant, t.shape, device_bytes).kv_extents
+    share = base(t.tenant, shape, device_bytes).kv_extents
     layers = policy is Policy.MIRAGE
-    return Row(
-        snapshot=t,
+    return Ask(
+        name=t.name,
+        active=t.active,
+        priority=t.tenant.priority,
+        extent_bytes=shape.extent_bytes,
+        layer_bytes=shape.layer_bytes,
         running=fit(t.demand.used),
         growth=fit(t.demand.growth),
         admission=fit(t.demand.admission),
         linger=fit(_linger(fit(t.peak_extents), share, remap.slack_extents)),
         share=share,
-        most=most_alpha(t.tenant, t.shape, remap.max_percent) if layers else 0,
+        most=most_alpha(t.tenant, shape, remap) if layers else 0,
         hidden=hidden_alpha(t, t.report.layer_compute_s, remap) if layers else 0,
         lately_hidden=hidden_alpha(t, t.peak_compute_s, remap) if layers else 0,
         out=t.layers_out,
@@ -120,7 +148,7 @@ def hidden_alpha(t: TenantSnapshot, t_compute: float, remap: Remap) -> int:
     Without `remap.decode_cap`, all that it may ever give. While T_T or T_c is unknown, one:
     the least that lets them be measured.
     """
-    ever = most_alpha(t.tenant, t.shape, remap.max_percent)
+    ever = most_alpha(t.tenant, t.shape, remap)
     if not remap.decode_cap:
         return ever
     t_load = t.report.layer_load_s

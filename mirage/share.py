@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mirage.config import Remap
 from mirage.protocol import ModelShape
 from scheduler.tenants import Tenant
 
@@ -48,14 +49,15 @@ def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Want:
     return Want(0, 1, min(extents, shape.max_extents))
 
 
-def most_alpha(tenant: Tenant, shape: ModelShape, max_percent: float) -> int:
+def most_alpha(tenant: Tenant, shape: ModelShape, remap: Remap) -> int:
     """The most layers that may ever be given away.
 
-    At most `max_percent` of them, and such that with one slot `tenant.floor_layers` stay
-    resident.
+    At most `remap.max_percent` of them, and such that `tenant.floor_layers` stay resident
+    beside all slots that may be wanted: the last layer is not worth loading without overlap.
     """
-    by_percent = int(max_percent * shape.layers / 100 + 1e-9)
-    return max(0, min(by_percent, shape.layers - tenant.floor_layers - 1))
+    slots = 1 if remap.beta == 1 else 2
+    by_percent = int(remap.max_percent * shape.layers / 100 + 1e-9)
+    return max(0, min(by_percent, shape.layers - tenant.floor_layers - slots))
 
 
 def toward(shape: ModelShape, now: Want, want: Want, limit: int) -> Want:

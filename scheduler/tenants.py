@@ -19,7 +19,7 @@ class Tenant:
     """Per cent of the device memory that it is entitled to."""
     priority: int = 0
     """Higher is served earlier and yields later."""
-    floor_layers: int = 2
+    floor_layers: int = 1
     """Layers that stay resident whatever happens."""
 
     @classmethod

@@ -42,7 +42,7 @@ class Tenant(Strict):
     lengths: str | None = None
     """Of its requests, where they differ from the workload's."""
     priority: int = 0
-    floor_layers: Count = 2
+    floor_layers: Count = 1
 
 
 class Peak(Strict):

@@ -20,6 +20,7 @@ class Scene(Strict):
     experiment: str
     rate: Rate | None = None
     rates: dict[str, Rate] = Field(default_factory=dict)
+    share: PositiveFloat | None = None
     length: str | None = None
     lengths: dict[str, str] = Field(default_factory=dict)
     sharing: Simulated | None = None
@@ -58,7 +59,8 @@ def _setup(scene: Scene, trace: Path | None) -> Setup:
 def _tenant(tenant: Any, scene: Scene) -> Any:
     rate = scene.rates.get(tenant.name, scene.rate or tenant.rate)
     lengths = scene.lengths.get(tenant.name, tenant.lengths)
-    return tenant.model_copy(update={"rate": rate, "lengths": lengths})
+    share = scene.share or tenant.share
+    return tenant.model_copy(update={"rate": rate, "lengths": lengths, "share": share})
 
 
 def _workload(written: Experiment, scene: Scene, trace: Path | None) -> Any:

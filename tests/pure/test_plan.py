@@ -288,7 +288,7 @@ def test_layers_taken_in_vain_go_back_to_the_active_and_to_who_gave_last(active:
     """One extent of 250 out of layers of 60, 50 and twice 100: with them 60 are over."""
     hungry = tenant("a", 2, 1, times=(9.0, 1.0))
     several = [replace(hungry, shape=structs.replace(SHAPE, extent_bytes=250))]
-    for name, nbytes, floor, last_busy in (("x", 60, 10, 3), ("y", 50, 10, 2), ("z", 100, 9, 1)):
+    for name, nbytes, floor, last_busy in (("x", 60, 9, 3), ("y", 50, 9, 2), ("z", 100, 8, 1)):
         giving = tenant(name, 2, active=active and name != "x", kv=2, last_busy=last_busy)
         several.append(
             replace(
@@ -367,7 +367,7 @@ def test_any_plan_keeps_its_bounds(situation, serve: str, capped: bool, slack: i
         want = wants[t.name]
         total += cost(t.shape, want.alpha, want.kv_extents)
         assert max(t.demand.used, t.shape.min_extents) <= want.kv_extents <= t.shape.max_extents
-        most = most_alpha(t.tenant, t.shape, remap.max_percent)
+        most = most_alpha(t.tenant, t.shape, remap)
         hidden = hidden_alpha(t, t.report.layer_compute_s, remap)
         assert want.alpha <= (max(hidden, t.layers_out) if t.active else most)
         assert want.alpha == 0 or want.alpha + want.beta <= t.shape.layers - t.tenant.floor_layers

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage.config import Remap
 from mirage.protocol import ModelShape
 from mirage.share import DoesNotFitError, Want, base, cost, most_alpha, toward
 from scheduler.tenants import Tenant
@@ -46,10 +47,20 @@ def test_a_model_that_does_not_fit_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("percent", "floor", "most"), [(75, 2, 9), (100, 2, 9), (50, 2, 6), (100, 11, 0), (0, 1, 0)]
+    ("percent", "floor", "beta", "most"),
+    [
+        (75, 2, 1, 9),
+        (75, 2, 2, 8),
+        (75, 2, "dynamic", 8),
+        (100, 2, 1, 9),
+        (50, 2, "dynamic", 6),
+        (100, 11, "dynamic", 0),
+        (0, 1, 1, 0),
+    ],
 )
-def test_layers_that_may_ever_be_given(percent: float, floor: int, most: int) -> None:
-    assert most_alpha(Tenant("a", 50, floor_layers=floor), SHAPE, percent) == most
+def test_layers_that_may_ever_be_given(percent: float, floor: int, beta, most: int) -> None:
+    remap = Remap(max_percent=percent, beta=beta)
+    assert most_alpha(Tenant("a", 50, floor_layers=floor), SHAPE, remap) == most
 
 
 def nbytes(want: Want) -> int:

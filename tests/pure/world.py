@@ -324,7 +324,7 @@ class World:
             return
         assert sent.revision > before.revision
         assert want != Want(before.alpha, before.beta, before.kv_extents)
-        most = most_alpha(tenant, shape, self.remap.max_percent)
+        most = most_alpha(tenant, shape, self.remap)
         assert 0 <= sent.alpha <= (most if self.policy is Policy.MIRAGE else 0)
         if sent.alpha:
             # On the way to two slots there may be the one of before.
