@@ -69,7 +69,8 @@ def plan(
     """
     if policy is Policy.STATIC:
         return {t.name: base(t.tenant, t.shape, device_bytes) for t in tenants}
-    asks = tuple(_ask(t, device_bytes, policy, remap) for t in tenants)
+    streams = max(1, sum(t.active for t in tenants))  # which all may, and then share the link
+    asks = tuple(_ask(t, device_bytes, policy, remap, streams) for t in tenants)
     candidates = [
         victims.Candidate(t.name, t.active, t.tenant.priority, t.last_busy) for t in tenants
     ]
@@ -77,7 +78,7 @@ def plan(
     free = device_bytes - reserved_bytes - sum(cost(t.shape, 0, 0) for t in tenants)
     given = _fill(asks, donors, free, remap.serve == "admission", remap.reversion)
     return {
-        t.name: Want(alpha, _beta(t, alpha, remap), kv)
+        t.name: Want(alpha, _beta(t, alpha, remap, streams), kv)
         for t, (alpha, kv) in zip(tenants, given, strict=True)
     }
 
@@ -106,7 +107,7 @@ def _fill(
 
 # Most events are about one tenant.
 @lru_cache(maxsize=64)
-def _ask(t: TenantSnapshot, device_bytes: int, policy: Policy, remap: Remap) -> Ask:
+def _ask(t: TenantSnapshot, device_bytes: int, policy: Policy, remap: Remap, streams: int) -> Ask:
     shape = t.shape
 
     def fit(extents: int) -> int:
@@ -126,8 +127,8 @@ def _ask(t: TenantSnapshot, device_bytes: int, policy: Policy, remap: Remap) -> 
         linger=fit(_linger(fit(t.peak_extents), share, remap.slack_extents)),
         share=share,
         most=most_alpha(t.tenant, shape, remap) if layers else 0,
-        hidden=hidden_alpha(t, t.report.layer_compute_s, remap) if layers else 0,
-        lately_hidden=hidden_alpha(t, t.peak_compute_s, remap) if layers else 0,
+        hidden=hidden_alpha(t, t.report.layer_compute_s, remap, streams) if layers else 0,
+        lately_hidden=hidden_alpha(t, t.peak_compute_s, remap, streams) if layers else 0,
         out=t.layers_out,
     )
 
@@ -142,16 +143,17 @@ def _linger(peak: int, share: int, slack: int) -> int:
     return peak if peak <= share else -(-peak // (slack + 1)) * (slack + 1)
 
 
-def hidden_alpha(t: TenantSnapshot, t_compute: float, remap: Remap) -> int:
+def hidden_alpha(t: TenantSnapshot, t_compute: float, remap: Remap, streams: int = 1) -> int:
     """Layers that an active tenant may give: those whose streaming its decode does not feel.
 
     Without `remap.decode_cap`, all that it may ever give. While T_T or T_c is unknown, one:
-    the least that lets them be measured.
+    the least that lets them be measured. T_T was measured alone; of `streams` tenants that
+    stream at once, each has its part of the link.
     """
     ever = most_alpha(t.tenant, t.shape, remap)
     if not remap.decode_cap:
         return ever
-    t_load = t.report.layer_load_s
+    t_load = t.report.layer_load_s * streams
     if t_load <= 0 or t_compute <= 0:
         return min(1, ever)
     n = t.shape.layers
@@ -162,13 +164,13 @@ def hidden_alpha(t: TenantSnapshot, t_compute: float, remap: Remap) -> int:
 _largest_alpha = lru_cache(maxsize=256)(largest_alpha)
 
 
-def _beta(t: TenantSnapshot, alpha: int, remap: Remap) -> int:
+def _beta(t: TenantSnapshot, alpha: int, remap: Remap, streams: int) -> int:
     """Slots for `alpha` layers. Kept while alpha stays, unless others make a shorter step."""
     if alpha == 0:
         return 1
     fitting = [b for b in _betas(remap) if alpha + b <= _streamable(t)] or [1]
     sent = t.allotment.beta if t.allotment and t.allotment.alpha == alpha else 0
-    times = t.shape.layers, t.report.layer_load_s, t.report.layer_compute_s
+    times = t.shape.layers, t.report.layer_load_s * streams, t.report.layer_compute_s
     if min(times) <= 0:
         return sent if sent in fitting else max(fitting)
     best = best_beta(alpha, *times, fitting)

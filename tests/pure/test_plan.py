@@ -155,9 +155,9 @@ def test_uncapped_own_layers_go_down_to_the_floor() -> None:
 
 
 def test_another_active_tenant_gives_hidden_layers_to_growth_alone() -> None:
-    busy = tenant("b", 10, times=(2.0, 1.0))
-    assert planned(tenant("a", 10, 12, times=(2.0, 1.0)), busy) == {"a": (4, 22), "b": (2, 10)}
-    assert planned(tenant("a", 10, 0, 12, times=(2.0, 1.0)), busy) == {"a": (4, 18), "b": (0, 10)}
+    busy = tenant("b", 10, times=(1.0, 1.0))
+    assert planned(tenant("a", 10, 12, times=(1.0, 1.0)), busy) == {"a": (4, 22), "b": (2, 10)}
+    assert planned(tenant("a", 10, 0, 12, times=(1.0, 1.0)), busy) == {"a": (4, 18), "b": (0, 10)}
 
 
 def test_remapping_for_growth_alone_still_pools_for_admission() -> None:
@@ -271,8 +271,8 @@ def test_what_requests_run_on_is_never_asked_back() -> None:
 
 
 def test_a_borrower_pays_with_its_own_hidden_layers_first() -> None:
-    running = tenant("z", 24, kv=24, times=(2.0, 1.0))
-    awake = tenant("b", 1, alpha=9, kv=2, times=(2.0, 1.0))
+    running = tenant("z", 24, kv=24, times=(1.0, 1.0))
+    awake = tenant("b", 1, alpha=9, kv=2, times=(1.0, 1.0))
     assert planned(running, awake) == {"z": (3, 24), "b": (0, 2)}
 
 
@@ -435,3 +435,13 @@ def test_a_number_of_slots_can_be_asked_for(beta: int) -> None:
     assert beta_of(tenant("a", 10, 6, of=1, times=(2.0, 1.0)), fixed) == beta
     assert hidden_alpha(tenant("a", times=(2.4, 1.0)), 1.0, REMAP) == 3
     assert hidden_alpha(tenant("a", times=(2.4, 1.0)), 1.0, fixed) == 3
+
+
+def test_tenants_that_step_at_once_share_the_link() -> None:
+    """T_T = T_c alone: ten of twelve layers hide. With a second tenant at work, four do."""
+    starving = tenant("a", 10, growth=60, of=2, kv=10)
+    alone = [starving, tenant("b", kv=10, active=False, alpha=0)]
+    assert hidden_alpha(starving, 1.0, REMAP, streams=1) == 9
+    assert hidden_alpha(starving, 1.0, REMAP, streams=2) == 4
+    assert planned(*alone)["a"][0] == 9
+    assert planned(starving, tenant("b", 10, kv=10))["a"][0] == 4
