@@ -28,6 +28,11 @@ OWN_MODULES = {
         "simulate_command",
         "Simulate models that share a large GPU, policy by policy, and compare them.",
     ),
+    "doctor": (
+        "mirage.doctor.command",
+        "doctor_command",
+        "Say what works on this machine: host memory, GPU, link, vLLM and its hooks.",
+    ),
 }
 """Module, function and line in the list of commands."""
 

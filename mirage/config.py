@@ -25,6 +25,8 @@ from pydantic import (
 Count = Annotated[int, Field(gt=0, strict=True)]
 """A whole number from 1; not ``true``, not ``3.0``."""
 Schema = TypeVar("Schema", bound=BaseModel)
+PAGE = {"host": 65536, "cuda": 2 << 20}
+"""Bytes of a page by default: on a GPU the granularity of all that are made today."""
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -71,17 +73,21 @@ class Strict(BaseModel):
 
 
 class Device(Strict):
-    """The memory that all tenants share."""
+    """The memory that all tenants share: a part of the host's, or of one GPU's."""
 
-    kind: Literal["host"] = "host"
+    kind: Literal["host", "cuda"] = "host"
+    index: int = Field(default=0, ge=0)
+    """Which GPU, as ``nvidia-smi`` counts."""
     memory: Bytes
-    page: Bytes = 65536
-    """Physical page, the unit of mapping. A power of two, at least 4 KiB."""
+    """On a GPU leave room beside it for what each engine needs besides: see operating.md."""
+    page: Bytes = Field(default_factory=lambda data: PAGE[data["kind"]])
+    """Physical page, the unit of mapping. A power of two; on a GPU at least 2 MiB."""
 
     @model_validator(mode="after")
     def _page_is_power_of_two(self) -> Device:
-        if self.page < 4096 or self.page & (self.page - 1):
-            raise ValueError(f"page is {self.page} bytes: use a power of two from 4 KiB")
+        least = PAGE["cuda"] if self.kind == "cuda" else 4096
+        if self.page < least or self.page & (self.page - 1):
+            raise ValueError(f"page is {self.page} bytes: use a power of two from {least} bytes")
         return self
 
 
@@ -240,4 +246,6 @@ def _first_problem(error: ValidationError) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{where}: {message}" if problem["loc"] else message
+    if problem["type"] == "missing":
+        return f"{where}: it is missing"
     return f"{where}: {message} (found {problem['input']!r})"

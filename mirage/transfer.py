@@ -15,12 +15,12 @@ layers; `before` detects that and loads on demand.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from mirage.layers import nested
-from vmm.driver import Driver, Event, Page
+from vmm.driver import Driver, Event, Page, Stream
 from vmm.pages import PagePool
 from vmm.space import Range
 
@@ -38,18 +38,58 @@ class TransferError(Exception):
 class Compute(Protocol):
     """The side that reads layers: the calling thread on a host, a stream on a GPU."""
 
+    @property
+    def stall_s(self) -> float:
+        """Seconds for which compute has waited for copies, as far as known."""
+
     def record(self, event: Event) -> None:
         """Everything issued so far has run once `event` is reached."""
 
     def wait(self, event: Event) -> None:
         """Run nothing issued later before `event` is reached."""
 
+    def synchronize(self) -> None:
+        """Block until everything issued so far has run."""
+
+
+class StreamCompute:
+    """Compute is enqueued on a stream: who enqueues it never waits for a copy.
+
+    `current` is the stream that the calling thread enqueues on; `synchronize` waits for the
+    whole device, since a step before may have used another one.
+    """
+
+    def __init__(self, current: Callable[[], Stream], synchronize: Callable[[], None]) -> None:
+        self._current, self._synchronize = current, synchronize
+
+    @property
+    def stall_s(self) -> float:
+        """Not measured here."""
+        return 0.0
+
+    def record(self, event: Event) -> None:
+        """`event` is reached when the device has come this far."""
+        self._current().record(event)
+
+    def wait(self, event: Event) -> None:
+        """The device waits there, and nobody here."""
+        self._current().wait_for(event)
+
+    def synchronize(self) -> None:
+        """Block until the device has done everything."""
+        self._synchronize()
+
 
 class HostCompute:
     """Compute happens in the calling thread, so what was issued has run already."""
 
     def __init__(self) -> None:
-        self.stall_s = 0.0
+        self._stall_s = 0.0
+
+    @property
+    def stall_s(self) -> float:
+        """All that `wait` has blocked for."""
+        return self._stall_s
 
     def record(self, event: Event) -> None:
         """Nothing to mark: a fresh event counts as reached."""
@@ -60,7 +100,10 @@ class HostCompute:
             return
         start = time.perf_counter()
         event.wait()
-        self.stall_s += time.perf_counter() - start
+        self._stall_s += time.perf_counter() - start
+
+    def synchronize(self) -> None:
+        """Nothing is under way."""
 
 
 @dataclass(eq=False)
@@ -163,6 +206,7 @@ class LayerStreamer:
             )
         missing = max(0, self.alpha - alpha)
         fresh = self.pool.take(missing * self.frame_pages, "layer")
+        self.compute.synchronize()
         self.copies.synchronize()
         frames: list[tuple[Frame, Layer | None]] = [
             (fresh[i * self.frame_pages : (i + 1) * self.frame_pages], None) for i in range(missing)

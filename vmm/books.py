@@ -21,6 +21,7 @@ from vmm.driver import (
     UnknownPage,
     VmmError,
 )
+from vmm.runs import runs
 
 Table = list[Page | None]
 """The pages behind one reservation, one entry per page of addresses."""
@@ -49,13 +50,22 @@ class Books:
         """First address and size of every reservation."""
         return [(base, len(self._tables[base]) * self.page_bytes) for base in self._bases]
 
+    @property
+    def mapped(self) -> list[tuple[int, int]]:
+        """First address and size of every contiguous mapped part of a reservation."""
+        return [
+            (base + run[0] * self.page_bytes, len(run) * self.page_bytes)
+            for base in self._bases
+            for run in runs(i for i, page in enumerate(self._tables[base]) if page is not None)
+        ]
+
     # Pages
 
     def add_pages(self, pages: Sequence[Page]) -> None:
         self._mappings.update(dict.fromkeys(pages, 0))
 
     def check_release(self, pages: Sequence[Page]) -> None:
-        self._check_known(pages)
+        self.check_known(pages)
         if twice := [page for page, times in Counter(pages).items() if times > 1]:
             raise UnknownPage(f"page {twice[0]} is released twice in one call")
         for page in pages:
@@ -98,7 +108,7 @@ class Books:
 
     def check_map(self, address: int, pages: Sequence[Page]) -> None:
         table, where = self._entries(address, len(pages) * self.page_bytes)
-        self._check_known(pages)
+        self.check_known(pages)
         for index, page in enumerate(table[where], where.start):
             if page is not None:
                 raise AlreadyMapped(
@@ -148,6 +158,15 @@ class Books:
         if None in self._tables[base][first : last + 1]:
             raise NotMapped(f"{nbytes} bytes at {address:#x} are not all mapped")
 
+    def check_fill(self, address: int, byte: int, nbytes: int) -> None:
+        if not 0 <= byte <= 255:
+            raise VmmError(f"fill with {byte}: a byte is 0 to 255")
+        self.check_mapped(address, nbytes)
+
+    def check_copy(self, dst: int, src: int, nbytes: int) -> None:
+        self.check_mapped(dst, nbytes, host=True)
+        self.check_mapped(src, nbytes, host=True)
+
     def check(self) -> None:
         """Raise `VmmError` unless pages and mappings agree."""
         counted = Counter(p for t in self._tables.values() for p in t if p is not None)
@@ -162,7 +181,7 @@ class Books:
 
     # Inside
 
-    def _check_known(self, pages: Sequence[Page]) -> None:
+    def check_known(self, pages: Sequence[Page]) -> None:
         for page in pages:
             if page not in self._mappings:
                 raise UnknownPage(f"page {page} was never created, or was released")

@@ -1,14 +1,14 @@
 """The backend contract: physical pages, reserved addresses and the mapping between them.
 
-Two drivers keep it: `vmm.host` (memfd and mmap, runs anywhere) and, on a GPU, cuda-python's
-driver API. `vmm` knows nothing of models. Addresses are integers, sizes bytes; every size
+Two drivers keep it: `vmm.host` (memfd and mmap, runs anywhere) and `vmm.cuda` (a GPU, through
+cuda-python). `vmm` knows nothing of models. Addresses are integers, sizes bytes; every size
 and address handed to `reserve`, `map` and `unmap` is a multiple of `page_bytes`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NewType
 
 if TYPE_CHECKING:
@@ -58,6 +58,18 @@ class Closed(VmmError):
     """The driver was closed."""
 
 
+class DeviceError(VmmError):
+    """The device refused a call that was in order as far as we can tell."""
+
+
+class DeviceUnavailable(DeviceError):
+    """There is no device, no driver for it, or it cannot map virtual memory."""
+
+
+class DeviceLost(DeviceError):
+    """Work failed on the device; nothing can be done with it any more in this process."""
+
+
 class Event(ABC):
     """A point in a stream. Fresh events count as reached."""
 
@@ -76,6 +88,11 @@ class Stream(ABC):
     @abstractmethod
     def copy(self, dst: int, src: int, nbytes: int) -> None:
         """Enqueue a copy of `nbytes` from address `src` to address `dst`."""
+
+    def copy_all(self, copies: Iterable[tuple[int, int, int]]) -> None:
+        """Enqueue several copies (dst, src, nbytes) that do not depend on each other."""
+        for dst, src, nbytes in copies:
+            self.copy(dst, src, nbytes)
 
     @abstractmethod
     def fill(self, address: int, byte: int, nbytes: int) -> None:
@@ -140,6 +157,17 @@ class Driver(ABC):
     @abstractmethod
     def copy(self, dst: int, src: int, nbytes: int) -> None:
         """Copy between mapped or host memory and wait for it."""
+
+    @abstractmethod
+    def pin(self, address: int, nbytes: int) -> None:
+        """Lock host memory until `unpin`, for copies that do not hold up who enqueues them.
+
+        Raises `DeviceError` if it cannot be locked.
+        """
+
+    @abstractmethod
+    def unpin(self, address: int) -> None:
+        """Undo `pin`, with no copy from or to it under way."""
 
     @abstractmethod
     def stream(self) -> Stream:

@@ -136,14 +136,20 @@ class HostDriver(Driver):
     # Access
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        with self._opened():
-            self._check_fill(address, byte, nbytes)
+        with self._opened() as books:
+            books.check_fill(address, byte, nbytes)
         ctypes.memset(address, byte, nbytes)
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
-        with self._opened():
-            self._check_copy(dst, src, nbytes)
+        with self._opened() as books:
+            books.check_copy(dst, src, nbytes)
         ctypes.memmove(dst, src, nbytes)
+
+    def pin(self, address: int, nbytes: int) -> None:
+        """Nothing to do: copies run on threads."""
+
+    def unpin(self, address: int) -> None:
+        """Nothing to do."""
 
     def tensor(self, address: int, nbytes: int) -> torch.Tensor:
         with self._opened() as books:
@@ -214,19 +220,13 @@ class HostDriver(Driver):
             libc.map_file(address, nbytes, self._fd, offset)
             address += nbytes
 
-    def _check_fill(self, address: int, byte: int, nbytes: int) -> None:
-        if not 0 <= byte <= 255:
-            raise VmmError(f"fill with {byte}: a byte is 0 to 255")
-        with self._lock:
-            self._books.check_mapped(address, nbytes)
-
     def _check_copy(self, dst: int, src: int, nbytes: int) -> None:
         with self._lock:
-            self._books.check_mapped(dst, nbytes, host=True)
-            self._books.check_mapped(src, nbytes, host=True)
+            self._books.check_copy(dst, src, nbytes)
 
     def _stream_fill(self, address: int, byte: int, nbytes: int) -> None:
-        self._check_fill(address, byte, nbytes)
+        with self._lock:
+            self._books.check_fill(address, byte, nbytes)
         ctypes.memset(address, byte, nbytes)
 
     def _stream_copy(self, dst: int, src: int, nbytes: int) -> None:

@@ -13,25 +13,17 @@ from typing import Any
 import torch
 
 from mirage.config import Policy
+from mirage.engine.backend import make_backend
 from mirage.engine.kvbuffer import KVBuffer, counted_extent
 from mirage.engine.mailbox import Mailbox
 from mirage.engine.params import FixedParameters
 from mirage.engine.settings import EngineSettings
 from mirage.protocol import ModelShape
-from mirage.transfer import HostCompute, LayerStreamer
-from vmm.driver import Driver, Event
-from vmm.host import HostDriver
+from mirage.transfer import LayerStreamer
 from vmm.pages import PagePool
 
 UNLIMITED = 1 << 62
 SMOOTHING = 0.1
-
-
-class _NeverWaits(HostCompute):
-    """For the test that shows what waiting is good for."""
-
-    def wait(self, event: Event) -> None:
-        """Run ahead of the copy."""
 
 
 class EngineMemory:
@@ -39,10 +31,11 @@ class EngineMemory:
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
-        self.driver: Driver = HostDriver(settings.page, copy_bytes_per_s=settings.copy_bytes_per_s)
+        self.backend = make_backend(settings)
+        self.driver = self.backend.driver
         self.pool = PagePool(self.driver, UNLIMITED)
         self.parameters = FixedParameters()
-        self.compute = HostCompute() if settings.wait else _NeverWaits()
+        self.compute = self.backend.compute
         self.mailbox = Mailbox()
         self.streamer: LayerStreamer | None = None
         self.kv: KVBuffer | None = None
@@ -67,7 +60,7 @@ class EngineMemory:
             self.regrant(self.settings.grant_bytes)
         if self.settings.policy is Policy.MIRAGE:
             self.streamer = self.parameters.place(
-                model, self.driver, self.pool, self.compute, poison=self.settings.poison
+                model, self.backend, self.pool, poison=self.settings.poison
             )
             self.layer_load_s = self._measure_load(self.streamer)
 

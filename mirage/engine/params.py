@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from vllm.model_executor.offloader.base import BaseOffloader
 
-from mirage.transfer import Compute, Layer, LayerStreamer
-from vmm.driver import Driver
+from mirage.engine.backend import Backend
+from mirage.transfer import Layer, LayerStreamer
 from vmm.host import HostBuffer
 from vmm.pages import PagePool
 from vmm.space import Range
@@ -83,9 +83,8 @@ class FixedParameters(BaseOffloader):
     def place(
         self,
         model: torch.nn.Module,
-        driver: Driver,
+        backend: Backend,
         pool: PagePool,
-        compute: Compute,
         *,
         poison: bool = False,
     ) -> LayerStreamer:
@@ -94,6 +93,7 @@ class FixedParameters(BaseOffloader):
         Raises `UnsupportedModel`, or `vmm` errors if the grant does not hold the layers.
         """
         _check_movable(self.layers, model)
+        driver = backend.driver
         frame = self.layer_bytes(driver.page_bytes)
         homes = []
         for index, module in enumerate(self.layers):
@@ -102,11 +102,13 @@ class FixedParameters(BaseOffloader):
             home.back(0, pool.take(frame // driver.page_bytes, "layer"))
             for placement in placements:
                 _move(placement, home)
+            backend.placed()
             master = HostBuffer(nbytes)
+            driver.pin(master.address, nbytes)
             driver.copy(master.address, home.address, nbytes)
             self.masters.append(master)
             homes.append(Layer(index, home, master.address, nbytes, driver.event()))
-        streamer = LayerStreamer(driver, pool, homes, compute, poison=poison)
+        streamer = LayerStreamer(driver, pool, homes, backend.compute, poison=poison)
         for index, module in enumerate(self.layers):
             module.forward = _ordered(module.forward, streamer, index)
         self.streamer = streamer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,6 +18,7 @@ class EngineSettings(BaseModel):
     tenant: str
     control: str | None = None
     """Path of the control server's Unix socket; None runs the engine by itself."""
+    device: Literal["host", "cuda"] = "host"
     page: int = 65536
     grant_bytes: int | None = None
     """Device memory this engine may hold at start; None means what it needs."""

@@ -1,23 +1,23 @@
-"""vLLM's worker with its parameters and its KV cache in memory that can move."""
+"""vLLM's workers with their parameters and their KV cache in memory that can move."""
 
 from __future__ import annotations
 
-import time
 from contextlib import AbstractContextManager
 from typing import Any
 
 from vllm.model_executor.offloader.base import set_offloader
 from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm.v1.worker.worker_base import WorkerBase
 
 from mirage.engine import runtime, settings
 from mirage.engine.kvbuffer import KVAllocation
 from mirage.engine.memory import EngineMemory
 
-BLOCK_OUTERMOST = "BLHNC"
+BLOCK_OUTERMOST = ("BLHNC", "BLNHC")
 """All layers of a block together: growing is one contiguous range, extents are small."""
 
 
-class MirageCPUWorker(CPUWorker):
+class ElasticWorker(WorkerBase):
     """Overrides vLLM's own hooks only; with policy static it merely observes."""
 
     mirage: EngineMemory
@@ -33,13 +33,6 @@ class MirageCPUWorker(CPUWorker):
         """Load and process the weights, then fix where the layers live."""
         super().load_model(**kwargs)
         self.mirage.place_layers(self.model_runner.get_model())
-
-    def get_supported_kv_cache_layouts(self) -> list[str]:
-        """The CPU kernels read blocks through strides, so they take this layout too."""
-        if self.mirage.elastic:
-            return [BLOCK_OUTERMOST]
-        layouts: list[str] = super().get_supported_kv_cache_layouts()
-        return layouts
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Serve vLLM's KV allocation from the reserved range."""
@@ -68,9 +61,18 @@ class MirageCPUWorker(CPUWorker):
         Its compute time, stalls left out, is what T_c is made of.
         """
         with self.mirage.mailbox.hold():
-            stalled, start = self.mirage.compute.stall_s, time.perf_counter()
-            output = super().execute_model(scheduler_output)
-            if scheduler_output.total_num_scheduled_tokens:
-                stall = self.mirage.compute.stall_s - stalled
-                self.mirage.stepped(time.perf_counter() - start - stall)
-            return output
+            if not scheduler_output.total_num_scheduled_tokens:
+                return super().execute_model(scheduler_output)
+            with self.mirage.backend.timed(self.mirage.stepped):
+                return super().execute_model(scheduler_output)
+
+
+class MirageCPUWorker(ElasticWorker, CPUWorker):
+    """On host memory."""
+
+    def get_supported_kv_cache_layouts(self) -> list[str]:
+        """The CPU kernels read blocks through strides, so they take this layout too."""
+        if self.mirage.elastic:
+            return [BLOCK_OUTERMOST[0]]
+        layouts: list[str] = super().get_supported_kv_cache_layouts()
+        return layouts

@@ -11,8 +11,9 @@ from math import lcm
 
 import psutil
 
-from mirage.config import Config, ConfigError, Policy, Tenant
+from mirage.config import Config, ConfigError, Device, Policy, Tenant
 from mirage.serve.weights import Weights, read_weights
+from vmm.driver import DeviceUnavailable
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,11 @@ class Fit:
 
 def fit_config(config: Config) -> dict[str, Fit]:
     """Read every tenant's model and fit it. Raises `ConfigError` for the first that does not."""
-    has = psutil.virtual_memory().total
+    has = _present_bytes(config.device)
     if config.device.memory > has:
+        where = "GPU" if config.device.kind == "cuda" else "machine"
         raise ConfigError(
-            f"device.memory is {mib(config.device.memory)}, this machine has {mib(has)}: lower it"
+            f"device.memory is {mib(config.device.memory)}, this {where} has {mib(has)}: lower it"
         )
     weights = {}
     for tenant in config.tenants:
@@ -117,6 +119,20 @@ def _does_not_fit(tenant: Tenant, grant: int, parameters: int, kv: int) -> str:
         f"share of {tenant.share:g} % is {mib(grant)}: raise the share or device.memory, "
         f"or lower max_model_len"
     )
+
+
+def _present_bytes(device: Device) -> int:
+    """Memory of the machine, or of the GPU. Raises `ConfigError` if there is none."""
+    if device.kind == "host":
+        return psutil.virtual_memory().total
+    try:
+        from vmm.cuda_device import device_facts
+
+        return device_facts(device.index).total_bytes
+    except ImportError:
+        raise ConfigError("device.kind cuda needs cuda-python: pip install '.[vllm]'") from None
+    except DeviceUnavailable as error:
+        raise ConfigError(f"device.kind cuda: {error}") from None
 
 
 def mib(nbytes: int) -> str:

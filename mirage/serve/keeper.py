@@ -45,6 +45,7 @@ class Keeper:
         self._name, self._fit, self._startup_timeout_s = tenant.name, fit, startup_timeout_s
         self._rundir, self._lifeline = rundir, lifeline
         self._command = launcher.command(config, tenant, fit, socket, rundir.control_socket)
+        self._environment = launcher.environment(config, rundir)
         self._engine = EngineProcess(socket, rundir.log(tenant.name))
         self._connected = asyncio.Event()
         self._refused: str | None = None
@@ -62,7 +63,7 @@ class Keeper:
     async def _start(self) -> None:
         begun = time.monotonic()
         self._refused = None
-        group = self._engine.start(self._command, launcher.environment(self._rundir))
+        group = self._engine.start(self._command, self._environment)
         self._lifeline.began(group)
         try:
             await self._engine.ready(self._startup_timeout_s)

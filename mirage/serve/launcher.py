@@ -40,6 +40,11 @@ OURS = {
 }
 """Arguments that follow from the configuration and cannot be overridden by engine_args."""
 
+WORKERS = {
+    "host": "mirage.engine.worker.MirageCPUWorker",
+    "cuda": "mirage.engine.gpu_worker.MirageGPUWorker",
+}
+
 CACHES = (
     "VLLM_CACHE_ROOT",
     "VLLM_CONFIG_ROOT",
@@ -49,6 +54,11 @@ CACHES = (
     "MPLCONFIGDIR",
 )
 """Variables that say where the libraries inside an engine keep what they may need again."""
+
+LEAST_FREE = 0.01
+
+# Engines share the cores: binding each to all of them makes them wait for each other.
+OF_A_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 Argument = str | int | float | bool | list[Any] | dict[str, Any]
 
@@ -81,13 +91,16 @@ def command(
         "num_gpu_blocks_override": blocks,
         "kv_cache_memory_bytes": blocks * fit.block_bytes,
         "distributed_executor_backend": "mirage.engine.executor.InProcessExecutor",
-        "worker_cls": "mirage.engine.worker.MirageCPUWorker",
+        "worker_cls": WORKERS[config.device.kind],
         "scheduler_cls": "mirage.engine.scheduler.make_scheduler",
         "additional_config": {"mirage": engine_settings(config, tenant, fit, control)},
         "enforce_eager": True,
         "disable_uvicorn_access_log": True,
         "uvicorn_log_level": "warning",
     }
+    if config.device.kind == "cuda":
+        # Of this vLLM only wants to see that much free at start; it sizes nothing by it.
+        arguments["gpu_memory_utilization"] = LEAST_FREE
     return [sys.executable, *SERVER, *flags(arguments | tenant.engine_args)]
 
 
@@ -97,6 +110,7 @@ def engine_settings(
     """What the plugin inside the engine is told; bytes and KV blocks."""
     return {
         "policy": config.policy.value,
+        "device": config.device.kind,
         "tenant": tenant.name,
         "control": str(control) if control else None,
         "page": config.device.page,
@@ -124,7 +138,7 @@ def flags(arguments: Mapping[str, Argument]) -> list[str]:
     return words
 
 
-def environment(rundir: RunDir) -> dict[str, str]:
+def environment(config: Config, rundir: RunDir) -> dict[str, str]:
     """The supervisor's environment, with every temporary file in the run folder.
 
     So are caches, unless the environment names a place for them: a second start from a warm
@@ -132,11 +146,9 @@ def environment(rundir: RunDir) -> dict[str, str]:
     """
     cache = rundir.path / "cache"
     defaults = {
-        # Engines share the cores: binding each to all of them makes them wait for each other.
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
         **{name: str(cache / name.lower()) for name in CACHES},
+        **({} if config.device.kind == "cuda" else OF_A_HOST),
     }
     fixed = {
         "HF_HUB_OFFLINE": "1",
@@ -145,4 +157,9 @@ def environment(rundir: RunDir) -> dict[str, str]:
         "TMPDIR": str(rundir.temporary),
         "VLLM_RPC_BASE_PATH": str(rundir.temporary),
     }
+    if config.device.kind == "cuda":
+        fixed |= {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": str(config.device.index),
+        }
     return defaults | dict(os.environ) | fixed

@@ -45,7 +45,7 @@ def two(**second: Any) -> dict[str, Any]:
         ("a: [", "not YAML"),
         ("- 1", "expected keys with values"),
         ("", "expected keys with values"),
-        ({"tenants": [TENANT]}, "device: Field required"),
+        ({"tenants": [TENANT]}, "device: it is missing"),
         (VALID | {"tenants": []}, "tenants: "),
         (VALID | {"tenant": []}, "unknown key 'tenant': check its spelling"),
         (tenant(prioritty=1), "unknown key 'tenants.0.prioritty'"),

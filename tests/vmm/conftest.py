@@ -1,7 +1,12 @@
-"""The drivers that keep the contract. A further driver is one more line in `DRIVERS`."""
+"""The drivers that keep the contract. A further driver is one more line in `DRIVERS`.
+
+The CUDA driver runs over a stand-in for NVIDIA's library, or over the real one where
+MIRAGE_TEST_GPU is set, as ``make gpu-test`` does.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,9 +14,34 @@ import pytest
 from vmm import Driver, HostDriver
 
 PAGE = 65536
-DRIVERS = {
-    "host": lambda: HostDriver(page_bytes=PAGE, capacity_bytes=256 * PAGE),
-}
+PAGES = 256
+REAL_GPU = bool(os.environ.get("MIRAGE_TEST_GPU"))
+
+
+def host() -> Driver:
+    return HostDriver(page_bytes=PAGE, capacity_bytes=PAGES * PAGE)
+
+
+def cuda() -> Driver:
+    from vmm.cuda import CudaDriver
+
+    if REAL_GPU:
+        granularity = CudaDriver().granularity
+        return CudaDriver(capacity_bytes=PAGES * granularity)
+    standin().reset(memory_bytes=PAGES * PAGE, granularity=PAGE)
+    return CudaDriver(tensors_on="cpu")
+
+
+def standin():
+    """The stand-in for libcuda, built and loaded. Skips where that cannot be."""
+    from tests.vmm.libcuda import StandIn
+
+    if REAL_GPU:
+        pytest.skip("the real driver is in this process")
+    return StandIn.load()
+
+
+DRIVERS = {"host": host, "cuda": cuda}
 
 
 @pytest.fixture(params=DRIVERS)

@@ -1,0 +1,134 @@
+"""What a row works with: the device, its sizes, and a way to make the GPU busy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.gpu.rows import Skipped
+from mirage.transfer import Compute, Layer, LayerStreamer, StreamCompute
+from vmm.cuda import CudaDriver
+from vmm.driver import Stream
+from vmm.host import HostBuffer, host_buffer
+from vmm.pages import PagePool
+from vmm.space import Range
+
+if TYPE_CHECKING:
+    import torch
+
+MIB = 1 << 20
+HIDDEN = 5120
+MATRICES = 12
+"""Of HIDDEN x HIDDEN in bfloat16: one layer of OPT-13b, 600 MiB (630 MB)."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A machine. `dry` runs everything but kernels, small, over the stand-in for the driver."""
+
+    dry: bool
+    open: Callable[..., CudaDriver]
+
+    @property
+    def layer_bytes(self) -> int:
+        return 6 * MIB if self.dry else MATRICES * HIDDEN * HIDDEN * 2
+
+    @property
+    def layers(self) -> int:
+        return 6 if self.dry else 40
+
+    @property
+    def page_bytes(self) -> int:
+        """In rows that do not compare sizes of pages."""
+        return 2 * MIB if self.dry else 8 * MIB
+
+    @property
+    def rounds(self) -> int:
+        return 3 if self.dry else 15
+
+    def need_kernels(self) -> None:
+        if self.dry:
+            raise Skipped("needs kernels, and the stand-in has none")
+
+
+def real() -> Bench:
+    """The GPU of this machine, shared with torch."""
+    import torch
+
+    torch.cuda.init()
+    return Bench(dry=False, open=CudaDriver)
+
+
+def dry(memory_bytes: int = 512 * MIB) -> Bench:
+    """The tests' stand-in for NVIDIA's driver library."""
+    from tests.vmm.libcuda import StandIn
+
+    StandIn.load().reset(memory_bytes=memory_bytes, granularity=2 * MIB)
+
+    def opened(*args: object, **kwargs: object) -> CudaDriver:
+        return CudaDriver(*args, tensors_on="cpu", **kwargs)  # type: ignore[arg-type]
+
+    return Bench(dry=True, open=opened)
+
+
+@dataclass
+class Model:
+    """Decoder layers at fixed addresses with masters in locked host memory."""
+
+    driver: CudaDriver
+    pool: PagePool
+    streamer: LayerStreamer
+    masters: list[HostBuffer]
+    stream: Stream
+    """That computes."""
+
+    @property
+    def layers(self) -> list[Layer]:
+        return self.streamer.layers
+
+    def weights(self, index: int) -> torch.Tensor:
+        """Of one layer, where it always lies."""
+        import torch
+
+        layer = self.layers[index]
+        flat = layer.range.tensor(0, layer.nbytes)
+        return flat.view(torch.bfloat16).view(MATRICES, HIDDEN, HIDDEN)
+
+
+@contextmanager
+def model(bench: Bench, layers: int | None = None) -> Iterator[Model]:
+    """Layer i holds i + 1 in every byte of its master, and in its range."""
+    driver = bench.open(bench.page_bytes)
+    frame = -(-bench.layer_bytes // driver.page_bytes) * driver.page_bytes
+    count = layers or bench.layers
+    pool = PagePool(driver, (count + 2) * frame)
+    stream = _computing(bench, driver)
+    compute: Compute = StreamCompute(lambda: stream, driver.synchronize)
+    homes, masters = [], []
+    try:
+        for index in range(count):
+            master = host_buffer(bench.layer_bytes)
+            masters.append(master)
+            driver.pin(master.address, bench.layer_bytes)
+            master.tensor().fill_(index + 1)
+            home = Range(driver, frame)
+            home.back(0, pool.take(frame // driver.page_bytes, "layer"))
+            driver.copy(home.address, master.address, bench.layer_bytes)
+            homes.append(Layer(index, home, master.address, bench.layer_bytes, driver.event()))
+        streamer = LayerStreamer(driver, pool, homes, compute)
+        yield Model(driver, pool, streamer, masters, stream)
+    finally:
+        driver.synchronize()
+        driver.close()
+        for master in masters:
+            master.close()
+
+
+def _computing(bench: Bench, driver: CudaDriver) -> Stream:
+    if bench.dry:
+        return driver.stream()
+    import torch
+
+    return driver.adopt(torch.cuda.current_stream().cuda_stream)

@@ -1,0 +1,166 @@
+"""A loop like decode over 40 layers the size of OPT-13b's, some of them streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.gpu.bench import HIDDEN, MATRICES, Bench, Model, model
+from benchmarks.gpu.rows import Row, alternating, at_most, median, ms, timed
+from mirage.layers import largest_alpha, step_bound
+from vmm.space import Range
+
+BATCHES = (64, 512, 2048)
+"""Tokens in a step. The more, the more layers hide; on PCIe few do at the sizes of decode."""
+ABOVE = 4
+"""Layers beyond the cap, in the row that is bound by the link."""
+ROUNDS = 5
+NEAR = 1.03
+BOUND = 1.05
+
+Run = Callable[[], None]
+"""One step: all layers."""
+
+
+def at_the_cap(bench: Bench) -> list[Row]:
+    """A step with as many layers away as hide, and with more, against one with none."""
+    bench.need_kernels()
+    rows = []
+    with model(bench) as made:
+        load_s = _load_s(made)
+        for batch in BATCHES:
+            run = _step(made, batch)
+            made.streamer.set(0, 1)
+            run()
+            base_s = median([_synchronized(made, run) for _ in range(ROUNDS)])
+            rows += _against(made, batch, run, load_s, base_s / bench.layers)
+        made.streamer.set(0, 1)
+        made.driver.synchronize()
+    return rows
+
+
+def _against(made: Model, batch: int, run: Run, load_s: float, compute_s: float) -> list[Row]:
+    n = len(made.layers)
+    alpha, beta = largest_alpha(n, load_s, compute_s, (1, 2), n)
+    more, slots = min(n - 2, alpha + ABOVE), 2
+    seconds = alternating(
+        {
+            "none": partial(_at, made, run, 0, 1),
+            "cap": partial(_at, made, run, alpha, beta),
+            "above": partial(_at, made, run, more, slots),
+        },
+        ROUNDS,
+    )
+    none, cap, above = (median(seconds[name]) for name in ("none", "cap", "above"))
+    bound = step_bound(more, slots, n, load_s, compute_s)
+    sizes = f"{n} layers of {made.layers[0].nbytes / 1e6:.0f} MB, {batch} tokens a step"
+    details = {
+        "t_load_s": load_s,
+        "t_compute_s": compute_s,
+        "alpha": alpha,
+        "beta": beta,
+        "above": more,
+        "bound_s": bound,
+        "seconds": {"none": none, "cap": cap, "above": above},
+    }
+    return [
+        Row(
+            f"decode loop, {batch}",
+            f"{sizes}: alpha at its cap ({alpha}, {beta} slots) against none",
+            f"{cap / none:.3f} ({ms(cap)} against {ms(none)})",
+            f"<= {NEAR}" if alpha else "no layer hides at this size",
+            at_most(cap / none, NEAR) if alpha else None,
+            details,
+        ),
+        Row(
+            f"above the cap, {batch}",
+            f"{sizes}: alpha {more}, against the bound of the link",
+            f"{above / bound:.3f} ({ms(above)} against {ms(bound)})",
+            f"<= {BOUND}",
+            at_most(above / bound, BOUND),
+            details,
+        ),
+    ]
+
+
+def _at(made: Model, run: Run, alpha: int, beta: int) -> float:
+    """Seconds of a step in the steady state of a set."""
+    made.streamer.set(alpha, beta)
+    run()
+    run()
+    return _synchronized(made, run)
+
+
+def _synchronized(made: Model, run: Run, steps: int = 3) -> float:
+    """Seconds a step, over some of them without a wait in between."""
+    made.driver.synchronize()
+
+    def several() -> None:
+        for _ in range(steps):
+            run()
+        made.driver.synchronize()
+
+    return timed(several) / steps
+
+
+def _step(made: Model, batch: int) -> Run:
+    """Every matrix of every layer times a batch of activations."""
+    import torch
+
+    x = torch.ones(batch, HIDDEN, dtype=torch.bfloat16, device="cuda")
+    out = torch.empty_like(x)
+    weights = [made.weights(index) for index in range(len(made.layers))]
+
+    def run() -> None:
+        for index, layer in enumerate(weights):
+            made.streamer.before(index)
+            for matrix in range(MATRICES):
+                torch.mm(x, layer[matrix], out=out)
+            made.streamer.after(index)
+
+    return run
+
+
+def _load_s(made: Model) -> float:
+    """T_T: seconds to load one layer, the median of some."""
+    layer, copies = made.layers[0], made.streamer.copies
+
+    def load() -> None:
+        copies.copy(layer.range.address, layer.master, layer.nbytes)
+        copies.synchronize()
+
+    return median([timed(load) for _ in range(2 * ROUNDS)])
+
+
+def streamed_is_right(bench: Bench) -> Row:
+    """Layers are what they should be, at every alpha, step after step, and with aborted ones."""
+    wrong = 0
+    with model(bench, layers=6) as made:
+        n, nbytes = len(made.layers), made.layers[0].nbytes
+        frame = made.streamer.frame_bytes
+        out_pages = made.pool.take(frame // made.driver.page_bytes, "check")
+        out = Range(made.driver, frame)
+        out.back(0, out_pages)
+        for alpha, beta in ((0, 1), (1, 1), (2, 2), (n - 2, 2), (n - 1, 1), (1, 2), (0, 1)):
+            made.streamer.set(alpha, beta)
+            for last in (n, 3, n):  # the second is aborted
+                for index in range(last):
+                    made.streamer.before(index)
+                    address = made.layers[index].range.address
+                    made.stream.copy(out.address, address, nbytes)
+                    made.streamer.after(index)
+                    wrong += not _holds(made, out.address, nbytes, index + 1)
+            made.streamer.check_integrity()
+    return Row(
+        "streamed layers",
+        f"{n} layers copied out by the stream that computes, at every alpha, some steps aborted",
+        "all right" if not wrong else f"{wrong} wrong",
+        "all right",
+        not wrong,
+    )
+
+
+def _holds(made: Model, address: int, nbytes: int, value: int) -> bool:
+    made.stream.synchronize()
+    tensor = made.driver.tensor(address, nbytes)
+    return int(tensor.min()) == int(tensor.max()) == value

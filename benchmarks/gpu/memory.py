@@ -1,0 +1,193 @@
+"""Rows on memory alone: loading a layer, and turning one into KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cuda.bindings import driver as cu
+
+from benchmarks.gpu.bench import MIB, Bench, model
+from benchmarks.gpu.rows import Row, alternating, at_most, medians, ms, timed
+from vmm.cuda import CudaDriver
+from vmm.cuda_calls import call
+from vmm.pages import PagePool
+from vmm.space import Range
+
+PAGES = (2, 8, 32, 128)
+"""Sizes of a handle that are compared, in MiB."""
+HANDOVER_S = 2e-3
+
+
+def layer_load(bench: Bench) -> Row:
+    """The engine's way to load a layer against a plain copy of the same bytes."""
+    with model(bench, layers=2) as made:
+        layer = made.layers[0]
+        driver, nbytes = made.driver, layer.nbytes
+        copies, event = made.streamer.copies, driver.event()
+        with driver.opened():
+            plain = call(cu.cuMemAlloc, nbytes)
+            raw = call(cu.cuStreamCreate, cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+
+        def engine() -> None:
+            copies.copy(layer.range.address, layer.master, nbytes)
+            copies.record(event)
+            event.wait()
+
+        def pinned() -> None:
+            with driver.entered():
+                call(cu.cuMemcpyAsync, plain, layer.master, nbytes, raw)
+                call(cu.cuStreamSynchronize, raw)
+
+        seconds = alternating(
+            {"layer": lambda: timed(engine), "plain": lambda: timed(pinned)}, bench.rounds
+        )
+        with driver.opened():
+            call(cu.cuMemFree, plain)
+            call(cu.cuStreamDestroy, raw)
+    middle = medians(seconds)
+    ratio = middle["plain"] / middle["layer"]
+    rates = {name: nbytes / s / 1e9 for name, s in middle.items()}
+    return Row(
+        "layer load",
+        f"a layer of {nbytes / 1e6:.0f} MB from locked host memory, against a plain copy",
+        f"{ratio:.3f} ({rates['layer']:.1f} against {rates['plain']:.1f} GB/s)",
+        ">= 0.97",
+        ratio >= 0.97,
+        {"gb_s": rates},
+    )
+
+
+def batched_copies(bench: Bench) -> Row:
+    """Many small parameters in one call of the driver, against one call each."""
+    with model(bench, layers=2) as made:
+        layer, stream = made.layers[0], made.streamer.copies
+        size = 64 * 1024
+        copies = [
+            (layer.range.address + offset, layer.master + offset, size)
+            for offset in range(0, min(layer.nbytes, 256 * size), size)
+        ]
+
+        def each() -> None:
+            for copy in copies:
+                stream.copy(*copy)
+            stream.synchronize()
+
+        def batch() -> None:
+            stream.copy_all(copies)
+            stream.synchronize()
+
+        middle = medians(
+            alternating({"each": lambda: timed(each), "batch": lambda: timed(batch)}, bench.rounds)
+        )
+    return Row(
+        "batched copies",
+        f"{len(copies)} copies of 64 KiB in one call, against one call each",
+        f"{middle['each'] / middle['batch']:.2f}x as fast ({ms(middle['batch'])})",
+        details=middle,
+    )
+
+
+def handover(bench: Bench) -> Row:
+    """A layer's pages from parameters to usable KV, by the size of a page."""
+    sizes = [size for size in PAGES if bench.layer_bytes % (size * MIB) == 0 or not bench.dry]
+    middle = {size: _handover_s(bench, size * MIB) for size in sizes}
+    best = min(middle, key=lambda size: middle[size])
+    return Row(
+        "handover",
+        f"one layer ({bench.layer_bytes / 1e6:.0f} MB) from parameters to KV: unmap, map, clear",
+        ", ".join(f"{size} MiB {ms(s)}" for size, s in middle.items()),
+        f"<= {HANDOVER_S * 1e3:.0f} ms",
+        at_most(middle[best], HANDOVER_S),
+        {"pages_mib": middle, "against_2_mib": {s: middle[2] / m for s, m in middle.items()}},
+    )
+
+
+def _handover_s(bench: Bench, page_bytes: int) -> float:
+    """Median seconds."""
+    frame = -(-bench.layer_bytes // page_bytes) * page_bytes
+    with bench.open(page_bytes) as driver:
+        pool = PagePool(driver, frame)
+        layer, kv = Range(driver, frame), Range(driver, frame)
+        layer.back(0, pool.take(frame // page_bytes, "layer"))
+
+        def there() -> None:
+            kv.back(0, layer.unback(0, frame))
+            driver.fill(kv.address, 0, frame)
+
+        def back() -> None:
+            layer.back(0, kv.unback(0, frame))
+
+        seconds = []
+        for _ in range(bench.rounds):
+            seconds.append(timed(there))
+            back()
+    return sorted(seconds)[len(seconds) // 2]
+
+
+def between_processes(bench: Bench) -> Row:
+    """Memory for a layer made and given back: handles, the driver's own allocator, torch's."""
+    ways: dict[str, Callable[[CudaDriver], float]] = {
+        "create, map, unmap, release": lambda d: timed(lambda: _through_pages(d, bench)),
+        "cuMemAlloc, cuMemFree": lambda d: timed(lambda: _through_malloc(d, bench.layer_bytes)),
+    }
+    with bench.open(bench.page_bytes) as driver:
+        middle = medians(
+            alternating(
+                {name: lambda way=way: way(driver) for name, way in ways.items()}, bench.rounds
+            )
+        )
+    pages, malloc = middle.values()
+    return Row(
+        "release and create",
+        f"memory of one layer ({bench.layer_bytes / 1e6:.0f} MB) taken from the device and back",
+        f"{ms(pages)}, {pages / malloc:.2f}x of cuMemAlloc and cuMemFree ({ms(malloc)})",
+        details=middle,
+    )
+
+
+def _through_pages(driver: CudaDriver, bench: Bench) -> None:
+    count = -(-bench.layer_bytes // driver.page_bytes)
+    nbytes = count * driver.page_bytes
+    address = driver.reserve(nbytes)
+    pages = driver.create(count)
+    driver.map(address, pages)
+    driver.unmap(address, nbytes)
+    driver.release(pages)
+    driver.unreserve(address)
+
+
+def _through_malloc(driver: CudaDriver, nbytes: int) -> None:
+    with driver.opened():
+        call(cu.cuMemFree, call(cu.cuMemAlloc, nbytes))
+
+
+def exported(bench: Bench) -> Row:
+    """Passing a page by file descriptor, against releasing and creating it."""
+    import os
+
+    count = 4 if bench.dry else 64
+    with bench.open(bench.page_bytes, shareable=True) as driver:
+
+        def passed() -> None:
+            for page in driver.create(count):
+                fd = driver.export_page(page)
+                driver.release([page])
+                driver.release([driver.import_page(fd)])
+                os.close(fd)
+
+        def made() -> None:
+            driver.release(driver.create(count))
+            driver.release(driver.create(count))
+
+        middle = medians(
+            alternating(
+                {"export": lambda: timed(passed), "create": lambda: timed(made)}, bench.rounds
+            )
+        )
+    return Row(
+        "export and import",
+        f"{count} pages of {bench.page_bytes / MIB:.0f} MiB to another owner by descriptor",
+        f"{middle['export'] / middle['create']:.2f}x of release and create "
+        f"({ms(middle['export'])})",
+        details=middle,
+    )

@@ -1,0 +1,66 @@
+"""A row of the results: what was measured, what was aimed at, what came out."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """`holds` is None where nothing is aimed at, or where it could not be measured."""
+
+    name: str
+    what: str
+    value: str
+    aim: str = ""
+    holds: bool | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Skipped(Exception):
+    """A row that this machine cannot have; the message says why."""
+
+
+def at_most(value: float, bound: float) -> bool:
+    return value <= bound
+
+
+def alternating(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Each variant's seconds, measured in turns so that a drift meets all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, measure in variants.items():
+            seconds[name].append(measure())
+    return seconds
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def medians(seconds: dict[str, list[float]]) -> dict[str, float]:
+    return {name: median(values) for name, values in seconds.items()}
+
+
+def ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
+
+
+def pieces(nbytes: int, size: int) -> Iterator[tuple[int, int]]:
+    """Offset and size of consecutive parts."""
+    for offset in range(0, nbytes, size):
+        yield offset, min(size, nbytes - offset)

@@ -1,0 +1,1 @@
+"""`mirage doctor`: what works on this machine, what does not, and what to do about it."""

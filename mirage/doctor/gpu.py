@@ -1,0 +1,99 @@
+"""The GPU: its driver, what it can map, and how fast the link to it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from mirage.doctor.finding import Finding, limited, missing, works
+from vmm.driver import VmmError
+from vmm.host import host_buffer
+
+if TYPE_CHECKING:
+    from vmm.cuda import CudaDriver
+    from vmm.cuda_device import DeviceFacts
+
+TOPIC = "GPU"
+GIB = 2**30
+PROBE_BYTES = 256 << 20
+ROUNDS = 7
+HOST_INSTEAD = "without a GPU, serve from host memory: device.kind host"
+
+
+def findings(index: int) -> Iterator[Finding]:
+    """What GPU number `index` can do; ends at the first thing that all others need."""
+    if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
+        yield missing(TOPIC, "cuda-python", "not installed", "pip install 'cuda-python>=13,<14'")
+        return
+    from vmm.cuda_device import device_facts, driver_version
+
+    try:
+        yield works(TOPIC, "driver", "CUDA {}.{}".format(*driver_version()))
+        facts = device_facts(index)
+    except VmmError as error:
+        yield missing(TOPIC, "driver and device", str(error), HOST_INSTEAD)
+        return
+    yield works(
+        TOPIC,
+        "device",
+        f"{facts.name}, {facts.total_bytes / GIB:.1f} GiB, compute {facts.capability[0]}."
+        f"{facts.capability[1]}",
+    )
+    yield from _memory(facts)
+
+
+def _memory(facts: DeviceFacts) -> Iterator[Finding]:
+    if not facts.virtual_memory:
+        yield missing(
+            TOPIC,
+            "virtual memory management",
+            "the device cannot map memory as it likes",
+            "use Volta or later, without a vGPU profile that lacks it",
+        )
+        return
+    yield works(TOPIC, "virtual memory management", f"granularity {facts.granularity >> 10} KiB")
+    if facts.shareable:
+        yield works(TOPIC, "pages between processes", "by file descriptors")
+    else:
+        yield limited(TOPIC, "pages between processes", "no", "they are released and created")
+    yield from _link(facts.index)
+
+
+def _link(index: int) -> Iterator[Finding]:
+    from vmm.cuda import CudaDriver
+
+    try:
+        with CudaDriver(device=index) as driver:
+            free, total = driver.memory_info()
+            yield works(
+                TOPIC, "memory", f"{free / GIB:.1f} of {total / GIB:.1f} GiB free at this moment"
+            )
+            rate = _measured(driver)
+    except VmmError as error:
+        yield missing(
+            TOPIC, "link", str(error), "free some memory of the device, or `ulimit -l unlimited`"
+        )
+        return
+    yield works(TOPIC, "link, host to device", f"{rate / 1e9:.1f} GB/s from locked memory")
+
+
+def _measured(driver: CudaDriver) -> float:
+    """Bytes per second, the median of some copies into pages that are mapped."""
+    page = driver.page_bytes
+    nbytes = -(-PROBE_BYTES // page) * page
+    source, address, stream = host_buffer(nbytes), driver.reserve(nbytes), driver.stream()
+    driver.pin(source.address, nbytes)
+    try:
+        driver.map(address, driver.create(nbytes // page))
+        seconds = []
+        for _ in range(ROUNDS):
+            start = time.perf_counter()
+            stream.copy(address, source.address, nbytes)
+            stream.synchronize()
+            seconds.append(time.perf_counter() - start)
+    finally:
+        driver.unpin(source.address)
+        source.close()
+    return nbytes / sorted(seconds)[ROUNDS // 2]

@@ -1,0 +1,83 @@
+"""Host memory: as the device of a laptop, and as the place of the masters beside a GPU."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from mirage.doctor.finding import Finding, limited, missing, works
+from vmm.driver import VmmError
+from vmm.host import HostDriver, host_buffer
+
+TOPIC = "host"
+GIB = 2**30
+PROBE_BYTES = 64 << 20
+ROUNDS = 5
+MAP_COUNT = Path("/proc/sys/vm/max_map_count")
+FEW_MAPS = 65_530
+"""Linux's default; each contiguous run of pages takes one."""
+
+
+def findings() -> Iterator[Finding]:
+    """What host memory can do here."""
+    memory = psutil.virtual_memory()
+    yield works(
+        TOPIC,
+        "memory",
+        f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB available",
+    )
+    yield _mapping()
+    yield _map_count()
+    yield lockable()
+
+
+def _mapping() -> Finding:
+    """Real pages mapped, copied and unmapped by the driver that stands in for a GPU's."""
+    try:
+        with HostDriver() as driver:
+            source = host_buffer(PROBE_BYTES)
+            address = driver.reserve(PROBE_BYTES)
+            driver.map(address, driver.create(PROBE_BYTES // driver.page_bytes))
+            seconds = sorted(_timed(driver, address, source.address) for _ in range(ROUNDS))
+            source.close()
+    except (VmmError, OSError) as error:
+        return missing(
+            TOPIC, "pages in reserved addresses", str(error), "Linux with memfd_create is needed"
+        )
+    rate = PROBE_BYTES / seconds[ROUNDS // 2] / 1e9
+    return works(TOPIC, "pages in reserved addresses", f"they work; copies at {rate:.1f} GB/s")
+
+
+def _timed(driver: HostDriver, dst: int, src: int) -> float:
+    start = time.perf_counter()
+    driver.copy(dst, src, PROBE_BYTES)
+    return time.perf_counter() - start
+
+
+def _map_count() -> Finding:
+    try:
+        most = int(MAP_COUNT.read_text())
+    except (OSError, ValueError):
+        return limited(TOPIC, "mappings", "vm.max_map_count cannot be read", "see `man proc`")
+    if most < FEW_MAPS:
+        return limited(
+            TOPIC, "mappings", f"at most {most}", f"sysctl -w vm.max_map_count={FEW_MAPS}"
+        )
+    return works(TOPIC, "mappings", f"at most {most}")
+
+
+def lockable() -> Finding:
+    """Masters are locked for asynchronous copies; on a host alone nothing is."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY:
+        return works(TOPIC, "lockable memory", "without limit")
+    return limited(
+        TOPIC,
+        "lockable memory",
+        f"{soft / GIB:.2f} GiB",
+        "beside a GPU all parameters are locked: if that fails, `ulimit -l unlimited`",
+    )

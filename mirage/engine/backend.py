@@ -1,0 +1,92 @@
+"""What differs between a host and a GPU: who maps memory, who computes, how a step is timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+
+import torch
+
+from mirage.engine.settings import EngineSettings
+from mirage.engine.stepclock import EventClock
+from mirage.transfer import Compute, HostCompute, StreamCompute
+from vmm.driver import Driver, Event, Stream
+from vmm.host import HostDriver
+
+Stepped = Callable[[float], None]
+"""Told of the seconds that a step computed, stalls left out."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One engine's device."""
+
+    driver: Driver
+    compute: Compute
+    timed: Callable[[Stepped], AbstractContextManager[None]]
+    """Times one step; tells when it knows, perhaps only after some more."""
+    placed: Callable[[], None]
+    """Called when a layer has left the allocator that vLLM loaded it into."""
+
+
+def make_backend(settings: EngineSettings) -> Backend:
+    """Raises `vmm` errors if there is no such device."""
+    return _cuda(settings) if settings.device == "cuda" else _host(settings)
+
+
+def _host(settings: EngineSettings) -> Backend:
+    driver = HostDriver(settings.page, copy_bytes_per_s=settings.copy_bytes_per_s)
+    compute = HostCompute() if settings.wait else _NeverWaits()
+
+    @contextmanager
+    def timed(stepped: Stepped) -> Iterator[None]:
+        stalled, start = compute.stall_s, time.perf_counter()
+        yield
+        stepped(time.perf_counter() - start - (compute.stall_s - stalled))
+
+    return Backend(driver, compute, timed, placed=lambda: None)
+
+
+def _cuda(settings: EngineSettings) -> Backend:
+    from vmm.cuda import CudaDriver
+
+    driver = CudaDriver(settings.page, device=torch.cuda.current_device())
+
+    @cache
+    def adopted(handle: int) -> Stream:
+        return driver.adopt(handle)
+
+    clock = EventClock(partial(torch.cuda.Event, enable_timing=True))
+    compute = _TimedWaits(
+        lambda: adopted(torch.cuda.current_stream().cuda_stream), driver.synchronize, clock
+    )
+    return Backend(driver, compute, clock.timed, placed=torch.cuda.empty_cache)
+
+
+class _NeverWaits(HostCompute):
+    """For the test that shows what waiting is good for."""
+
+    def wait(self, event: Event) -> None:
+        """Run ahead of the copy."""
+
+
+class _TimedWaits(StreamCompute):
+    """Lets the clock see how long the device waits for copies."""
+
+    def __init__(
+        self, current: Callable[[], Stream], synchronize: Callable[[], None], clock: EventClock
+    ) -> None:
+        super().__init__(current, synchronize)
+        self._clock = clock
+
+    @property
+    def stall_s(self) -> float:
+        """Of the steps that have passed."""
+        return self._clock.stall_s
+
+    def wait(self, event: Event) -> None:
+        with self._clock.stall():
+            super().wait(event)

@@ -1,0 +1,198 @@
+"""A strict stand-in for NVIDIA's driver library, so that cuda-python runs without a GPU.
+
+`StandIn.load()` compiles it, once per state of its sources, and loads it under the name that
+binding code asks for: from then on `cuda.bindings.driver` talks to it in this process. It
+refuses what the real driver leaves undefined; `last_words()` then says why.
+
+Device addresses are host addresses: tests may read them directly. Memory that is unmapped, or
+that has no access set, faults.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+SONAME = "libcuda.so.1"
+MIB = 1 << 20
+
+_HERE = Path(__file__).parent
+_FLAGS = ("-std=c11", "-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
+_LINK = (f"-Wl,-soname,{SONAME}", "-pthread")
+_TEXT_BYTES = 16384
+
+
+class Unavailable(RuntimeError):
+    """The stand-in cannot be had in this process."""
+
+
+class NoCompiler(Unavailable):
+    """There is no C compiler."""
+
+
+class BuildFailed(Unavailable):
+    """The compiler refused the sources."""
+
+
+class RealDriverLoaded(Unavailable):
+    """NVIDIA's own library is loaded in this process already."""
+
+
+class Refused(RuntimeError):
+    """A control was given what makes no sense, or was used in a forked child."""
+
+
+class StandIn:
+    """The controls. `load()` gives the one object of this process."""
+
+    _loaded: StandIn | None = None
+    _loading = threading.Lock()
+
+    def __init__(self, library: ctypes.CDLL, path: Path) -> None:
+        self.path = path
+        self._library = library
+        library.standin_reset.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+        library.standin_fail.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int]
+        library.standin_pace.argtypes = [ctypes.c_double]
+        library.standin_delay.argtypes = [ctypes.c_double]
+        library.standin_flags.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int]
+        library.standin_used_bytes.restype = ctypes.c_longlong
+        for name in ("calls", "leaks", "last_words"):
+            self._function(name).argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+
+    @classmethod
+    def load(cls, folder: Path | None = None) -> StandIn:
+        """Build below `folder` (default: the temporary folder), load, reset to the defaults.
+
+        A second call returns the same object and resets nothing. Raises `NoCompiler`,
+        `BuildFailed`, `RealDriverLoaded`.
+        """
+        with cls._loading:
+            if cls._loaded is None:
+                path = _ours_if_loaded() or build(folder)
+                # One file descriptor per handle: the usual 1024 are soon gone.
+                _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+                cls._loaded = cls(ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL), path)
+                cls._loaded.reset()
+            return cls._loaded
+
+    def reset(self, memory_bytes: int = 1024 * MIB, granularity: int = 2 * MIB) -> None:
+        """Forget everything, end all streams, set every control to its default.
+
+        `granularity` is a power of two, 64 KiB at least. A call that is waiting in another
+        thread returns CUDA_ERROR_DEINITIALIZED; cuInit is needed again.
+        """
+        self._control("reset", memory_bytes, granularity)
+
+    def fail(self, nth: int, call: str | None = None, error: int = 2) -> None:
+        """Make the `nth` next call (1 is the next), of this function or of any, fail.
+
+        It returns `error` and does nothing. Names are those of `cuda.bindings.driver`, such as
+        "cuMemCreate". Several orders may stand at once.
+        """
+        self._control("fail", nth, (call or "").encode(), int(error))
+
+    def calls(self) -> dict[str, int]:
+        """How often each function was called since the reset; refused calls count too."""
+        return self._counts("calls")
+
+    def leaks(self) -> dict[str, int]:
+        """What is alive: handles, mappings, reservations, allocations (of cuMemAlloc),
+        streams, events, registrations, contexts (retains of primary contexts)."""
+        return self._counts("leaks")
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory of handles and allocations, on all devices."""
+        return int(self._control("used_bytes"))
+
+    def pace(self, bytes_per_s: float) -> None:
+        """The speed of every stream's copies, 0: unlimited. Holds for running ones too."""
+        self._control("pace", bytes_per_s)
+
+    def delay(self, seconds: float) -> None:
+        """Hold every copy, fill and record back that long before it starts.
+
+        Setting it to 0 lets go at once of what is being held: a long delay is a gate.
+        """
+        self._control("delay", seconds)
+
+    def last_words(self) -> str:
+        """Why the last refused call was refused."""
+        return self._text("last_words")
+
+    def flags(
+        self, *, vmm_supported: bool = True, devices: int = 1, strict_host: bool = True
+    ) -> None:
+        """Set all three. `devices` is 4 at most.
+
+        Without `strict_host`, copies of host memory that is not registered are allowed, and
+        over when the call returns.
+        """
+        self._control("flags", vmm_supported, devices, strict_host)
+
+    def _function(self, name: str) -> Any:
+        return getattr(self._library, f"standin_{name}")
+
+    def _control(self, name: str, *arguments: object) -> int:
+        answer: int = self._function(name)(*arguments)
+        if answer < 0:
+            raise Refused(f"{name}{arguments}: makes no sense here, or this is a forked child")
+        return answer
+
+    def _text(self, name: str) -> str:
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        self._control(name, text, _TEXT_BYTES)
+        return text.value.decode()
+
+    def _counts(self, name: str) -> dict[str, int]:
+        pairs = (line.split() for line in self._text(name).splitlines())
+        return {key: int(count) for key, count in pairs}
+
+
+def build(folder: Path | None = None) -> Path:
+    """The compiled library, made anew only when sources, flags or compiler changed."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise NoCompiler("no C compiler: install cc, or name one in the environment as CC")
+    sources = sorted(_HERE.glob("*.c"))
+    digest = hashlib.sha256(repr((compiler, _FLAGS, _LINK)).encode())
+    for source in [*sources, *sorted(_HERE.glob("*.h"))]:
+        digest.update(source.read_bytes())
+    # The user's own folder: nobody else can put a library there for us to load.
+    cache = (folder or Path(tempfile.gettempdir())) / f"mirage-stand-in-{os.getuid()}"
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if cache.stat().st_uid != os.getuid():
+        raise BuildFailed(f"{cache} belongs to somebody else; remove it or set TMPDIR")
+    path = cache / f"{digest.hexdigest()[:16]}-{SONAME}"
+    if not path.exists():
+        made = path.with_suffix(f".{os.getpid()}")
+        command = [compiler, *_FLAGS, *map(str, sources), *_LINK, "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise BuildFailed(f"{' '.join(command)}:\n{done.stderr}")
+        made.replace(path)
+    return path
+
+
+def _ours_if_loaded() -> Path | None:
+    """The stand-in that this process has mapped already. Raises `RealDriverLoaded`."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = Path(line.split(maxsplit=5)[5]) if line.count("/") else None
+        if path is None or "libcuda.so" not in path.name:
+            continue
+        if hasattr(ctypes.CDLL(str(path)), "standin_reset"):
+            return path
+        raise RealDriverLoaded(
+            f"{path} is loaded in this process; run these tests in one that has not touched a GPU"
+        )
+    return None

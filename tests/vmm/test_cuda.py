@@ -1,0 +1,349 @@
+"""The CUDA driver over a stand-in for NVIDIA's library: what the contract does not say."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cuda.bindings import driver as cu
+
+from tests.vmm.conftest import standin as loaded
+from tests.vmm.libcuda import StandIn
+from vmm import Closed, Misaligned, OutOfMemory, VmmError, host_buffer
+from vmm.cuda import CudaDriver
+from vmm.cuda_device import device_count, device_facts, driver_version
+from vmm.driver import DeviceError, DeviceUnavailable
+
+pytestmark = pytest.mark.vmm
+ROOT = Path(__file__).parents[2]
+PAGE = 65536
+MEMORY = 64 * PAGE
+INVALID_VALUE = 1
+
+
+@pytest.fixture
+def standin() -> Iterator[StandIn]:
+    made = loaded()
+    made.reset(memory_bytes=MEMORY, granularity=PAGE)
+    yield made
+    made.reset()
+
+
+@pytest.fixture
+def gpu(standin: StandIn) -> Iterator[CudaDriver]:
+    with CudaDriver(tensors_on="cpu") as driver:
+        yield driver
+    assert not any(standin.leaks().values()), standin.leaks()
+
+
+def mapped(gpu: CudaDriver, count: int) -> int:
+    address = gpu.reserve(count * gpu.page_bytes)
+    gpu.map(address, gpu.create(count))
+    return address
+
+
+class TestDevice:
+    def test_facts_are_asked_without_a_context(self, standin: StandIn) -> None:
+        facts = device_facts(0)
+        assert facts.total_bytes == MEMORY and facts.granularity == PAGE
+        assert facts.virtual_memory and facts.shareable
+        assert driver_version() >= (12, 0) and device_count() == 1
+        assert standin.leaks()["contexts"] == 0
+
+    @pytest.mark.parametrize(("index", "devices"), [(1, 1), (0, 0)])
+    def test_no_such_device(self, standin: StandIn, index: int, devices: int) -> None:
+        standin.flags(devices=devices)
+        with pytest.raises(DeviceUnavailable):
+            CudaDriver(device=index)
+
+    def test_a_device_that_cannot_map(self, standin: StandIn) -> None:
+        standin.flags(vmm_supported=False)
+        with pytest.raises(DeviceUnavailable, match="no virtual memory management"):
+            CudaDriver()
+        assert not any(standin.leaks().values())
+
+    @pytest.mark.parametrize("page", [PAGE + 1, PAGE // 2, -PAGE])
+    def test_a_page_is_a_multiple_of_the_granularity(self, standin: StandIn, page: int) -> None:
+        with pytest.raises(Misaligned, match=f"{page}.*{PAGE}"):
+            CudaDriver(page)
+        assert not any(standin.leaks().values())
+
+    def test_a_failed_start_leaves_nothing(self, standin: StandIn) -> None:
+        standin.fail(1, "cuStreamCreate")
+        with pytest.raises(OutOfMemory, match="cuStreamCreate"):
+            CudaDriver()
+        assert not any(standin.leaks().values())
+
+    def test_larger_pages_are_one_handle_each(self, standin: StandIn) -> None:
+        with CudaDriver(8 * PAGE, tensors_on="cpu") as driver:
+            mapped(driver, 3)
+            assert standin.leaks()["handles"] == 3
+            assert standin.used_bytes == driver.used_bytes() == 24 * PAGE
+
+
+class TestContext:
+    def test_the_callers_context_is_left_as_it_was(self, gpu: CudaDriver) -> None:
+        before = int(cu.cuCtxGetCurrent()[1])
+        mapped(gpu, 2)
+        gpu.stream().synchronize()
+        assert int(cu.cuCtxGetCurrent()[1]) == before == 0
+
+    def test_a_refused_call_leaves_it_too(self, gpu: CudaDriver) -> None:
+        with pytest.raises(VmmError):
+            gpu.unmap(0x1234, PAGE)
+        with pytest.raises(OutOfMemory):
+            gpu.create(10**6)
+        assert int(cu.cuCtxGetCurrent()[1]) == 0
+
+    def test_calls_may_come_from_any_thread(self, gpu: CudaDriver) -> None:
+        address, failures = mapped(gpu, 8), []
+
+        def work(i: int) -> None:
+            try:
+                stream, event = gpu.stream(), gpu.event()
+                for byte in range(20):
+                    stream.fill(address + i * PAGE, byte, PAGE)
+                    stream.record(event)
+                    event.wait()
+                    spare = gpu.create(1)
+                    gpu.release(spare)
+                stream.close()
+            except VmmError as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        assert gpu.tensor(address, 8 * PAGE).eq(19).all()
+
+    def test_a_forked_child_has_no_part_in_it(self, gpu: CudaDriver) -> None:
+        gpu.create(1)
+        child = os.fork()
+        if child == 0:
+            try:
+                gpu.create(1)
+            except Closed:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        gpu.create(1)
+
+
+class TestCalls:
+    def test_access_is_set_once_for_each_contiguous_range(
+        self, gpu: CudaDriver, standin: StandIn
+    ) -> None:
+        address = mapped(gpu, 16)
+        gpu.unmap(address, 16 * PAGE)
+        calls = standin.calls()
+        assert calls["cuMemMap"] == 16
+        assert calls["cuMemSetAccess"] == calls["cuMemUnmap"] == 1
+
+    def test_a_refusal_says_call_values_and_reason(self, gpu: CudaDriver, standin: StandIn) -> None:
+        address, pages = gpu.reserve(2 * PAGE), gpu.create(2)
+        standin.fail(1, "cuMemMap", INVALID_VALUE)
+        with pytest.raises(DeviceError, match=f"cuMemMap.{address:#x}, {PAGE}.*INVALID_VALUE"):
+            gpu.map(address, pages)
+
+    def test_out_of_memory_rolls_back(self, gpu: CudaDriver, standin: StandIn) -> None:
+        gpu.create(60)
+        with pytest.raises(OutOfMemory, match=f"{8 * PAGE} bytes wanted.*{4 * PAGE} of them"):
+            gpu.create(8)
+        assert standin.used_bytes == gpu.used_bytes() == 60 * PAGE
+        assert len(gpu.create(4)) == 4
+
+    @pytest.mark.parametrize("call", ["cuMemMap", "cuMemSetAccess"])
+    @pytest.mark.parametrize("nth", [1, 3])
+    def test_a_map_that_fails_in_the_middle_maps_nothing(
+        self, gpu: CudaDriver, standin: StandIn, call: str, nth: int
+    ) -> None:
+        address, pages = gpu.reserve(4 * PAGE), gpu.create(4)
+        nth = nth if call == "cuMemMap" else 1
+        standin.fail(nth, call, INVALID_VALUE)
+        with pytest.raises(DeviceError, match=call):
+            gpu.map(address, pages)
+        assert standin.leaks()["mappings"] == 0
+        gpu.map(address, pages)
+        gpu.fill(address, 1, 4 * PAGE)
+
+    def test_what_cannot_be_undone_is_undone_before_the_next_call(
+        self, gpu: CudaDriver, standin: StandIn
+    ) -> None:
+        address, pages = gpu.reserve(4 * PAGE), gpu.create(4)
+        standin.fail(3, "cuMemMap", INVALID_VALUE)
+        standin.fail(1, "cuMemUnmap", INVALID_VALUE)
+        with pytest.raises(DeviceError, match="cuMemMap"):
+            gpu.map(address, pages)
+        assert standin.leaks()["mappings"] == 2, "owed to the device"
+        gpu.check_integrity()
+        assert standin.leaks()["mappings"] == 0
+        gpu.map(address, pages)
+
+    def test_as_long_as_it_is_owed_every_call_says_so(
+        self, gpu: CudaDriver, standin: StandIn
+    ) -> None:
+        standin.fail(4, "cuMemCreate")
+        for nth in range(1, 4):
+            standin.fail(nth, "cuMemRelease", INVALID_VALUE)
+        with pytest.raises(OutOfMemory):
+            gpu.create(5)
+        for _ in range(2):
+            with pytest.raises(DeviceError, match="cuMemRelease"):
+                gpu.reserve(PAGE)
+        assert gpu.used_bytes() == 0 == standin.used_bytes
+
+    def test_a_release_that_fails_keeps_what_is_left(
+        self, gpu: CudaDriver, standin: StandIn
+    ) -> None:
+        pages = gpu.create(4)
+        standin.fail(3, "cuMemRelease", INVALID_VALUE)
+        with pytest.raises(DeviceError, match="cuMemRelease"):
+            gpu.release(pages)
+        assert gpu.used_bytes() == standin.used_bytes == 2 * PAGE
+        gpu.release(pages[2:])
+
+    def test_work_that_fails_on_the_device_has_a_name(
+        self, gpu: CudaDriver, standin: StandIn
+    ) -> None:
+        stream = gpu.stream()
+        standin.fail(1, "cuStreamSynchronize", 700)
+        with pytest.raises(VmmError, match="ILLEGAL_ADDRESS") as raised:
+            stream.synchronize()
+        assert type(raised.value).__name__ == "DeviceLost"
+
+
+class TestHostMemory:
+    def test_only_locked_memory_is_copied_behind_the_caller(
+        self, gpu: CudaDriver, standin: StandIn
+    ) -> None:
+        source, address, stream = host_buffer(PAGE), mapped(gpu, 1), gpu.stream()
+        source.tensor().fill_(3)
+        with pytest.raises(DeviceError, match="cuMemcpyAsync"):
+            stream.copy(address, source.address, PAGE)
+        gpu.pin(source.address, PAGE)
+        standin.delay(0.05)
+        event = gpu.event()
+        stream.copy(address, source.address, PAGE)
+        stream.record(event)
+        assert not event.reached()
+        event.wait()
+        assert gpu.tensor(address, PAGE).eq(3).all()
+        gpu.unpin(source.address)
+        source.close()
+
+    def test_memory_that_cannot_be_locked(self, gpu: CudaDriver, standin: StandIn) -> None:
+        source = host_buffer(PAGE)
+        standin.fail(1, "cuMemHostRegister")
+        with pytest.raises(DeviceError, match=f"{PAGE} bytes of host memory .* `ulimit -l`"):
+            gpu.pin(source.address, PAGE)
+        gpu.unpin(source.address)
+        source.close()
+
+    def test_several_copies_in_one_call(self, gpu: CudaDriver, standin: StandIn) -> None:
+        source, address, stream = host_buffer(4 * PAGE), mapped(gpu, 4), gpu.stream()
+        gpu.pin(source.address, 4 * PAGE)
+        for i in range(4):
+            source.tensor()[i * PAGE : (i + 1) * PAGE] = i + 1
+        stream.copy_all(
+            (address + i * PAGE, source.address + (3 - i) * PAGE, PAGE) for i in range(4)
+        )
+        stream.synchronize()
+        assert [int(gpu.tensor(address + i * PAGE, 1)[0]) for i in range(4)] == [4, 3, 2, 1]
+        assert standin.calls()["cuMemcpyBatchAsync"] == 1
+        assert "cuMemcpyAsync" not in standin.calls()
+        source.close()
+
+
+class TestEvents:
+    def test_handles_are_used_again(self, gpu: CudaDriver, standin: StandIn) -> None:
+        stream = gpu.stream()
+        for _ in range(50):
+            event = gpu.event()
+            stream.record(event)
+            event.wait()
+            del event
+        assert standin.leaks()["events"] <= 2
+
+    def test_a_handle_that_is_still_to_be_reached_is_not(
+        self, gpu: CudaDriver, standin: StandIn
+    ) -> None:
+        address, stream, event = mapped(gpu, 1), gpu.stream(), gpu.event()
+        standin.delay(0.1)
+        stream.fill(address, 1, PAGE)
+        stream.record(event)
+        del event
+        assert gpu.event().reached()
+        stream.synchronize()
+
+    def test_a_stream_of_somebody_else_stays_theirs(
+        self, gpu: CudaDriver, standin: StandIn
+    ) -> None:
+        theirs, address = gpu.stream(), mapped(gpu, 1)
+        before = standin.leaks()["streams"]
+        ours = gpu.adopt(int(theirs.handle))
+        ours.fill(address, 6, PAGE)
+        ours.close()
+        assert standin.leaks()["streams"] == before
+        theirs.synchronize()
+        assert gpu.tensor(address, PAGE).eq(6).all()
+
+
+IMPORTER = """
+import array, socket, sys
+from tests.vmm.libcuda import StandIn
+StandIn.load().reset(memory_bytes={memory}, granularity={page})
+from vmm.cuda import CudaDriver
+gpu = CudaDriver(shareable=True, tensors_on="cpu")
+line = socket.socket(fileno=int(sys.argv[1]))
+_, fds, _, _ = socket.recv_fds(line, 1, 1)
+page = gpu.import_page(fds[0])
+address = gpu.reserve({page})
+gpu.map(address, [page])
+assert int(gpu.tensor(address, 1)[0]) == 41
+gpu.fill(address, 42, {page})
+line.send(b"x")
+line.recv(1)
+gpu.close()
+"""
+
+
+class TestBetweenProcesses:
+    def test_a_page_goes_to_another_process(self, standin: StandIn) -> None:
+        with CudaDriver(shareable=True, tensors_on="cpu") as gpu:
+            address = gpu.reserve(PAGE)
+            (page,) = gpu.create(1)
+            gpu.map(address, [page])
+            gpu.fill(address, 41, PAGE)
+            ours, theirs = socket.socketpair()
+            child = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    IMPORTER.format(memory=MEMORY, page=PAGE),
+                    str(theirs.fileno()),
+                ],
+                cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+            )
+            theirs.close()
+            fd = gpu.export_page(page)
+            socket.send_fds(ours, [b"x"], [fd])
+            os.close(fd)
+            assert ours.recv(1) == b"x", "the other process failed"
+            assert gpu.tensor(address, PAGE).eq(42).all()
+            ours.send(b"x")
+            assert child.wait() == 0
+            ours.close()
+
+    def test_only_what_is_shareable_is_exported(self, gpu: CudaDriver) -> None:
+        with pytest.raises(DeviceError, match="cuMemExportToShareableHandle"):
+            gpu.export_page(gpu.create(1)[0])

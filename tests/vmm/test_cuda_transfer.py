@@ -1,0 +1,147 @@
+"""Streamed layers on a device that runs behind its caller, in the stand-in's real time.
+
+What a layer computes with, its last bytes, is copied out by the stream that computes. Loading a
+layer takes much longer than that, so a wait that is missing shows as another layer's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mirage.transfer import Layer, LayerStreamer, StreamCompute
+from tests.vmm.conftest import standin as loaded
+from tests.vmm.libcuda import StandIn
+from vmm import Event, PagePool, Range, host_buffer
+from vmm.cuda import CudaDriver
+
+pytestmark = pytest.mark.vmm
+PAGE = 65536
+LAYERS = 8
+STEPS = 4
+READ = 64
+"""Bytes of a layer that are copied out."""
+LINK = 20e6
+"""Bytes a second: a layer takes 3 ms."""
+BLOCKING = ("cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize", "cuEventQuery")
+SETS = [(1, 1), (2, 2), (5, 2), (7, 1), (6, 2), (1, 2), (0, 1)]
+
+
+class Hasty(StreamCompute):
+    """Leaves the waits for copies out, to show what they are good for."""
+
+    def wait(self, event: Event) -> None:
+        pass
+
+
+class Model:
+    """Layer i holds i + 1 in every byte. Each step copies all layers into a column of `out`."""
+
+    def __init__(self, compute: type[StreamCompute] = StreamCompute) -> None:
+        self.driver = driver = CudaDriver(tensors_on="cpu")
+        self.stream = driver.stream()
+        self.masters = [host_buffer(PAGE) for _ in range(LAYERS)]
+        pool = PagePool(driver, (LAYERS + 1) * PAGE)
+        layers = []
+        for index, master in enumerate(self.masters):
+            driver.pin(master.address, PAGE)
+            master.tensor().fill_(index + 1)
+            home = Range(driver, PAGE)
+            home.back(0, pool.take(1, "layer"))
+            driver.copy(home.address, master.address, PAGE)
+            layers.append(Layer(index, home, master.address, PAGE, driver.event()))
+        self.out = Range(driver, PAGE)
+        self.out.back(0, pool.take(1, "out"))
+        self.streamer = LayerStreamer(
+            driver, pool, layers, compute(lambda: self.stream, driver.synchronize)
+        )
+
+    def step(self, number: int, until: int = LAYERS) -> None:
+        for index in range(until):
+            self.streamer.before(index)
+            to = self.out.address + (number * LAYERS + index) * READ
+            end = self.streamer.layers[index].range.address + PAGE
+            self.stream.copy(to, end - READ, READ)
+            self.streamer.after(index)
+
+    def seen(self, number: int, until: int = LAYERS) -> list[int]:
+        """What each layer of a step read; 0 for bytes of more than one layer."""
+        self.stream.synchronize()
+        read = []
+        for index in range(until):
+            part = self.out.tensor((number * LAYERS + index) * READ, READ)
+            low, high = int(part.min()), int(part.max())
+            read.append(low if low == high else 0)
+        return read
+
+    def close(self) -> None:
+        self.driver.close()
+        for master in self.masters:
+            master.close()
+
+
+@pytest.fixture
+def standin() -> Iterator[StandIn]:
+    made = loaded()
+    made.reset(memory_bytes=(LAYERS + 1) * PAGE, granularity=PAGE)
+    yield made
+    assert not any(made.leaks().values()), made.leaks()
+    made.reset()
+
+
+RIGHT = list(range(1, LAYERS + 1))
+
+
+def test_every_layer_finds_its_own_bytes_at_every_alpha(standin: StandIn) -> None:
+    model = Model()
+    standin.pace(LINK)
+    for alpha, beta in SETS:
+        model.streamer.set(alpha, beta)
+        for number in range(STEPS):
+            model.step(number)
+        assert [model.seen(number) for number in range(STEPS)] == [RIGHT] * STEPS, (alpha, beta)
+        model.streamer.check_integrity()
+    model.close()
+
+
+def test_a_step_that_was_aborted_leaves_the_next_one_right(standin: StandIn) -> None:
+    model = Model()
+    standin.pace(LINK)
+    model.streamer.set(5, 2)
+    for until in (3, LAYERS, 1, LAYERS):
+        model.step(0, until)
+        assert model.seen(0, until) == RIGHT[:until]
+    model.close()
+
+
+def test_nobody_waits_in_the_steady_state(standin: StandIn) -> None:
+    model = Model()
+    model.streamer.set(5, 2)
+    model.step(0)
+    standin.pace(LINK)
+    before = standin.calls()
+    for number in range(STEPS):
+        model.step(number)
+    after = standin.calls()
+    assert {name: after.get(name, 0) - before.get(name, 0) for name in BLOCKING} == dict.fromkeys(
+        BLOCKING, 0
+    )
+    streamed = 7 * STEPS
+    assert after["cuEventRecord"] - before["cuEventRecord"] == 2 * streamed
+    assert after["cuStreamWaitEvent"] - before["cuStreamWaitEvent"] == 2 * streamed
+    assert [model.seen(number) for number in range(STEPS)] == [RIGHT] * STEPS
+    model.close()
+
+
+def test_without_the_waits_for_copies_layers_read_other_bytes(standin: StandIn) -> None:
+    model = Model(Hasty)
+    model.streamer.set(5, 2)
+    standin.pace(LINK)
+    for number in range(STEPS):
+        model.step(number)
+    read = [model.seen(number) for number in range(STEPS)]
+    standin.pace(0)
+    model.driver.synchronize()
+    assert read != [RIGHT] * STEPS
+    model.close()

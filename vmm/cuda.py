@@ -1,0 +1,405 @@
+"""The driver of an NVIDIA GPU: physical handles mapped into reserved addresses of the device.
+
+A page is one handle of `cuMemCreate`. All pages are of one size, a multiple of the device's
+granularity: large ones map and unmap in fewer calls, small ones make smaller extents. Access is
+set once for each contiguous range. What the books refuse never reaches the device; what the
+device refuses is undone, and what cannot be undone at once is undone before the next call.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from cuda.bindings import driver as cu
+
+from vmm.books import Books
+from vmm.cuda_calls import call
+from vmm.cuda_context import PrimaryContext
+from vmm.cuda_device import POSIX_FD, DeviceFacts, allocation, device_facts, driver_version
+from vmm.cuda_streams import CudaEvent, CudaStream
+from vmm.driver import (
+    Closed,
+    DeviceError,
+    DeviceUnavailable,
+    Driver,
+    Misaligned,
+    OutOfMemory,
+    Page,
+    VmmError,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+BATCHES_FROM = (12, 8)
+"""Version of the driver that has `cuMemcpyBatchAsync`."""
+
+Call = tuple[Any, ...]
+"""A function of the driver, and what it is called with."""
+
+
+class CudaDriver(Driver):
+    """Memory of GPU number `device`. Calls may come from any thread.
+
+    `page_bytes` is a multiple of the device's granularity, by default that itself.
+    `capacity_bytes` bounds what exists at once; by default the device does. With `shareable`,
+    pages can be exported to other processes. `tensors_on` is where torch takes the addresses
+    to be, by default this GPU.
+
+    Raises `DeviceUnavailable`, `Misaligned`. A forked child has no part in it: there the driver
+    is closed, as all of CUDA is.
+    """
+
+    def __init__(
+        self,
+        page_bytes: int | None = None,
+        capacity_bytes: int | None = None,
+        device: int = 0,
+        *,
+        shareable: bool = False,
+        tensors_on: str | None = None,
+    ) -> None:
+        self._closed = True  # until all is there
+        self.facts = device_facts(device)
+        _check_able(self.facts, shareable)
+        self.granularity = self.facts.granularity
+        self.page_bytes = page_bytes or self.granularity
+        if self.page_bytes < 0 or self.page_bytes % self.granularity:
+            raise Misaligned(
+                f"page_bytes {page_bytes}: use a positive multiple of the device's "
+                f"granularity ({self.granularity})"
+            )
+        self._property = allocation(device, shareable)
+        self._batches = driver_version() >= BATCHES_FROM
+        self._context = PrimaryContext(device)
+        try:
+            with self._context.current():
+                self._own = call(cu.cuStreamCreate, cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        except VmmError:
+            self._context.close()
+            raise
+        self.capacity_bytes = capacity_bytes
+        self._tensors_on = tensors_on or f"cuda:{device}"
+        self._access = _access(self._property.location)
+        self._books = Books(self.page_bytes)
+        self._handles: dict[Page, Any] = {}
+        self._next = 0
+        self._undone: list[Call] = []
+        """Calls that are owed to the device, in order."""
+        self._pinned: dict[int, int] = {}
+        self._lock = threading.RLock()
+        self._streams: set[CudaStream] = set()
+        self._spent: list[Any] = []
+        self._events: weakref.WeakSet[CudaEvent] = weakref.WeakSet()
+        self._closed = False
+        _drivers.add(self)
+
+    def __enter__(self) -> CudaDriver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Addresses
+
+    def reserve(self, nbytes: int) -> int:
+        with self.opened() as books:
+            books.check_size(nbytes)
+            # The largest power of two in a page: the driver takes no other alignment.
+            align = self.page_bytes & -self.page_bytes
+            try:
+                address = int(call(cu.cuMemAddressReserve, nbytes, align, 0, 0))
+            except OutOfMemory as error:
+                raise OutOfMemory(f"reserving {nbytes} bytes of addresses: {error}") from error
+            books.add_reservation(address, nbytes)
+            return address
+
+    def unreserve(self, address: int) -> None:
+        with self.opened() as books:
+            nbytes = books.check_unreserve(address)
+            call(cu.cuMemAddressFree, address, nbytes)
+            books.drop_reservation(address)
+
+    # Pages
+
+    def create(self, count: int) -> list[Page]:
+        with self.opened() as books:
+            if count < 0:
+                raise Misaligned(f"{count} pages: a count is not negative")
+            self._check_capacity(count)
+            return self._enter_pages(books, self._create_handles(count))
+
+    def release(self, pages: Sequence[Page]) -> None:
+        with self.opened() as books:
+            books.check_release(pages)
+            for page in pages:
+                call(cu.cuMemRelease, self._handles[page])
+                del self._handles[page]
+                books.drop_pages([page])
+
+    def export_page(self, page: Page) -> int:
+        """A file descriptor that stands for the page in any process; the caller closes it.
+
+        The page's memory is free when every process has released it. Needs `shareable`.
+        """
+        with self.opened() as books:
+            books.check_known([page])
+            return int(call(cu.cuMemExportToShareableHandle, self._handles[page], POSIX_FD, 0))
+
+    def import_page(self, fd: int) -> Page:
+        """A page of this driver's size that another process exported as `fd`."""
+        with self.opened() as books:
+            self._check_capacity(1)
+            handle = call(cu.cuMemImportFromShareableHandle, fd, POSIX_FD)
+            return self._enter_pages(books, [handle])[0]
+
+    # Mapping
+
+    def map(self, address: int, pages: Sequence[Page]) -> None:
+        with self.opened() as books:
+            books.check_map(address, pages)
+            nbytes = len(pages) * self.page_bytes
+            done = 0
+            try:
+                for page in pages:
+                    call(cu.cuMemMap, address + done, self.page_bytes, 0, self._handles[page], 0)
+                    done += self.page_bytes
+                call(cu.cuMemSetAccess, address, nbytes, [self._access], 1)
+            except VmmError:
+                if done:
+                    self._undo((cu.cuMemUnmap, address, done))
+                raise
+            books.enter_map(address, pages)
+
+    def unmap(self, address: int, nbytes: int) -> None:
+        with self.opened() as books:
+            books.check_unmap(address, nbytes)
+            call(cu.cuMemUnmap, address, nbytes)
+            books.enter_unmap(address, nbytes)
+
+    # Access
+
+    def fill(self, address: int, byte: int, nbytes: int) -> None:
+        with self.opened() as books:
+            books.check_fill(address, byte, nbytes)
+            call(cu.cuMemsetD8Async, address, byte, nbytes, self._own)
+        with self.entered():
+            call(cu.cuStreamSynchronize, self._own)
+
+    def copy(self, dst: int, src: int, nbytes: int) -> None:
+        with self.opened() as books:
+            books.check_copy(dst, src, nbytes)
+            call(cu.cuMemcpyAsync, dst, src, nbytes, self._own)
+        with self.entered():
+            call(cu.cuStreamSynchronize, self._own)
+
+    def pin(self, address: int, nbytes: int) -> None:
+        with self.opened():
+            try:
+                call(cu.cuMemHostRegister, address, nbytes, cu.CU_MEMHOSTREGISTER_PORTABLE)
+            except OutOfMemory as error:
+                raise DeviceError(
+                    f"{nbytes} bytes of host memory cannot be locked ({error}): raise the limit "
+                    "of `ulimit -l`"
+                ) from error
+            self._pinned[address] = nbytes
+
+    def unpin(self, address: int) -> None:
+        with self.opened():
+            if address in self._pinned:
+                call(cu.cuMemHostUnregister, address)
+                del self._pinned[address]
+
+    def tensor(self, address: int, nbytes: int) -> torch.Tensor:
+        with self.opened() as books:
+            books.check_reserved(address, nbytes)
+        return _tensor(address, nbytes, self._tensors_on)
+
+    def stream(self) -> CudaStream:
+        with self.opened():
+            handle = call(cu.cuStreamCreate, cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+            return self._stream(handle, owned=True)
+
+    def adopt(self, handle: int) -> CudaStream:
+        """A stream that somebody else made, torch for one; it stays theirs."""
+        with self.opened():
+            return self._stream(cu.CUstream(handle), owned=False)
+
+    def synchronize(self) -> None:
+        """Block until everything that this process enqueued, anywhere, has run."""
+        with self.entered():
+            call(cu.cuCtxSynchronize)
+
+    def event(self) -> CudaEvent:
+        with self.opened():
+            event = CudaEvent(self, self._spent)
+            self._events.add(event)
+            return event
+
+    # State
+
+    def used_bytes(self) -> int:
+        """Of this driver's pages. What the device says counts other processes too."""
+        with self.opened() as books:
+            return books.page_count * self.page_bytes
+
+    def memory_info(self) -> tuple[int, int]:
+        """Free and all bytes of the device, whoever uses them."""
+        with self.opened():
+            free, total = call(cu.cuMemGetInfo)
+            return int(free), int(total)
+
+    def check_integrity(self) -> None:
+        with self.opened() as books:
+            books.check()
+            if set(books.pages) != self._handles.keys():
+                raise VmmError(f"{len(self._handles)} handles for {books.page_count} pages")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+        for stream in list(self._streams):  # unlocked: their last work may take its time
+            with suppress(DeviceError):
+                stream.close()
+        with self._lock, suppress(DeviceError):
+            self._closed = True
+            with self._context.current():
+                for owed in self._last_calls():
+                    with suppress(VmmError):  # whatever is left dies with the process
+                        call(*owed)
+            self._context.close()
+
+    # What streams and events need
+
+    @contextmanager
+    def opened(self) -> Iterator[Books]:
+        """The books, with the context current and nothing owed. Raises `Closed`."""
+        with self._lock:
+            self._check_open()
+            with self._context.current():
+                self._pay()
+                yield self._books
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """The context alone, for calls that block. Raises `Closed`."""
+        self._check_open()
+        with self._context.current():
+            yield
+
+    # Inside
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the driver was closed: its pages and addresses are gone")
+
+    def _check_capacity(self, count: int) -> None:
+        held, wanted = self._books.page_count * self.page_bytes, count * self.page_bytes
+        if self.capacity_bytes is not None and held + wanted > self.capacity_bytes:
+            raise OutOfMemory(
+                f"{wanted} bytes wanted, {held} of {self.capacity_bytes} in use: release some first"
+            )
+
+    def _create_handles(self, count: int) -> list[Any]:
+        handles: list[Any] = []
+        try:
+            while len(handles) < count:
+                handles.append(call(cu.cuMemCreate, self.page_bytes, self._property, 0))
+        except VmmError as error:
+            self._undo(*((cu.cuMemRelease, handle) for handle in handles))
+            if isinstance(error, OutOfMemory):
+                raise OutOfMemory(
+                    f"{count * self.page_bytes} bytes wanted, the device had "
+                    f"{len(handles) * self.page_bytes} of them: release some first ({error})"
+                ) from error
+            raise
+        return handles
+
+    def _enter_pages(self, books: Books, handles: list[Any]) -> list[Page]:
+        pages = [Page(number) for number in range(self._next, self._next + len(handles))]
+        self._next += len(handles)
+        self._handles.update(zip(pages, handles, strict=True))
+        books.add_pages(pages)
+        return pages
+
+    def _undo(self, *calls: Call) -> None:
+        """Take back what was done of a call that failed in the middle."""
+        self._undone += calls
+        with suppress(VmmError):  # it will be tried again, and the first error is to be seen
+            self._pay()
+
+    def _pay(self) -> None:
+        """Make the calls that are owed. Raises the first that is refused again."""
+        while self._undone:
+            call(*self._undone[0])
+            self._undone.pop(0)
+
+    def _stream(self, handle: Any, owned: bool) -> CudaStream:
+        stream = CudaStream(self, handle, self._batches, self._streams.discard, owned)
+        self._streams.add(stream)
+        return stream
+
+    def _last_calls(self) -> Iterator[Call]:
+        """Everything that is still there, in the order in which it can go."""
+        yield (cu.cuCtxSynchronize,)
+        yield from self._undone
+        yield cu.cuStreamDestroy, self._own
+        for event in [*self._spent, *(event.handle for event in self._events)]:
+            yield cu.cuEventDestroy, event
+        for address in self._pinned:
+            yield cu.cuMemHostUnregister, address
+        for mapped in self._books.mapped:
+            yield cu.cuMemUnmap, *mapped
+        for handle in self._handles.values():
+            yield cu.cuMemRelease, handle
+        for reservation in self._books.reservations:
+            yield cu.cuMemAddressFree, *reservation
+
+
+def _check_able(facts: DeviceFacts, shareable: bool) -> None:
+    if not facts.virtual_memory:
+        raise DeviceUnavailable(
+            f"device {facts.index} ({facts.name}) has no virtual memory management: use one of "
+            "Volta's generation or later, and no vGPU profile without it"
+        )
+    if shareable and not facts.shareable:
+        raise DeviceUnavailable(
+            f"device {facts.index} ({facts.name}) cannot share memory by file descriptors"
+        )
+
+
+def _access(location: Any) -> Any:
+    made = cu.CUmemAccessDesc()
+    made.location = location
+    made.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    return made
+
+
+def _tensor(address: int, nbytes: int, device: str) -> torch.Tensor:
+    """As torch's own CUDA graphs make tensors over memory that they know the address of.
+
+    Other ways ask the driver whose pointer it is, and that fails where nothing is mapped yet.
+    """
+    import torch
+
+    where = torch.device(device)
+    storage = torch._C._construct_storage_from_data_pointer(address, where, nbytes)
+    return torch.empty(0, dtype=torch.uint8, device=where).set_(storage)
+
+
+_drivers: weakref.WeakSet[CudaDriver] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for driver in list(_drivers):
+        driver._lock = threading.RLock()  # another thread may have held it
+        driver._closed = True
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

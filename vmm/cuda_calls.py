@@ -1,0 +1,76 @@
+"""Calls of CUDA's driver, and what a refused one is called.
+
+cuda-python returns an error code beside every result. Here a code becomes an exception of
+ours that says which call was refused, with which values, and what the driver says about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from vmm.driver import DeviceError, DeviceLost, DeviceUnavailable, OutOfMemory, VmmError
+
+Code = cu.CUresult
+NAMED: dict[Any, type[VmmError]] = {
+    Code.CUDA_ERROR_OUT_OF_MEMORY: OutOfMemory,
+    Code.CUDA_ERROR_NOT_INITIALIZED: DeviceUnavailable,
+    Code.CUDA_ERROR_NO_DEVICE: DeviceUnavailable,
+    Code.CUDA_ERROR_INVALID_DEVICE: DeviceUnavailable,
+    Code.CUDA_ERROR_DEVICE_UNAVAILABLE: DeviceUnavailable,
+    Code.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: DeviceUnavailable,
+    Code.CUDA_ERROR_SYSTEM_NOT_READY: DeviceUnavailable,
+    Code.CUDA_ERROR_STUB_LIBRARY: DeviceUnavailable,
+    Code.CUDA_ERROR_ILLEGAL_ADDRESS: DeviceLost,
+    Code.CUDA_ERROR_LAUNCH_FAILED: DeviceLost,
+    Code.CUDA_ERROR_LAUNCH_TIMEOUT: DeviceLost,
+    Code.CUDA_ERROR_ECC_UNCORRECTABLE: DeviceLost,
+    Code.CUDA_ERROR_HARDWARE_STACK_ERROR: DeviceLost,
+    Code.CUDA_ERROR_CONTEXT_IS_DESTROYED: DeviceLost,
+}
+"""All others are a `DeviceError`."""
+ADDRESSES = 1 << 40
+"""Numbers from here on are shown in hexadecimal."""
+
+
+def call(function: Callable[..., Any], *values: Any) -> Any:
+    """What the driver's function returns beside its code: nothing, one value, or a tuple.
+
+    Raises `OutOfMemory`, `DeviceUnavailable`, `DeviceLost` or `DeviceError`.
+    """
+    code, *found = function(*values)
+    if code:
+        raise refusal(function.__name__, values, code)
+    return found[0] if len(found) == 1 else tuple(found) or None
+
+
+def refusal(name: str, values: tuple[Any, ...], code: Any) -> VmmError:
+    """The exception for a refused call."""
+    shown = ", ".join(_shown(value) for value in values)
+    return NAMED.get(code, DeviceError)(f"{name}({shown}): {_words(code)}")
+
+
+def started() -> None:
+    """Load the driver and start it. Raises `DeviceUnavailable` if there is none."""
+    try:
+        call(cu.cuInit, 0)
+    except RuntimeError:  # from the loader of cuda-python
+        raise DeviceUnavailable("no NVIDIA driver (libcuda.so.1) can be loaded") from None
+
+
+def _words(code: Any) -> str:
+    name = getattr(code, "name", str(code))
+    failed, text = cu.cuGetErrorString(code)
+    return name if failed or not text else f"{name}, {text.decode(errors='replace')}"
+
+
+def _shown(value: Any) -> str:
+    """Addresses and handles in hexadecimal, sizes as numbers, structures by their type."""
+    if isinstance(value, int):
+        return f"{value:#x}" if value >= ADDRESSES else str(value)
+    try:
+        return f"{type(value).__name__} {int(value):#x}"
+    except (TypeError, ValueError):
+        return type(value).__name__

@@ -1,0 +1,40 @@
+"""The device's primary context: the one that torch and every library of CUDA share.
+
+A context of our own would not see torch's streams. It is current only inside our calls: they
+may come from any thread, and a thread may work with another device in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cuda.bindings import driver as cu
+
+from vmm.cuda_calls import call
+from vmm.cuda_device import get_device
+from vmm.driver import VmmError
+
+
+class PrimaryContext:
+    """Retained from here to `close`. Raises `DeviceUnavailable`."""
+
+    def __init__(self, index: int) -> None:
+        self._device = get_device(index)
+        self._context = call(cu.cuDevicePrimaryCtxRetain, self._device)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The context is the calling thread's, and afterwards again what was before."""
+        call(cu.cuCtxPushCurrent, self._context)
+        try:
+            yield
+        finally:
+            # Refused, it leaves our context current. That is better than to call what has
+            # been done refused, or to hide why it was not done.
+            with suppress(VmmError):
+                call(cu.cuCtxPopCurrent)
+
+    def close(self) -> None:
+        """Let go of the context."""
+        call(cu.cuDevicePrimaryCtxRelease, self._device)

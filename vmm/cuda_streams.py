@@ -1,0 +1,152 @@
+"""Streams and events of the CUDA driver. All that is enqueued returns at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Protocol
+
+from cuda.bindings import driver as cu
+
+from vmm.books import Books
+from vmm.cuda_calls import Code, call, refusal
+from vmm.driver import Closed, Event, Stream, VmmError
+
+
+class Door(Protocol):
+    """The driver, as its streams and events need it."""
+
+    def opened(self) -> AbstractContextManager[Books]:
+        """Its lock is held, its context current in this thread. Raises `Closed`."""
+
+    def entered(self) -> AbstractContextManager[None]:
+        """The context alone, for calls that block. Raises `Closed`."""
+
+
+class CudaEvent(Event):
+    """An event without timing. Its handle is used again when nobody holds it any more."""
+
+    def __init__(self, door: Door, spent: list[Any]) -> None:
+        self._door, self._spent = door, spent
+        self.handle = _fresh(spent)
+
+    def reached(self) -> bool:
+        with self._door.opened():
+            return _is_reached(self.handle)
+
+    def wait(self) -> None:
+        with self._door.entered():
+            call(cu.cuEventSynchronize, self.handle)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # of one that was never made
+            self._spent.append(self.handle)
+
+
+def _is_reached(handle: Any) -> bool:
+    (code,) = cu.cuEventQuery(handle)
+    if code and code != Code.CUDA_ERROR_NOT_READY:
+        raise refusal("cuEventQuery", (handle,), code)
+    return not code
+
+
+def _fresh(spent: list[Any]) -> Any:
+    """An event that counts as reached: an old one that was, or a new one."""
+    for position, handle in enumerate(spent):
+        if _is_reached(handle):
+            return spent.pop(position)
+    return call(cu.cuEventCreate, cu.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+
+
+class CudaStream(Stream):
+    """Work in order on the device. After a failure of the device every call raises it.
+
+    `handle` is the driver's; a stream that somebody else made (`owned` false) is only used.
+    Memory named in a call must stay mapped, or registered, until the work has run.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        handle: Any,
+        batches: bool,
+        closed: Callable[[CudaStream], None],
+        owned: bool = True,
+    ) -> None:
+        self._door, self.handle, self._batches = door, handle, batches
+        self._tell_closed, self._owned = closed, owned
+        self._open = True
+
+    def copy(self, dst: int, src: int, nbytes: int) -> None:
+        with self._enqueuing() as books:
+            books.check_copy(dst, src, nbytes)
+            call(cu.cuMemcpyAsync, dst, src, nbytes, self.handle)
+
+    def copy_all(self, copies: Iterable[tuple[int, int, int]]) -> None:
+        """In one call, where the driver has it (from 12.8 on)."""
+        copies = list(copies)
+        if len(copies) < 2 or not self._batches:
+            super().copy_all(copies)
+            return
+        with self._enqueuing() as books:
+            for each in copies:
+                books.check_copy(*each)
+            dsts = [cu.CUdeviceptr(dst) for dst, _, _ in copies]
+            srcs = [cu.CUdeviceptr(src) for _, src, _ in copies]
+            sizes = [nbytes for _, _, nbytes in copies]
+            attributes = cu.CUmemcpyAttributes()
+            attributes.srcAccessOrder = cu.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+            call(
+                cu.cuMemcpyBatchAsync,
+                dsts,
+                srcs,
+                sizes,
+                len(copies),
+                [attributes],
+                [0],
+                1,
+                self.handle,
+            )
+
+    def fill(self, address: int, byte: int, nbytes: int) -> None:
+        with self._enqueuing() as books:
+            books.check_fill(address, byte, nbytes)
+            call(cu.cuMemsetD8Async, address, byte, nbytes, self.handle)
+
+    def record(self, event: Event) -> None:
+        with self._enqueuing():
+            call(cu.cuEventRecord, _ours(event).handle, self.handle)
+
+    def wait_for(self, event: Event) -> None:
+        with self._enqueuing():
+            call(cu.cuStreamWaitEvent, self.handle, _ours(event).handle, 0)
+
+    def synchronize(self) -> None:
+        self._check_open()
+        with self._door.entered():
+            call(cu.cuStreamSynchronize, self.handle)
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        with suppress(Closed):
+            self.synchronize()
+            if self._owned:
+                with self._door.opened():
+                    call(cu.cuStreamDestroy, self.handle)
+        self._open = False
+        self._tell_closed(self)
+
+    def _enqueuing(self) -> AbstractContextManager[Books]:
+        self._check_open()
+        return self._door.opened()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise Closed("the stream was closed: open another one")
+
+
+def _ours(event: Event) -> CudaEvent:
+    if not isinstance(event, CudaEvent):
+        raise VmmError(f"a {type(event).__name__} is no event of this driver: use driver.event()")
+    return event
