@@ -2,6 +2,8 @@
 # leave nothing behind outside this folder.
 
 PYTHON ?= python3.11
+# With torch for CUDA, cuda-python and numpy; nothing is installed for it.
+GPU_PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -19,10 +21,10 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo test lint types pure vmm engine e2e bench clean
+.PHONY: help install demo test lint types pure vmm engine e2e bench gpu-test gpu-bench clean
 
 help: ## Show this list
-	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 install: $(STAMP) ## Install into .venv
 
@@ -51,6 +53,12 @@ types: $(STAMP) ## mypy --strict on our packages
 pure vmm engine e2e: $(STAMP) ## One layer of tests
 	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q tests/$@; \
 		status=$$?; rm -rf $$t; exit $$status
+
+gpu-test: ## Memory, streams, graphs and processes on an NVIDIA GPU
+	$(GPU_PYTHON) -m benchmarks.gpu test
+
+gpu-bench: ## The figures of docs/results.md, On a GPU
+	$(GPU_PYTHON) -m benchmarks.gpu bench
 
 bench: $(STAMP) ## Overhead with nothing remapped, against plain vLLM
 	$(BIN)/python benchmarks/overhead.py

@@ -133,7 +133,7 @@ class Driver(ABC):
 
     @abstractmethod
     def create(self, count: int) -> list[Page]:
-        """`count` new zeroed pages, all or none. Raises `OutOfMemory`."""
+        """`count` new pages, all or none. What is in them may be anything. Raises `OutOfMemory`."""
 
     @abstractmethod
     def release(self, pages: Sequence[Page]) -> None:

@@ -13,13 +13,18 @@ import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks.gpu import decode, graphs, memory, processes, report, serving
+from benchmarks.gpu import contract, decode, graphs, memory, processes, report, serving
 from benchmarks.gpu.bench import Bench, dry, real
 from benchmarks.gpu.rows import Row, Skipped
 from vmm.driver import VmmError
 
 Measured = Callable[[Bench], "Row | list[Row]"]
-TEST: tuple[Measured, ...] = (decode.streamed_is_right, graphs.replayed, processes.passing)
+TEST: tuple[Measured, ...] = (
+    contract.kept,
+    decode.streamed_is_right,
+    graphs.replayed,
+    processes.passing,
+)
 BENCH: tuple[Measured, ...] = (
     memory.layer_load,
     memory.handover,

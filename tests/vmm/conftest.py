@@ -24,10 +24,10 @@ def host() -> Driver:
 
 def cuda() -> Driver:
     from vmm.cuda import CudaDriver
+    from vmm.cuda_device import device_facts
 
     if REAL_GPU:
-        granularity = CudaDriver().granularity
-        return CudaDriver(capacity_bytes=PAGES * granularity)
+        return CudaDriver(capacity_bytes=PAGES * device_facts(0).granularity)
     standin().reset(memory_bytes=PAGES * PAGE, granularity=PAGE)
     return CudaDriver(tensors_on="cpu")
 

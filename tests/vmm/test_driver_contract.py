@@ -88,14 +88,6 @@ class TestPages:
         assert driver.create(0) == []
         driver.release([])
 
-    def test_new_pages_are_zero_after_dirty_ones_left(self, driver: Driver) -> None:
-        address, pages = mapped(driver, 4)
-        driver.fill(address, 0xFF, 4 * driver.page_bytes)
-        driver.unmap(address, 4 * driver.page_bytes)
-        driver.release(pages)
-        driver.map(address, driver.create(4))
-        assert not driver.tensor(address, 4 * driver.page_bytes).any()
-
     def test_out_of_memory_creates_nothing(self, driver: Driver) -> None:
         driver.create(250)
         with pytest.raises(OutOfMemory, match=str(7 * driver.page_bytes)):

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,7 @@ class StandIn:
     _loaded: StandIn | None = None
     _loading = threading.Lock()
 
-    def __init__(self, library: ctypes.CDLL, path: Path) -> None:
-        self.path = path
+    def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         library.standin_reset.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
         library.standin_fail.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int]
@@ -77,11 +77,13 @@ class StandIn:
         """
         with cls._loading:
             if cls._loaded is None:
-                path = _ours_if_loaded() or build(folder)
+                library = _ours_if_loaded()
+                if library is None:
+                    library = ctypes.CDLL(str(build(folder)), mode=ctypes.RTLD_GLOBAL)
                 # One file descriptor per handle: the usual 1024 are soon gone.
                 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-                cls._loaded = cls(ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL), path)
+                cls._loaded = cls(library)
                 cls._loaded.reset()
             return cls._loaded
 
@@ -184,15 +186,16 @@ def build(folder: Path | None = None) -> Path:
     return path
 
 
-def _ours_if_loaded() -> Path | None:
-    """The stand-in that this process has mapped already. Raises `RealDriverLoaded`."""
+def _ours_if_loaded() -> ctypes.CDLL | None:
+    """The stand-in, if this process has it already. Raises `RealDriverLoaded`."""
+    with suppress(OSError):
+        library = ctypes.CDLL(SONAME, mode=os.RTLD_NOLOAD)
+        if hasattr(library, "standin_reset"):
+            return library
     for line in Path("/proc/self/maps").read_text().splitlines():
-        path = Path(line.split(maxsplit=5)[5]) if line.count("/") else None
-        if path is None or "libcuda.so" not in path.name:
-            continue
-        if hasattr(ctypes.CDLL(str(path)), "standin_reset"):
-            return path
-        raise RealDriverLoaded(
-            f"{path} is loaded in this process; run these tests in one that has not touched a GPU"
-        )
+        if "/libcuda.so" in line:
+            raise RealDriverLoaded(
+                f"{line.split(maxsplit=5)[5]} is loaded in this process; run these tests in one "
+                "that has not touched a GPU"
+            )
     return None

@@ -108,7 +108,17 @@ static void note_fork(void) {
     driver.forked = true;
 }
 
+static void set_defaults(size_t memory_bytes, size_t granularity) {
+    driver.total = memory_bytes;
+    driver.granularity = granularity;
+    driver.devices = 1;
+    driver.vmm_supported = driver.strict_host = true;
+    driver.delay_s = driver.pace_bytes_per_s = 0;
+}
+
+/* Usable at once: a program that merely finds the library has no controls. */
 __attribute__((constructor)) static void loaded(void) {
+    set_defaults((size_t)1 << 30, (size_t)2 << 20);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -160,11 +170,7 @@ API int standin_reset(size_t memory_bytes, size_t granularity) {
     memset(driver.device, 0, sizeof driver.device);
     driver.started = driver.resetting = false;
     driver.sticky = SUCCESS;
-    driver.total = memory_bytes;
-    driver.granularity = granularity;
-    driver.devices = 1;
-    driver.vmm_supported = driver.strict_host = true;
-    driver.delay_s = driver.pace_bytes_per_s = 0;
+    set_defaults(memory_bytes, granularity);
     gate_clear();
     return controlled(0);
 }

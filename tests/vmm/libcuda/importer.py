@@ -1,4 +1,4 @@
-"""The other process of the test of shared memory. Arguments: a socket's FD, the build folder.
+"""The other process of the test of shared memory. Argument: a socket's FD.
 
 It receives a handle's file descriptor and the size, answers with the memory's first bytes,
 overwrites them, and on each further message reads them again. The message "release" ends it;
@@ -31,7 +31,7 @@ def traces(inode: int) -> int:
 
 
 def main() -> None:
-    standin = StandIn.load(Path(sys.argv[2]))
+    standin = StandIn.load()
     from tests.vmm.libcuda import shorthand as short
 
     cuda, ok = short.cuda, short.ok

@@ -1,4 +1,4 @@
-/* Physical memory (memfds), reserved addresses, and the mapping between them. */
+/* Physical memory: memfds, the handles that hold them, and sharing them between processes. */
 #include "standin.h"
 
 #include <fcntl.h>
@@ -10,21 +10,6 @@
 #include <unistd.h>
 
 static const char MEMFD_NAME[] = "mirage-stand-in";
-
-bool aligned(uintptr_t value) {
-    return value % driver.granularity == 0;
-}
-
-static int check_range(uintptr_t start, size_t bytes) {
-    if (!bytes || !aligned(bytes) || !aligned(start)) {
-        return refuse(INVALID_VALUE, "address %#zx and size %zu must be multiples of %zu", start,
-                      bytes, driver.granularity);
-    }
-    if (start + bytes < start) {
-        return refuse(INVALID_VALUE, "%#zx + %zu ends beyond all addresses", start, bytes);
-    }
-    return SUCCESS;
-}
 
 static int check_kind(const struct allocation_prop *prop) {
     if (!prop || prop->type != PINNED || prop->location.type != ON_DEVICE) {
@@ -41,44 +26,6 @@ static int check_prop(const struct allocation_prop *prop) {
     return error ? error : check_device(prop->location.id);
 }
 
-/* Addresses with nothing behind them. A forked child has no part in device memory, and must
- * not see what the parent writes: its copy of the range is left out. */
-static bool back_by_nothing(uintptr_t start, size_t bytes) {
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-    void *made = mmap((void *)start, bytes, PROT_NONE, flags, -1, 0);
-    return made != MAP_FAILED && !madvise(made, bytes, MADV_DONTFORK);
-}
-
-static bool back_by(uintptr_t start, const struct memory *memory) {
-    int flags = MAP_SHARED | MAP_FIXED;
-    void *made = mmap((void *)start, memory->bytes, PROT_NONE, flags, memory->fd, 0);
-    return made != MAP_FAILED && !madvise(made, memory->bytes, MADV_DONTFORK);
-}
-
-static uintptr_t reserve(size_t bytes, size_t alignment, uintptr_t wish) {
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    if (wish && wish % alignment == 0) {
-        void *made =
-            mmap((void *)wish, bytes, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0);
-        if (made != MAP_FAILED) {
-            madvise(made, bytes, MADV_DONTFORK);
-            return (uintptr_t)made;
-        }
-    }
-    void *made = mmap(NULL, bytes + alignment, PROT_NONE, flags, -1, 0);
-    if (made == MAP_FAILED) {
-        return 0;
-    }
-    uintptr_t first = (uintptr_t)made;
-    uintptr_t start = (first + alignment - 1) / alignment * alignment;
-    if (start > first) {
-        munmap(made, start - first);
-    }
-    munmap((void *)(start + bytes), first + alignment - start);
-    madvise((void *)start, bytes, MADV_DONTFORK);
-    return start;
-}
-
 static struct memory *memory_of(int fd, size_t bytes, int device) {
     struct stat status;
     struct memory *memory = fstat(fd, &status) ? NULL : malloc(sizeof *memory);
@@ -89,7 +36,7 @@ static struct memory *memory_of(int fd, size_t bytes, int device) {
     return memory;
 }
 
-static struct memory *memory_new(size_t bytes, int device) {
+struct memory *memory_new(size_t bytes, int device) {
     int fd = memfd_create(MEMFD_NAME, MFD_CLOEXEC);
     if (fd < 0) {
         return NULL;
@@ -101,7 +48,7 @@ static struct memory *memory_new(size_t bytes, int device) {
     return memory;
 }
 
-static void memory_drop(struct memory *memory) {
+void memory_drop(struct memory *memory) {
     if (--memory->handles > 0) {
         return;
     }
@@ -110,7 +57,7 @@ static void memory_drop(struct memory *memory) {
     free(memory);
 }
 
-static int check_budget(size_t bytes, int device) {
+int check_budget(size_t bytes, int device) {
     size_t left = driver.total - driver.device[device].used;
     if (bytes > left) {
         return refuse(OUT_OF_MEMORY, "%zu bytes of memory, %zu of %zu are left", bytes, left,
@@ -128,79 +75,12 @@ static uintptr_t handle_new(struct memory *memory, bool exportable) {
     return id;
 }
 
-static int find_handle(uintptr_t id, struct handle **found) {
+int find_handle(uintptr_t id, struct handle **found) {
     *found = book_get(&driver.handles, id);
     if (!*found) {
         return refuse(INVALID_VALUE, "handle %#zx is unknown or was released", id);
     }
     return check_device((*found)->memory->device);
-}
-
-/* The mappings that make up exactly these addresses, the first of them. */
-static int whole_mappings(uintptr_t start, size_t bytes, struct span **first) {
-    uintptr_t end = start + bytes;
-    *first = book_at(&driver.mappings, start);
-    for (uintptr_t at = start; at < end;) {
-        struct span *span = book_at(&driver.mappings, at);
-        if (!span) {
-            return refuse(INVALID_VALUE, "nothing is mapped at %#zx", at);
-        }
-        if (span->start < start || span->end > end) {
-            return refuse(INVALID_VALUE, "%#zx + %zu cuts the mapping %#zx + %zu", start, bytes,
-                          span->start, span->end - span->start);
-        }
-        if (!((struct mapping *)span->what)->handle) {
-            return refuse(INVALID_VALUE, "%#zx is memory of cuMemAlloc", at);
-        }
-        at = span->end;
-    }
-    return SUCCESS;
-}
-
-static int check_idle(uintptr_t start, size_t bytes) {
-    uintptr_t stream = busy(start, bytes, false);
-    if (stream) {
-        return refuse(INVALID_VALUE, "work of stream %#zx still uses %#zx + %zu", stream, start,
-                      bytes);
-    }
-    return SUCCESS;
-}
-
-static int check_device_reach(uintptr_t start, size_t bytes, enum access need) {
-    for (uintptr_t at = start; at < start + bytes;) {
-        struct span *span = book_at(&driver.mappings, at);
-        if (!span) {
-            return refuse(INVALID_VALUE, "%#zx + %zu: nothing is mapped at %#zx", start, bytes, at);
-        }
-        struct mapping *mapping = span->what;
-        if ((mapping->access[current_device()] & need) != need) {
-            return refuse(INVALID_VALUE, "%#zx + %zu: no access was set at %#zx", start, bytes, at);
-        }
-        at = span->end;
-    }
-    return SUCCESS;
-}
-
-/* Whether the current device can reach these addresses, and where they lie. */
-int check_reach(uintptr_t start, size_t bytes, enum access need, enum place *place) {
-    uintptr_t end = start + bytes;
-    if (!start || end < start) {
-        return refuse(INVALID_VALUE, "no memory at %#zx + %zu", start, bytes);
-    }
-    if (book_overlap(&driver.reservations, start, end) ||
-        book_overlap(&driver.mappings, start, end)) {
-        *place = DEVICE;
-        return check_device_reach(start, bytes, need);
-    }
-    struct span *host = book_at(&driver.registrations, start);
-    *place = host && host->end >= end ? REGISTERED : PAGEABLE;
-    if (*place == PAGEABLE && driver.strict_host) {
-        return refuse(INVALID_VALUE, "host memory %#zx + %zu is not registered", start, bytes);
-    }
-    if (*place == REGISTERED && need == WRITE && host->what) {
-        return refuse(INVALID_VALUE, "host memory %#zx is registered as read-only", start);
-    }
-    return SUCCESS;
 }
 
 API int cuMemGetInfo_v2(size_t *left, size_t *total) {
@@ -228,50 +108,6 @@ API int cuMemGetAllocationGranularity(size_t *bytes, const struct allocation_pro
         *bytes = driver.granularity;
     }
     return leave(error);
-}
-
-API int cuMemAddressReserve(uintptr_t *address, size_t bytes, size_t alignment, uintptr_t wish,
-                            unsigned long long flags) {
-    int error = enter("cuMemAddressReserve", VMM);
-    if (error) {
-        return error;
-    }
-    error = check_range(wish, bytes);
-    if (!error && (flags || (alignment & (alignment - 1)))) {
-        error = refuse(INVALID_VALUE, "alignment %zu must be a power of two, flags %llu 0",
-                       alignment, flags);
-    }
-    if (error) {
-        return leave(error);
-    }
-    size_t multiple = alignment > driver.granularity ? alignment : driver.granularity;
-    uintptr_t start = reserve(bytes, multiple, wish);
-    if (!start) {
-        return leave(refuse(OUT_OF_MEMORY, "no %zu bytes of addresses", bytes));
-    }
-    book_add(&driver.reservations, start, start + bytes, NULL);
-    *address = start;
-    return leave(SUCCESS);
-}
-
-static int address_free(uintptr_t address, size_t bytes) {
-    struct span *span = book_at(&driver.reservations, address);
-    if (!span || span->start != address || span->end - span->start != bytes) {
-        return refuse(INVALID_VALUE, "%#zx + %zu is not a reservation from start to end", address,
-                      bytes);
-    }
-    struct span *left = book_overlap(&driver.mappings, span->start, span->end);
-    if (left) {
-        return refuse(INVALID_VALUE, "something is still mapped at %#zx", left->start);
-    }
-    munmap((void *)address, bytes);
-    book_remove(&driver.reservations, address);
-    return SUCCESS;
-}
-
-API int cuMemAddressFree(uintptr_t address, size_t bytes) {
-    int error = enter("cuMemAddressFree", VMM);
-    return error ? error : leave(address_free(address, bytes));
 }
 
 static int create(uintptr_t *id, size_t bytes, const struct allocation_prop *prop,
@@ -320,138 +156,6 @@ static int release(uintptr_t id) {
 API int cuMemRelease(uintptr_t id) {
     int error = enter("cuMemRelease", VMM);
     return error ? error : leave(release(id));
-}
-
-static int map(uintptr_t address, size_t bytes, size_t offset, uintptr_t id,
-               unsigned long long flags) {
-    struct handle *handle;
-    int error = find_handle(id, &handle);
-    if (!error) {
-        error = check_range(address, bytes);
-    }
-    if (error) {
-        return error;
-    }
-    if (offset || flags) {
-        return refuse(INVALID_VALUE, "offset %zu and flags %llu must be 0", offset, flags);
-    }
-    if (bytes != handle->memory->bytes) {
-        return refuse(INVALID_VALUE, "size %zu, but handle %#zx has %zu", bytes, id,
-                      handle->memory->bytes);
-    }
-    struct span *room = book_at(&driver.reservations, address);
-    if (!room || room->end < address + bytes) {
-        return refuse(INVALID_VALUE, "%#zx + %zu is not inside one reservation", address, bytes);
-    }
-    struct span *there = book_overlap(&driver.mappings, address, address + bytes);
-    if (there) {
-        return refuse(INVALID_VALUE, "something is mapped at %#zx", there->start);
-    }
-    if (!back_by(address, handle->memory)) {
-        return refuse(OPERATING_SYSTEM, "mmap at %#zx: %m", address);
-    }
-    struct mapping *mapping = calloc(1, sizeof *mapping);
-    mapping->memory = handle->memory;
-    mapping->handle = handle;
-    handle->mappings++;
-    book_add(&driver.mappings, address, address + bytes, mapping);
-    return SUCCESS;
-}
-
-API int cuMemMap(uintptr_t address, size_t bytes, size_t offset, uintptr_t id,
-                 unsigned long long flags) {
-    int error = enter("cuMemMap", VMM);
-    return error ? error : leave(map(address, bytes, offset, id, flags));
-}
-
-static int unmap(uintptr_t address, size_t bytes) {
-    struct span *first;
-    int error = check_range(address, bytes);
-    if (!error) {
-        error = whole_mappings(address, bytes, &first);
-    }
-    if (!error) {
-        error = check_idle(address, bytes);
-    }
-    if (!error && !back_by_nothing(address, bytes)) {
-        error = refuse(OPERATING_SYSTEM, "mmap at %#zx: %m", address);
-    }
-    struct span *span;
-    while (!error && (span = book_overlap(&driver.mappings, address, address + bytes))) {
-        struct mapping *mapping = span->what;
-        mapping->handle->mappings--;
-        free(mapping);
-        book_remove(&driver.mappings, span->start);
-    }
-    return error;
-}
-
-API int cuMemUnmap(uintptr_t address, size_t bytes) {
-    int error = enter("cuMemUnmap", VMM);
-    return error ? error : leave(unmap(address, bytes));
-}
-
-static bool protect(const struct span *span) {
-    struct mapping *mapping = span->what;
-    unsigned access = NO_ACCESS;
-    for (int i = 0; i < MAX_DEVICES; i++) {
-        access |= mapping->access[i];
-    }
-    int protection = access == WRITE ? PROT_READ | PROT_WRITE : access ? PROT_READ : PROT_NONE;
-    return !mprotect((void *)span->start, span->end - span->start, protection);
-}
-
-static int check_access(const struct access_desc *desc, size_t count, bool *less) {
-    if (!desc || !count) {
-        return refuse(INVALID_VALUE, "no access is described");
-    }
-    for (size_t i = 0; i < count; i++) {
-        int flags = desc[i].flags;
-        if (desc[i].location.type != ON_DEVICE) {
-            return refuse(INVALID_VALUE, "location type %d, not a device", desc[i].location.type);
-        }
-        if (flags != NO_ACCESS && flags != READ && flags != WRITE) {
-            return refuse(INVALID_VALUE, "no access flags %d", flags);
-        }
-        int error = check_device(desc[i].location.id);
-        if (error) {
-            return error;
-        }
-        *less |= flags != WRITE;
-    }
-    return SUCCESS;
-}
-
-static int set_access(uintptr_t address, size_t bytes, const struct access_desc *desc,
-                      size_t count) {
-    struct span *span;
-    bool less = false;
-    int error = check_range(address, bytes);
-    if (!error) {
-        error = check_access(desc, count, &less);
-    }
-    if (!error) {
-        error = whole_mappings(address, bytes, &span);
-    }
-    if (!error && less) {
-        error = check_idle(address, bytes);
-    }
-    for (uintptr_t at = address; !error && at < address + bytes; at = span->end, span++) {
-        struct mapping *mapping = span->what;
-        for (size_t i = 0; i < count; i++) {
-            mapping->access[desc[i].location.id] = (enum access)desc[i].flags;
-        }
-        if (!protect(span)) {
-            error = refuse(OPERATING_SYSTEM, "mprotect at %#zx: %m", at);
-        }
-    }
-    return error;
-}
-
-API int cuMemSetAccess(uintptr_t address, size_t bytes, const struct access_desc *desc,
-                       size_t count) {
-    int error = enter("cuMemSetAccess", VMM);
-    return error ? error : leave(set_access(address, bytes, desc, count));
 }
 
 static int export_fd(int *fd, uintptr_t id, int type, unsigned long long flags) {
@@ -518,80 +222,4 @@ static int import_fd(uintptr_t *id, int fd, int type) {
 API int cuMemImportFromShareableHandle(uintptr_t *id, void *shareable, int type) {
     int error = enter("cuMemImportFromShareableHandle", VMM);
     return error ? error : leave(import_fd(id, (int)(intptr_t)shareable, type));
-}
-
-static int alloc(uintptr_t *address, size_t bytes) {
-    int device = current_device();
-    size_t whole = (bytes + driver.granularity - 1) / driver.granularity * driver.granularity;
-    if (!bytes || whole < bytes) {
-        return refuse(INVALID_VALUE, "no allocation of %zu bytes", bytes);
-    }
-    int error = check_budget(whole, device);
-    if (error) {
-        return error;
-    }
-    uintptr_t start = reserve(whole, driver.granularity, 0);
-    struct memory *memory = start ? memory_new(whole, device) : NULL;
-    if (!memory || !back_by(start, memory)) {
-        return refuse(OPERATING_SYSTEM, "no memory of %zu bytes: %m", whole);
-    }
-    struct mapping *mapping = calloc(1, sizeof *mapping);
-    mapping->memory = memory;
-    mapping->access[device] = WRITE;
-    memory->handles = 1;
-    book_add(&driver.mappings, start, start + whole, mapping);
-    book_add(&driver.allocations, start, start + whole, NULL);
-    protect(book_at(&driver.mappings, start));
-    *address = start;
-    return SUCCESS;
-}
-
-API int cuMemAlloc_v2(uintptr_t *address, size_t bytes) {
-    int error = enter("cuMemAlloc", CONTEXT);
-    return error ? error : leave(alloc(address, bytes));
-}
-
-static int free_allocation(uintptr_t address) {
-    struct span *span = book_at(&driver.allocations, address);
-    if (!span || span->start != address) {
-        return refuse(INVALID_VALUE, "%#zx is not the start of an allocation", address);
-    }
-    size_t bytes = span->end - span->start;
-    struct mapping *mapping = book_at(&driver.mappings, address)->what;
-    int error = check_device(mapping->memory->device);
-    if (!error) {
-        error = check_idle(address, bytes);
-    }
-    if (!error) {
-        munmap((void *)address, bytes);
-        memory_drop(mapping->memory);
-        free(mapping);
-        book_remove(&driver.mappings, address);
-        book_remove(&driver.allocations, address);
-    }
-    return error;
-}
-
-API int cuMemFree_v2(uintptr_t address) {
-    int error = enter("cuMemFree", CONTEXT);
-    return error ? error : leave(free_allocation(address));
-}
-
-void memory_clear(void) {
-    for (size_t i = 0; i < driver.allocations.count; i++) {
-        struct span *span = &driver.allocations.spans[i];
-        memory_drop(((struct mapping *)book_get(&driver.mappings, span->start))->memory);
-        munmap((void *)span->start, span->end - span->start);
-    }
-    for (size_t i = 0; i < driver.reservations.count; i++) {
-        struct span *span = &driver.reservations.spans[i];
-        munmap((void *)span->start, span->end - span->start);
-    }
-    for (size_t i = 0; i < driver.handles.count; i++) {
-        memory_drop(((struct handle *)driver.handles.spans[i].what)->memory);
-    }
-    book_clear(&driver.allocations, false);
-    book_clear(&driver.reservations, false);
-    book_clear(&driver.mappings, true);
-    book_clear(&driver.handles, true);
 }

@@ -113,7 +113,6 @@ struct stream {
     uint64_t epoch;
     bool legacy, blocking, destroyed;
     int waiters;
-    uint64_t done; /* ticket of the last finished work */
     struct work *head, **tail;
 };
 
@@ -158,13 +157,25 @@ bool known_name(const char *name);
 /* device.c */
 int current_device(void); /* -1: none, or its context was released */
 uintptr_t current_context(void);
-
-/* memory.c and host.c */
-void memory_clear(void);
-bool aligned(uintptr_t value);
 int check_device(int id);
+
+/* memory.c */
+struct memory *memory_new(size_t bytes, int device); /* NULL: errno says why */
+void memory_drop(struct memory *memory);
+int check_budget(size_t bytes, int device);
+int find_handle(uintptr_t id, struct handle **found);
+
+/* mapping.c */
+int check_range(uintptr_t start, size_t bytes);
+int check_idle(uintptr_t start, size_t bytes);
+uintptr_t reserve(size_t bytes, size_t alignment, uintptr_t wish); /* 0: no addresses */
+bool back_by(uintptr_t start, const struct memory *memory);
+bool protect(const struct span *span);
 enum place { DEVICE, REGISTERED, PAGEABLE };
 int check_reach(uintptr_t start, size_t bytes, enum access need, enum place *place);
+
+/* alloc.c */
+void memory_clear(void);
 
 /* work.c: what streams do. */
 struct stream *stream_start(bool legacy, bool blocking);

@@ -120,52 +120,76 @@ static bool still(const struct stream *stream) {
     return driver.epoch == stream->epoch && !driver.sticky;
 }
 
-static void copy(struct stream *stream, struct work *work) {
+/* Small steps at a low pace, so that a paced copy is seen to arrive bit by bit. */
+static size_t slice_of(size_t bytes) {
+    double paced = driver.pace_bytes_per_s / 500 + 1;
+    size_t slice = driver.pace_bytes_per_s > 0 && paced < SLICE_BYTES ? (size_t)paced : SLICE_BYTES;
+    return slice < bytes ? slice : bytes;
+}
+
+static void keep_pace(const struct stream *stream, struct timespec started, double moved) {
+    while (still(stream) && driver.pace_bytes_per_s > 0) {
+        double due = moved / driver.pace_bytes_per_s - seconds_between(started, now());
+        if (due <= 0) {
+            return;
+        }
+        sleep_at_most(due);
+    }
+}
+
+static void copy_slice(const struct stream *stream, uintptr_t dst, uintptr_t src, size_t bytes) {
+    pthread_mutex_unlock(&driver.lock);
+    int error = move_bytes(dst, src, bytes);
+    pthread_mutex_lock(&driver.lock);
+    if (error && still(stream)) {
+        driver.sticky = refuse(error, "copy of %zu bytes from %#zx to %#zx met memory that is gone",
+                               bytes, src, dst);
+    }
+}
+
+static void copy(const struct stream *stream, const struct work *work) {
     struct timespec started = now();
     double moved = 0;
     /* Last piece first: the order within a batch is undefined, so nothing may rest on it. */
     for (size_t i = work->count; i-- > 0;) {
         struct piece piece = work->pieces[i];
-        for (size_t at = 0; at < piece.bytes && still(stream);) {
-            size_t slice = SLICE_BYTES;
-            if (driver.pace_bytes_per_s > 0 && driver.pace_bytes_per_s < 500.0 * SLICE_BYTES) {
-                slice = (size_t)(driver.pace_bytes_per_s / 500) + 1;
-            }
-            slice = slice < piece.bytes - at ? slice : piece.bytes - at;
-            pthread_mutex_unlock(&driver.lock);
-            int error = move_bytes(piece.dst + at, piece.src + at, slice);
-            pthread_mutex_lock(&driver.lock);
-            if (error && still(stream)) {
-                driver.sticky =
-                    refuse(error, "copy of %zu bytes from %#zx to %#zx met memory that is gone",
-                           piece.bytes, piece.src, piece.dst);
-            }
-            at += slice, moved += (double)slice;
-            double due;
-            while (still(stream) && driver.pace_bytes_per_s > 0 &&
-                   (due = moved / driver.pace_bytes_per_s - seconds_between(started, now())) > 0) {
-                sleep_at_most(due);
-            }
+        size_t slice;
+        for (size_t at = 0; at < piece.bytes && still(stream); at += slice) {
+            slice = slice_of(piece.bytes - at);
+            copy_slice(stream, piece.dst + at, piece.src + at, slice);
+            moved += (double)slice;
+            keep_pace(stream, started, moved);
         }
     }
 }
 
-static void perform(struct stream *stream, struct work *work) {
+static void fill(const struct work *work) {
+    struct piece piece = work->pieces[0];
+    pthread_mutex_unlock(&driver.lock);
+    memset((void *)piece.dst, work->byte, piece.bytes);
+    pthread_mutex_lock(&driver.lock);
+}
+
+static void keep_delay(const struct stream *stream) {
     struct timespec started = now();
-    bool delayed = work->kind == COPY || work->kind == FILL || work->kind == RECORD;
-    double due;
-    while (still(stream) && delayed &&
-           (due = driver.delay_s - seconds_between(started, now())) > 0) {
+    while (still(stream)) {
+        double due = driver.delay_s - seconds_between(started, now());
+        if (due <= 0) {
+            return;
+        }
         sleep_at_most(due);
+    }
+}
+
+static void perform(const struct stream *stream, const struct work *work) {
+    if (work->kind == COPY || work->kind == FILL || work->kind == RECORD) {
+        keep_delay(stream);
     }
     if (work->kind == COPY) {
         copy(stream, work);
     }
     if (work->kind == FILL && still(stream)) {
-        struct piece piece = work->pieces[0];
-        pthread_mutex_unlock(&driver.lock);
-        memset((void *)piece.dst, work->byte, piece.bytes);
-        pthread_mutex_lock(&driver.lock);
+        fill(work);
     }
 }
 

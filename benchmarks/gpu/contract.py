@@ -1,0 +1,41 @@
+"""The driver's contract, as the tests of tests/vmm have it, on this machine's driver."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.rows import Row, Skipped
+
+ROOT = Path(__file__).parents[2]
+TESTS = "tests/vmm/test_driver_contract.py"
+
+
+def kept(bench: Bench) -> Row:
+    """In a process of its own: the stand-in and the real driver cannot share one."""
+    if find_spec("pytest") is None:
+        raise Skipped("pytest is not installed")
+    environment = os.environ | ({} if bench.dry else {"MIRAGE_TEST_GPU": "1"})
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", TESTS, "-k", "cuda"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        print(done.stdout[-4000:], done.stderr[-1000:], file=sys.stderr)
+    last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else "nothing ran"
+    passed = re.search(r"(\d+) passed", last)
+    return Row(
+        "driver contract",
+        "the contract of all drivers, test by test",
+        last.strip("= "),
+        "all pass",
+        done.returncode == 0 and passed is not None,
+    )

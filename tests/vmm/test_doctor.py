@@ -1,0 +1,84 @@
+"""What `mirage doctor` finds of host memory and of a GPU, over a stand-in for its driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mirage.doctor import engine, gpu, host
+from mirage.doctor.command import served_from
+from mirage.doctor.finding import Finding, State, limited, missing, works
+from tests.vmm.conftest import standin as loaded
+from tests.vmm.libcuda import StandIn
+
+pytestmark = pytest.mark.vmm
+
+
+@pytest.fixture
+def standin() -> Iterator[StandIn]:
+    made = loaded()
+    made.reset(memory_bytes=1 << 30, granularity=2 << 20)
+    yield made
+    assert not any(made.leaks().values()), made.leaks()
+    made.reset()
+
+
+def by_name(findings: Iterator[Finding]) -> dict[str, Finding]:
+    return {f.what: f for f in findings}
+
+
+def test_a_gpu_that_can_everything(standin: StandIn) -> None:
+    found = by_name(gpu.findings(0))
+    assert {f.state for f in found.values()} == {State.WORKS}, found
+    assert found["device"].found == "MIRAGE stand-in, 1.0 GiB, compute 9.0"
+    assert "2048 KiB" in found["virtual memory management"].found
+    assert "GB/s" in found["link, host to device"].found
+
+
+def test_a_device_that_is_not_there(standin: StandIn) -> None:
+    found = by_name(gpu.findings(3))
+    assert found["driver and device"].state is State.MISSING
+    assert "device 3" in found["driver and device"].found
+
+
+def test_a_device_that_cannot_map(standin: StandIn) -> None:
+    standin.flags(vmm_supported=False)
+    found = by_name(gpu.findings(0))
+    assert found["virtual memory management"].state is State.MISSING
+    assert "link, host to device" not in found, "nothing that needs it is tried"
+
+
+@pytest.mark.parametrize("call", ["cuMemHostRegister", "cuMemCreate", "cuDevicePrimaryCtxRetain"])
+def test_a_link_that_cannot_be_measured(standin: StandIn, call: str) -> None:
+    standin.fail(1, call)
+    found = by_name(gpu.findings(0))
+    assert found["link"].state is State.MISSING and found["link"].advice
+
+
+def test_host_memory(standin: StandIn) -> None:
+    found = by_name(host.findings())
+    assert found["pages in reserved addresses"].state is State.WORKS
+    assert "GB/s" in found["pages in reserved addresses"].found
+
+
+def worker(kind: str, state: State = State.WORKS) -> Finding:
+    return Finding(engine.TOPIC, engine.worker(kind), state, "")
+
+
+BOTH = [worker("host"), worker("cuda")]
+
+
+@pytest.mark.parametrize(
+    ("found", "kinds"),
+    [
+        (BOTH, ["host", "cuda"]),
+        ([*BOTH, limited("host", "lockable memory", "", "x")], ["host", "cuda"]),
+        ([*BOTH, missing("GPU", "driver and device", "", "x")], ["host"]),
+        ([*BOTH, missing("engine", "hooks", "", "x")], []),
+        ([*BOTH, missing("host", "pages", "", "x")], ["cuda"]),
+        ([worker("host"), worker("cuda", State.LIMITED), works("GPU", "link", "")], ["host"]),
+    ],
+)
+def test_what_can_be_served_from(found: list[Finding], kinds: list[str]) -> None:
+    assert served_from(found) == kinds
