@@ -78,6 +78,8 @@ class Device(Strict):
     kind: Literal["host", "cuda"] = "host"
     index: int = Field(default=0, ge=0)
     """Which GPU, as ``nvidia-smi`` counts."""
+    graphs: bool = False
+    """On a GPU: replay CUDA graphs while no layer streams; else every step runs eagerly."""
     memory: Bytes
     """On a GPU leave room beside it for what each engine needs besides: see operating.md."""
     page: Bytes = Field(default_factory=lambda data: PAGE[data["kind"]])

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 from vllm.v1.worker.gpu_worker import Worker
 
+from mirage.engine.graphs import gate
 from mirage.engine.worker import BLOCK_OUTERMOST, ElasticWorker
+
+logger = logging.getLogger("mirage.engine.gpu_worker")
 
 
 class MirageGPUWorker(ElasticWorker, Worker):
@@ -13,13 +19,30 @@ class MirageGPUWorker(ElasticWorker, Worker):
     def get_supported_kv_cache_layouts(self) -> list[str]:
         """Those of the attention backend in which a block's layers lie together."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
-        if not self.mirage.elastic:
-            return layouts
-        fitting = [layout for layout in layouts if layout in BLOCK_OUTERMOST]
-        if not fitting:
+        return block_outermost(layouts) if self.mirage.elastic else layouts
+
+    def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
+        """Capture graphs as vLLM does, all layers resident; then stand before them."""
+        done = super().compile_or_warm_up_model(*args, **kwargs)
+        if self.mirage.streamer is None:
+            return done
+        if self.model_config.enforce_eager:
+            logger.warning("no CUDA graphs: device.graphs is false, and every step runs eagerly")
+        elif not gate(self.model_runner, lambda: self.mirage.streaming):
             raise RuntimeError(
-                f"the attention backend lays KV blocks out as {', '.join(layouts)}, and none of "
-                f"{', '.join(BLOCK_OUTERMOST)}: choose another by engine_args.attention_backend, "
-                "FLASH_ATTN or TRITON_ATTN for one"
+                "this vLLM keeps its CUDA graphs where MIRAGE does not know: set device.graphs "
+                "to false"
             )
-        return fitting
+        return done
+
+
+def block_outermost(layouts: list[str]) -> list[str]:
+    """The layouts that growing in one piece needs. Raises `RuntimeError` if there is none."""
+    fitting = [layout for layout in layouts if layout in BLOCK_OUTERMOST]
+    if not fitting:
+        raise RuntimeError(
+            f"the attention backend lays KV blocks out as {', '.join(layouts)}, and none of "
+            f"{', '.join(BLOCK_OUTERMOST)}: choose another by engine_args.attention_backend, "
+            "FLASH_ATTN or TRITON_ATTN for one"
+        )
+    return fitting

@@ -106,6 +106,11 @@ class EngineMemory:
         """Slots that the streamed layers share."""
         return self.streamer.beta if self.streamer else 0
 
+    @property
+    def streaming(self) -> bool:
+        """Whether any layer is loaded step by step, or has not come back yet."""
+        return self.streamer is not None and self.streamer.streaming
+
     def move_layers(self, alpha: int, beta: int) -> None:
         """Change the streamed set, between steps. Raises `TransferError`, `GrantExceeded`."""
         assert self.streamer is not None, "only policy mirage moves layers"

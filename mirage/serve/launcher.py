@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mirage.config import Config, ConfigError, Policy, Tenant
+from mirage.config import Config, ConfigError, Device, Policy, Tenant
 from mirage.serve.fit import Fit
 from mirage.serve.rundir import RunDir
 
@@ -55,12 +55,13 @@ CACHES = (
 )
 """Variables that say where the libraries inside an engine keep what they may need again."""
 
+Argument = str | int | float | bool | list[Any] | dict[str, Any]
+
 LEAST_FREE = 0.01
+EAGERLY: dict[str, Argument] = {"enforce_eager": True}
 
 # Engines share the cores: binding each to all of them makes them wait for each other.
 OF_A_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-
-Argument = str | int | float | bool | list[Any] | dict[str, Any]
 
 
 def check_engine_args(config: Config) -> None:
@@ -94,14 +95,19 @@ def command(
         "worker_cls": WORKERS[config.device.kind],
         "scheduler_cls": "mirage.engine.scheduler.make_scheduler",
         "additional_config": {"mirage": engine_settings(config, tenant, fit, control)},
-        "enforce_eager": True,
         "disable_uvicorn_access_log": True,
         "uvicorn_log_level": "warning",
     }
-    if config.device.kind == "cuda":
-        # Of this vLLM only wants to see that much free at start; it sizes nothing by it.
-        arguments["gpu_memory_utilization"] = LEAST_FREE
+    arguments |= _on_gpu(config.device) if config.device.kind == "cuda" else EAGERLY
     return [sys.executable, *SERVER, *flags(arguments | tenant.engine_args)]
+
+
+def _on_gpu(device: Device) -> dict[str, Argument]:
+    """Graphs as a whole or none: torch.compile would trace the hooks between the layers."""
+    graphs: Argument = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
+    how = {"compilation_config": graphs} if device.graphs else EAGERLY
+    # Of this vLLM only wants to see that much free at start; it sizes nothing by it.
+    return how | {"gpu_memory_utilization": LEAST_FREE}
 
 
 def engine_settings(

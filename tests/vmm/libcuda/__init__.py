@@ -80,9 +80,7 @@ class StandIn:
                 library = _ours_if_loaded()
                 if library is None:
                     library = ctypes.CDLL(str(build(folder)), mode=ctypes.RTLD_GLOBAL)
-                # One file descriptor per handle: the usual 1024 are soon gone.
-                _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+                _allow_files(65536)
                 cls._loaded = cls(library)
                 cls._loaded.reset()
             return cls._loaded
@@ -184,6 +182,14 @@ def build(folder: Path | None = None) -> Path:
             raise BuildFailed(f"{' '.join(command)}:\n{done.stderr}")
         made.replace(path)
     return path
+
+
+def _allow_files(wanted: int) -> None:
+    """One file descriptor per handle: the usual 1024 are soon gone."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _ours_if_loaded() -> ctypes.CDLL | None:

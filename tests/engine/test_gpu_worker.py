@@ -1,0 +1,119 @@
+"""What of the GPU worker can be seen without a GPU: vLLM's own choice of graphs, and layouts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm.config import CompilationConfig, CUDAGraphMode, SchedulerConfig, VllmConfig
+from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
+from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, CudaGraphManager
+
+from mirage.engine.gpu_worker import MirageGPUWorker, block_outermost
+from mirage.engine.graphs import gate
+
+pytestmark = pytest.mark.engine
+SEQUENCES = 4
+
+
+class Streaming:
+    """Whether layers stream, as the test says."""
+
+    now = False
+
+    def __call__(self) -> bool:
+        return self.now
+
+
+@pytest.fixture
+def streaming() -> Streaming:
+    return Streaming()
+
+
+def dispatcher() -> CudagraphDispatcher:
+    """Of the first model runner, with graphs for decode."""
+    scheduling = SchedulerConfig(
+        max_num_seqs=SEQUENCES,
+        max_num_batched_tokens=64,
+        max_model_len=64,
+        is_encoder_decoder=False,
+    )
+    config = VllmConfig(
+        scheduler_config=scheduling,
+        compilation_config=CompilationConfig(
+            mode=0,
+            cudagraph_mode="FULL_DECODE_ONLY",
+            cudagraph_capture_sizes=[1, 2, 4],
+            max_cudagraph_capture_size=4,
+        ),
+    )
+    config.compilation_config.cudagraph_capture_sizes = [1, 2, 4]
+    config.compilation_config.max_cudagraph_capture_size = 4
+    made = CudagraphDispatcher(config)
+    made.initialize_cudagraph_keys(CUDAGraphMode.FULL_DECODE_ONLY)
+    return made
+
+
+def manager() -> CudaGraphManager:
+    """Of the second model runner, with one graph that it says it has captured."""
+    made = CudaGraphManager.__new__(CudaGraphManager)
+    captured = BatchExecutionDescriptor(
+        cg_mode=CUDAGraphMode.FULL, num_tokens=SEQUENCES, num_reqs=SEQUENCES
+    )
+    made._lora_dispatch_map, made._max_lora_case = {}, 0
+    made._candidates = {(SEQUENCES, 0): [captured]}
+    made._graphs_captured = True
+    return made
+
+
+def test_the_first_runner_replays_only_while_nothing_streams(streaming: Streaming) -> None:
+    runner = SimpleNamespace(cudagraph_dispatcher=dispatcher())
+    assert gate(runner, streaming)
+
+    def mode(**more: Any) -> CUDAGraphMode:
+        return runner.cudagraph_dispatcher.dispatch(SEQUENCES, uniform_decode=True, **more)[0]
+
+    assert mode() is CUDAGraphMode.FULL
+    streaming.now = True
+    assert mode() is mode(invalid_modes={CUDAGraphMode.FULL}) is CUDAGraphMode.NONE
+    streaming.now = False
+    assert mode() is CUDAGraphMode.FULL
+    assert mode(invalid_modes={CUDAGraphMode.FULL}) is CUDAGraphMode.NONE
+
+
+def test_the_second_runner_replays_only_while_nothing_streams(streaming: Streaming) -> None:
+    runner = SimpleNamespace(cudagraph_manager=manager())
+    assert gate(runner, streaming)
+
+    def mode() -> CUDAGraphMode:
+        return runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode
+
+    assert mode() is CUDAGraphMode.FULL
+    streaming.now = True
+    assert mode() is CUDAGraphMode.NONE
+    assert runner.cudagraph_manager._graphs_captured, "they are still there"
+    streaming.now = False
+    assert mode() is CUDAGraphMode.FULL
+
+
+def test_a_runner_that_keeps_its_graphs_elsewhere_is_not_gated(streaming: Streaming) -> None:
+    assert not gate(SimpleNamespace(), streaming)
+
+
+def test_a_layout_that_cannot_grow_in_one_piece_is_refused() -> None:
+    assert block_outermost(["LBNHC", "BLHNC", "BLNHC"]) == ["BLHNC", "BLNHC"]
+    with pytest.raises(RuntimeError, match="LBNHC, and none of BLHNC, BLNHC: choose another"):
+        block_outermost(["LBNHC"])
+
+
+def test_the_worker_extends_vllms_own() -> None:
+    """Every method it overrides is there to be overridden, in the class that vLLM would use."""
+    from vllm.v1.worker.gpu_worker import Worker
+
+    ours = [c for c in MirageGPUWorker.__mro__ if c.__module__.startswith("mirage.")]
+    own = {name for c in ours for name, value in vars(c).items() if callable(value)}
+    assert own and all(hasattr(Worker, name) for name in own), own
