@@ -36,8 +36,8 @@ from vmm.driver import (
 if TYPE_CHECKING:
     import torch
 
-BATCHES_FROM = (12, 8)
-"""Version of the driver that has `cuMemcpyBatchAsync`."""
+BATCHES_FROM = (13, 0)
+"""Version of the driver that has `cuMemcpyBatchAsync` in the form that cuda-python calls."""
 
 Call = tuple[Any, ...]
 """A function of the driver, and what it is called with."""

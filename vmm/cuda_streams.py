@@ -83,7 +83,7 @@ class CudaStream(Stream):
             call(cu.cuMemcpyAsync, dst, src, nbytes, self.handle)
 
     def copy_all(self, copies: Iterable[tuple[int, int, int]]) -> None:
-        """In one call, where the driver has it (from 12.8 on)."""
+        """In one call, where the driver has it (from CUDA 13 on)."""
         copies = list(copies)
         if len(copies) < 2 or not self._batches:
             super().copy_all(copies)
