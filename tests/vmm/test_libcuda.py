@@ -739,7 +739,6 @@ class TestControls:
         assert standin.leaks() == NOTHING
         assert standin.used_bytes == 0
         assert standin.calls() == {}
-        assert standin.last_words() == ""
 
     def test_loading_twice_gives_the_same(self, standin: StandIn) -> None:
         assert StandIn.load() is standin
