@@ -48,6 +48,8 @@ REMAP: dict[str, dict[str, Any]] = {
 }
 EXPERIMENT: dict[str, dict[str, Any]] = {
     "even sets, reshuffled": {"layer_sets": "even"},
+    "nested, their own pipeline": {"pipeline": "layers"},
+    "even, their own pipeline": {"layer_sets": "even", "pipeline": "layers"},
     "half layers": {"layer_parts": 2},
     "KV blocks scattered": {"kv_blocks": "scattered"},
     "reports every 20 ms": {"report_s": 0.02},

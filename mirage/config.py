@@ -113,7 +113,7 @@ class Sharing(Strict):
     """Spatial: all engines step at once. Temporal: one at a time, in turns."""
 
     mode: Literal["spatial", "temporal"] = "spatial"
-    turn_s: PositiveFloat = 1.0
+    turn_s: float = Field(default=1.0, gt=0, le=1e6)
     drain: bool = False
     """Temporal: a turn lasts until its running requests have finished."""
 
@@ -138,7 +138,7 @@ class Remap(Strict):
     """Decode steps of its running requests for which an engine asks ahead, besides."""
     slack_extents: int = Field(default=4, ge=0)
     """Free extents above which a grant is handed back (the high-water mark)."""
-    hysteresis_s: float = Field(default=0.5, ge=0)
+    hysteresis_s: float = Field(default=0.5, ge=0, le=1e6)
     """Seconds a surplus must last before it is handed back."""
 
 
@@ -149,7 +149,7 @@ class Traffic(Strict):
     hot and gets `hot_share` of the requests; the others share the rest by their weights.
     """
 
-    phase_s: PositiveFloat = 20.0
+    phase_s: float = Field(default=20.0, ge=1e-3)
     hot_share: float = Field(default=0.8, ge=0, le=1)
     weights: dict[str, Weight] = Field(default_factory=dict)
 

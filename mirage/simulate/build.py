@@ -8,7 +8,6 @@ from functools import cache
 from mirage.config import Config, Policy
 from mirage.config import Tenant as Served
 from mirage.decider import Decider
-from mirage.layers import even, nested
 from mirage.share import base
 from mirage.simulate import workload
 from mirage.simulate.batch import Request
@@ -16,7 +15,7 @@ from mirage.simulate.engine import Engine, Limits
 from mirage.simulate.experiment import Setup
 from mirage.simulate.holding import Holding
 from mirage.simulate.policies import Variant
-from mirage.simulate.roofline import PS, Roofline
+from mirage.simulate.roofline import LAYER_SETS, PS, Roofline, Sets
 from mirage.simulate.swap import SwapEngine
 from mirage.simulate.world import World
 from scheduler.tenants import Tenant
@@ -67,7 +66,9 @@ class _Builder:
         """The engine, with its share's memory and its requests."""
         setup, name = self.setup, self.tenant.name
         model, parts = setup.models[name], setup.experiment.layer_parts
-        roofline = Roofline(model, setup.hardware, self.fraction, parts)
+        exact = setup.experiment.pipeline == "layers"
+        sets = LAYER_SETS[setup.experiment.layer_sets] if exact else None
+        roofline = Roofline(model, setup.hardware, self.fraction, parts, sets)
         load_ps = self._over_link(self.shape.layer_bytes, setup.hardware.link_gb_s.value)
         whole = (name, self._holding(), roofline, load_ps, self._limits(), arrivals, world)
         if not self.variant.swaps:
@@ -81,7 +82,7 @@ class _Builder:
 
     def _holding(self) -> Holding:
         experiment = self.setup.experiment
-        copies = _copies(experiment.layer_sets, self.shape.layers)
+        copies = _copies(LAYER_SETS[experiment.layer_sets], self.shape.layers)
         return Holding(self.shape, self.base, copies, experiment.kv_blocks == "scattered")
 
     def _limits(self) -> Limits:
@@ -103,14 +104,12 @@ class _Builder:
         )
 
 
-def _copies(sets: str, n: int) -> Callable[[Streamed, Streamed], int]:
+def _copies(sets: Sets, n: int) -> Callable[[Streamed, Streamed], int]:
     """Layers to load when the streamed set of the first becomes that of the second."""
-    order = nested(n)
 
     @cache
     def streamed(alpha: int, beta: int) -> frozenset[int]:
-        m = alpha + beta if alpha else 0
-        return frozenset(order[:m] if sets == "nested" else even(n, m))
+        return frozenset(sets(n, alpha + beta if alpha else 0))
 
     def copies(before: Streamed, after: Streamed) -> int:
         return len(streamed(*before) - streamed(*after))

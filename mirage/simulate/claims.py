@@ -63,17 +63,21 @@ class Row:
 
 @dataclass(frozen=True)
 class Closed(Row):
-    """A claim that is arithmetic; `verdict` is whether the paper's own inputs bear it."""
+    """A claim that is arithmetic; `bears` says whether the paper's own inputs bear it.
+
+    `otherwise` is what a claim is called that they do not bear.
+    """
 
     measure: Callable[[], str] = str
-    verdict: Verdict = "reproduced"
+    bears: Callable[[], bool] = lambda: True
+    otherwise: Verdict = "not reproduced"
 
     def evaluate(self, results: Results) -> dict[str, Any]:
         return {
             "measured": self.measure(),
             "band": None,
             "in_band": None,
-            "verdict": self.verdict,
+            "verdict": "reproduced" if self.bears() else self.otherwise,
         }
 
 
@@ -140,6 +144,8 @@ class Band(Row):
         return "direction" if value * nearest > 0 else "not reproduced"
 
 
+PAGE = Path("docs/claims.md")
+SEEDS = [0, 1, 2, 3, 4]
 _RANK: list[Verdict] = ["reproduced", "direction", "not reproduced"]
 
 
@@ -194,9 +200,10 @@ def command(
     trace: Path | None,
     console: Console,
 ) -> None:
-    """Evaluate every row; print the table, write ``claims.json`` and ``docs/claims.md``.
+    """Evaluate every row; print the table, write ``claims.json`` and the page.
 
-    Without a folder `docs` here, the page goes to `output`. Raises `ConfigError`, `TraceError`.
+    The page is ``docs/claims.md`` where that exists and seeds and arrivals are those it is made
+    with; else it goes to `output`. Raises `ConfigError`, `TraceError`.
     """
     from mirage.simulate.claims_rows import ROWS
 
@@ -204,8 +211,8 @@ def command(
     output.mkdir(parents=True, exist_ok=True)
     written = json.dumps(rows, indent=1, sort_keys=True)
     (output / "claims.json").write_text(written + "\n", encoding="utf-8")
-    docs = Path("docs")
-    page = (docs if docs.is_dir() else output) / "claims.md"
+    usual = PAGE.exists() and list(seeds) == SEEDS and trace is None
+    page = PAGE if usual else output / PAGE.name
     page.write_text(claims_page.markdown(rows, seeds, trace), encoding="utf-8")
     claims_page.show(rows, Console())
     Console().out(f"Written: {output / 'claims.json'}, {page}", highlight=False)

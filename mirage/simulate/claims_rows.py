@@ -44,6 +44,12 @@ PIE = ("pie", "pie-half", "pie-alpaca")
 BETA = ("c1-6", "c1-6-slow")
 AFTER = ("after-peak-small", "after-peak", "after-peak-turns")
 
+
+def _hiding() -> list[int]:
+    """Batches from which 10, 20 and 30 % of the layers hide."""
+    return [arithmetic.batch_that_hides(percent) for percent in (10, 20, 30)]
+
+
 LOADS = "Ranges are over the loads simulated, from light to saturated. "
 
 CLAIMS: tuple[Row, ...] = (
@@ -53,12 +59,14 @@ CLAIMS: tuple[Row, ...] = (
         "7x, 14x",
         "Peak against peak: 900 GB/s against 128 and 64.",
         measure=lambda: "{:.2f}x, {:.2f}x".format(*arithmetic.link_ratios()),
+        bears=lambda: [round(ratio) for ratio in arithmetic.link_ratios()] == [7, 14],
     ),
     Closed(
         "M2",
         "One-way 427 GB/s fall to 366 when traffic is mixed",
         "about -15 %",
         measure=lambda: f"{-arithmetic.mixed_loss():.1f} %",
+        bears=lambda: round(arithmetic.mixed_loss()) in (14, 15),
     ),
     Closed(
         "M3",
@@ -67,15 +75,17 @@ CLAIMS: tuple[Row, ...] = (
         "KV space grows from 80 GB less both models by a third of them. No batch can grow by "
         "more than its memory.",
         measure=lambda: f"{arithmetic.remapped_third():.2f}x",
-        verdict="inconsistent",
+        bears=lambda: round(arithmetic.remapped_third(), 2) == 1.75,
+        otherwise="inconsistent",
     ),
     Closed(
         "M4",
         "The best remapping percentage grows with the batch",
         "a figure",
         "30 % of OPT-13b load in 17.7 ms; a decode step without its overhead lasts as long from "
-        "this batch of ShareGPT requests on. 10 %, 20 % and 30 %:",
-        measure=lambda: ", ".join(str(arithmetic.batch_that_hides(p)) for p in (10, 20, 30)),
+        "some batch of ShareGPT requests on. Measured are the batches for 10, 20 and 30 %.",
+        measure=lambda: ", ".join(str(batch) for batch in _hiding()),
+        bears=lambda: sorted(set(_hiding())) == _hiding(),
     ),
     Closed(
         "M5",
@@ -83,7 +93,8 @@ CLAIMS: tuple[Row, ...] = (
         "9",
         "The paper's own two conditions cross earlier. We follow the conditions.",
         measure=lambda: str(arithmetic.two_slots_from()),
-        verdict="inconsistent",
+        bears=lambda: arithmetic.two_slots_from() == 9,
+        otherwise="inconsistent",
     ),
     Closed(
         "M6",
@@ -91,6 +102,7 @@ CLAIMS: tuple[Row, ...] = (
         "proof",
         "Every set of 3 among 12 layers tried: smallest gap, and step time by pipeline.",
         measure=lambda: "best of all" if arithmetic.even_is_best() else "not best",
+        bears=arithmetic.even_is_best,
     ),
     _against_static(
         "M7",
@@ -104,8 +116,22 @@ CLAIMS: tuple[Row, ...] = (
     _against_static(
         "M8", "Figure 8, C2", C2, (-44.8, -74.8, 45.3), LOADS + "TBT shows in TPOT only, as in M7."
     ),
-    _against_static("M9", "Figure 9, C2, unequal rates", UNEQUAL, (-82.5, -99.3, 86.7), LOADS),
-    _against_static("M10", "Figure 10, C2, long and short", MIXED, (-57.1, -98.1, 65.6), LOADS),
+    _against_static(
+        "M9",
+        "Figure 9, C2, unequal rates",
+        UNEQUAL,
+        (-82.5, -99.3, 86.7),
+        LOADS + "TBT shows in TPOT, and less: a request that used to be preempted now shares its "
+        "steps with those that used to wait, so the pooled gap is longer.",
+    ),
+    _against_static(
+        "M10",
+        "Figure 10, C2, long and short",
+        MIXED,
+        (-57.1, -98.1, 65.6),
+        LOADS + "Long prompts fill whole steps: with room for more of them the pooled gap between "
+        "tokens grows most here, and TPOT hardly moves where the long ones go to the small model.",
+    ),
     Compared(
         "M11",
         "Figure 11, MRU against LRU victims",
@@ -124,7 +150,9 @@ CLAIMS: tuple[Row, ...] = (
         "Figure 12, C1 at once (MPS)",
         SPATIAL,
         (-65.5, -20.7, 6.6),
-        LOADS + "Nobody waits for a turn, so TTFT falls by more than in the paper.",
+        LOADS + "Nobody waits for a turn, so TTFT falls by more than in the paper. The sign of "
+        "TBT depends on the arrivals: with windows of Azure's code trace (--trace) it is worse, as "
+        "more requests share the steps of three engines.",
     ),
     _against_static(
         "M13",
@@ -138,7 +166,8 @@ CLAIMS: tuple[Row, ...] = (
         "Figure 14, against Pie, OPT-13b",
         "TTFT -93.6 %, throughput +47.1 %",
         "Alpaca at the paper's lengths never fills the memory, so there is nothing to swap. With "
-        "ShareGPT, swapping keeps pace as long as the link carries 366 GB/s each way.",
+        "ShareGPT, swapping keeps pace as long as the link carries 366 GB/s each way, and falls "
+        "behind at half of that, while layers go one way only, at 427.",
         _needs(PIE, "swap", "mirage"),
         scenes=PIE,
         against="swap",
@@ -171,10 +200,10 @@ CLAIMS: tuple[Row, ...] = (
         "M17",
         "Figure 17, capping alpha, P99 and P50 TBT",
         "P99 -58 %, P50 -44 %",
-        "The direction holds and the size is larger: uncapped, 37 of 40 layers stream in each "
-        "step. On ShareGPT at 6 requests a second and 8 ms of step overhead: with the "
-        "paper's Alpaca "
-        "at 10 nothing is remapped.",
+        "Uncapped, 37 of 40 layers stream in each step: larger at P50 than in the paper, and "
+        "smaller at P99, where steps that compute prompts are as long either way. On ShareGPT at 6 "
+        "requests a second and 8 ms of step overhead: with the paper's Alpaca at 10 nothing is "
+        "remapped.",
         _needs(("one-6-slow",), "mirage", "uncapped"),
         scenes=("one-6-slow",),
         against="uncapped",
@@ -247,13 +276,13 @@ BANDS: tuple[Row, ...] = (
     _band("B11", "Saturated C2, 3/s: mirage / pooled", (1.9, None), **_times("c2-3")),
     _band(
         "B12",
-        "Dynamic beta against alpha + 1, overhead 2 ms",
+        "Saturated C1: dynamic beta against alpha + 1, overhead 2 ms",
         (3, 10),
         **_gain("c1-6", "mirage", "alpha-plus-one"),
     ),
     _band(
         "B13",
-        "Dynamic beta against alpha + 1, overhead 8 ms",
+        "Saturated C1: dynamic beta against alpha + 1, overhead 8 ms",
         (10, 28),
         why="The controller asks for no more than requests need and takes layers back at once, so "
         "less is streamed than in the model that the band is from, and less is lost with one "

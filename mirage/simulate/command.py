@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -148,10 +149,15 @@ def _run(setup: Setup, seeds: list[int], processes: int | None) -> list[Figures]
 
 
 def _write(result: Result, output: Path) -> None:
+    """Both files or none: written beside their places, then put there."""
     from mirage.simulate import html, report
 
-    report.write(result, output / "result.json")
-    (output / "report.html").write_text(html.render(result), encoding="utf-8")
+    files = {"result.json": report.as_json(result), "report.html": html.render(result)}
+    with TemporaryDirectory(dir=output, prefix=".") as folder:
+        for name, text in files.items():
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+        for name in files:
+            (Path(folder) / name).replace(output / name)
 
 
 def _check_claims(
@@ -167,8 +173,13 @@ def _make_folder(output: Path) -> None:
     """Before anything is computed for it. Raises `ConfigError`."""
     try:
         output.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=output, prefix="."):
+            pass
     except OSError as error:
-        raise ConfigError(f"--output {output}: cannot be made ({error.strerror})") from None
+        raise ConfigError(f"--output {output}: cannot be written ({error.strerror})") from None
+    for name in ("result.json", "report.html", "claims.json"):
+        if (output / name).is_dir():
+            raise ConfigError(f"--output {output}: {name} is a folder there: name another")
 
 
 def _exit(message: str, code: int) -> typer.Exit:

@@ -265,7 +265,6 @@ class Engine:
             preemptions=counters.preemptions,
             steps=counters.steps,
             bytes_streamed=counters.bytes_streamed,
-            stall_s=counters.stall_ps / PS,
             layer_load_s=self.load_ps / PS,
             layer_compute_s=self._layer_compute_s(),
         )

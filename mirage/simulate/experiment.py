@@ -26,7 +26,9 @@ from mirage.simulate import policies, profiles
 from mirage.simulate.lengths import OF_TRACE, lengths
 from mirage.simulate.profiles import Hardware
 from scheduler.tenants import Tenant as Entitled
+from traces import SAMPLE
 
+MOST_DRAWN = 10_000_000
 Rate = Annotated[float, Field(gt=0, le=10_000)]
 """Requests a second."""
 
@@ -78,11 +80,26 @@ class Workload(Strict):
     def _is_whole(self) -> Workload:
         if self.arrivals in ("trace", "windows") and self.file is None:
             raise ValueError(f"arrivals {self.arrivals!r} need a file: name one in Azure's format")
+        if self.arrivals in ("bursty", "poisson") and self.file is not None:
+            raise ValueError("file is for arrivals trace or windows: set them, or leave it out")
         if self.arrivals == "trace" and self.peak is not None:
             raise ValueError("peak is for drawn arrivals: a trace brings its own, leave it out")
-        if self.arrivals != "trace" and self.requests is None:
-            raise ValueError("requests is missing: say how many there shall be")
+        if self.arrivals != "trace":
+            self._check_number()
         return self
+
+    def _check_number(self) -> None:
+        if self.requests is None:
+            raise ValueError("requests is missing: say how many there shall be")
+        if self.requests > MOST_DRAWN:
+            raise ValueError(
+                f"requests {self.requests}: at most {MOST_DRAWN} are drawn; stream a trace instead"
+            )
+        if self.peak is not None and self.peak.requests >= self.requests:
+            raise ValueError(
+                f"peak.requests {self.peak.requests} leaves none of the {self.requests} requests "
+                "to measure: lower it"
+            )
 
 
 class Limits(Strict):
@@ -116,15 +133,19 @@ class Experiment(Strict):
     step_overhead_ms: Annotated[float, Field(ge=0)] | None = None
     link_gb_s: PositiveFloat | None = None
     """Instead of the hardware's, both one-way and mixed."""
+    link_mixed_gb_s: PositiveFloat | None = None
+    """The mixed one alone."""
     tenants: list[Tenant] = Field(min_length=1)
     sharing: Simulated = Simulated()
     workload: Workload
     limits: Limits = Limits()
     remap: Remap = Remap()
     policies: list[str] = Field(default_factory=lambda: ["mirage"])
-    report_s: PositiveFloat = 0.2
+    report_s: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.2
     """How often a busy engine reports to the controller."""
     layer_sets: Literal["nested", "even"] = "nested"
+    pipeline: Literal["even", "layers"] = "even"
+    """A step with streamed layers takes what evenly spaced ones would, or these very ones."""
     kv_blocks: Literal["dense", "scattered"] = "dense"
     """Where blocks in use lie when KV memory is to be given back."""
     layer_parts: Count = 1
@@ -203,6 +224,11 @@ class Setup:
             self._check_lengths(tenant)
             if tenant.rate is None and self.experiment.workload.arrivals != "trace":
                 raise ConfigError(f"tenant {tenant.name!r} has no rate: write requests a second")
+            if tenant.floor_layers >= self.models[tenant.name].layers:
+                raise ConfigError(
+                    f"tenant {tenant.name!r}: floor_layers {tenant.floor_layers} of "
+                    f"{self.models[tenant.name].layers} layers leaves none to give: lower it"
+                )
 
         weights = self.experiment.workload.traffic.weights
         if unknown := sorted(set(weights) - set(names)):
@@ -233,7 +259,8 @@ def load(path: Path) -> Setup:
     near = path.parent
     file = experiment.workload.file
     if file is not None:
-        workload = experiment.workload.model_copy(update={"file": near / file})
+        path_of = SAMPLE if str(file) == "sample" else near / file
+        workload = experiment.workload.model_copy(update={"file": path_of})
         experiment = experiment.model_copy(update={"workload": workload})
     try:
         return Setup(experiment, near)
@@ -251,6 +278,10 @@ def _overridden(hardware: Hardware, experiment: Experiment) -> Hardware:
     if experiment.link_gb_s is not None:
         rate = profiles.Positive(value=experiment.link_gb_s, source=stated)
         update |= {"link_gb_s": rate, "link_mixed_gb_s": rate}
+    if experiment.link_mixed_gb_s is not None:
+        update["link_mixed_gb_s"] = profiles.Positive(
+            value=experiment.link_mixed_gb_s, source=stated
+        )
     return hardware.model_copy(update=update)
 
 

@@ -18,12 +18,12 @@ GIB, MIB = 2**30, 2**20
 class Figure(Strict):
     """A number that somebody measured, published or chose, and where that can be read."""
 
-    value: float = Field(ge=0)
+    value: float = Field(ge=0, le=1e12)
     source: str = Field(min_length=4)
 
 
 class Positive(Figure):
-    value: float = Field(gt=0)
+    value: float = Field(ge=1e-9, le=1e12)
 
 
 class Hardware(Strict):
@@ -58,6 +58,11 @@ class Hardware(Strict):
         for name in ("bandwidth_efficiency", "compute_efficiency"):
             if (value := getattr(self, name).value) > 1:
                 raise ValueError(f"{name} {value:g} is more than all of it: use 1 or less")
+        if self.link_mixed_gb_s.value > self.link_gb_s.value:
+            raise ValueError(
+                f"link_mixed_gb_s {self.link_mixed_gb_s.value:g} is more than one way alone, "
+                f"{self.link_gb_s.value:g}: lower it"
+            )
         return self
 
     @property
@@ -101,6 +106,15 @@ class Model(Strict):
     """Whether the output head is the embedding table."""
     weight_bytes: Count = 2
     max_len: Count
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Model:
+        for part, whole in (("active_experts", "experts"), ("kv_heads", "heads")):
+            if getattr(self, part) > getattr(self, whole):
+                raise ValueError(
+                    f"{part} {getattr(self, part)} is more than {whole}, {getattr(self, whole)}"
+                )
+        return self
 
     @property
     def attention_width(self) -> int:

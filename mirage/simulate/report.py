@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from math import fsum
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -45,9 +44,9 @@ def build(setup: Setup, seeds: Sequence[int], runs: Sequence[Figures]) -> Result
     }
 
 
-def write(result: Mapping[str, Any], path: Path) -> None:
-    """Raises `OSError`. NaN and infinity are refused: they are no JSON."""
-    path.write_text(json.dumps(result, indent=1, sort_keys=True, allow_nan=False) + "\n")
+def as_json(result: Mapping[str, Any]) -> str:
+    """NaN and infinity are refused: they are no JSON."""
+    return json.dumps(result, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def summary(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -8,14 +8,17 @@ step, so each form grows by the same amount, and any number of steps can be adde
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from fractions import Fraction
+from functools import cache, lru_cache
 from typing import NamedTuple
 
+from mirage.layers import even, nested, step_forms
 from mirage.simulate.profiles import Hardware, Model
 
 PS = 10**12
-"""Picoseconds in a second: the unit of simulated time. A year fits into 64 bits."""
+"""Picoseconds in a second: the unit of simulated time."""
 
 
 class Work(NamedTuple):
@@ -51,6 +54,16 @@ class Form(NamedTuple):
         )
 
 
+Sets = Callable[[int, int], Iterable[int]]
+"""The m of n layers that are streamed."""
+LAYER_SETS: dict[str, Sets] = {"nested": lambda n, m: nested(n)[:m], "even": even}
+
+
+@cache
+def _pipeline(sets: Sets, n: int, m: int, beta: int) -> tuple[tuple[Fraction, Fraction], ...]:
+    return step_forms(sets(n, m), n, beta)
+
+
 @dataclass(frozen=True)
 class Streaming:
     """What of the parameters a step streams. `load_ps` is T_T."""
@@ -63,14 +76,21 @@ class Streaming:
 class Roofline:
     """Step times of one model on `fraction` of one device.
 
+    `sets` says which layers are streamed, where that is to count (see docs/simulation.md).
     Hashable by identity; forms are made once for each way of streaming and each number of
     engines that compute at the same time.
     """
 
     def __init__(
-        self, model: Model, hardware: Hardware, fraction: float = 1.0, parts: int = 1
+        self,
+        model: Model,
+        hardware: Hardware,
+        fraction: float = 1.0,
+        parts: int = 1,
+        sets: Sets | None = None,
     ) -> None:
         self.layers = model.layers * parts
+        self._sets = sets
         self.overhead_ps = round(hardware.step_overhead_ms.value * 1e-3 * PS)
         self._sequence_ps = round(hardware.sequence_overhead_us.value * 1e-6 * PS)
         self._compute = self._bounds(model, hardware, fraction)
@@ -92,12 +112,22 @@ class Roofline:
         return tuple(forms)
 
     def _streamed(self, forms: list[Form], s: Streaming) -> list[Form]:
-        """`layers.step_bound`: transfers back to back, or each followed by its layer's run."""
-        m = s.alpha + s.beta
-        loads = Form(m * s.load_ps, 0, 0, 0, 0)
-        if s.beta > 1:
-            return [loads]
-        return [_plus(_times(form, m, self.layers), loads) for form in forms]
+        """As if the layers lay evenly (`layers.step_bound`), or what the very set takes."""
+        n, m = self.layers, s.alpha + s.beta
+        pairs: tuple[tuple[Fraction, Fraction], ...]
+        if self._sets is None:
+            pairs = ((Fraction(m), Fraction(m if s.beta == 1 else 0)),)
+        else:
+            pairs = _pipeline(self._sets, n, m, s.beta)
+        made = []
+        for loads, computes in pairs:
+            waited = Form(round(loads * s.load_ps), 0, 0, 0, 0)
+            if not computes:
+                made.append(waited)
+            elif loads:
+                by, over = computes.numerator, n * computes.denominator
+                made += [_plus(_times(form, by, over), waited) for form in forms]
+        return made
 
     def _bounds(self, model: Model, hardware: Hardware, fraction: float) -> list[Form]:
         byte = PS / (hardware.bytes_per_s * fraction)

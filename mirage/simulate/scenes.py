@@ -25,7 +25,7 @@ class Scene(Strict):
     lengths: dict[str, str] = Field(default_factory=dict)
     sharing: Simulated | None = None
     step_overhead_ms: float | None = None
-    link_gb_s: PositiveFloat | None = None
+    link_mixed_gb_s: PositiveFloat | None = None
     hardware: str | None = None
     requests: Count | None = None
     peak: Peak | None = None
@@ -50,7 +50,7 @@ def _setup(scene: Scene, trace: Path | None) -> Setup:
     written = validated(Experiment, read_yaml(path), path)
     tenants = [_tenant(tenant, scene) for tenant in written.tenants]
     update: dict[str, Any] = {"tenants": tenants, "workload": _workload(written, scene, trace)}
-    for key in ("sharing", "step_overhead_ms", "link_gb_s", "hardware"):
+    for key in ("sharing", "step_overhead_ms", "link_mixed_gb_s", "hardware"):
         if (value := getattr(scene, key)) is not None:
             update[key] = value
     return Setup(written.model_copy(update=update), FOLDER)

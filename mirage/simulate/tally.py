@@ -128,7 +128,6 @@ class Counters:
     holds: int = 0
     bytes_streamed: int = 0
     bytes_restored: int = 0
-    stall_ps: int = 0
     """Time of steps beyond their compute: waiting for layers, and acting on allotments."""
     busy_ps: int = 0
     most_alpha: int = 0

@@ -1,6 +1,7 @@
 """Requests for each tenant: when they come, how long they are. All drawn from one seed.
 
-Requests are produced one at a time, so a trace of any length is never held in memory.
+Requests of a trace are produced one at a time, so that of any length little is held in memory.
+Drawn arrivals, and windows of a trace, are held as a whole: they are stretched to a rate.
 """
 
 from __future__ import annotations
@@ -140,6 +141,8 @@ def _rows(path: Path) -> list[trace.Request]:
     rows = list(trace.read(path))
     if len(rows) < 2:
         raise ConfigError(f"{path}: one row has no gaps: name a longer trace")
+    if rows[0].arrival_s == rows[-1].arrival_s:
+        raise ConfigError(f"{path}: all rows have one time, and no gaps to stretch to a rate")
     return rows
 
 

@@ -75,8 +75,8 @@ class World:
         left = [e.name for e in self.engines if e.has_work or e.next_event() is not None]
         if until == NEVER and left:
             raise EndlessError(
-                f"simulated time reaches {self.now / PS:.0f} s with work left for {left[0]!r}: "
-                "raise a speed of the hardware, or ask for less"
+                f"simulated time passes {NEVER / PS / 86400:.0f} days with work left for "
+                f"{left[0]!r}: raise the rate or a speed of the hardware, or lower time_scale"
             )
 
     def check(self) -> None:

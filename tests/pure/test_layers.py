@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import combinations
 from math import floor, log2
 
@@ -18,6 +19,7 @@ from mirage.layers import (
     nested,
     smallest_gap,
     step_bound,
+    step_forms,
     step_time,
 )
 
@@ -174,3 +176,25 @@ def test_nothing_streamed_costs_nothing() -> None:
 def test_inexact_times_settle_too() -> None:
     assert step_time(even(40, 10), 40, 2, 0.1, 0.03) == pytest.approx(40 * 0.03)
     assert step_time(even(40, 10), 40, 2, 0.3, 0.03) == pytest.approx(10 * 0.3)
+
+
+@given(
+    n=st.integers(1, 48),
+    part=st.floats(0, 1),
+    beta=st.sampled_from([1, 2]),
+    t_load=st.fractions(Fraction(1, 50), 50, max_denominator=100),
+    even_set=st.booleans(),
+)
+def test_a_step_is_the_longest_of_its_forms(n, part, beta, t_load, even_set) -> None:
+    """Exactly, of even sets and of nested ones, whatever T_T and T_c."""
+    m = max(1, round(part * n))
+    layers = even(n, m) if even_set else nested(n)[:m]
+    walked = step_time(layers, n, beta, t_load, Fraction(1))
+    assert walked == max(a * t_load + b for a, b in step_forms(layers, n, beta))
+
+
+@given(st.sets(st.integers(0, 19), min_size=1), st.sampled_from([1, 2]), st.integers(1, 99))
+def test_forms_hold_for_any_set(layers, beta, t_load) -> None:
+    load = Fraction(t_load, 10)
+    walked = step_time(layers, 20, beta, load, Fraction(1))
+    assert walked == max(a * load + b for a, b in step_forms(layers, 20, beta))

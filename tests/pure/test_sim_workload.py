@@ -31,6 +31,8 @@ def setup(rates=RATES, max_model_len=2048, **asked) -> Setup:
     ]
     limits = {"max_model_len": max_model_len}
     raw = {"title": "t", "tenants": tenants, "limits": limits}
+    if asked.get("arrivals") not in ("trace", "windows"):
+        asked.pop("file", None)
     return Setup(Experiment.model_validate(raw | {"workload": {"requests": 300} | asked}))
 
 
