@@ -21,7 +21,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo test lint types pure vmm engine e2e bench gpu-test gpu-bench clean
+.PHONY: help install demo test lint types pure vmm engine e2e bench gpu-test gpu-bench gpu-serve clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ gpu-test: ## Memory, streams, graphs and processes on an NVIDIA GPU
 
 gpu-bench: ## The figures of docs/results.md, On a GPU
 	$(GPU_PYTHON) -m benchmarks.gpu bench
+
+gpu-serve: ## Two OPT-13b served under three policies; needs vLLM, and more minutes
+	$(GPU_PYTHON) -m benchmarks.gpu serve
 
 bench: $(STAMP) ## Overhead with nothing remapped, against plain vLLM
 	$(BIN)/python benchmarks/overhead.py

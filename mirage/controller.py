@@ -261,7 +261,7 @@ def _lacks_growth(t: TenantSnapshot) -> bool:
 
 
 def _as_want(allotment: Allotment) -> Want:
-    return Want(allotment.alpha, allotment.beta, allotment.kv_extents)
+    return Want(allotment.alpha, allotment.beta, allotment.kv_extents, allotment.open_extents)
 
 
 def _bytes(t: TenantSnapshot, want: Want) -> int:

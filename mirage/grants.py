@@ -39,7 +39,9 @@ class Grants:
         """The allotment to send. Raises `OverCommitError` if it exceeds the device."""
         revision = self._revisions[name] + 1
         grant = cost(shape, want.alpha, want.kv_extents)
-        allotment = Allotment(revision, want.alpha, want.beta, want.kv_extents, grant)
+        allotment = Allotment(
+            revision, want.alpha, want.beta, want.kv_extents, grant, want.open_extents
+        )
         self.ledger.offer(name, allotment)
         self._revisions[name] = revision
         self._present.add(name)

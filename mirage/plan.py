@@ -11,7 +11,9 @@ by max-min fairness in bytes:
     linger      extents wanted not long ago: the hysteresis
     share       what is left fills each tenant's KV up to its share
 
-With `remap.serve` = growth, admission comes after linger and takes no layers.
+With `remap.serve` = growth, admission comes after linger and takes no layers; and of what a
+tenant holds, waiting requests may use only what no layer pays for (`open_extents`). So idle KV
+is lent to newcomers as well, and layers to running requests alone.
 
 A tier takes free bytes first, which includes all KV that earlier tiers left idle. Then it
 takes layers: of idle tenants in victim order, those already away before more; then of the
@@ -78,8 +80,8 @@ def plan(
     free = device_bytes - reserved_bytes - sum(cost(t.shape, 0, 0) for t in tenants)
     given = _fill(asks, donors, free, remap.serve == "admission", remap.reversion)
     return {
-        t.name: Want(alpha, _beta(t, alpha, remap, streams), kv)
-        for t, (alpha, kv) in zip(tenants, given, strict=True)
+        t.name: Want(alpha, _beta(t, alpha, remap, streams), kv, free_for_all)
+        for t, (alpha, kv, free_for_all) in zip(tenants, given, strict=True)
     }
 
 
@@ -87,8 +89,8 @@ def plan(
 @lru_cache(maxsize=64)
 def _fill(
     asks: tuple[Ask, ...], donors: tuple[str, ...], free: int, admission: bool, reversion: bool
-) -> list[tuple[int, int]]:
-    """Layers given away and KV extents of each."""
+) -> list[tuple[int, int, int | None]]:
+    """Layers given away, KV extents, and those of them for newcomers too, of each."""
     rows = [Row(*ask) for ask in asks]
     fill = Fill(rows, donors, free)
     fill.keep_running()
@@ -98,11 +100,20 @@ def _fill(
         fill.restore()
     else:
         fill.keep_away()
-    if admission:
-        for tier in ADMISSION:
-            fill.serve(tier._replace(idle=none, own=none, others=none))
+    for tier in ADMISSION:
+        fill.serve(tier._replace(idle=none, own=none, others=none))
     fill.share_out(rows, lambda r: r.share)
-    return [(r.alpha, r.kv) for r in rows]
+    lent = 0 if admission else sum(r.alpha * r.layer_bytes for r in rows)
+    return [(r.alpha, r.kv, _open(r, lent)) for r in rows]
+
+
+def _open(row: Row, lent: int) -> int | None:
+    """Extents of a row beside those that `lent` bytes of layers, whosever, pay for.
+
+    At least its share: that holds the longest request.
+    """
+    open_extents = max(row.share, row.kv - -(-lent // row.extent_bytes))
+    return open_extents if open_extents < row.kv else None
 
 
 # Most events are about one tenant.

@@ -96,6 +96,8 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     beta: int
     kv_extents: int
     grant_bytes: int
+    open_extents: int | None = None
+    """Of `kv_extents`, those that waiting requests may use as well; None for all of them."""
 
 
 class Refusal(msgspec.Struct, tag="refusal", tag_field="type", frozen=True):

@@ -15,11 +15,15 @@ class DoesNotFitError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What a tenant shall hold: layers given away, slots that stream them, KV extents."""
+    """What a tenant shall hold: layers given away, slots that stream them, KV extents.
+
+    Of the extents, `open_extents` are for waiting requests as well; None for all of them.
+    """
 
     alpha: int
     beta: int
     kv_extents: int
+    open_extents: int | None = None
 
 
 def cost(shape: ModelShape, alpha: int, kv_extents: int) -> int:
@@ -71,4 +75,5 @@ def toward(shape: ModelShape, now: Want, want: Want, limit: int) -> Want:
     more = min(want.kv_extents - extents, spare // shape.extent_bytes)
     back = min(alpha - want.alpha, (spare - more * shape.extent_bytes) // shape.layer_bytes)
     alpha -= back
-    return Want(alpha, want.beta if alpha == want.alpha else now.beta, extents + more)
+    beta = want.beta if alpha == want.alpha else now.beta
+    return Want(alpha, beta, extents + more, want.open_extents)

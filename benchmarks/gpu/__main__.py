@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu test|bench [--dry] [--results DIR]``: rows, one after the other.
+"""``python -m benchmarks.gpu test|bench|serve [--dry]``: rows, one after the other.
 
 Each finished row is printed, written to DIR/<date>-<gpu>.json and put into docs/results.md, so
 that a run which is cut off keeps what it has. Exit code 1 if a row misses its aim.
@@ -32,8 +32,9 @@ BENCH: tuple[Measured, ...] = (
     memory.exported,
     memory.batched_copies,
     decode.at_the_cap,
-    serving.two_models,
 )
+SERVE: tuple[Measured, ...] = (serving.two_models,)
+ROWS = {"test": TEST, "bench": BENCH, "serve": SERVE}
 SECONDS = 480
 """No row is begun after that."""
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ ROOT = Path(__file__).parents[2]
 def main(arguments: list[str] | None = None) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("what", choices=["test", "bench"])
+    parser.add_argument("what", choices=[*ROWS])
     parser.add_argument("--dry", action="store_true", help="over the stand-in, without kernels")
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "gpu")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "results.md")
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (VmmError, ImportError, RuntimeError) as error:
         print(f"no GPU to measure: {error}", file=sys.stderr)
         return 2
-    for row in _rows(TEST if options.what == "test" else BENCH, bench):
+    for row in _rows(ROWS[options.what], bench):
         print(f"{_mark(row)} {row.name}: {row.value}{f' (aim {row.aim})' if row.aim else ''}")
         page.add(row)
     print(f"Written: {page.path}" + ("" if bench.dry else f", {options.docs}"))

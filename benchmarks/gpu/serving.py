@@ -1,16 +1,54 @@
-"""vLLM itself with two models the size of OPT-13b, where it is installed."""
+"""vLLM itself with two models the size of OPT-13b, where it is installed: ``gpu-serve``."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
+from benchmarks.gpu import dummies
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.rows import Row, Skipped
 
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "configs" / "gpu.yaml"
+MODELS = ROOT / "out" / "models"
+OUTPUT = ROOT / "out" / "gpu"
+TRACE = "MIRAGE_TRACE"
+"""A file in Azure's format; without, the bundled sample."""
+POLICIES = ("static", "pooled", "mirage")
+KEYS = {
+    "preemptions": "preemptions",
+    "output_throughput": "output tokens per s",
+    "p99_ttft_ms": "TTFT P99, ms",
+    "p99_tpot_ms": "TPOT P99, ms",
+    "layers_remapped_max": "layers remapped, most",
+}
 
-def two_models(bench: Bench) -> Row:
-    """Static, pooled and mirage on Azure's code trace."""
+
+def two_models(bench: Bench) -> list[Row]:
+    """Static, pooled and mirage on a trace; a row for each figure."""
     bench.need_kernels()
     if find_spec("vllm") is None:
         raise Skipped("vLLM is not installed")
-    raise Skipped("run `mirage replay configs/gpu.yaml --trace FILE --policy static,pooled,mirage`")
+    for name in ("opt-13b-chat", "opt-13b-code"):
+        dummies.opt_13b(MODELS / name)
+    trace = os.environ.get(TRACE, "sample")
+    replay = [sys.executable, "-m", "mirage", "replay", str(CONFIG), "--trace", trace]
+    replay += ["--policy", ",".join(POLICIES), "--output", str(OUTPUT)]
+    done = subprocess.run(replay, cwd=ROOT, check=False)
+    if done.returncode:
+        raise RuntimeError(f"mirage replay ended with {done.returncode}")
+    report = json.loads((OUTPUT / "report.json").read_text(encoding="utf-8"))
+    runs = {run["policy"]: run for run in report["runs"]}
+    return [_row(runs, trace, key, title) for key, title in KEYS.items()]
+
+
+def _row(runs: dict[str, dict[str, Any]], trace: str, key: str, title: str) -> Row:
+    values = {policy: runs[policy][key] for policy in POLICIES}
+    shown = ", ".join(f"{policy} {value:,.1f}" for policy, value in values.items())
+    return Row(f"served, {title}", f"two OPT-13b, {trace}: {title}", shown, details=values)

@@ -95,10 +95,11 @@ def in_extents(
     )
 
 
-def borrowed(usable_blocks: int, own_blocks: int) -> int:
-    """Blocks beyond the share, which newcomers leave free if memory moves for growth only.
+def kept_free(usable_blocks: int, open_blocks: int | None, wish: Demand) -> int:
+    """Blocks that newcomers leave free if layers are lent to running requests only.
 
-    Else a newcomer would take what was asked for running requests, grow in turn, and the next
-    asking would borrow for admission after all.
+    What layers pay for, and what is asked for the running ones (`Demand.ahead`). Else a
+    newcomer would take that, grow in turn, and layers would be lent for admission after all.
     """
-    return max(0, usable_blocks - own_blocks)
+    closed = 0 if open_blocks is None else max(0, usable_blocks - open_blocks)
+    return closed + wish.ahead

@@ -25,9 +25,9 @@ from mirage.engine.demand import (
     Demand,
     blocks_ahead,
     blocks_to_start,
-    borrowed,
     demand,
     in_extents,
+    kept_free,
 )
 from mirage.engine.reporting import Reporter
 from mirage.engine.settle import Fence, Settlement
@@ -270,8 +270,8 @@ class ElasticMixin(ObservingMixin):
         self._settle()
         if self.settings.growth_only:
             # vLLM leaves so many blocks free when it admits a waiting request.
-            self.kv_cache_manager.watermark_blocks = borrowed(
-                self.pool.usable_blocks, self.settings.base_blocks
+            self.kv_cache_manager.watermark_blocks = kept_free(
+                self.pool.usable_blocks, self.settlement.open_blocks, self._demand()
             )
         self._holding = False
         self.wish.begin_step()

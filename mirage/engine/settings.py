@@ -27,7 +27,7 @@ class EngineSettings(BaseModel):
     headroom_extents: int = Field(default=2, ge=0)
     lookahead_steps: int = Field(default=16, ge=0)
     growth_only: bool = False
-    """Whether newcomers must leave free what was borrowed for running requests."""
+    """Whether newcomers must leave free what layers pay for, and what running requests need."""
     temporal: bool = False
     drain: bool = False
     """Temporal: a revoked turn lasts until the running requests have finished."""

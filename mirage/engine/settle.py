@@ -54,6 +54,13 @@ class Settlement:
             and self.memory.alpha == target.alpha
         )
 
+    @property
+    def open_blocks(self) -> int | None:
+        """Blocks that waiting requests may use as well; None for all."""
+        if self.target is None or self.target.open_extents is None:
+            return None
+        return self.target.open_extents * self.blocks.extent_blocks
+
     def aim(self, allotment: Allotment) -> bool:
         """Adopt an allotment; False for one that is not newer than the present."""
         if self.target is not None and allotment.revision <= self.target.revision:

@@ -98,7 +98,6 @@ class _Builder:
             headroom_extents=remap.headroom_extents,
             lookahead_steps=remap.lookahead_steps,
             growth_only=self.variant.policy is Policy.MIRAGE and remap.serve == "growth",
-            own_blocks=self.base.kv_extents * self.shape.extent_blocks - 1,
             report_ps=round(experiment.report_s * PS),
             apply_ps=round(self.setup.hardware.apply_ms.value * 1e-3 * PS),
         )

@@ -260,9 +260,9 @@ BANDS: tuple[Row, ...] = (
         "B4",
         "C1 at 3/s, growth only: ITL P99 cut",
         (15, 45),
-        why="Growth-only admits newcomers into a tenant's own share alone, so nothing is "
-        "preempted and no step carries a preempted request's prefill: a larger cut than the "
-        "band's.",
+        why="Newcomers of growth-only start in others' idle KV, as under pooled, and compute their "
+        "prompts in steps that running requests share. With newcomers in a tenant's own share "
+        "alone the cut is 69 %, and the throughput a fifth less.",
         **_cut("c1-3", "growth-only", ITL),
     ),
     _band("B5", "C2 at 1/s: TTFT P99 cut", (85, None), **_cut("c2-1", "mirage", TTFT)),

@@ -21,9 +21,9 @@ from mirage.engine.demand import (
     blocks_ahead,
     blocks_for,
     blocks_to_start,
-    borrowed,
     demand,
     in_extents,
+    kept_free,
 )
 from mirage.engine.turn import TurnTaking
 from mirage.engine.wish import Wish
@@ -72,9 +72,7 @@ class Limits:
     headroom_extents: int
     lookahead_steps: int
     growth_only: bool
-    """Whether newcomers must leave free what was borrowed for running requests."""
-    own_blocks: int
-    """Blocks of the tenant's share."""
+    """Whether newcomers must leave free what layers pay for, and what running requests need."""
     report_ps: int
     apply_ps: int
 
@@ -275,15 +273,16 @@ class Engine:
         crowd = self.world.crowd(self)[0]
         return self.roofline.compute_ps(work, crowd) / PS / self.holding.shape.layers
 
-    def _demand(self) -> Demand:
+    def _demand(self, taken: int = 0) -> Demand:
+        """With `taken` blocks more in use than now."""
         slots = self.limits.max_num_seqs - len(self.running)
         starting = self._waiting_blocks
         if slots < len(self.waiting):
             tokens = (request.known for request in self.waiting)
             starting = blocks_to_start(tokens, slots, self.limits.block_tokens)
-        free = max(0, self.free_blocks)
+        free = max(0, self.free_blocks - taken)
         return demand(
-            used_blocks=self.used_blocks,
+            used_blocks=self.used_blocks + taken,
             free_blocks=free,
             due_blocks=self.wish.due,
             ahead=self._ahead(),
@@ -414,7 +413,7 @@ class Engine:
     def _admit(self) -> None:
         budget = self.limits.max_num_batched_tokens - self.batch.size
         budget -= sum(tokens for _, tokens in self._chunks)
-        free = self._admissible_blocks() - self.batch.blocks_due()
+        free = self._admissible_blocks()
         while self.waiting and budget > 0 and len(self.running) < self.limits.max_num_seqs:
             request = self.waiting[0]
             if not request.generated and not self.turn.granted:
@@ -434,11 +433,13 @@ class Engine:
             budget -= self._chunks[-1][1]
 
     def _admissible_blocks(self) -> int:
-        """Blocks that waiting requests may have."""
+        """Blocks that waiting requests may have, once the running ones have this step's."""
+        due = self.batch.blocks_due()
+        free = self.free_blocks - due
         if not self.limits.growth_only:
-            return self.free_blocks
-        own = self.limits.own_blocks
-        return self.free_blocks - borrowed(self.holding.blocks, own)
+            return free
+        holding = self.holding
+        return free - kept_free(holding.blocks, holding.open_blocks, self._demand(due))
 
     # -- steps --------------------------------------------------------------------------
 

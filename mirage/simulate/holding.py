@@ -48,6 +48,12 @@ class Holding:
         usable = min(self.extents, self._target.kv_extents)
         return usable * self.shape.extent_blocks - 1
 
+    @property
+    def open_blocks(self) -> int | None:
+        """Blocks that waiting requests may use as well; None for all."""
+        extents = self._target.open_extents
+        return None if extents is None else extents * self.shape.extent_blocks - 1
+
     def busy_extents(self, used_blocks: int) -> int:
         """Extents that `used_blocks` lie on, the null block beside them."""
         if not used_blocks:

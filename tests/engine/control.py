@@ -21,8 +21,16 @@ from mirage.protocol import (
 class ControlServer:
     """`answer`: grant (what is asked for, at most `most` extents), refuse or silent."""
 
-    def __init__(self, path: Path, answer: str, delay_s: float = 0.0, most: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        path: Path,
+        answer: str,
+        delay_s: float = 0.0,
+        most: int = 1 << 30,
+        open_extents: int | None = None,
+    ) -> None:
         self.answer, self.delay_s, self.most = answer, delay_s, most
+        self.open_extents = open_extents
         self.path = path
         self.hello: Hello | None = None
         self.reports: list[Report] = []
@@ -82,5 +90,7 @@ class ControlServer:
             + (shape.layers - report.alpha) * shape.layer_bytes
             + extents * shape.extent_bytes
         )
-        allotment = Allotment(self.revision, report.alpha, report.beta, extents, self.granted)
+        allotment = Allotment(
+            self.revision, report.alpha, report.beta, extents, self.granted, self.open_extents
+        )
         self.connection.sendall(encode(allotment))

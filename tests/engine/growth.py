@@ -20,6 +20,8 @@ MODES = {
     "refuse": {"answer": "refuse"},
     "silent": {"answer": "silent"},
     "capped": {"answer": "grant", "most": 40},
+    # All beyond the share is for running requests: newcomers wait for those to finish.
+    "closed": {"answer": "grant", "open_extents": BASE},
 }
 
 if __name__ == "__main__":
@@ -33,6 +35,9 @@ if __name__ == "__main__":
             "control": str(path),
             "hold_s": 0.2,
         }
+        if mode == "closed":
+            # Without a reserve of their own the running ones soon need what is closed.
+            mirage |= {"growth_only": True, "headroom_extents": 0, "lookahead_steps": 0}
         # Prefix hits would depend on what was evicted; here only memory may differ.
         llm = make_llm(model, blocks=UNIVERSE, mirage=mirage, enable_prefix_caching=False)
         result = run(llm, prompts(12, 60, seed=5), 120, logprobs=None)
@@ -47,6 +52,7 @@ if __name__ == "__main__":
             "problems": server.problems,
             "reports": len(server.reports),
             "asked": sum(r.growth_extents > 0 for r in server.reports),
+            "most_running": max(r.running for r in server.reports),
         }
         scheduler.shutdown()
     Path(out).write_text(json.dumps(facts))

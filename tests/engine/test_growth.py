@@ -33,6 +33,14 @@ def test_a_granted_engine_never_preempts(models: Path, mode: str) -> None:
     assert facts["kv_blocks"] > 40
 
 
+def test_newcomers_leave_closed_memory_to_running_requests(models: Path) -> None:
+    """Few of the burst fit into the share at a time, and grow out of it undisturbed."""
+    facts, admitted = _burst(models, "closed"), _burst(models, "grant")
+    assert facts["preemptions"] == 0 and facts["kv_blocks"] > 40
+    assert all(len(tokens) == 120 for tokens in facts["tokens"])
+    assert 0 < facts["most_running"] < admitted["most_running"]
+
+
 @pytest.mark.parametrize("mode", ["refuse", "silent", "capped"])
 def test_an_engine_without_an_answer_preempts_and_finishes(models: Path, mode: str) -> None:
     facts = _burst(models, mode)

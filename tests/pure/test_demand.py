@@ -10,10 +10,10 @@ from mirage.engine.demand import (
     Demand,
     blocks_ahead,
     blocks_to_start,
-    borrowed,
     demand,
     growth_level,
     in_extents,
+    kept_free,
 )
 
 pytestmark = pytest.mark.pure
@@ -52,10 +52,12 @@ def test_only_requests_that_could_start_count_for_admission() -> None:
     assert demand(**IDLE | {"starting": 6, "free_blocks": 4}) == Demand(0, 2, 0, 6)
 
 
-def test_newcomers_leave_what_was_borrowed() -> None:
-    assert borrowed(usable_blocks=43, own_blocks=40) == 3
-    assert borrowed(usable_blocks=40, own_blocks=40) == 0
-    assert borrowed(usable_blocks=30, own_blocks=40) == 0
+def test_newcomers_leave_what_layers_pay_for_and_what_is_asked_for_the_running() -> None:
+    nothing, some = Demand(), Demand(growth=1, admission=9, ahead=5, starting=7)
+    assert kept_free(usable_blocks=43, open_blocks=40, wish=nothing) == 3
+    assert kept_free(usable_blocks=43, open_blocks=40, wish=some) == 8
+    assert kept_free(usable_blocks=30, open_blocks=40, wish=some) == 5
+    assert kept_free(usable_blocks=43, open_blocks=None, wish=nothing) == 0
 
 
 @given(used=BLOCKS, ahead=st.integers(1, 60))

@@ -199,6 +199,20 @@ def test_layers_already_away_stay_the_first_donor() -> None:
     }
 
 
+def test_layers_are_lent_to_running_requests_and_idle_kv_to_all() -> None:
+    """b's idle KV goes to a's newcomers; its layers only to what runs, and a's share is open."""
+    growth = REMAP.model_copy(update={"serve": "growth"})
+
+    def wanted(remap: Remap, **asked: int) -> Want:
+        both = [tenant("a", 10, **asked), tenant("b", active=False)]
+        return plan(both, 2 * SHARE, 0, Policy.MIRAGE, remap)["a"]
+
+    assert wanted(growth, admission=5) == Want(0, 1, 15), "all of it is open"
+    assert wanted(growth, growth=14, admission=5) == Want(0, 1, 24, open_extents=18)
+    assert wanted(growth, growth=26) == Want(0, 1, 36, open_extents=18)
+    assert wanted(REMAP, growth=14, admission=5).open_extents is None
+
+
 def test_higher_priority_is_served_first() -> None:
     low, high = tenant("low", 10, 8, of=3), tenant("high", 10, 8, of=3, priority=1)
     targets = planned(low, high, tenant("idle", of=3), policy=Policy.POOLED)

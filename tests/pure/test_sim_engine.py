@@ -68,7 +68,6 @@ def lone(
         "headroom_extents": 0,
         "lookahead_steps": 0,
         "growth_only": False,
-        "own_blocks": blocks,
         "report_ps": PS // 5,
         "apply_ps": 0,
     }

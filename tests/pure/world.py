@@ -323,7 +323,10 @@ class World:
             assert want == self.base(name)
             return
         assert sent.revision > before.revision
-        assert want != Want(before.alpha, before.beta, before.kv_extents)
+        assert (want, sent.open_extents) != (
+            Want(before.alpha, before.beta, before.kv_extents),
+            before.open_extents,
+        )
         most = most_alpha(tenant, shape, self.remap)
         assert 0 <= sent.alpha <= (most if self.policy is Policy.MIRAGE else 0)
         if sent.alpha:

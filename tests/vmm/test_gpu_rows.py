@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.dummies import opt_13b
 from benchmarks.gpu.report import HEADING, NOT_YET, with_table
+from mirage.serve.weights import read_weights
 from tests.vmm.conftest import standin
 
 pytestmark = pytest.mark.vmm
-KERNELS = {"graphs.replayed", "decode.at_the_cap", "serving.two_models"}
+KERNELS = {"graphs.replayed", "decode.at_the_cap"}
 SEVERAL = {"processes.passing"}
 
 
@@ -62,3 +64,19 @@ def test_a_table_replaces_its_own_older_one_and_leaves_the_rest() -> None:
     assert again.count("`make gpu-bench`, H200") == 1 and ", two" in again
     assert again.count("| b |") == 1 and again.endswith("## Cost\n\nLittle.\n")
     assert with_table("# Measured\n", bench).endswith(f"{HEADING}\n\n{bench}\n")
+
+
+def test_serving_needs_kernels(tmp_path: Path) -> None:
+    rows = run("serve", tmp_path)
+    assert "skipped: needs kernels" in str(rows["serving.two_models"]["value"])
+
+
+def test_a_hollow_model_weighs_what_opt_13b_does(tmp_path: Path) -> None:
+    weights = read_weights(opt_13b(tmp_path / "opt"), "bfloat16")
+    assert weights.layers == 40
+    assert weights.layer_bytes == pytest.approx(629.4e6, rel=1e-3)
+    assert weights.layers * weights.layer_bytes + weights.fixed_bytes == pytest.approx(
+        25.7e9, rel=1e-2
+    )
+    used = sum(path.stat().st_blocks * 512 for path in (tmp_path / "opt").iterdir())
+    assert used < 1 << 20, "a hole takes no room"
