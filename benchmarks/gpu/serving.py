@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import dummies
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.rows import Row, Skipped
 
@@ -35,6 +34,8 @@ def two_models(bench: Bench) -> list[Row]:
     bench.need_kernels()
     if find_spec("vllm") is None:
         raise Skipped("vLLM is not installed")
+    from benchmarks.gpu import dummies  # with vLLM come tokenizers
+
     for name in ("opt-13b-chat", "opt-13b-code"):
         dummies.opt_13b(MODELS / name)
     trace = os.environ.get(TRACE, "sample")

@@ -102,6 +102,8 @@ class FixedParameters(BaseOffloader):
             home.back(0, pool.take(frame // driver.page_bytes, "layer"))
             for placement in placements:
                 _move(placement, home)
+            # The driver copies on a stream of its own, which does not wait for torch's.
+            backend.compute.synchronize()
             backend.placed()
             master = HostBuffer(nbytes)
             driver.pin(master.address, nbytes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from mirage.serve.weights import read_weights
 from tests.vmm.conftest import standin
 
 pytestmark = pytest.mark.vmm
+ROOT = Path(__file__).parents[2]
 KERNELS = {"graphs.replayed", "decode.at_the_cap"}
 SEVERAL = {"processes.passing"}
 
@@ -64,6 +67,26 @@ def test_a_table_replaces_its_own_older_one_and_leaves_the_rest() -> None:
     assert again.count("`make gpu-bench`, H200") == 1 and ", two" in again
     assert again.count("| b |") == 1 and again.endswith("## Cost\n\nLittle.\n")
     assert with_table("# Measured\n", bench).endswith(f"{HEADING}\n\n{bench}\n")
+
+
+BARE = """
+import sys
+class Bare:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in sys.argv[1].split():
+            raise ImportError(name)
+sys.meta_path.insert(0, Bare())
+import benchmarks.gpu.__main__
+"""
+NOT_NEEDED = (
+    "aiohttp jinja2 matplotlib msgspec prometheus_client psutil pydantic yaml rich typer vllm "
+    "transformers tokenizers safetensors pytest hypothesis"
+)
+
+
+def test_torch_cuda_python_and_numpy_are_enough() -> None:
+    ended = subprocess.run([sys.executable, "-c", BARE, NOT_NEEDED], cwd=ROOT, capture_output=True)
+    assert ended.returncode == 0, ended.stderr.decode()
 
 
 def test_serving_needs_kernels(tmp_path: Path) -> None:
