@@ -8,9 +8,16 @@ free is then mapped where it is wanted.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from functools import partial
+
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.memory import EngineMemory
 from mirage.protocol import Allotment
+from vmm.driver import OutOfMemory
+
+logger = logging.getLogger("mirage.engine.settle")
 
 
 class Fence:
@@ -115,10 +122,10 @@ class Settlement:
         self._emptied_at = {e: m for e, m in self._emptied_at.items() if e in self.blocks.retiring}
         count = min(missing - called_back, self.memory.affordable_extents())
         extents = self.blocks.unmapped(count) if count > 0 else []
-        if extents:
-            self.memory.map_extents(extents)
+        mapped = bool(extents) and self._had(partial(self.memory.map_extents, extents))
+        if mapped:
             self.blocks.add(extents)
-        return bool(called_back or extents)
+        return bool(called_back) or mapped
 
     # -- layers -------------------------------------------------------------------------
 
@@ -132,5 +139,16 @@ class Settlement:
         beta = (target.beta if alpha == target.alpha else memory.beta) if alpha else 0
         if (alpha, beta) == (memory.alpha, memory.beta):
             return False
-        memory.move_layers(alpha, beta)
+        return self._had(partial(memory.move_layers, alpha, beta))
+
+    def _had(self, take: Callable[[], None]) -> bool:
+        """Whether memory that was granted could be had. If not, the next pass tries again.
+
+        A killed engine's memory is booked free when its socket closes; the device may be later.
+        """
+        try:
+            take()
+        except OutOfMemory as error:
+            logger.warning("granted and not free yet: %s", error)
+            return False
         return True

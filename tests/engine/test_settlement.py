@@ -23,7 +23,7 @@ from mirage.engine.settings import EngineSettings
 from mirage.engine.settle import Fence, Settlement
 from mirage.protocol import Allotment
 from mirage.transfer import Layer, LayerStreamer
-from vmm.host import HostBuffer
+from vmm.host import HostBuffer, HostDriver
 from vmm.space import ExtentMap, Range
 
 pytestmark = pytest.mark.engine
@@ -87,6 +87,18 @@ class SettlementMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         self.settlement.settle()
 
+    @rule(pages=st.integers(0, 4))
+    def device_is_short(self, pages: int) -> None:
+        """Of memory that was granted: it is another process's for a while."""
+        driver = self.memory.driver
+        assert isinstance(driver, HostDriver)
+        driver.capacity_bytes = driver.used_bytes() + pages * PAGE
+
+    @rule()
+    def device_has_enough(self) -> None:
+        assert isinstance(self.memory.driver, HostDriver)
+        self.memory.driver.capacity_bytes = 1 << 30
+
     @rule(count=st.integers(1, 5))
     def start(self, count: int) -> None:
         if count <= self.blocks.get_num_free_blocks():
@@ -147,6 +159,7 @@ class SettlementMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Idle again, it comes to hold exactly its allotment."""
+        self.device_has_enough()
         while self.requests:
             self.finish(0)
         while self.in_flight:
