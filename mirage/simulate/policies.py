@@ -36,6 +36,11 @@ VARIANTS = {
         Variant("alpha-plus-two", Policy.MIRAGE, {"beta": 2}),
         Variant("no-reversion", Policy.MIRAGE, {"reversion": False}),
         Variant("uncapped", Policy.MIRAGE, {"decode_cap": False, "max_percent": 100}),
+        Variant(
+            "uncapped-one-slot",
+            Policy.MIRAGE,
+            {"decode_cap": False, "max_percent": 100, "beta": 1},
+        ),
         Variant("growth-only", Policy.MIRAGE, {"serve": "growth"}),
         Variant("admission", Policy.MIRAGE, {"serve": "admission"}),
     )
