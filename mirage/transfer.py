@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mirage.layers import nested
-from vmm.driver import Driver, Event, Page, Stream
+from vmm.driver import Driver, Event, Page, Stream, VmmError
 from vmm.pages import PagePool
 from vmm.space import Range
 
@@ -32,7 +32,7 @@ POISON = 0xFF
 
 
 class TransferError(Exception):
-    """A streaming configuration that cannot be had; nothing was changed."""
+    """A streaming configuration that cannot be had. Unless it says so, nothing was changed."""
 
 
 class Compute(Protocol):
@@ -211,7 +211,11 @@ class LayerStreamer:
         frames: list[tuple[Frame, Layer | None]] = [
             (fresh[i * self.frame_pages : (i + 1) * self.frame_pages], None) for i in range(missing)
         ]
-        self._rebuild(alpha, beta, frames)
+        try:
+            self._rebuild(alpha, beta, frames)
+        except VmmError as error:
+            # Some layers have nothing behind them now: no step may run any more.
+            raise TransferError(f"the streamed set was left half changed: {error}") from error
 
     def close(self) -> None:
         """End the copy stream. The ranges stay as they are."""

@@ -25,6 +25,7 @@ from vmm.cuda_streams import CudaEvent, CudaStream
 from vmm.driver import (
     Closed,
     DeviceError,
+    DeviceLost,
     DeviceUnavailable,
     Driver,
     Misaligned,
@@ -202,10 +203,12 @@ class CudaDriver(Driver):
         with self.opened():
             try:
                 call(cu.cuMemHostRegister, address, nbytes, cu.CU_MEMHOSTREGISTER_PORTABLE)
-            except OutOfMemory as error:
+            except DeviceLost:
+                raise
+            except VmmError as error:
                 raise DeviceError(
-                    f"{nbytes} bytes of host memory cannot be locked ({error}): raise the limit "
-                    "of `ulimit -l`"
+                    f"{nbytes} bytes of host memory cannot be locked ({error}): it is short, or a "
+                    "container or `ulimit -l` limits it"
                 ) from error
             self._pinned[address] = nbytes
 

@@ -6,6 +6,7 @@ ours that says which call was refused, with which values, and what the driver sa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,12 @@ NAMED: dict[Any, type[VmmError]] = {
     Code.CUDA_ERROR_LAUNCH_TIMEOUT: DeviceLost,
     Code.CUDA_ERROR_ECC_UNCORRECTABLE: DeviceLost,
     Code.CUDA_ERROR_HARDWARE_STACK_ERROR: DeviceLost,
+    Code.CUDA_ERROR_ASSERT: DeviceLost,
+    Code.CUDA_ERROR_ILLEGAL_INSTRUCTION: DeviceLost,
+    Code.CUDA_ERROR_MISALIGNED_ADDRESS: DeviceLost,
+    Code.CUDA_ERROR_INVALID_ADDRESS_SPACE: DeviceLost,
+    Code.CUDA_ERROR_INVALID_PC: DeviceLost,
+    Code.CUDA_ERROR_NVLINK_UNCORRECTABLE: DeviceLost,
     Code.CUDA_ERROR_CONTEXT_IS_DESTROYED: DeviceLost,
 }
 """All others are a `DeviceError`."""
@@ -40,7 +47,11 @@ def call(function: Callable[..., Any], *values: Any) -> Any:
 
     Raises `OutOfMemory`, `DeviceUnavailable`, `DeviceLost` or `DeviceError`.
     """
-    code, *found = function(*values)
+    try:
+        code, *found = function(*values)
+    except (RuntimeError, ValueError) as error:
+        # Of cuda-python: a function that this driver lacks, or a code that it does not know.
+        raise DeviceError(f"{_call(function.__name__, values)}: {error}") from error
     if code:
         raise refusal(function.__name__, values, code)
     return found[0] if len(found) == 1 else tuple(found) or None
@@ -48,16 +59,22 @@ def call(function: Callable[..., Any], *values: Any) -> Any:
 
 def refusal(name: str, values: tuple[Any, ...], code: Any) -> VmmError:
     """The exception for a refused call."""
-    shown = ", ".join(_shown(value) for value in values)
-    return NAMED.get(code, DeviceError)(f"{name}({shown}): {_words(code)}")
+    return NAMED.get(code, DeviceError)(f"{_call(name, values)}: {_words(code)}")
 
 
 def started() -> None:
     """Load the driver and start it. Raises `DeviceUnavailable` if there is none."""
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as nvidia-smi counts
     try:
-        call(cu.cuInit, 0)
+        (code,) = cu.cuInit(0)
     except RuntimeError:  # from the loader of cuda-python
         raise DeviceUnavailable("no NVIDIA driver (libcuda.so.1) can be loaded") from None
+    if code:
+        raise refusal("cuInit", (0,), code)
+
+
+def _call(name: str, values: tuple[Any, ...]) -> str:
+    return f"{name}({', '.join(_shown(value) for value in values)})"
 
 
 def _words(code: Any) -> str:

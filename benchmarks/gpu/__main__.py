@@ -1,87 +1,13 @@
-"""``python -m benchmarks.gpu test|bench|serve [--dry]``: rows, one after the other.
-
-Each finished row is printed, written to DIR/<date>-<gpu>.json and put into docs/results.md, so
-that a run which is cut off keeps what it has. Exit code 1 if a row misses its aim.
-"""
+"""``python -m benchmarks.gpu test|bench|serve [--dry]``: see `command`."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
-import traceback
-from collections.abc import Callable, Iterable
-from pathlib import Path
-
-from benchmarks.gpu import contract, decode, graphs, memory, processes, report, serving
-from benchmarks.gpu.bench import Bench, dry, real
-from benchmarks.gpu.rows import Row, Skipped
-from vmm.driver import VmmError
-
-Measured = Callable[[Bench], "Row | list[Row]"]
-TEST: tuple[Measured, ...] = (
-    contract.kept,
-    decode.streamed_is_right,
-    graphs.replayed,
-    processes.passing,
-)
-BENCH: tuple[Measured, ...] = (
-    memory.layer_load,
-    memory.handover,
-    memory.between_processes,
-    memory.exported,
-    memory.batched_copies,
-    decode.at_the_cap,
-)
-SERVE: tuple[Measured, ...] = (serving.two_models,)
-ROWS = {"test": TEST, "bench": BENCH, "serve": SERVE}
-SECONDS = 480
-"""No row is begun after that."""
-ROOT = Path(__file__).parents[2]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("what", choices=[*ROWS])
-    parser.add_argument("--dry", action="store_true", help="over the stand-in, without kernels")
-    parser.add_argument("--results", type=Path, default=ROOT / "results" / "gpu")
-    parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "results.md")
-    options = parser.parse_args(arguments)
-    try:
-        bench = dry() if options.dry else real()
-        page = report.begin(options.what, bench, options.results, options.docs)
-    except (VmmError, ImportError, RuntimeError) as error:
-        print(f"no GPU to measure: {error}", file=sys.stderr)
-        return 2
-    for row in _rows(ROWS[options.what], bench):
-        print(f"{_mark(row)} {row.name}: {row.value}{f' (aim {row.aim})' if row.aim else ''}")
-        page.add(row)
-    print(f"Written: {page.path}" + ("" if bench.dry else f", {options.docs}"))
-    return 1 if page.missed else 0
-
-
-def _rows(measured: Iterable[Measured], bench: Bench) -> Iterable[Row]:
-    end = time.monotonic() + SECONDS
-    for measure in measured:
-        name = f"{measure.__module__.rsplit('.', 1)[-1]}.{measure.__name__}"
-        if time.monotonic() > end:
-            yield Row(name, "", f"not begun: {SECONDS} s had passed")
-            continue
-        try:
-            made = measure(bench)
-        except Skipped as why:
-            yield Row(name, "", f"skipped: {why}")
-        except Exception as error:  # the other rows shall have their turn
-            traceback.print_exc()
-            yield Row(name, "", f"failed: {error}", holds=False)
-        else:
-            yield from [made] if isinstance(made, Row) else made
-
-
-def _mark(row: Row) -> str:
-    return {True: "ok  ", False: "MISS", None: "    "}[row.holds]
-
 
 if __name__ == "__main__":
+    try:
+        from benchmarks.gpu.command import main
+    except ImportError as missing:
+        print(f"no GPU to measure: {missing}: torch and cuda-python are needed", file=sys.stderr)
+        sys.exit(2)
     sys.exit(main())

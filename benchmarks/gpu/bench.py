@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.gpu.rows import Skipped
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 HIDDEN = 5120
+LAYERS, SPARE, FEWEST = 40, 4, 8
 MATRICES = 12
 """Of HIDDEN x HIDDEN in bfloat16: one layer of OPT-13b, 600 MiB (630 MB)."""
 
@@ -35,9 +37,12 @@ class Bench:
     def layer_bytes(self) -> int:
         return 6 * MIB if self.dry else MATRICES * HIDDEN * HIDDEN * 2
 
-    @property
-    def layers(self) -> int:
-        return 6 if self.dry else 40
+    def layers(self, driver: CudaDriver) -> int:
+        """As many as OPT-13b has, or as fit into the device and into half of the host."""
+        if self.dry:
+            return 6
+        on_device = driver.memory_info()[0] // self.layer_bytes - SPARE
+        return max(0, min(LAYERS, on_device, _available_bytes() // 2 // self.layer_bytes))
 
     @property
     def page_bytes(self) -> int:
@@ -102,7 +107,10 @@ def model(bench: Bench, layers: int | None = None) -> Iterator[Model]:
     """Layer i holds i + 1 in every byte of its master, and in its range."""
     driver = bench.open(bench.page_bytes)
     frame = -(-bench.layer_bytes // driver.page_bytes) * driver.page_bytes
-    count = layers or bench.layers
+    count = layers or bench.layers(driver)
+    if count < FEWEST and not layers and not bench.dry:
+        driver.close()
+        raise Skipped(f"only {count} layers of 600 MiB fit into the device and the host")
     pool = PagePool(driver, (count + 2) * frame)
     stream = _computing(bench, driver)
     compute: Compute = StreamCompute(lambda: stream, driver.synchronize)
@@ -124,6 +132,13 @@ def model(bench: Bench, layers: int | None = None) -> Iterator[Model]:
         driver.close()
         for master in masters:
             master.close()
+
+
+def _available_bytes() -> int:
+    """Of host memory."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    (line,) = [line for line in lines if line.startswith("MemAvailable:")]
+    return int(line.split()[1]) * 1024
 
 
 def _computing(bench: Bench, driver: CudaDriver) -> Stream:

@@ -13,6 +13,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.rows import Row, Skipped
 
 ROOT = Path(__file__).parents[2]
+LIMIT_S = 180
 TESTS = "tests/vmm/test_driver_contract.py"
 
 
@@ -27,6 +28,7 @@ def kept(bench: Bench) -> Row:
         env=environment,
         capture_output=True,
         text=True,
+        timeout=LIMIT_S,
     )
     if done.returncode:
         print(done.stdout[-4000:], done.stderr[-1000:], file=sys.stderr)

@@ -33,7 +33,7 @@ def at_the_cap(bench: Bench) -> list[Row]:
             made.streamer.set(0, 1)
             run()
             base_s = median([_synchronized(made, run) for _ in range(ROUNDS)])
-            rows += _against(made, batch, run, load_s, base_s / bench.layers)
+            rows += _against(made, batch, run, load_s, base_s / len(made.layers))
         made.streamer.set(0, 1)
         made.driver.synchronize()
     return rows

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from cuda.bindings import driver as cu
 
 from benchmarks.gpu.bench import MIB, Bench, model
-from benchmarks.gpu.rows import Row, alternating, at_most, medians, ms, timed
+from benchmarks.gpu.rows import Row, Skipped, alternating, at_most, medians, ms, timed
 from vmm.cuda import CudaDriver
 from vmm.cuda_calls import call
+from vmm.cuda_device import device_facts
 from vmm.pages import PagePool
 from vmm.space import Range
 
@@ -163,8 +165,8 @@ def _through_malloc(driver: CudaDriver, nbytes: int) -> None:
 
 def exported(bench: Bench) -> Row:
     """Passing a page by file descriptor, against releasing and creating it."""
-    import os
-
+    if not device_facts(0).shareable:
+        raise Skipped("this device cannot share memory by file descriptors")
     count = 4 if bench.dry else 64
     with bench.open(bench.page_bytes, shareable=True) as driver:
 
@@ -190,4 +192,24 @@ def exported(bench: Bench) -> Row:
         f"{middle['export'] / middle['create']:.2f}x of release and create "
         f"({ms(middle['export'])})",
         details=middle,
+    )
+
+
+def one_more(bench: Bench) -> Row:
+    """A change of the streamed set by one layer, with the device idle as between two steps."""
+    with model(bench) as made:
+        most = len(made.layers) - 3
+        few, many = min(2, most), min(10, most)
+        streamer = made.streamer
+        took = {}
+        for alpha in (few, many):
+            streamer.set(alpha, 2)
+            made.driver.synchronize()
+            took[alpha] = timed(lambda alpha=alpha: streamer.set(alpha + 1, 2))
+            made.driver.synchronize()
+    return Row(
+        "one layer more",
+        "giving one layer more away, between two steps",
+        ", ".join(f"at alpha {alpha} {ms(s)}" for alpha, s in took.items()),
+        details=took,
     )

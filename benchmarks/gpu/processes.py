@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from select import select
 
 from benchmarks.gpu.bench import MIB, Bench
 from benchmarks.gpu.rows import Row, Skipped
@@ -15,7 +16,9 @@ from vmm.cuda import CudaDriver
 ROOT = Path(__file__).parents[2]
 TIMES = 1000
 PAGE_BYTES = 8 * MIB
-PAGES = 32
+PAGES = 256
+"""More than the context of a process takes, so that its end alone does not look like theirs."""
+LIMIT_S = 60
 LATE_S = 5.0
 """How long the device may take to give a killed process's memory back."""
 NOISE_BYTES = 64 * MIB
@@ -43,6 +46,9 @@ class Child:
         """Tell, and wait until it is done. Raises `RuntimeError` if the child cannot."""
         self.tell(word)
         assert self._process.stdout is not None
+        ready, _, _ = select([self._process.stdout], [], [], LIMIT_S)
+        if not ready:
+            raise RuntimeError(f"a process did not {word} within {LIMIT_S} s")
         if self._process.stdout.readline().strip() != "done":
             raise RuntimeError(f"a process failed when it was told to {word}")
 

@@ -64,7 +64,7 @@ def findings() -> Iterator[Finding]:
         yield limited(TOPIC, "vLLM", version, "MIRAGE was tried with 0.32 and 0.33")
     with _quiet():
         absent = [name for target, names in HOOKS.items() for name in _absent(target, names)]
-        workers = {kind: not _absent(target, OF_A_WORKER) for kind, target in WORKERS.items()}
+        workers = {kind: _works(kind, target) for kind, target in WORKERS.items()}
     if absent:
         yield missing(TOPIC, "hooks", f"not found: {', '.join(absent)}", "use vLLM 0.32 or 0.33")
     else:
@@ -72,7 +72,7 @@ def findings() -> Iterator[Finding]:
         yield works(TOPIC, "hooks", f"all {count} are there")
     for kind, there in workers.items():
         if there:
-            yield works(TOPIC, worker(kind), "can be imported")
+            yield works(TOPIC, worker(kind), "is in this build")
         else:
             yield limited(TOPIC, worker(kind), "not in this build", INSTALL)
 
@@ -80,6 +80,14 @@ def findings() -> Iterator[Finding]:
 def worker(kind: str) -> str:
     """What the finding on the worker for a `device.kind` is called."""
     return f"worker for device.kind {kind}"
+
+
+def _works(kind: str, target: str) -> bool:
+    """The GPU's worker can always be imported; which one works is a matter of the build."""
+    if _absent(target, OF_A_WORKER):
+        return False
+    platform = import_module("vllm.platforms").current_platform
+    return bool(platform.is_cuda() if kind == "cuda" else platform.is_cpu())
 
 
 def _version() -> str | None:

@@ -41,6 +41,9 @@ def findings(index: int) -> Iterator[Finding]:
         f"{facts.name}, {facts.total_bytes / GIB:.1f} GiB, compute {facts.capability[0]}."
         f"{facts.capability[1]}",
     )
+    yield works(TOPIC, "copy engines", str(facts.copy_engines))
+    unlocked = "yes" if facts.pageable_access else "no: masters are locked for it"
+    yield works(TOPIC, "reads unlocked host memory", unlocked)
     yield from _memory(facts)
 
 
@@ -84,8 +87,8 @@ def _measured(driver: CudaDriver) -> float:
     page = driver.page_bytes
     nbytes = -(-PROBE_BYTES // page) * page
     source, address, stream = host_buffer(nbytes), driver.reserve(nbytes), driver.stream()
-    driver.pin(source.address, nbytes)
     try:
+        driver.pin(source.address, nbytes)
         driver.map(address, driver.create(nbytes // page))
         seconds = []
         for _ in range(ROUNDS):

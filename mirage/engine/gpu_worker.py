@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from vllm.v1.worker.gpu_worker import Worker
 
 from mirage.engine.graphs import gate
+from mirage.engine.kvbuffer import KVBuffer
 from mirage.engine.worker import BLOCK_OUTERMOST, ElasticWorker
 
 logger = logging.getLogger("mirage.engine.gpu_worker")
@@ -23,7 +26,8 @@ class MirageGPUWorker(ElasticWorker, Worker):
 
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
         """Capture graphs as vLLM does, all layers resident; then stand before them."""
-        done = super().compile_or_warm_up_model(*args, **kwargs)
+        with only_mapped_blocks(self.model_runner, self.mirage.kv):
+            done = super().compile_or_warm_up_model(*args, **kwargs)
         if self.mirage.streamer is None:
             return done
         if self.model_config.enforce_eager:
@@ -34,6 +38,21 @@ class MirageGPUWorker(ElasticWorker, Worker):
                 "to false"
             )
         return done
+
+
+@contextmanager
+def only_mapped_blocks(runner: Any, kv: KVBuffer | None) -> Iterator[None]:
+    """The second model runner warms up with as many blocks as it believes there are."""
+    config = runner.kv_cache_config
+    if kv is None:
+        yield
+        return
+    universe = config.num_blocks
+    config.num_blocks = len(kv.extents.mapped) * kv.extents.blocks_per_extent
+    try:
+        yield
+    finally:
+        config.num_blocks = universe
 
 
 def block_outermost(layouts: list[str]) -> list[str]:

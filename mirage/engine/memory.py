@@ -43,7 +43,6 @@ class EngineMemory:
         self.layer_bytes = 0
         self.layer_load_s = 0.0
         self.layer_compute_s = 0.0
-        self.steps_executed = 0
 
     @property
     def elastic(self) -> bool:
@@ -156,7 +155,6 @@ class EngineMemory:
 
     def stepped(self, compute_s: float) -> None:
         """T_c, smoothed over about ten steps: seconds of compute per layer and step."""
-        self.steps_executed += 1
         sample = compute_s / max(len(self.parameters.layers), 1)
         self.layer_compute_s += (sample - self.layer_compute_s) * (
             SMOOTHING if self.layer_compute_s else 1.0

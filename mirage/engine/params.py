@@ -23,8 +23,8 @@ from vmm.space import Range
 
 logger = logging.getLogger("mirage.engine.params")
 
-ALIGN = 64
-"""Parameters start on cache lines, as allocators have it."""
+ALIGN, ALIGN_ON_GPU = 64, 512
+"""Where parameters start, as allocators have it: kernels are chosen by that."""
 
 
 class UnsupportedModel(RuntimeError):
@@ -147,7 +147,8 @@ def _plan(layer: torch.nn.Module) -> tuple[list[Placement], int]:
     for parameter in {id(p): p for p in layer.parameters()}.values():
         if parameter.numel() == 0:
             continue
-        offset = -(-offset // ALIGN) * ALIGN
+        align = ALIGN_ON_GPU if parameter.is_cuda else ALIGN
+        offset = -(-offset // align) * align
         nbytes = _span_bytes(parameter)
         placements.append(Placement(parameter, offset, nbytes))
         offset += nbytes

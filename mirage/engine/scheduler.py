@@ -191,8 +191,7 @@ class ObservingMixin(Mixable):
             self.mailbox.wait(TURN_POLL_S)
 
     def _holds_turn(self) -> bool:
-        executing = self.memory.steps_executed < self.fence.scheduled
-        return self.turn.holds(self._begun(), executing=executing)
+        return self.turn.holds(self._begun(), executing=not self.fence.idle)
 
     def _speak(self, *, urgent: bool = False) -> None:
         """Report if it is time, and at once when the turn has been taken up or yielded."""

@@ -50,6 +50,8 @@ class Settlement:
         self.memory, self.blocks, self.fence, self.fenced = memory, blocks, fence, fenced
         self.target: Allotment | None = None
         self._emptied_at: dict[int, int] = {}
+        self._short = False
+        """Whether memory that was granted could not be had the last time."""
 
     @property
     def settled(self) -> bool:
@@ -149,6 +151,9 @@ class Settlement:
         try:
             take()
         except OutOfMemory as error:
-            logger.warning("granted and not free yet: %s", error)
+            if not self._short:
+                logger.warning("granted and not free yet: %s", error)
+            self._short = True
             return False
+        self._short = False
         return True

@@ -52,6 +52,9 @@ CACHES = (
     "XDG_CACHE_HOME",
     "TORCHINDUCTOR_CACHE_DIR",
     "MPLCONFIGDIR",
+    "TRITON_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "FLASHINFER_WORKSPACE_BASE",
 )
 """Variables that say where the libraries inside an engine keep what they may need again."""
 
@@ -166,6 +169,18 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
     if config.device.kind == "cuda":
         fixed |= {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": str(config.device.index),
+            "CUDA_VISIBLE_DEVICES": _visible(config.device.index),
         }
     return defaults | dict(os.environ) | fixed
+
+
+def _visible(index: int) -> str:
+    """The GPU of that number among those that this process may see."""
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    if not visible:
+        return str(index)
+    if index >= len(visible):
+        raise ConfigError(
+            f"device.index {index}: CUDA_VISIBLE_DEVICES names {len(visible)} GPUs, count from 0"
+        )
+    return visible[index]

@@ -13,7 +13,7 @@ from vllm.config import CompilationConfig, CUDAGraphMode, SchedulerConfig, VllmC
 from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, CudaGraphManager
 
-from mirage.engine.gpu_worker import MirageGPUWorker, block_outermost
+from mirage.engine.gpu_worker import MirageGPUWorker, block_outermost, only_mapped_blocks
 from mirage.engine.graphs import gate
 
 pytestmark = pytest.mark.engine
@@ -117,3 +117,14 @@ def test_the_worker_extends_vllms_own() -> None:
     ours = [c for c in MirageGPUWorker.__mro__ if c.__module__.startswith("mirage.")]
     own = {name for c in ours for name, value in vars(c).items() if callable(value)}
     assert own and all(hasattr(Worker, name) for name in own), own
+
+
+def test_warm_up_sees_the_blocks_that_have_memory() -> None:
+    runner = SimpleNamespace(kv_cache_config=SimpleNamespace(num_blocks=960))
+    kv: Any = SimpleNamespace(extents=SimpleNamespace(mapped={0, 1, 2}, blocks_per_extent=8))
+    with pytest.raises(ValueError), only_mapped_blocks(runner, kv):
+        assert runner.kv_cache_config.num_blocks == 24
+        raise ValueError
+    assert runner.kv_cache_config.num_blocks == 960
+    with only_mapped_blocks(runner, None):
+        assert runner.kv_cache_config.num_blocks == 960

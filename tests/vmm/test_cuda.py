@@ -18,7 +18,7 @@ from tests.vmm.libcuda import StandIn
 from vmm import Closed, Misaligned, OutOfMemory, VmmError, host_buffer
 from vmm.cuda import CudaDriver
 from vmm.cuda_device import device_count, device_facts, driver_version
-from vmm.driver import DeviceError, DeviceUnavailable
+from vmm.driver import DeviceError, DeviceLost, DeviceUnavailable
 
 pytestmark = pytest.mark.vmm
 ROOT = Path(__file__).parents[2]
@@ -219,6 +219,19 @@ class TestCalls:
         with pytest.raises(VmmError, match="ILLEGAL_ADDRESS") as raised:
             stream.synchronize()
         assert type(raised.value).__name__ == "DeviceLost"
+
+    @pytest.mark.parametrize("code", [710, 715, 716, 718])
+    def test_what_cannot_be_mended_is_a_lost_device(
+        self, gpu: CudaDriver, standin: StandIn, code: int
+    ) -> None:
+        standin.fail(1, "cuMemGetInfo", code)
+        with pytest.raises(DeviceLost, match="cuMemGetInfo"):
+            gpu.memory_info()
+
+    def test_a_code_that_nobody_knows_has_a_name(self, gpu: CudaDriver, standin: StandIn) -> None:
+        standin.fail(1, "cuMemGetInfo", 12345)
+        with pytest.raises(DeviceError, match=r"cuMemGetInfo.*12345"):
+            gpu.memory_info()
 
 
 class TestHostMemory:

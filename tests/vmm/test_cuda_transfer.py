@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirage.transfer import Layer, LayerStreamer, StreamCompute
+from mirage.transfer import Layer, LayerStreamer, StreamCompute, TransferError
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
 from vmm import Event, PagePool, Range, host_buffer
@@ -144,4 +144,13 @@ def test_without_the_waits_for_copies_layers_read_other_bytes(standin: StandIn) 
     standin.pace(0)
     model.driver.synchronize()
     assert read != [RIGHT] * STEPS
+    model.close()
+
+
+def test_a_set_that_is_left_half_changed_says_so(standin: StandIn) -> None:
+    """The third access refused: some layers have nothing behind them, and no step may run."""
+    model = Model()
+    standin.fail(3, "cuMemSetAccess")
+    with pytest.raises(TransferError, match=r"half changed.*cuMemSetAccess"):
+        model.streamer.set(3, 2)
     model.close()

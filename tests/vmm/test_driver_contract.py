@@ -22,9 +22,10 @@ pytestmark = pytest.mark.vmm
 
 
 def mapped(driver: Driver, count: int) -> tuple[int, list[Page]]:
-    """A reservation of `count` pages with new pages behind all of it."""
+    """A reservation of `count` pages with new pages behind all of it, all zero."""
     address, pages = driver.reserve(count * driver.page_bytes), driver.create(count)
     driver.map(address, pages)
+    driver.fill(address, 0, count * driver.page_bytes)
     return address, pages
 
 
@@ -213,8 +214,9 @@ class TestAccess:
 
     def test_not_mapped(self, driver: Driver) -> None:
         page = driver.page_bytes
-        address, pages = driver.reserve(3 * page), driver.create(2)
-        driver.map(address, pages)
+        address = driver.reserve(3 * page)
+        driver.map(address, driver.create(2))
+        driver.fill(address, 0, 2 * page)
         end = address + 2 * page
         for start, nbytes in ((end, 1), (end - 1, 2), (address, 3 * page), (end + page - 1, 2)):
             with pytest.raises(NotMapped, match=f"{start:#x}"):

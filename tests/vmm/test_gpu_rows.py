@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.command import main
 from benchmarks.gpu.dummies import opt_13b
 from benchmarks.gpu.report import HEADING, NOT_YET, with_table
 from mirage.serve.weights import read_weights
@@ -49,6 +49,7 @@ def test_the_rows_of_the_bench(tmp_path: Path) -> None:
     assert measured == {
         "layer load",
         "handover",
+        "one layer more",
         "release and create",
         "export and import",
         "batched copies",
@@ -76,7 +77,7 @@ class Bare:
         if name.split(".")[0] in sys.argv[1].split():
             raise ImportError(name)
 sys.meta_path.insert(0, Bare())
-import benchmarks.gpu.__main__
+import benchmarks.gpu.command
 """
 NOT_NEEDED = (
     "aiohttp jinja2 matplotlib msgspec prometheus_client psutil pydantic yaml rich typer vllm "

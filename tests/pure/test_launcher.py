@@ -1,0 +1,93 @@
+"""The command line and the environment of one tenant's engine, by the device it computes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirage.config import Config, ConfigError
+from mirage.serve.fit import Fit
+from mirage.serve.launcher import command, environment
+
+pytestmark = pytest.mark.pure
+FIT = Fit(
+    grant_bytes=1 << 30,
+    layers=8,
+    layer_bytes=1 << 24,
+    fixed_bytes=1 << 20,
+    block_bytes=1 << 18,
+    extent_blocks=8,
+    base_blocks=64,
+    max_blocks=256,
+    min_blocks=8,
+)
+
+
+def config(**device: Any) -> Config:
+    tenant = {"name": "a", "model": "/models/a", "share": 50}
+    return Config.model_validate({"device": {"memory": "8GiB"} | device, "tenants": [tenant]})
+
+
+def words(made: Config) -> dict[str, str]:
+    """The options with their values; those without one are empty."""
+    line = command(made, made.tenants[0], FIT, Path("/run/a.sock"), None)
+    pairs = zip(line, [*line[1:], "--"], strict=True)
+    return {
+        word: "" if after.startswith("--") else after
+        for word, after in pairs
+        if word.startswith("--")
+    }
+
+
+def variables(made: Config) -> dict[str, str]:
+    return environment(made, SimpleNamespace(path=Path("/run"), temporary=Path("/run/t")))  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_on_a_host_engines_step_eagerly_on_one_core_each() -> None:
+    said = words(config())
+    assert said["--worker-cls"] == "mirage.engine.worker.MirageCPUWorker"
+    assert "--enforce-eager" in said and "--gpu-memory-utilization" not in said
+    assert variables(config())["OMP_NUM_THREADS"] == "1"
+    assert json.loads(said["--additional-config"])["mirage"]["device"] == "host"
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_on_a_gpu_graphs_are_a_matter_of_the_configuration(graphs: bool) -> None:
+    said = words(config(kind="cuda", graphs=graphs))
+    assert said["--worker-cls"] == "mirage.engine.gpu_worker.MirageGPUWorker"
+    assert ("--enforce-eager" in said) is not graphs
+    if graphs:
+        assert json.loads(said["--compilation-config"])["cudagraph_mode"] == "FULL_DECODE_ONLY"
+    assert float(said["--gpu-memory-utilization"]) < 0.05
+    settings = json.loads(said["--additional-config"])["mirage"]
+    assert (settings["device"], settings["page"]) == ("cuda", 2 << 20)
+
+
+@pytest.mark.parametrize(
+    ("given", "index", "seen"), [(None, 1, "1"), ("3,5", 1, "5"), ("GPU-ab", 0, "GPU-ab")]
+)
+def test_a_gpu_is_counted_among_those_that_may_be_seen(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, index: int, seen: str
+) -> None:
+    if given:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    found = variables(config(kind="cuda", index=index))
+    assert found["CUDA_VISIBLE_DEVICES"] == seen
+    assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert "OMP_NUM_THREADS" not in found
+
+
+def test_a_gpu_that_may_not_be_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(ConfigError, match=r"device\.index 1: .* names 1 GPUs"):
+        variables(config(kind="cuda", index=1))
