@@ -37,23 +37,9 @@ class Ask(NamedTuple):
 
 @dataclass(slots=True)
 class Row:
-    """One tenant while the plan is made: what it asks for (see `Ask`), and what it gets."""
+    """One tenant while the plan is made: what it asks for, and what it gets."""
 
-    name: str
-    active: bool
-    priority: int
-    extent_bytes: int
-    layer_bytes: int
-    running: int
-    growth: int
-    admission: int
-    linger: int
-    share: int
-    most: int
-    hidden: int
-    lately_hidden: int
-    out: int
-
+    ask: Ask
     kv: int = 0
     alpha: int = 0
 
@@ -66,23 +52,23 @@ def none(_: Row) -> int:
 
 
 def out(row: Row) -> int:
-    return row.out
+    return row.ask.out
 
 
 def most(row: Row) -> int:
-    return max(row.most, row.out)
+    return max(row.ask.most, row.ask.out)
 
 
 def hidden(row: Row) -> int:
-    return row.hidden
+    return row.ask.hidden
 
 
 def still_hidden(row: Row) -> int:
-    return min(row.out, row.lately_hidden)
+    return min(row.ask.out, row.ask.lately_hidden)
 
 
 def hidden_or_out(row: Row) -> int:
-    return max(row.hidden, row.out)
+    return max(row.ask.hidden, row.ask.out)
 
 
 class Tier(NamedTuple):
@@ -102,14 +88,14 @@ class Fill:
 
     def __init__(self, rows: Sequence[Row], donors: Iterable[str], free: int) -> None:
         """`donors` in the order in which they give; `free` bytes if nobody had any KV."""
-        by_name = {r.name: r for r in rows}
+        by_name = {r.ask.name: r for r in rows}
         givers = [by_name[name] for name in donors]
         self.rows = rows
-        self.idle = [r for r in givers if not r.active]
-        self.active = [r for r in givers if r.active]
+        self.idle = [r for r in givers if not r.ask.active]
+        self.active = [r for r in givers if r.ask.active]
         self.by_priority = [
-            [r for r in rows if r.priority == priority]
-            for priority in sorted({r.priority for r in rows}, reverse=True)
+            [r for r in rows if r.ask.priority == priority]
+            for priority in sorted({r.ask.priority for r in rows}, reverse=True)
         ]
         self.free = free
 
@@ -120,10 +106,10 @@ class Fill:
         of a woken donor stay away for them.
         """
         for row in self.rows:
-            row.kv = row.running
-            self.free -= row.running * row.extent_bytes
+            row.kv = row.ask.running
+            self.free -= row.ask.running * row.ask.extent_bytes
         self._gather(self.idle, most, 0)
-        self._gather([r for r in self.active if r.running > r.share], hidden, 0)
+        self._gather([r for r in self.active if r.ask.running > r.ask.share], hidden, 0)
         self._gather(self.active, hidden_or_out, 0)
 
     def serve(self, tier: Tier) -> None:
@@ -161,21 +147,21 @@ class Fill:
         for bound in (out, none):
             for row in [*reversed(self.active), *reversed(self.idle)]:
                 more = max(0, row.alpha - bound(row))
-                layers = min(more, max(0, self.free) // row.layer_bytes)
+                layers = min(more, max(0, self.free) // row.ask.layer_bytes)
                 row.alpha -= layers
-                self.free -= layers * row.layer_bytes
+                self.free -= layers * row.ask.layer_bytes
 
     def keep_away(self) -> None:
         """Without reversion: layers that are away stay so."""
         for row in self.rows:
-            more = max(0, row.out - row.alpha)
+            more = max(0, row.ask.out - row.alpha)
             row.alpha += more
-            self.free += more * row.layer_bytes
+            self.free += more * row.ask.layer_bytes
 
     def _give(self, row: Row, level: int, most_bytes: int) -> None:
-        extents = max(0, min(level - row.kv, most_bytes // row.extent_bytes))
+        extents = max(0, min(level - row.kv, most_bytes // row.ask.extent_bytes))
         row.kv += extents
-        self.free -= extents * row.extent_bytes
+        self.free -= extents * row.ask.extent_bytes
 
     def _gather(self, donors: Iterable[Row], limit: Amount, wanted: int) -> None:
         """Take layers until `wanted` bytes are free: first those that cost no new copies.
@@ -190,13 +176,13 @@ class Fill:
             for row in donors:
                 bound = limit(row)
                 if at_once:
-                    bound = min(bound, row.hidden if row.active else row.out)
-                short = -(-max(0, wanted - self.free) // row.layer_bytes)
+                    bound = min(bound, row.ask.hidden if row.ask.active else row.ask.out)
+                short = -(-max(0, wanted - self.free) // row.ask.layer_bytes)
                 layers = max(0, min(short, bound - row.alpha))
                 row.alpha += layers
-                self.free += layers * row.layer_bytes
+                self.free += layers * row.ask.layer_bytes
 
 
 def _missing(rows: Iterable[Row], level: Amount) -> int:
     """Bytes until all `rows` are served up to `level`."""
-    return sum(max(0, level(r) - r.kv) * r.extent_bytes for r in rows)
+    return sum(max(0, level(r) - r.kv) * r.ask.extent_bytes for r in rows)

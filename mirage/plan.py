@@ -45,14 +45,14 @@ CLEARLY = 0.98
 
 # Each tier: how far to serve, then layers of idle tenants, own ones, those of other active ones.
 GROWTH = [
-    Tier(lambda r: min(r.growth, r.share), most, hidden, hidden_or_out),
-    Tier(lambda r: r.growth, most, hidden, hidden_or_out),
+    Tier(lambda r: min(r.ask.growth, r.ask.share), most, hidden, hidden_or_out),
+    Tier(lambda r: r.ask.growth, most, hidden, hidden_or_out),
 ]
 ADMISSION = [
-    Tier(lambda r: min(r.admission, r.share), most, hidden, none),
-    Tier(lambda r: r.admission, most, hidden, none),
+    Tier(lambda r: min(r.ask.admission, r.ask.share), most, hidden, none),
+    Tier(lambda r: r.ask.admission, most, hidden, none),
 ]
-LINGER = [Tier(lambda r: r.linger, out, still_hidden, none)]
+LINGER = [Tier(lambda r: r.ask.linger, out, still_hidden, none)]
 
 
 def plan(
@@ -91,7 +91,7 @@ def _fill(
     asks: tuple[Ask, ...], donors: tuple[str, ...], free: int, admission: bool, reversion: bool
 ) -> list[tuple[int, int, int | None]]:
     """Layers given away, KV extents, and those of them for newcomers too, of each."""
-    rows = [Row(*ask) for ask in asks]
+    rows = [Row(ask) for ask in asks]
     fill = Fill(rows, donors, free)
     fill.keep_running()
     for tier in [*GROWTH, *(ADMISSION if admission else []), *LINGER]:
@@ -102,8 +102,8 @@ def _fill(
         fill.keep_away()
     for tier in ADMISSION:
         fill.serve(tier._replace(idle=none, own=none, others=none))
-    fill.share_out(rows, lambda r: r.share)
-    lent = 0 if admission else sum(r.alpha * r.layer_bytes for r in rows)
+    fill.share_out(rows, lambda r: r.ask.share)
+    lent = 0 if admission else sum(r.alpha * r.ask.layer_bytes for r in rows)
     return [(r.alpha, r.kv, _open(r, lent)) for r in rows]
 
 
@@ -112,7 +112,7 @@ def _open(row: Row, lent: int) -> int | None:
 
     At least its share: that holds the longest request.
     """
-    open_extents = max(row.share, row.kv - -(-lent // row.extent_bytes))
+    open_extents = max(row.ask.share, row.kv - -(-lent // row.ask.extent_bytes))
     return open_extents if open_extents < row.kv else None
 
 
