@@ -132,9 +132,9 @@ class Fill:
 
     def share_out(self, rows: Iterable[Row], level: Amount) -> None:
         """Give free bytes, the same to each until it has enough (max-min fairness)."""
-        short = [r for r in rows if r.kv < level(r)]
-        if not short or self.free <= 0:
+        if self.free <= 0:
             return
+        short = [r for r in rows if r.kv < level(r)]
         if len(short) > 1:
             short.sort(key=lambda r: _missing([r], level))
         for left, row in zip(range(len(short), 0, -1), short, strict=True):
