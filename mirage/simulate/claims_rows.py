@@ -269,9 +269,9 @@ BANDS: tuple[Row, ...] = (
         (15, 45),
         why="Newcomers of growth-only start in others' idle KV, as under pooled, and compute their "
         "prompts in steps that running requests share. Other rules were tried: newcomers in their "
-        "tenant's own share alone, 70 %, and a fifth less throughput; in idle KV that need not move "
-        "for them, 49 to 56 %, and a tenth less; anywhere, with nothing asked before an allocation "
-        "fails, as Algorithm 1 was published, 41 %, inside the band, but C2 preempts again and B7 "
+        "tenant's own share alone, 70 %, and a fifth less throughput; in idle KV that need not "
+        "move for them, 49 to 56 %, and a tenth less; anywhere, with nothing asked before an "
+        "allocation fails, as Algorithm 1 was published, 41 %, inside the band, but C2 preempts again and B7 "
         "is 66 %. None holds B3, B4 and B7 at once.",
         **_cut("c1-3", "growth-only", ITL),
     ),
