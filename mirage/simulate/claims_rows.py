@@ -271,8 +271,8 @@ BANDS: tuple[Row, ...] = (
         "prompts in steps that running requests share. Other rules were tried: newcomers in their "
         "tenant's own share alone, 70 %, and a fifth less throughput; in idle KV that need not "
         "move for them, 49 to 56 %, and a tenth less; anywhere, with nothing asked before an "
-        "allocation fails, as Algorithm 1 was published, 41 %, inside the band, but C2 preempts again and B7 "
-        "is 66 %. None holds B3, B4 and B7 at once.",
+        "allocation fails, as Algorithm 1 was published, 41 %, inside the band, but C2 preempts "
+        "again and B7 is 66 %. None holds B3, B4 and B7 at once.",
         **_cut("c1-3", "growth-only", ITL),
     ),
     _band("B5", "C2 at 1/s: TTFT P99 cut", (85, None), **_cut("c2-1", "mirage", TTFT)),
