@@ -189,15 +189,13 @@ class CudaDriver(Driver):
         with self.opened() as books:
             books.check_fill(address, byte, nbytes)
             call(cu.cuMemsetD8Async, address, byte, nbytes, self._own)
-        with self.entered():
-            call(cu.cuStreamSynchronize, self._own)
+        self._finish()
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
         with self.opened() as books:
             books.check_copy(dst, src, nbytes)
             call(cu.cuMemcpyAsync, dst, src, nbytes, self._own)
-        with self.entered():
-            call(cu.cuStreamSynchronize, self._own)
+        self._finish()
 
     def pin(self, address: int, nbytes: int) -> None:
         with self.opened():
@@ -297,6 +295,11 @@ class CudaDriver(Driver):
             yield
 
     # Inside
+
+    def _finish(self) -> None:
+        """Wait for what was enqueued on our own stream, without the lock."""
+        with self.entered():
+            call(cu.cuStreamSynchronize, self._own)
 
     def _check_open(self) -> None:
         if self._closed:

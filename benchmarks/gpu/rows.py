@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -58,9 +58,3 @@ def medians(seconds: dict[str, list[float]]) -> dict[str, float]:
 
 def ms(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms"
-
-
-def pieces(nbytes: int, size: int) -> Iterator[tuple[int, int]]:
-    """Offset and size of consecutive parts."""
-    for offset in range(0, nbytes, size):
-        yield offset, min(size, nbytes - offset)

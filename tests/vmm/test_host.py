@@ -52,6 +52,18 @@ def test_memory_exists_from_create_to_release(host: HostDriver) -> None:
     assert memfd_bytes() == before
 
 
+def test_new_pages_are_zero_after_dirty_ones_left(host: HostDriver) -> None:
+    """More than the contract asks for, which a GPU's driver does not promise."""
+    page = host.page_bytes
+    address, pages = host.reserve(4 * page), host.create(4)
+    host.map(address, pages)
+    host.fill(address, 0xFF, 4 * page)
+    host.unmap(address, 4 * page)
+    host.release(pages)
+    host.map(address, host.create(4))
+    assert not host.tensor(address, 4 * page).any()
+
+
 def test_closing_leaves_no_mapping() -> None:
     before = kernel_mappings()
     host = HostDriver(PAGE)
