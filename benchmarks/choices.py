@@ -36,6 +36,9 @@ FIGURES = {
 REMAP: dict[str, dict[str, Any]] = {
     "mirage": {},
     "growth only": {"serve": "growth"},
+    "growth, lends 0 %": {"serve": "growth", "lend_percent": 0},
+    "growth, lends 50 %": {"serve": "growth", "lend_percent": 50},
+    "growth, lends 100 %": {"serve": "growth", "lend_percent": 100},
     "no way back (uncapped)": {"decode_cap": False},
     "max_percent 75": {"max_percent": 75},
     "hysteresis 0.1 s": {"hysteresis_s": 0.1},

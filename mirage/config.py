@@ -124,6 +124,9 @@ class Remap(Strict):
     victims: Literal["mru", "lru"] = "mru"
     serve: Literal["growth", "admission"] = "admission"
     """Remap for the growth of running requests only, or also to admit waiting ones."""
+    lend_percent: float = Field(default=75, ge=0, le=100)
+    """With `serve` growth, most of the KV that tenants can lend each other that may be lent to
+    waiting requests; the rest waits for the growth of running ones."""
     beta: Literal[1, 2, "dynamic"] = "dynamic"
     """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
     reversion: bool = True

@@ -151,6 +151,19 @@ class Fill:
                 row.alpha -= layers
                 self.free -= layers * row.ask.layer_bytes
 
+    def keep_back(self, lend_percent: float) -> int:
+        """Take aside what must not be lent: bytes that were free, which the caller adds again.
+
+        Of all free bytes and all KV beyond its owner's share, `lend_percent` per cent may be in
+        use beyond shares. Judged by what is lent already, not by what is free: else each plan
+        would lend a part of what the one before kept.
+        """
+        lent = sum(max(0, r.kv - r.ask.share) * r.ask.extent_bytes for r in self.rows)
+        kept = int((self.free + lent) * (1 - lend_percent / 100))
+        kept = max(0, min(self.free, kept))
+        self.free -= kept
+        return kept
+
     def keep_away(self) -> None:
         """Without reversion: layers that are away stay so."""
         for row in self.rows:

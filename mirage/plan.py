@@ -13,7 +13,9 @@ by max-min fairness in bytes:
 
 With `remap.serve` = growth, admission comes after linger and takes no layers; and of what a
 tenant holds, waiting requests may use only what no layer pays for (`open_extents`). So idle KV
-is lent to newcomers as well, and layers to running requests alone.
+is lent to newcomers as well, and layers to running requests alone. Beyond the shares newcomers
+get idle KV only until `remap.lend_percent` of what can be lent is lent: the rest waits for the
+growth of running requests.
 
 A tier takes free bytes first, which includes all KV that earlier tiers left idle. Then it
 takes layers: of idle tenants in victim order, those already away before more; then of the
@@ -78,7 +80,9 @@ def plan(
     ]
     donors = tuple(victims.order(candidates, remap.victims))
     free = device_bytes - reserved_bytes - sum(cost(t.shape, 0, 0) for t in tenants)
-    given = _fill(asks, donors, free, remap.serve == "admission", remap.reversion)
+    growth_only = policy is Policy.MIRAGE and remap.serve == "growth"
+    lend_percent = remap.lend_percent if growth_only else None
+    given = _fill(asks, donors, free, lend_percent, remap.reversion)
     return {
         t.name: Want(alpha, _beta(t, alpha, remap, streams), kv, free_for_all)
         for t, (alpha, kv, free_for_all) in zip(tenants, given, strict=True)
@@ -88,9 +92,17 @@ def plan(
 # Two reports in five leave every wish as it was.
 @lru_cache(maxsize=64)
 def _fill(
-    asks: tuple[Ask, ...], donors: tuple[str, ...], free: int, admission: bool, reversion: bool
+    asks: tuple[Ask, ...],
+    donors: tuple[str, ...],
+    free: int,
+    lend_percent: float | None,
+    reversion: bool,
 ) -> list[tuple[int, int, int | None]]:
-    """Layers given away, KV extents, and those of them for newcomers too, of each."""
+    """Layers given away, KV extents, and those of them for newcomers too, of each.
+
+    With `lend_percent`, no layers go for admission, and no more than that of idle KV.
+    """
+    admission = lend_percent is None
     rows = [Row(ask) for ask in asks]
     fill = Fill(rows, donors, free)
     fill.keep_running()
@@ -100,8 +112,11 @@ def _fill(
         fill.restore()
     else:
         fill.keep_away()
-    for tier in ADMISSION:
-        fill.serve(tier._replace(idle=none, own=none, others=none))
+    within, beyond = (tier._replace(idle=none, own=none, others=none) for tier in ADMISSION)
+    fill.serve(within)
+    kept = 0 if lend_percent is None else fill.keep_back(lend_percent)
+    fill.serve(beyond)
+    fill.free += kept
     fill.share_out(rows, lambda r: r.ask.share)
     lent = 0 if admission else sum(r.alpha * r.ask.layer_bytes for r in rows)
     return [(r.alpha, r.kv, _open(r, lent)) for r in rows]

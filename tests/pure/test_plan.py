@@ -70,7 +70,7 @@ def tenant(
         active=bool(wants.admission) if active is None else active,
         last_busy=last_busy,
         demand=wants,
-        peak_extents=max(peak, wants.admission),
+        peak_extents=max(peak, wants.growth),
         peak_compute_s=times[1],
     )
 
@@ -161,9 +161,35 @@ def test_another_active_tenant_gives_hidden_layers_to_growth_alone() -> None:
 
 
 def test_remapping_for_growth_alone_still_pools_for_admission() -> None:
-    growth = REMAP.model_copy(update={"serve": "growth"})
+    growth = REMAP.model_copy(update={"serve": "growth", "lend_percent": 100})
     assert planned(tenant("a", 10, 0, 14), tenant("b"), remap=growth) == {"a": (0, 18), "b": (0, 2)}
     assert planned(tenant("a", 10, 14, 9), tenant("b"), remap=growth) == {"a": (0, 24), "b": (3, 2)}
+
+
+@pytest.mark.parametrize(("percent", "lent"), [(0, 0), (50, 4), (75, 6), (100, 8)])
+def test_of_idle_kv_a_part_waits_for_the_growth_of_running_requests(percent, lent) -> None:
+    """b can lend 8 of its 10 extents; what newcomers leave of them is b's, until a grows."""
+    growth = REMAP.model_copy(update={"serve": "growth", "lend_percent": percent})
+    for used in (10, 10 + lent):
+        targets = planned(tenant("a", used, 0, 14), tenant("b", active=False), remap=growth)
+        assert targets == {"a": (0, 10 + lent), "b": (0, 10 - lent)}, "lent once, and not again"
+    targets = planned(tenant("a", 10 + lent, 8 - lent, 14), tenant("b"), remap=growth)
+    assert targets == {"a": (0, 18), "b": (0, 2)}
+
+
+def test_newcomers_get_their_own_share_whatever_is_lent() -> None:
+    growth = REMAP.model_copy(update={"serve": "growth", "lend_percent": 0})
+    both = tenant("a", 3, 0, 14), tenant("b", 12, 0, 4)
+    assert planned(*both, remap=growth) == {"a": (0, 8), "b": (0, 12)}
+
+
+def test_where_admission_is_served_all_idle_kv_is_lent() -> None:
+    none = {"lend_percent": 0}
+    both = tenant("a", 10, 0, 8), tenant("b", active=False)
+    for remap in (none, none | {"serve": "growth"}):
+        targets = planned(*both, policy=Policy.POOLED, remap=REMAP.model_copy(update=remap))
+        assert targets == {"a": (0, 18), "b": (0, 2)}
+    assert planned(*both, remap=REMAP.model_copy(update=none)) == {"a": (0, 18), "b": (0, 2)}
 
 
 def test_no_layer_goes_for_less_than_an_extent() -> None:
@@ -201,7 +227,7 @@ def test_layers_already_away_stay_the_first_donor() -> None:
 
 def test_layers_are_lent_to_running_requests_and_idle_kv_to_all() -> None:
     """b's idle KV goes to a's newcomers; its layers only to what runs, and a's share is open."""
-    growth = REMAP.model_copy(update={"serve": "growth"})
+    growth = REMAP.model_copy(update={"serve": "growth", "lend_percent": 100})
 
     def wanted(remap: Remap, **asked: int) -> Want:
         both = [tenant("a", 10, **asked), tenant("b", active=False)]
@@ -371,10 +397,18 @@ def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
     return shared, device
 
 
-@given(situations(), st.sampled_from(["growth", "admission"]), st.booleans(), st.integers(0, 3))
-def test_any_plan_keeps_its_bounds(situation, serve: str, capped: bool, slack: int) -> None:
+SETTINGS = st.builds(
+    Remap,
+    serve=st.sampled_from(["growth", "admission"]),
+    lend_percent=st.sampled_from([0, 50, 75, 99.9, 100]),
+    decode_cap=st.booleans(),
+    slack_extents=st.integers(0, 3),
+)
+
+
+@given(situations(), SETTINGS)
+def test_any_plan_keeps_its_bounds(situation, remap: Remap) -> None:
     tenants, device = situation
-    remap = Remap(serve=serve, decode_cap=capped, slack_extents=slack)
     wants = plan(tenants, device, 0, Policy.MIRAGE, remap)
     total = 0
     for t in tenants:
@@ -388,15 +422,14 @@ def test_any_plan_keeps_its_bounds(situation, serve: str, capped: bool, slack: i
     assert total <= device
 
 
-@given(situations(), st.sampled_from(["growth", "admission"]), st.booleans(), st.integers(0, 3))
+@given(situations(), SETTINGS)
 @settings(max_examples=600, deadline=None)
-def test_plans_settle(situation, serve: str, capped: bool, slack: int) -> None:
+def test_plans_settle(situation, remap: Remap) -> None:
     """A plan that was carried out is the next one too, or else the one after it.
 
     Else the controller would chase its own decisions.
     """
     tenants, device = situation
-    remap = Remap(serve=serve, decode_cap=capped, slack_extents=slack)
     plans = []
     for _ in range(4):
         plans.append(plan(tenants, device, 0, Policy.MIRAGE, remap))

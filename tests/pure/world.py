@@ -306,10 +306,13 @@ class World:
         self._check_allotment(name, before, message)
 
     def _check_refusal(self, name: str) -> None:
-        """It waited long enough, or not one more extent is free that no other waits for."""
+        """It waited long enough, or not one more extent is free that no other wants.
+
+        Those who were refused before want it still: the plan may keep for them what comes back.
+        """
         if self.now >= self.asked[name] + PATIENCE_S or self.policy is Policy.STATIC:
             return
-        if self.asked.keys() - {name}:
+        if any(r.growth_extents for other, r in self.reported.items() if other != name):
             return
         full = self.sent[name].kv_extents == self.shapes[name].max_extents
         assert full or self.controller.free_bytes - self._kept() < self.shapes[name].extent_bytes
