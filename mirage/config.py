@@ -79,7 +79,7 @@ class Device(Strict):
     index: int = Field(default=0, ge=0)
     """Which GPU, as ``nvidia-smi`` counts."""
     graphs: bool = False
-    """On a GPU: replay CUDA graphs while no layer streams; else every step runs eagerly."""
+    """On a GPU: replay CUDA graphs, in pieces while layers stream; else every step runs eagerly."""
     memory: Bytes
     """On a GPU leave room beside it for what each engine needs besides: see operating.md."""
     page: Bytes = Field(default_factory=lambda data: PAGE[data["kind"]])

@@ -32,7 +32,7 @@ class MirageGPUWorker(ElasticWorker, Worker):
             return done
         if self.model_config.enforce_eager:
             logger.warning("no CUDA graphs: device.graphs is false, and every step runs eagerly")
-        elif not gate(self.model_runner, lambda: self.mirage.streaming):
+        elif not gate(self.model_runner, lambda: self.mirage.streaming, self.mirage.pieces):
             raise RuntimeError(
                 "this vLLM keeps its CUDA graphs where MIRAGE does not know: set device.graphs "
                 "to false"

@@ -1,8 +1,9 @@
-"""Captured CUDA graphs beside layers that stream.
+"""Captured CUDA graphs beside parameters that stream.
 
 No parameter changes its address, so a graph that was captured with all layers resident stays
-valid while they are. It has no place for the waits that streamed layers need: while any layer
-streams, steps run without a graph.
+valid while they are. A graph of a whole step has no place for the waits that streaming needs;
+a row of graphs with attention between them (PIECEWISE) has. So FULL graphs are replayed while
+nothing streams, and pieces or nothing while something does.
 """
 
 from __future__ import annotations
@@ -16,44 +17,54 @@ from vllm.config import CUDAGraphMode
 logger = logging.getLogger("mirage.engine.graphs")
 
 
-def gate(runner: Any, streaming: Callable[[], bool]) -> bool:
-    """Let a model runner of vLLM replay graphs only while nothing streams.
+def gate(runner: Any, streaming: Callable[[], bool], pieces: bool) -> bool:
+    """Let a model runner of vLLM replay whole graphs only while nothing streams.
 
-    After it has captured them. False if it has none, or keeps them where we do not know.
+    After it has captured them. With `pieces`, it may replay PIECEWISE graphs meanwhile, if it
+    has some. False if it has no graphs, or keeps them where we do not know.
     """
+    fitting = {CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE} if pieces else {CUDAGraphMode.NONE}
     if (manager := getattr(runner, "cudagraph_manager", None)) is not None:
-        manager.dispatch = _gated_manager(manager, streaming)
+        has = _gate_manager(manager, streaming, fitting)
     elif (dispatcher := getattr(runner, "cudagraph_dispatcher", None)) is not None:
-        dispatcher.dispatch = _gated_dispatcher(dispatcher, streaming)
+        has = _gate_dispatcher(dispatcher, streaming, fitting)
     else:
         return False
-    logger.info("CUDA graphs are replayed while no layer streams, and left out while one does")
+    how = "in pieces" if has else "not at all"
+    logger.warning("CUDA graphs are replayed whole while no layer streams, and %s else", how)
     return True
 
 
-def _gated_dispatcher(dispatcher: Any, streaming: Callable[[], bool]) -> Callable[..., Any]:
+def _gate_dispatcher(
+    dispatcher: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode]
+) -> bool:
     """Of the first model runner: modes can be left out of a question."""
     original = dispatcher.dispatch
 
     def dispatch(*args: Any, **kwargs: Any) -> Any:
         if streaming():
-            kwargs |= {"valid_modes": {CUDAGraphMode.NONE}, "invalid_modes": None}
+            asked = kwargs.get("valid_modes") or fitting
+            left_out = kwargs.get("invalid_modes") or set()
+            # Eagerly is always possible.
+            modes = (fitting & asked) - left_out | {CUDAGraphMode.NONE}
+            kwargs |= {"valid_modes": modes, "invalid_modes": None}
         return original(*args, **kwargs)
 
-    return dispatch
+    dispatcher.dispatch = dispatch
+    return any(dispatcher.cudagraph_keys[mode] for mode in fitting - {CUDAGraphMode.NONE})
 
 
-def _gated_manager(manager: Any, streaming: Callable[[], bool]) -> Callable[..., Any]:
-    """Of the second model runner: it answers as before its graphs were captured."""
-    original = manager.dispatch
+def _gate_manager(manager: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode]) -> bool:
+    """Of the second model runner: it chooses among what it has captured."""
+    original, all_of_them = manager.dispatch, manager._candidates
+    some = {
+        size: [graph for graph in graphs if graph.cg_mode in fitting]
+        for size, graphs in all_of_them.items()
+    }
 
     def dispatch(*args: Any, **kwargs: Any) -> Any:
-        if not streaming():
-            return original(*args, **kwargs)
-        captured, manager._graphs_captured = manager._graphs_captured, False
-        try:
-            return original(*args, **kwargs)
-        finally:
-            manager._graphs_captured = captured
+        manager._candidates = some if streaming() else all_of_them
+        return original(*args, **kwargs)
 
-    return dispatch
+    manager.dispatch = dispatch
+    return any(some.values())

@@ -7,7 +7,9 @@ The worker builds it while vLLM starts: `place_layers` after the weights are loa
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,10 +19,13 @@ from mirage.engine.backend import make_backend
 from mirage.engine.kvbuffer import KVBuffer, counted_extent
 from mirage.engine.mailbox import Mailbox
 from mirage.engine.params import FixedParameters
+from mirage.engine.pieces import UnknownPieces, watched
 from mirage.engine.settings import EngineSettings
 from mirage.protocol import ModelShape
 from mirage.transfer import LayerStreamer
 from vmm.pages import PagePool
+
+logger = logging.getLogger("mirage.engine.memory")
 
 UNLIMITED = 1 << 62
 SMOOTHING = 0.1
@@ -50,6 +55,18 @@ class EngineMemory:
         return self.settings.policy is not Policy.STATIC
 
     # -- start-up, called by the worker -------------------------------------------------
+
+    def find_pieces(self, step: Callable[[], Any]) -> None:
+        """After loading, if asked to: see what lies between attentions; `step` computes once.
+
+        A model in which that cannot be told streams whole layers.
+        """
+        if not self.settings.pieces or self.settings.policy is not Policy.MIRAGE:
+            return
+        try:
+            self.parameters.pieces = watched(self.parameters.layers, step)
+        except UnknownPieces as error:
+            logger.warning("whole layers stream, and no graph runs while one does: %s", error)
 
     def place_layers(self, model: torch.nn.Module) -> None:
         """After loading: fix the layers' addresses (policy mirage) and note the sizes."""
@@ -109,6 +126,17 @@ class EngineMemory:
     def streaming(self) -> bool:
         """Whether any layer is loaded step by step, or has not come back yet."""
         return self.streamer is not None and self.streamer.streaming
+
+    @property
+    def pieces(self) -> bool:
+        """Whether pieces stream, so that graphs may run between attentions."""
+        return self.parameters.pieces is not None
+
+    def begin_step(self) -> None:
+        """The last piece reaches into the next step: it must be there before that begins."""
+        if self.pieces and self.streaming:
+            assert self.streamer is not None
+            self.streamer.before(len(self.streamer.layers) - 1)
 
     def move_layers(self, alpha: int, beta: int) -> None:
         """Change the streamed set, between steps. Raises `TransferError`, `GrantExceeded`."""

@@ -8,7 +8,7 @@ reserved range: the same Parameter objects, new storage, for good.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from vllm.model_executor.offloader.base import BaseOffloader
 
 from mirage.engine.backend import Backend
+from mirage.engine.pieces import Pieces
 from mirage.transfer import Layer, LayerStreamer
 from vmm.host import HostBuffer
 from vmm.pages import PagePool
@@ -49,6 +50,8 @@ class FixedParameters(BaseOffloader):
 
     def __init__(self) -> None:
         self.layers: list[torch.nn.Module] = []
+        self.pieces: Pieces | None = None
+        """What streams instead of whole layers, if steps are to run in pieces."""
         self.streamer: LayerStreamer | None = None
         self.masters: list[HostBuffer] = []
 
@@ -69,9 +72,15 @@ class FixedParameters(BaseOffloader):
 
     # -- placing ------------------------------------------------------------------------
 
+    @property
+    def units(self) -> list[list[torch.nn.Parameter]]:
+        """The parameters of each unit that moves, in the order in which they are needed."""
+        units = self.pieces.parameters if self.pieces else [x.parameters() for x in self.layers]
+        return [list({id(p): p for p in unit}.values()) for unit in units]
+
     def layer_bytes(self, page_bytes: int) -> int:
         """Page-rounded size of the largest layer, the unit that moves."""
-        largest = max(_plan(layer)[1] for layer in self.layers)
+        largest = max(_plan(unit)[1] for unit in self.units)
         return -(-largest // page_bytes) * page_bytes
 
     def fixed_bytes(self, model: torch.nn.Module) -> int:
@@ -96,8 +105,8 @@ class FixedParameters(BaseOffloader):
         driver = backend.driver
         frame = self.layer_bytes(driver.page_bytes)
         homes = []
-        for index, module in enumerate(self.layers):
-            placements, nbytes = _plan(module)
+        for index, unit in enumerate(self.units):
+            placements, nbytes = _plan(unit)
             home = Range(driver, frame)
             home.back(0, pool.take(frame // driver.page_bytes, "layer"))
             for placement in placements:
@@ -111,8 +120,11 @@ class FixedParameters(BaseOffloader):
             self.masters.append(master)
             homes.append(Layer(index, home, master.address, nbytes, driver.event()))
         streamer = LayerStreamer(driver, pool, homes, backend.compute, poison=poison)
-        for index, module in enumerate(self.layers):
-            module.forward = _ordered(module.forward, streamer, index)
+        if self.pieces is not None:
+            self.pieces.order(streamer)
+        else:
+            for index, module in enumerate(self.layers):
+                module.forward = _ordered(module.forward, streamer, index)
         self.streamer = streamer
         logger.info("layers placed count=%d layer_bytes=%d", len(homes), frame)
         return streamer
@@ -141,10 +153,10 @@ def _keep_plain_weights(layer: torch.nn.Module) -> None:
             module._cpu_skip_gemm_dispatch = True  # type: ignore[assignment]
 
 
-def _plan(layer: torch.nn.Module) -> tuple[list[Placement], int]:
-    """Offsets of a layer's parameters and their total size, both in bytes."""
+def _plan(unit: Sequence[torch.nn.Parameter]) -> tuple[list[Placement], int]:
+    """Offsets of a unit's parameters and their total size, both in bytes."""
     offset, placements = 0, []
-    for parameter in {id(p): p for p in layer.parameters()}.values():
+    for parameter in unit:
         if parameter.numel() == 0:
             continue
         align = ALIGN_ON_GPU if parameter.is_cuda else ALIGN

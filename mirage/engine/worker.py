@@ -32,6 +32,7 @@ class ElasticWorker(WorkerBase):
     def load_model(self, **kwargs: Any) -> None:
         """Load and process the weights, then fix where the layers live."""
         super().load_model(**kwargs)
+        self.mirage.find_pieces(self.model_runner.profile_run)
         self.mirage.place_layers(self.model_runner.get_model())
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
@@ -64,6 +65,7 @@ class ElasticWorker(WorkerBase):
             if not scheduler_output.total_num_scheduled_tokens:
                 return super().execute_model(scheduler_output)
             with self.mirage.backend.timed(self.mirage.stepped):
+                self.mirage.begin_step()
                 return super().execute_model(scheduler_output)
 
 

@@ -62,6 +62,8 @@ Argument = str | int | float | bool | list[Any] | dict[str, Any]
 
 LEAST_FREE = 0.01
 EAGERLY: dict[str, Argument] = {"enforce_eager": True}
+BREAKABLE = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}
+"""Has vLLM capture a step in pieces by interrupting the capture at each attention."""
 
 # Engines share the cores: binding each to all of them makes them wait for each other.
 OF_A_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
@@ -106,8 +108,8 @@ def command(
 
 
 def _on_gpu(device: Device) -> dict[str, Argument]:
-    """Graphs as a whole or none: torch.compile would trace the hooks between the layers."""
-    graphs: Argument = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
+    """Graphs without torch.compile, which would trace the hooks: see `BREAKABLE`."""
+    graphs: Argument = {"mode": 0, "cudagraph_mode": "FULL_AND_PIECEWISE"}
     how = {"compilation_config": graphs} if device.graphs else EAGERLY
     # Of this vLLM only wants to see that much free at start; it sizes nothing by it.
     return how | {"gpu_memory_utilization": LEAST_FREE}
@@ -130,6 +132,7 @@ def engine_settings(
         "growth_only": config.policy is Policy.MIRAGE and config.remap.serve == "growth",
         "temporal": config.sharing.mode == "temporal",
         "drain": config.sharing.drain,
+        "pieces": config.device.kind == "cuda" and config.device.graphs,
     }
 
 
@@ -170,6 +173,7 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
         fixed |= {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": _visible(config.device.index),
+            **(BREAKABLE if config.device.graphs else {}),
         }
     return defaults | dict(os.environ) | fixed
 

@@ -34,8 +34,13 @@ def streaming() -> Streaming:
     return Streaming()
 
 
+@pytest.fixture
+def breakable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_USE_BREAKABLE_CUDAGRAPH", "1")
+
+
 def dispatcher() -> CudagraphDispatcher:
-    """Of the first model runner, with graphs for decode."""
+    """Of the first model runner, with whole graphs for decode, and in pieces for all."""
     scheduling = SchedulerConfig(
         max_num_seqs=SEQUENCES,
         max_num_batched_tokens=64,
@@ -46,7 +51,7 @@ def dispatcher() -> CudagraphDispatcher:
         scheduler_config=scheduling,
         compilation_config=CompilationConfig(
             mode=0,
-            cudagraph_mode="FULL_DECODE_ONLY",
+            cudagraph_mode="FULL_AND_PIECEWISE",
             cudagraph_capture_sizes=[1, 2, 4],
             max_cudagraph_capture_size=4,
         ),
@@ -54,54 +59,83 @@ def dispatcher() -> CudagraphDispatcher:
     config.compilation_config.cudagraph_capture_sizes = [1, 2, 4]
     config.compilation_config.max_cudagraph_capture_size = 4
     made = CudagraphDispatcher(config)
-    made.initialize_cudagraph_keys(CUDAGraphMode.FULL_DECODE_ONLY)
+    made.initialize_cudagraph_keys(CUDAGraphMode.FULL_AND_PIECEWISE)
     return made
 
 
 def manager() -> CudaGraphManager:
-    """Of the second model runner, with one graph that it says it has captured."""
+    """Of the second model runner, with two graphs that it says it has captured."""
     made = CudaGraphManager.__new__(CudaGraphManager)
-    captured = BatchExecutionDescriptor(
-        cg_mode=CUDAGraphMode.FULL, num_tokens=SEQUENCES, num_reqs=SEQUENCES
-    )
+    captured = [
+        BatchExecutionDescriptor(cg_mode=mode, num_tokens=SEQUENCES, num_reqs=requests)
+        for mode, requests in ((CUDAGraphMode.FULL, SEQUENCES), (CUDAGraphMode.PIECEWISE, None))
+    ]
     made._lora_dispatch_map, made._max_lora_case = {}, 0
-    made._candidates = {(SEQUENCES, 0): [captured]}
+    made._candidates = {(SEQUENCES, 0): captured}
     made._graphs_captured = True
     return made
 
 
-def test_the_first_runner_replays_only_while_nothing_streams(streaming: Streaming) -> None:
+PIECES = pytest.mark.parametrize(
+    ("pieces", "meanwhile"), [(True, CUDAGraphMode.PIECEWISE), (False, CUDAGraphMode.NONE)]
+)
+
+
+@PIECES
+@pytest.mark.usefixtures("breakable")
+def test_the_first_runner_replays_whole_graphs_only_while_nothing_streams(
+    streaming: Streaming, pieces: bool, meanwhile: CUDAGraphMode
+) -> None:
     runner = SimpleNamespace(cudagraph_dispatcher=dispatcher())
-    assert gate(runner, streaming)
+    assert gate(runner, streaming, pieces)
+    whole, eager = {CUDAGraphMode.FULL}, {CUDAGraphMode.NONE}
 
     def mode(**more: Any) -> CUDAGraphMode:
         return runner.cudagraph_dispatcher.dispatch(SEQUENCES, uniform_decode=True, **more)[0]
 
-    assert mode() is CUDAGraphMode.FULL
-    streaming.now = True
-    assert mode() is mode(invalid_modes={CUDAGraphMode.FULL}) is CUDAGraphMode.NONE
-    streaming.now = False
-    assert mode() is CUDAGraphMode.FULL
-    assert mode(invalid_modes={CUDAGraphMode.FULL}) is CUDAGraphMode.NONE
+    for _ in range(2):
+        streaming.now = False
+        assert mode() is CUDAGraphMode.FULL
+        assert mode(invalid_modes=whole) is CUDAGraphMode.PIECEWISE
+        streaming.now = True
+        assert mode() is mode(invalid_modes=whole) is meanwhile
+        assert mode(invalid_modes={CUDAGraphMode.PIECEWISE}) is CUDAGraphMode.NONE
+        assert mode(valid_modes=eager) is mode(valid_modes=whole) is CUDAGraphMode.NONE
 
 
-def test_the_second_runner_replays_only_while_nothing_streams(streaming: Streaming) -> None:
+@PIECES
+def test_the_second_runner_replays_whole_graphs_only_while_nothing_streams(
+    streaming: Streaming, pieces: bool, meanwhile: CUDAGraphMode
+) -> None:
     runner = SimpleNamespace(cudagraph_manager=manager())
-    assert gate(runner, streaming)
+    assert gate(runner, streaming, pieces)
 
     def mode() -> CUDAGraphMode:
         return runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode
 
-    assert mode() is CUDAGraphMode.FULL
-    streaming.now = True
-    assert mode() is CUDAGraphMode.NONE
-    assert runner.cudagraph_manager._graphs_captured, "they are still there"
-    streaming.now = False
-    assert mode() is CUDAGraphMode.FULL
+    for _ in range(2):
+        streaming.now = False
+        assert mode() is CUDAGraphMode.FULL
+        streaming.now = True
+        assert mode() is meanwhile
+
+
+@pytest.mark.usefixtures("breakable")
+def test_it_is_said_how_steps_run_while_layers_stream(
+    streaming: Streaming, caplog: pytest.LogCaptureFixture
+) -> None:
+    for pieces, how in ((True, "in pieces else"), (False, "not at all else")):
+        for runner in (
+            SimpleNamespace(cudagraph_dispatcher=dispatcher()),
+            SimpleNamespace(cudagraph_manager=manager()),
+        ):
+            caplog.clear()
+            gate(runner, streaming, pieces)
+            assert how in caplog.text
 
 
 def test_a_runner_that_keeps_its_graphs_elsewhere_is_not_gated(streaming: Streaming) -> None:
-    assert not gate(SimpleNamespace(), streaming)
+    assert not gate(SimpleNamespace(), streaming, pieces=True)
 
 
 def test_a_layout_that_cannot_grow_in_one_piece_is_refused() -> None:

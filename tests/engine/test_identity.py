@@ -29,9 +29,9 @@ def plain(models: Path) -> dict[str, Any]:
     return _generate(models, "plain", FAMILIES)
 
 
-@pytest.fixture(scope="module")
-def remapped(models: Path, plain: dict[str, Any]) -> dict[str, Any]:
-    return _generate(models, "mirage", FAMILIES)
+@pytest.fixture(scope="module", params=["mirage", "mirage-pieces"])
+def remapped(models: Path, plain: dict[str, Any], request: Any) -> dict[str, Any]:
+    return {"mode": request.param} | _generate(models, request.param, FAMILIES)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -46,13 +46,16 @@ def test_tokens_and_logprobs_equal_plain_vllm(
     assert ours["grown"] >= 3 and ours["shrunk"] >= 3
     assert ours["bytes_streamed"] > 0
     assert ours["hits"] == plain[family]["hits"] > 0
+    assert ours["pieces"] == (remapped["mode"] == "mirage-pieces")
 
 
-def test_a_slow_link_changes_no_output(models: Path, plain: dict[str, Any]) -> None:
-    slow = _generate(models, "slow", ("llama",))
-    assert slow["llama"]["rounds"] == plain["llama"]["rounds"]
+@pytest.mark.parametrize("mode", ["slow", "slow-pieces"])
+def test_a_slow_link_changes_no_output(models: Path, plain: dict[str, Any], mode: str) -> None:
+    slow = _generate(models, mode, ("llama",))
+    assert slow["llama"]["rounds"] == plain["llama"]["rounds"][:1]
 
 
-def test_without_waits_the_outputs_differ(models: Path, plain: dict[str, Any]) -> None:
-    broken = _generate(models, "nowait", ("llama",))
-    assert broken["llama"]["rounds"] != plain["llama"]["rounds"]
+@pytest.mark.parametrize("mode", ["nowait", "nowait-pieces"])
+def test_without_waits_the_outputs_differ(models: Path, plain: dict[str, Any], mode: str) -> None:
+    broken = _generate(models, mode, ("llama",))
+    assert broken["llama"]["rounds"] != plain["llama"]["rounds"][:1]

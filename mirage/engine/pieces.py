@@ -1,0 +1,144 @@
+"""What a step computes between two attentions, and the parameters that it needs for that.
+
+vLLM can capture a step as a row of CUDA graphs with attention between them, which runs eagerly
+(PIECEWISE). Code of ours that waits for a layer can only run there. So the unit that is
+streamed is not a decoder layer then but the *piece* after attention i: the rest of layer i, and
+of layer i + 1 what comes before its attention. The last piece goes on with the first layer of
+the next step: the pieces are a circle, as many as there are layers and as large.
+
+Which parameter belongs to which piece is seen, not guessed: one step is watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from mirage.transfer import LayerStreamer
+
+Forward = Callable[..., Any]
+
+
+class UnknownPieces(Exception):
+    """A model whose pieces cannot be told apart; the message says why."""
+
+
+class Pieces:
+    """The parameters of each piece, and the attention that it follows."""
+
+    def __init__(
+        self, attentions: Sequence[Any], parameters: Sequence[list[torch.nn.Parameter]]
+    ) -> None:
+        self.parameters = parameters
+        self._attentions = attentions
+
+    def order(self, streamer: LayerStreamer) -> None:
+        """Let every piece wait for its parameters, and give its slot away, at attentions."""
+        for index, attention in enumerate(self._attentions):
+            attention.forward = _between(attention.forward, streamer, index)
+
+
+def _between(attend: Forward, streamer: LayerStreamer, index: int) -> Forward:
+    """Attention `index`: the piece before it was issued, the one after it comes next."""
+    before = (index - 1) % len(streamer.layers)
+
+    def attending(*args: Any, **kwargs: Any) -> Any:
+        if not streamer.streaming:
+            return attend(*args, **kwargs)
+        streamer.after(before)
+        out = attend(*args, **kwargs)
+        streamer.before(index)
+        return out
+
+    return attending
+
+
+def watched(layers: Sequence[torch.nn.Module], step: Callable[[], Any]) -> Pieces:
+    """Run `step`, which computes the model once or more, and see what each piece needs.
+
+    Raises `UnknownPieces` for a model with another number of attentions than layers, or with
+    a parameter that several pieces need, or that no module's forward tells of.
+    """
+    attentions = [_attention(index, layer) for index, layer in enumerate(layers)]
+    watch = _Watch(len(layers))
+    with ExitStack() as over:
+        for index, attention in enumerate(attentions):
+            over.enter_context(watch.attention(attention, index))
+        for layer in layers:
+            for module in layer.modules():
+                over.enter_context(watch.module(module))
+        step()
+    return Pieces(attentions, _sorted(layers, watch))
+
+
+def _attention(index: int, layer: torch.nn.Module) -> Any:
+    """What computes a layer's attention: vLLM calls its `forward` outside of graphs."""
+    found = [m.impl for m in layer.modules() if hasattr(getattr(m, "impl", None), "forward")]
+    if len(found) != 1:
+        raise UnknownPieces(f"layer {index} has {len(found)} attentions where one was looked for")
+    return found[0]
+
+
+class _Watch:
+    """Notes the piece in which each parameter is needed."""
+
+    def __init__(self, count: int) -> None:
+        self.pieces: dict[int, set[int]] = {}
+        """By the parameter's id."""
+        self._count = count
+        self._now = count - 1
+
+    @contextmanager
+    def attention(self, attention: Any, index: int) -> Iterator[None]:
+        """Piece `index` begins when `attention` is called."""
+        forward, own = attention.forward, "forward" in vars(attention)
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            if index != (self._now + 1) % self._count:
+                raise UnknownPieces(f"attention {index} follows attention {self._now}")
+            self._now = index
+            return forward(*args, **kwargs)
+
+        attention.forward = counting
+        try:
+            yield
+        finally:
+            del attention.forward
+            if own:
+                attention.forward = forward
+
+    @contextmanager
+    def module(self, module: torch.nn.Module) -> Iterator[None]:
+        """What `module` has is needed where its forward begins.
+
+        All of it: a module that its own parts' forwards are not called for may still use them
+        (experts). But not if it has an attention inside, and so reaches into the next piece.
+        """
+        whole = not any(hasattr(part, "impl") for part in module.modules())
+        has = [id(parameter) for parameter in module.parameters(recurse=whole)]
+
+        def called(*_: Any) -> None:
+            for parameter in has:
+                self.pieces.setdefault(parameter, set()).add(self._now)
+
+        hook = module.register_forward_pre_hook(called)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+def _sorted(layers: Sequence[torch.nn.Module], watch: _Watch) -> list[list[torch.nn.Parameter]]:
+    """Every parameter of the layers by the one piece that needs it."""
+    pieces: list[list[torch.nn.Parameter]] = [[] for _ in layers]
+    for index, layer in enumerate(layers):
+        for name, parameter in layer.named_parameters():
+            seen = watch.pieces.get(id(parameter), set())
+            if len(seen) != 1:
+                where = f"needed by pieces {sorted(seen)}" if seen else "not seen in use"
+                raise UnknownPieces(f"parameter {name} of layer {index} is {where}")
+            pieces[seen.pop()].append(parameter)
+    return pieces
