@@ -5,11 +5,11 @@ python benchmarks/crosscheck.py [--skip-replay DIR] [--skip-measuring] [--output
 1. The demonstration models are made if they are absent.
 2. Their real vLLM engines are measured, one at a time and then served together, and the
    simulator's hardware profile is fitted to that. Nothing of a replay goes into it.
-3. `mirage replay configs/demo.yaml` runs the bundled trace under three policies.
+3. `mirage replay configs/demo.yaml` runs the bundled trace under three policies, three times.
 4. The simulator runs the same requests under the same policies with that profile.
 
-Printed: each figure real and simulated, and whether the difference is inside what is aimed at.
-About fifteen minutes on two cores. What else runs on the machine falsifies it: how many other
+Printed: each figure, as the median of the real runs and simulated, and whether the difference is
+inside what is aimed at. About twenty minutes on two cores. What else runs on the machine falsifies it: how many other
 processes wanted a core is counted, printed, and told to the simulator.
 """
 
@@ -26,13 +26,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
+from host_loads import FEW, MANY
 from host_profile import Fitted, fit, step
-from host_simulation import Host, setup, simulate
+from host_simulation import Extra, Host, setup, simulate
 from rich.console import Console
 from rich.table import Table
 
@@ -59,6 +61,7 @@ CACHES = {
 }
 """As the Makefile has them, so that engines start from a warm cache and leave nothing behind."""
 
+REPLAYS = 3
 WATCH_HZ = 2
 ENDING_S = 3
 """Seconds that a replay takes after its last request: the server ends."""
@@ -78,9 +81,9 @@ class Aim:
 AIMS = (
     Aim("preemptions", "preemptions", 0.15, 1),
     Aim("layers remapped, most", "layers_remapped_max", 0.15),
+    Aim("layers remapped, mean", "layers_remapped_mean", 0.15),
     Aim("TTFT P50, ms", "p50_ttft_ms", 0.25),
     Aim("TPOT P50, ms", "p50_tpot_ms", 0.25),
-    Aim("layers remapped, mean", "layers_remapped_mean"),
     Aim("KV blocks granted, most", "kv_blocks_granted_max"),
     Aim("parameters streamed, MiB", "streamed_mib"),
     Aim("TTFT P99, ms", "p99_ttft_ms"),
@@ -134,31 +137,48 @@ def understood(config: Config, output: Path) -> Measured:
             e["layer_bytes"] / e["load_s"] for e in engines.values()
         ),
         apply_s=statistics.median(e["apply_s"] for e in engines.values()),
-        host=_host(engines, served),
+        host=_host(engines, served, config),
         shapes={
             name: msgspec.convert(engine["shape"], ModelShape) for name, engine in engines.items()
         },
     )
 
 
-def _host(engines: Mapping[str, Any], served: Mapping[str, Any]) -> Host:
+def _host(engines: Mapping[str, Any], served: Mapping[str, Any], config: Config) -> Host:
     """What serving adds, from `served_times.py`."""
-    loads = list(served["loads"].values())
-    bare_s = statistics.mean(engine["request_s"] for engine in engines.values())
-    spent = [statistics.mean(group["engine_s"] for group in groups) for groups in loads]
-    request_s = statistics.mean(served["front_s"].values())
-    crowded_s = statistics.mean(group["front_s"] for group in loads[-1])
+    spent_s = statistics.mean(served["front_s"].values())
+    alone = {group["tenants"][0]: group for group in served["loads"]["1"]}
+    many = {t.name: MANY.limited(t.max_num_seqs) for t in config.tenants}
+    engine, front = [], []
+    for name, bare in engines.items():
+        for load, found, bare_s in (
+            (FEW, alone[name], bare["request_s"]),
+            (many[name], served["crowded"][name], bare["crowded_s"]),
+        ):
+            steps_s = load.at_once / load.output  # of a request's seconds, in those of a step
+            engine.append((load.at_once, (found["engine_s"] - bare_s) * steps_s))
+            front.append((load.at_once, (found["front_s"] - spent_s) * steps_s))
+    spent = [statistics.mean(g["engine_s"] for g in groups) for groups in served["loads"].values()]
     latencies = [
         served["first_token_s"][name] - _prefill_s(engine, served["prompt_tokens"])
         for name, engine in engines.items()
     ]
     return Host(
         cores=os.cpu_count() or 1,
-        inflation=tuple(seconds / bare_s for seconds in spent),
-        token_s=(crowded_s - request_s) / served["output_tokens"],
+        inflation=tuple(seconds / spent[0] for seconds in spent),
+        engine=_extra(engine),
+        front=_extra(front),
         latency_s=statistics.median(latencies),
-        request_s=request_s,
+        request_s=statistics.mean(served["burst_s"].values()),
+        load_s=statistics.median(engine["load_s"] for engine in engines.values()),
     )
+
+
+def _extra(points: Sequence[tuple[int, float]]) -> Extra:
+    """The line through (sequences in a step, seconds that serving adds to it)."""
+    sequences, seconds = zip(*points, strict=True)
+    by_token, by_step = statistics.linear_regression(sequences, seconds)
+    return Extra(max(0.0, by_step), max(0.0, by_token))
 
 
 def _prefill_s(engine: Mapping[str, Any], tokens: int) -> float:
@@ -262,10 +282,14 @@ def _line(pid: int, parents: Mapping[int, int]) -> list[int]:
 
 
 def replay(output: Path) -> dict[str, Any]:
-    """`mirage replay` under each policy in turn: one report of all, and what others took."""
-    reports, others = [], {}
-    for policy in Policy:
-        folder = output / policy.value
+    """`mirage replay` under each policy in turn, several times: one report of all.
+
+    With what other processes took of the cores, by policy.
+    """
+    reports: list[dict[str, Any]] = []
+    others: dict[str, list[float]] = {policy.value: [] for policy in Policy}
+    for number, policy in product(range(REPLAYS), Policy):
+        folder = output / f"{policy.value}-{number}"
         words = ["replay", str(CONFIG), "--trace", "sample", "--policy", policy.value]
         command = [sys.executable, "-m", "mirage", *words, "--output", str(folder)]
         with others_watched() as counts:
@@ -273,8 +297,9 @@ def replay(output: Path) -> dict[str, Any]:
         reports.append(read_report(folder))
         lasted = round(reports[-1]["runs"][0]["duration"])
         sent = slice(-(lasted + ENDING_S) * WATCH_HZ, -ENDING_S * WATCH_HZ)
-        others[policy.value] = statistics.mean(counts[sent])
-    report = reports[0] | {"runs": [r["runs"][0] for r in reports], "others": others}
+        others[policy.value].append(statistics.mean(counts[sent]))
+    means = {policy: statistics.mean(found) for policy, found in others.items()}
+    report = reports[0] | {"runs": [r["runs"][0] for r in reports], "others": means}
     (output / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     return report
 
@@ -357,15 +382,16 @@ def _verdict(row: Mapping[str, Any]) -> str:
 def check(
     config: Config, measured: Measured, hardware: Path, report: Mapping[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
-    """All policies of a report, real and simulated, by policy."""
+    """All policies of a report, by policy: medians of the real runs, and simulated."""
     calls, made = calls_of(config, report), setup(config, hardware, measured.shapes)
     compared = {}
-    for run in report["runs"]:
-        policy = Policy(run["policy"])
+    for policy in Policy:
+        runs = [real_figures(run) for run in report["runs"] if run["policy"] == policy.value]
+        real = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
         others = report.get("others", {}).get(policy.value, 0.0)
         found = simulate(config, made, policy, calls, replace(measured.host, others=others))
         found["streamed_mib"] = found["bytes_streamed"] / profiles.MIB
-        compared[policy.value] = compare(real_figures(run), found)
+        compared[policy.value] = compare(real, found)
     return compared
 
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from host_loads import FEW, MANY, Load
 
 from mirage import config as configuration
 from mirage.config import Config, Policy
@@ -52,10 +53,7 @@ MIXED = ((1, 128), (4, 128), (4, 256), (8, 64), (8, 256))
 DECODE_STEPS = 8
 ROUNDS = 3
 PASSES = 4
-LOAD = (160, 40)
-"""Tokens of a prompt and of its output, of the requests that `served_times.py` sends."""
-AT_ONCE = 2
-REQUESTS = 8
+ROUNDS_OF_LOAD = 4
 COPIES = 40
 MOVES = 12
 SERVER_ONLY = ("--uds", "--uvicorn-log-level", "--disable-uvicorn-access-log")
@@ -217,15 +215,16 @@ def mixtures(engine: Stepper) -> Iterator[Sample]:
         yield _median(rounds)
 
 
-def request_s(engine: Stepper) -> float:
-    """Processor seconds of a request of `LOAD`, `AT_ONCE` of which are always running."""
-    left, spent = REQUESTS, 0.0
+def request_s(engine: Stepper, load: Load) -> float:
+    """Processor seconds of a request, of which `load.at_once` are always running."""
+    requests = ROUNDS_OF_LOAD * load.at_once
+    left, spent = requests, 0.0
     while left or engine.running:
-        while left and engine.running < AT_ONCE:
-            engine.add(*LOAD)
+        while left and engine.running < load.at_once:
+            engine.add(load.prompt, load.output)
             left -= 1
         spent += engine.step().cpu_s
-    return spent / REQUESTS
+    return spent / requests
 
 
 def load_s(engine: Stepper) -> float:
@@ -276,7 +275,8 @@ def measure(config: Config, tenant: str) -> dict[str, Any]:
         "tenant": tenant,
         "shape": msgspec.to_builtins(engine.scheduler.shape),
         "samples": [asdict(sample) for sample in samples],
-        "request_s": min(request_s(engine) for _ in range(PASSES)),
+        "request_s": min(request_s(engine, FEW) for _ in range(PASSES)),
+        "crowded_s": min(request_s(engine, MANY.limited(engine.most)) for _ in range(PASSES)),
         "layer_bytes": layer.nbytes,
         "load_s": load_s(engine),
         "apply_s": apply_s(engine),

@@ -9,11 +9,12 @@ too. And a request takes its time until an engine sees it.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -38,21 +39,38 @@ SAMPLE_S = 0.1
 """How often `mirage serve` samples what tenants hold."""
 
 
+class Extra(NamedTuple):
+    """Processor seconds that serving adds to each step, and to each token of it."""
+
+    step_s: float
+    token_s: float
+
+    def form(self) -> Form:
+        return Form(round(self.step_s * PS), round(self.token_s * PS), 0, 0, 0)
+
+
 @dataclasses.dataclass(frozen=True)
 class Host:
     """What a hardware profile does not say of the machine. Seconds."""
 
     cores: int
     inflation: tuple[float, ...]
-    """Processor time of a step with 1, 2, … served engines computing, in that of a bare one."""
-    token_s: float
-    """Processor time that each token costs on its way from the engine to the client."""
+    """Processor time of a step with 1, 2, … engines computing, in that of one alone."""
+    engine: Extra
+    """In the engine's own process."""
+    front: Extra
+    """On the way from there to the client."""
     latency_s: float
     """From sending to the engine, and back, of a request that is alone."""
     request_s: float
-    """From one request to the next of those that come to a tenant at once."""
+    """From one request to the next of those that come to a tenant at once, all engines busy."""
+    load_s: float
+    """T_T: processor time of copying one layer."""
     others: float = 0.0
     """Processes besides that want a core, on average."""
+
+
+NOTHING = Form(0, 0, 0, 0, 0)
 
 
 class HostRoofline(Roofline):
@@ -66,13 +84,21 @@ class HostRoofline(Roofline):
         """Either an engine has a core to itself, or all share all cores."""
         host = self._host
         dearer = host.inflation[min(crowd, len(host.inflation)) - 1]
-        own = [_times(form, dearer) for form in super()._forms(Streaming(), 1)]
-        token_ps = round(host.token_s * PS)
-        spent = [form._replace(sequence=form.sequence + token_ps) for form in own]
+        served = [_plus(form, host.engine.form()) for form in super()._forms(Streaming(), 1)]
+        own = [_times(form, dearer) for form in served]
+        # The copies that a step asks for are made on the same cores.
+        copied = (streaming.alpha + streaming.beta) * round(host.load_s * PS)
+        copies = Form(copied, 0, 0, 0, 0)
+        beside = _plus(host.front.form(), copies if streaming.alpha else NOTHING)
+        spent = [_plus(form, beside) for form in own]
         forms = own + [_times(form, (crowd + host.others) / host.cores) for form in spent]
         if streaming.alpha:
             forms += self._streamed(forms, streaming)
         return tuple(forms)
+
+
+def _plus(one: Form, other: Form) -> Form:
+    return Form(*map(sum, zip(one, other, strict=True)))
 
 
 def _times(form: Form, factor: float) -> Form:
@@ -180,13 +206,43 @@ def sampled(world: HostWorld) -> Figures:
     }
 
 
-def _through(calls: Sequence[Call], host: Host) -> Iterator[tuple[Call, float]]:
-    """When each call reaches its engine: one after the other through the tenant's front end."""
-    ready: dict[str, float] = {}
-    for call in calls:
-        out = max(call.at_s + host.latency_s, ready.get(call.tenant, 0.0) + host.request_s)
-        ready[call.tenant] = out
-        yield call, out
+def _through(calls: Sequence[Call], host: Host) -> list[tuple[Call, float]]:
+    """When each call reaches its engine, in the order of the calls.
+
+    A tenant's front end works on all that it has in turn, so that requests that come together
+    get through together (processor sharing).
+    """
+    waited = {}
+    for name in {call.tenant for call in calls}:
+        mine = [call for call in calls if call.tenant == name]
+        times = shared([call.at_s for call in mine], host.request_s)
+        for call, at_s in zip(mine, times, strict=True):
+            waited[call.index] = at_s - call.at_s - host.request_s
+    return [(call, call.at_s + waited[call.index] + host.latency_s) for call in calls]
+
+
+def shared(arrivals: Sequence[float], work_s: float) -> list[float]:
+    """When each of several equal pieces of work ends that share one processor evenly.
+
+    `arrivals` ascend. Of equal pieces the first to come is the first to end.
+    """
+    ends: list[float] = []
+    left: deque[float] = deque()
+    now, waiting = 0.0, deque(arrivals)
+    while left or waiting:
+        ending = now + left[0] * len(left) if left else math.inf
+        until = min(ending, waiting[0] if waiting else math.inf)
+        if left:
+            done = (until - now) / len(left)
+            left = deque(each - done for each in left)
+        now = until
+        if now == ending:
+            left.popleft()
+            ends.append(now)
+        else:
+            waiting.popleft()
+            left.append(work_s)
+    return ends
 
 
 def _request(call: Call, at_s: float) -> Request:
