@@ -64,7 +64,7 @@ def steps() -> None:
 
 def whole(path: Path) -> None:
     """One of Azure's files from its first row to its last."""
-    setup = one_model({"arrivals": "trace", "file": path, "lengths": "trace"})
+    setup = one_model({"arrivals": "trace", "file": path})
     for policy in ("static", "mirage"):
         made: list[dict[str, Any]] = []
         spent = timed(lambda p=policy, made=made: made.append(run(setup, p, 0)))
@@ -86,7 +86,7 @@ def stream(rows: int) -> None:
                 hour, minute = second // 3600, second // 60 % 60
                 stamp = f"2024-05-{10 + day:02} {hour:02}:{minute:02}:{second % 60:02}"
                 file.write(f"{stamp}.{row % 28 * 35714:06}+00:00,{200 + row % 97},{8 + row % 31}\n")
-        setup = one_model({"arrivals": "trace", "file": path, "lengths": "trace"})
+        setup = one_model({"arrivals": "trace", "file": path})
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         spent = timed(lambda: run(setup, "static", 0))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -127,6 +127,9 @@ class Remap(Strict):
     lend_percent: float = Field(default=75, ge=0, le=100)
     """With `serve` growth, most of the KV that tenants can lend each other that may be lent to
     waiting requests; the rest waits for the growth of running ones."""
+    tbt_ms: PositiveFloat | None = None
+    """Time between tokens to keep: while a model's decode step computes for longer, its waiting
+    requests get no more than its share."""
     beta: Literal[1, 2, "dynamic"] = "dynamic"
     """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
     reversion: bool = True
@@ -143,6 +146,11 @@ class Remap(Strict):
     """Free extents above which a grant is handed back (the high-water mark)."""
     hysteresis_s: float = Field(default=0.5, ge=0, le=1e6)
     """Seconds a surplus must last before it is handed back."""
+
+    @property
+    def keeps_free(self) -> bool:
+        """Whether newcomers may not have all that their model holds."""
+        return self.serve == "growth" or self.tbt_ms is not None
 
 
 class Traffic(Strict):

@@ -34,6 +34,9 @@ class Ask(NamedTuple):
     out: int
     """That are away already."""
 
+    late: bool = False
+    """Whether its tokens already take longer than they may."""
+
 
 @dataclass(slots=True)
 class Row:

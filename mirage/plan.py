@@ -17,6 +17,9 @@ is lent to newcomers as well, and layers to running requests alone. Beyond the s
 get idle KV only until `remap.lend_percent` of what can be lent is lent: the rest waits for the
 growth of running requests.
 
+With `remap.tbt_ms`, a tenant whose decode step computes for longer than that asks for nothing
+for its waiting requests, and opens no more than its share to them.
+
 A tier takes free bytes first, which includes all KV that earlier tiers left idle. Then it
 takes layers: of idle tenants in victim order, those already away before more; then of the
 asking tenant itself, as many as hide behind its decode steps; and for growth, where the
@@ -125,9 +128,10 @@ def _fill(
 def _open(row: Row, lent: int) -> int | None:
     """Extents of a row beside those that `lent` bytes of layers, whosever, pay for.
 
-    At least its share: that holds the longest request.
+    At least its share: that holds the longest request. Of one that is late, no more than that.
     """
-    open_extents = max(row.ask.share, row.kv - -(-lent // row.ask.extent_bytes))
+    closed = row.kv if row.ask.late else -(-lent // row.ask.extent_bytes)
+    open_extents = max(row.ask.share, row.kv - closed)
     return open_extents if open_extents < row.kv else None
 
 
@@ -140,6 +144,7 @@ def _ask(t: TenantSnapshot, device_bytes: int, policy: Policy, remap: Remap, str
         return min(max(extents, shape.min_extents), shape.max_extents)
 
     share = base(t.tenant, shape, device_bytes).kv_extents
+    late = policy is Policy.MIRAGE and _late(t, remap)
     layers = policy is Policy.MIRAGE
     return Ask(
         name=t.name,
@@ -149,14 +154,24 @@ def _ask(t: TenantSnapshot, device_bytes: int, policy: Policy, remap: Remap, str
         layer_bytes=shape.layer_bytes,
         running=fit(t.demand.used),
         growth=fit(t.demand.growth),
-        admission=fit(t.demand.admission),
+        admission=fit(t.demand.growth if late else t.demand.admission),
         linger=fit(_linger(fit(t.peak_extents), share, remap.slack_extents)),
         share=share,
         most=most_alpha(t.tenant, shape, remap) if layers else 0,
         hidden=hidden_alpha(t, t.report.layer_compute_s, remap, streams) if layers else 0,
         lately_hidden=hidden_alpha(t, t.peak_compute_s, remap, streams) if layers else 0,
         out=t.layers_out,
+        late=late,
     )
+
+
+def _late(t: TenantSnapshot, remap: Remap) -> bool:
+    """Whether a decode step of the present batch computes for longer than tokens may take.
+
+    Compute alone: were it the step with what streams, a plan would undo what made it so.
+    """
+    step_s = t.shape.layers * t.report.layer_compute_s
+    return remap.tbt_ms is not None and t.active and step_s * 1e3 > remap.tbt_ms
 
 
 def _linger(peak: int, share: int, slack: int) -> int:

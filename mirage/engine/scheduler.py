@@ -267,7 +267,7 @@ class ElasticMixin(ObservingMixin):
 
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
         self._settle()
-        if self.settings.growth_only:
+        if self.settings.keep_free:
             # vLLM leaves so many blocks free when it admits a waiting request.
             self.kv_cache_manager.watermark_blocks = kept_free(
                 self.pool.usable_blocks, self.settlement.open_blocks, self._demand()

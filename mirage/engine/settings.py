@@ -26,7 +26,7 @@ class EngineSettings(BaseModel):
     """KV blocks mapped at start, the null block included."""
     headroom_extents: int = Field(default=2, ge=0)
     lookahead_steps: int = Field(default=16, ge=0)
-    growth_only: bool = False
+    keep_free: bool = False
     """Whether newcomers must leave free what layers pay for, and what running requests need."""
     temporal: bool = False
     drain: bool = False

@@ -129,7 +129,7 @@ def engine_settings(
         "base_blocks": fit.base_blocks,
         "headroom_extents": config.remap.headroom_extents,
         "lookahead_steps": config.remap.lookahead_steps,
-        "growth_only": config.policy is Policy.MIRAGE and config.remap.serve == "growth",
+        "keep_free": config.policy is Policy.MIRAGE and config.remap.keeps_free,
         "temporal": config.sharing.mode == "temporal",
         "drain": config.sharing.drain,
         "pieces": config.device.kind == "cuda" and config.device.graphs,

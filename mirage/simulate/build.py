@@ -97,7 +97,7 @@ class _Builder:
             drain=experiment.sharing.drain,
             headroom_extents=remap.headroom_extents,
             lookahead_steps=remap.lookahead_steps,
-            growth_only=self.variant.policy is Policy.MIRAGE and remap.serve == "growth",
+            keep_free=self.variant.policy is Policy.MIRAGE and remap.keeps_free,
             report_ps=round(experiment.report_s * PS),
             apply_ps=round(self.setup.hardware.apply_ms.value * 1e-3 * PS),
         )

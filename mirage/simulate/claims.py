@@ -177,8 +177,8 @@ def evaluate(
     needed = sorted({need for row in rows for need in row.needs})
     keys = [(scene, policy, seed) for scene, policy in needed for seed in seeds]
     jobs = [Job(setups[scene], policy, seed) for scene, policy, seed in keys]
-    with counting(len(jobs), console, "claims") as done:
-        figures = run_all(jobs, processes, done)
+    with counting(len(jobs), console, "claims") as seen:
+        figures = run_all(jobs, processes, seen)
     results = Results(seeds, dict(zip(keys, figures, strict=True)))
     return [
         {

@@ -144,8 +144,8 @@ def _run(setup: Setup, seeds: list[int], processes: int | None) -> list[Figures]
     from mirage.simulate.progress import counting
 
     jobs = [Job(setup, variant.name, seed) for seed in seeds for variant in setup.variants]
-    with counting(len(jobs)) as done:
-        return run_all(jobs, processes, done)
+    with counting(len(jobs)) as seen:
+        return run_all(jobs, processes, seen)
 
 
 def _write(result: Result, output: Path) -> None:

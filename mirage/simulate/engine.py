@@ -71,7 +71,7 @@ class Limits:
     drain: bool
     headroom_extents: int
     lookahead_steps: int
-    growth_only: bool
+    keep_free: bool
     """Whether newcomers must leave free what layers pay for, and what running requests need."""
     report_ps: int
     apply_ps: int
@@ -436,7 +436,7 @@ class Engine:
         """Blocks that waiting requests may have, once the running ones have this step's."""
         due = self.batch.blocks_due()
         free = self.free_blocks - due
-        if not self.limits.growth_only:
+        if not self.limits.keep_free:
             return free
         holding = self.holding
         return free - kept_free(holding.blocks, holding.open_blocks, self._demand(due))

@@ -84,9 +84,18 @@ class Workload(Strict):
             raise ValueError("file is for arrivals trace or windows: set them, or leave it out")
         if self.arrivals == "trace" and self.peak is not None:
             raise ValueError("peak is for drawn arrivals: a trace brings its own, leave it out")
+        self._check_idle_keys()
         if self.arrivals != "trace":
             self._check_number()
         return self
+
+    def _check_idle_keys(self) -> None:
+        """A key that changes nothing is a mistake."""
+        of_trace = self.arrivals == "trace"
+        idle = {"lengths"} if of_trace else {"traffic", "time_scale"}
+        if written := sorted(idle & self.model_fields_set):
+            why = "a trace brings its own" if of_trace else "it is for arrivals trace"
+            raise ValueError(f"{written[0]} changes nothing here: {why}, leave it out")
 
     def _check_number(self) -> None:
         if self.requests is None:
@@ -222,8 +231,7 @@ class Setup:
             )
         for tenant in self.experiment.tenants:
             self._check_lengths(tenant)
-            if tenant.rate is None and self.experiment.workload.arrivals != "trace":
-                raise ConfigError(f"tenant {tenant.name!r} has no rate: write requests a second")
+            self._check_rate(tenant)
             if tenant.floor_layers >= self.models[tenant.name].layers:
                 raise ConfigError(
                     f"tenant {tenant.name!r}: floor_layers {tenant.floor_layers} of "
@@ -233,6 +241,18 @@ class Setup:
         weights = self.experiment.workload.traffic.weights
         if unknown := sorted(set(weights) - set(names)):
             raise ConfigError(f"traffic weight for {unknown[0]!r}: no such tenant")
+
+    def _check_rate(self, tenant: Tenant) -> None:
+        if self.experiment.workload.arrivals != "trace":
+            if tenant.rate is None:
+                raise ConfigError(f"tenant {tenant.name!r} has no rate: write requests a second")
+            return
+        for key in ("rate", "lengths"):
+            if getattr(tenant, key) is not None:
+                raise ConfigError(
+                    f"tenant {tenant.name!r}: {key} changes nothing, the trace brings its own: "
+                    "leave it out, or stretch the trace by workload.time_scale"
+                )
 
     def _check_lengths(self, tenant: Tenant) -> None:
         workload = self.experiment.workload

@@ -5,15 +5,23 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
+from concurrent.futures import wait as futures_wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from threading import Thread
+from multiprocessing.context import SpawnContext
+from multiprocessing.sharedctypes import Synchronized
+from threading import Event, Thread
+from typing import Protocol
 
 from mirage.simulate.experiment import Setup
 from mirage.simulate.run import Figures, run
+from mirage.simulate.world import World
+
+LOOK_S = 0.5
+"""How often it is counted what runs have done."""
 
 
 @dataclass(frozen=True)
@@ -25,31 +33,59 @@ class Job:
     seed: int
 
 
+class Watcher(Protocol):
+    """Is told how far the runs are."""
+
+    def run_ended(self) -> None:
+        """One more."""
+
+    def finished(self, requests: int) -> None:
+        """So many requests in all runs together, those under way included."""
+
+
+class Nobody:
+    """Does not want to know."""
+
+    def run_ended(self) -> None: ...
+
+    def finished(self, requests: int) -> None: ...
+
+
 def run_all(
-    jobs: Sequence[Job], processes: int | None = None, done: Callable[[], None] = lambda: None
+    jobs: Sequence[Job], processes: int | None = None, watcher: Watcher | None = None
 ) -> list[Figures]:
-    """The figures of each job. `done` is called as each ends.
+    """The figures of each job. Requests are counted by processes of their own alone.
 
     Ctrl-C, and whatever a run raises, ends all processes at once. Raises `BrokenProcessPool` if
     one of them was killed.
     """
+    watcher = watcher or Nobody()
     if processes == 1:
-        return [_and_then(_run(job), done) for job in jobs]
+        return [_and_then(run(job.setup, job.policy, job.seed), watcher) for job in jobs]
     workers = min(processes or os.cpu_count() or 1, len(jobs)) or 1
-    with _pool(workers) as pool:
+    context = multiprocessing.get_context("spawn")
+    requests = context.Value("Q", 0)
+    with _pool(workers, context, requests) as pool:
         futures = _submit(pool, jobs)
-        for future in as_completed(futures):
-            future.result()
-            done()
+        left = set(futures)
+        while left:
+            ended, left = futures_wait(left, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+            for future in ended:
+                future.result()
+                watcher.run_ended()
+            watcher.finished(requests.value)
         return [future.result() for future in futures]
 
 
 @contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+def _pool(
+    workers: int, context: SpawnContext, requests: Synchronized[int]
+) -> Iterator[ProcessPoolExecutor]:
     """Processes that are gone after the block, and killed if the block is left by an error."""
     others = multiprocessing.active_children()
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_begin, initargs=(requests,)
+    )
     try:
         yield pool
     except BaseException:
@@ -73,13 +109,54 @@ def _submit(pool: ProcessPoolExecutor, jobs: Sequence[Job]) -> list[Future[Figur
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _run(job: Job) -> Figures:
-    return run(job.setup, job.policy, job.seed)
-
-
-def _and_then(figures: Figures, done: Callable[[], None]) -> Figures:
-    done()
+def _and_then(figures: Figures, watcher: Watcher) -> Figures:
+    watcher.run_ended()
     return figures
+
+
+# -- inside a process of runs -----------------------------------------------------------------
+
+_requests: Synchronized[int]
+"""Finished in all processes."""
+
+
+def _begin(requests: Synchronized[int]) -> None:
+    global _requests
+    _requests = requests
+    _end_with_parent()
+
+
+def _run(job: Job) -> Figures:
+    worlds: list[World] = []
+    with _counted(worlds):
+        return run(job.setup, job.policy, job.seed, begun=worlds.append)
+
+
+@contextmanager
+def _counted(worlds: Sequence[World]) -> Iterator[None]:
+    """Add what finishes in `worlds` to what all processes have finished, now and then.
+
+    From a thread that reads along, so that the simulation need not stop to tell.
+    """
+    over = Event()
+
+    def watch() -> None:
+        told, ended = 0, False
+        while not ended:
+            ended = over.wait(LOOK_S)
+            engines = [engine for world in worlds for engine in world.engines]
+            seen = sum(engine.tally.counters.completed for engine in engines)
+            with _requests.get_lock():
+                _requests.value += max(0, seen - told)
+            told = seen
+
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _end_with_parent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from mirage.simulate import build, workload
@@ -10,6 +11,7 @@ from mirage.simulate.experiment import Setup
 from mirage.simulate.policies import variant
 from mirage.simulate.roofline import PS
 from mirage.simulate.tally import Counters, Distribution, Tally
+from mirage.simulate.world import World
 
 Figures = dict[str, Any]
 MS = PS / 1000
@@ -18,12 +20,21 @@ PLOTTED = [percent / 2 for percent in range(201)]
 """Percentiles of a latency, for the report's pictures."""
 
 
-def run(setup: Setup, policy: str, seed: int, *, skipping: bool = True) -> Figures:
+def run(
+    setup: Setup,
+    policy: str,
+    seed: int,
+    *,
+    skipping: bool = True,
+    begun: Callable[[World], None] = lambda world: None,
+) -> Figures:
     """All figures of a run, in the words of ``vllm bench serve`` and then some.
 
-    Everything is a number, a string or a list of them, and the same for the same seed.
+    Everything is a number, a string or a list of them, and the same for the same seed. `begun`
+    is given the world before its time begins, to look at meanwhile.
     """
     world = build.world(setup, variant(policy), seed, skipping=skipping)
+    begun(world)
     start = workload.peak_end(setup, seed)
     if start:
         world.run(until=start)

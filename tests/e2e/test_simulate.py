@@ -150,7 +150,10 @@ def assert_one_line(folder: Path, words: list[str], message: str) -> None:
         (content(workload={"requests": 0}), "workload.requests: "),
         (content(workload={}), "requests is missing"),
         (content(workload={"arrivals": "trace"}), "arrivals 'trace' need a file"),
-        (content(workload={"arrivals": "trace", "file": "no.csv"}), "no.csv: cannot be read"),
+        (
+            content(workload={"arrivals": "trace", "file": "no.csv"}, tenants=[tenant(rate=None)]),
+            "no.csv: cannot be read",
+        ),
         (
             content(workload={"arrivals": "windows", "file": "no.csv", "requests": 60}),
             "no.csv: cannot be read",
@@ -187,7 +190,8 @@ def test_a_damaged_trace_is_one_line(
 ) -> None:
     (tmp_path / "trace.csv").write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
     workload = {"arrivals": arrivals, "file": "trace.csv", "requests": 60}
-    path = write(tmp_path, content(workload=workload))
+    tenants = [tenant(rate=None if arrivals == "trace" else 1)]
+    path = write(tmp_path, content(workload=workload, tenants=tenants))
     assert_one_line(tmp_path, [str(path), "--seeds", "0"], message)
 
 

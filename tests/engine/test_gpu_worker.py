@@ -162,3 +162,57 @@ def test_warm_up_sees_the_blocks_that_have_memory() -> None:
     assert runner.kv_cache_config.num_blocks == 960
     with only_mapped_blocks(runner, None):
         assert runner.kv_cache_config.num_blocks == 960
+
+
+def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) -> MirageGPUWorker:
+    """As far as it has come when vLLM wants to warm up: of its own, only what that needs."""
+    made = MirageGPUWorker.__new__(MirageGPUWorker)
+    made.model_runner = runner
+    runner.kv_cache_config = SimpleNamespace(num_blocks=960)
+    made.model_config = SimpleNamespace(enforce_eager=eager)
+    kv = SimpleNamespace(extents=SimpleNamespace(mapped={0, 1}, blocks_per_extent=8))
+    made.mirage = SimpleNamespace(  # type: ignore[assignment]
+        kv=kv, streamer=object() if moves else None, streaming=True, pieces=True
+    )
+    return made
+
+
+@pytest.fixture
+def warmed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The blocks that vLLM's own warm-up believed in, each time."""
+    from vllm.v1.worker.gpu_worker import Worker
+
+    seen: list[int] = []
+
+    def warm_up(self: Any) -> str:
+        seen.append(self.model_runner.kv_cache_config.num_blocks)
+        return "done"
+
+    monkeypatch.setattr(Worker, "compile_or_warm_up_model", warm_up)
+    return seen
+
+
+def test_graphs_are_gated_once_they_are_captured(warmed: list[int]) -> None:
+    runner = SimpleNamespace(cudagraph_manager=manager())
+    ours = worker(runner)
+    assert ours.compile_or_warm_up_model() == "done"
+    assert warmed == [16] and runner.kv_cache_config.num_blocks == 960
+    mode = runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode
+    assert mode is CUDAGraphMode.PIECEWISE, "layers stream"
+
+
+def test_eager_steps_are_told_of_and_gate_nothing(
+    warmed: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = SimpleNamespace()
+    assert worker(runner, eager=True).compile_or_warm_up_model() == "done"
+    assert "no CUDA graphs: device.graphs is false" in caplog.text
+    assert warmed == [16]
+
+
+def test_graphs_that_nobody_knows_end_the_engine_unless_nothing_ever_streams(
+    warmed: list[int],
+) -> None:
+    with pytest.raises(RuntimeError, match=r"set device\.graphs to false"):
+        worker(SimpleNamespace()).compile_or_warm_up_model()
+    assert worker(SimpleNamespace(), moves=False).compile_or_warm_up_model() == "done"

@@ -340,6 +340,7 @@ def remaps(draw: st.DrawFn) -> Remap:
         victims=draw(st.sampled_from(["mru", "lru"])),
         serve=draw(st.sampled_from(["growth", "admission"])),
         lend_percent=draw(st.sampled_from([0, 75, 100])),
+        tbt_ms=draw(st.sampled_from([None, 1e-3, 1e6])),
         beta=draw(st.sampled_from([1, 2])),
         max_percent=draw(st.sampled_from([0.0, 33.0, 75.0, 100.0])),
         decode_cap=draw(st.booleans()),

@@ -49,7 +49,7 @@ def variables(made: Config) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
+    for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "VLLM_USE_BREAKABLE_CUDAGRAPH"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -67,10 +67,14 @@ def test_on_a_gpu_graphs_are_a_matter_of_the_configuration(graphs: bool) -> None
     assert said["--worker-cls"] == "mirage.engine.gpu_worker.MirageGPUWorker"
     assert ("--enforce-eager" in said) is not graphs
     if graphs:
-        assert json.loads(said["--compilation-config"])["cudagraph_mode"] == "FULL_DECODE_ONLY"
+        how = json.loads(said["--compilation-config"])
+        assert how == {"mode": 0, "cudagraph_mode": "FULL_AND_PIECEWISE"}
     assert float(said["--gpu-memory-utilization"]) < 0.05
     settings = json.loads(said["--additional-config"])["mirage"]
     assert (settings["device"], settings["page"]) == ("cuda", 2 << 20)
+    assert settings["pieces"] is graphs
+    breakable = variables(config(kind="cuda", graphs=graphs)).get("VLLM_USE_BREAKABLE_CUDAGRAPH")
+    assert breakable == ("1" if graphs else None)
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,23 @@ def test_layers_are_lent_to_running_requests_and_idle_kv_to_all() -> None:
     assert wanted(REMAP, growth=14, admission=5).open_extents is None
 
 
+@pytest.mark.parametrize("serve", ["admission", "growth"])
+def test_newcomers_of_a_model_whose_tokens_take_too_long_get_its_share_alone(serve: str) -> None:
+    """Twelve layers of two milliseconds are a step of 24; what runs may grow all the same."""
+
+    def wanted(tbt_ms: float, used: int, **asked: int) -> Want:
+        remap = REMAP.model_copy(update={"serve": serve, "tbt_ms": tbt_ms, "lend_percent": 100})
+        times = (1e-3, 2e-3)
+        both = [tenant("a", used, times=times, **asked), tenant("b", active=False)]
+        return plan(both, 2 * SHARE, 0, Policy.MIRAGE, remap)["a"]
+
+    assert wanted(25, 10, admission=5) == Want(0, 1, 15)
+    assert wanted(23, 10, admission=5) == Want(0, 1, 10)
+    assert wanted(23, 3, admission=20) == Want(0, 1, 10), "its share it has"
+    assert wanted(23, 10, growth=8, admission=5) == Want(0, 1, 18, open_extents=10)
+    assert wanted(25, 10, growth=5, admission=1) == Want(0, 1, 16)
+
+
 def test_higher_priority_is_served_first() -> None:
     low, high = tenant("low", 10, 8, of=3), tenant("high", 10, 8, of=3, priority=1)
     targets = planned(low, high, tenant("idle", of=3), policy=Policy.POOLED)
@@ -401,6 +418,7 @@ SETTINGS = st.builds(
     Remap,
     serve=st.sampled_from(["growth", "admission"]),
     lend_percent=st.sampled_from([0, 50, 75, 99.9, 100]),
+    tbt_ms=st.sampled_from([None, 1e-3, 1e3, 1e6]),
     decode_cap=st.booleans(),
     slack_extents=st.integers(0, 3),
 )

@@ -224,8 +224,26 @@ def test_unknown_lengths_of_one_tenant_are_refused_too() -> None:
     assert "'sharegp'" in refusal(experiment(tenants=tenants))
 
 
+UNRATED = [{"name": "a", "model": "opt-13b", "share": 45}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"workload": TRACE}, "'a': rate changes nothing"),
+        ({"workload": TRACE, "tenants": [UNRATED[0] | {"lengths": "alpaca"}]}, "'a': lengths"),
+        ({"workload": TRACE | {"lengths": "alpaca"}}, "lengths changes nothing"),
+        ({"workload": {"requests": 3, "time_scale": 2}}, "time_scale changes nothing"),
+        ({"workload": {"requests": 3, "traffic": {"hot_share": 0.5}}}, "traffic changes nothing"),
+    ],
+)
+def test_a_key_that_would_change_nothing_is_refused(tmp_path, changes, named) -> None:
+    assert named in file_refusal(tmp_path, experiment(**changes))
+
+
 def test_a_trace_that_is_not_there_is_named_in_one_line(tmp_path) -> None:
-    made = Setup(Experiment.model_validate(experiment(workload=TRACE)), tmp_path)
+    raw = experiment(workload=TRACE, tenants=UNRATED)
+    made = Setup(Experiment.model_validate(raw), tmp_path)
     with pytest.raises(TraceError) as found:
         build.world(made, made.variants[0], 0)
     assert "nowhere.csv" in str(found.value) and "\n" not in str(found.value)
@@ -233,8 +251,8 @@ def test_a_trace_that_is_not_there_is_named_in_one_line(tmp_path) -> None:
 
 def test_a_weight_for_nobody_is_refused() -> None:
     """As `mirage replay` refuses it."""
-    raw = {"requests": 3, "traffic": {"weights": {"nobody": 2}}}
-    assert "'nobody'" in refusal(experiment(workload=raw))
+    raw = TRACE | {"traffic": {"weights": {"nobody": 2}}}
+    assert "'nobody'" in refusal(experiment(workload=raw, tenants=UNRATED))
 
 
 def test_a_share_that_leaves_one_request_no_kv_is_refused_and_one_page_more_is_not() -> None:

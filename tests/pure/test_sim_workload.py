@@ -25,8 +25,10 @@ RATES = {"a": 6.0, "b": 3.0, "c": 1.0}
 
 
 def setup(rates=RATES, max_model_len=2048, **asked) -> Setup:
+    drawn = asked.get("arrivals") != "trace"
     tenants = [
-        {"name": name, "model": "llama-3-8b", "share": 90 / len(rates), "rate": rate}
+        {"name": name, "model": "llama-3-8b", "share": 90 / len(rates)}
+        | ({"rate": rate} if drawn else {})
         for name, rate in rates.items()
     ]
     limits = {"max_model_len": max_model_len}

@@ -139,7 +139,8 @@ def test_what_it_was_computed_from_is_in_it(result):
 
 def test_a_trace_is_named_as_in_the_file():
     workload = {"arrivals": "trace", "file": "/some/where/trace.csv"}
-    there = setup(workload=workload)
+    bare = [{"name": n, "model": "opt-13b", "share": 40} for n in NAMES]
+    there = setup(workload=workload, tenants=bare)
     there.near = Path("/some")
     built = report.build(there, SEEDS, all_runs())
     assert built["experiment"]["workload"]["file"] == "where/trace.csv"

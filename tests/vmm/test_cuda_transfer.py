@@ -60,10 +60,23 @@ class Model:
     def step(self, number: int, until: int = LAYERS) -> None:
         for index in range(until):
             self.streamer.before(index)
-            to = self.out.address + (number * LAYERS + index) * READ
-            end = self.streamer.layers[index].range.address + PAGE
-            self.stream.copy(to, end - READ, READ)
+            self._compute(number, index)
             self.streamer.after(index)
+
+    def step_in_pieces(self, number: int, until: int = LAYERS) -> None:
+        """The last one reaches into the step from the one before, and out of it into the next."""
+        last = LAYERS - 1
+        self.streamer.before(last)
+        self._compute(number, last)
+        for index in range(until):
+            self.streamer.after((index - 1) % LAYERS)
+            self.streamer.before(index)
+            self._compute(number, index)
+
+    def _compute(self, number: int, index: int) -> None:
+        to = self.out.address + (number * LAYERS + index) * READ
+        end = self.streamer.layers[index].range.address + PAGE
+        self.stream.copy(to, end - READ, READ)
 
     def seen(self, number: int, until: int = LAYERS) -> list[int]:
         """What each layer of a step read; 0 for bytes of more than one layer."""
@@ -101,6 +114,20 @@ def test_every_layer_finds_its_own_bytes_at_every_alpha(standin: StandIn) -> Non
         for number in range(STEPS):
             model.step(number)
         assert [model.seen(number) for number in range(STEPS)] == [RIGHT] * STEPS, (alpha, beta)
+        model.streamer.check_integrity()
+    model.close()
+
+
+def test_every_piece_finds_its_own_bytes_at_every_alpha(standin: StandIn) -> None:
+    """A step that ended early, too, leaves the one after it right."""
+    model = Model()
+    standin.pace(LINK)
+    for alpha, beta in SETS:
+        model.streamer.set(alpha, beta)
+        for number, until in enumerate((LAYERS, 3, LAYERS, LAYERS)):
+            model.step_in_pieces(number, until)
+            assert model.seen(number, until) == RIGHT[:until], (alpha, beta)
+            assert model.seen(number)[-1] == LAYERS, "before the first attention"
         model.streamer.check_integrity()
     model.close()
 
