@@ -5,12 +5,12 @@ python benchmarks/crosscheck.py [--skip-replay DIR] [--skip-measuring] [--output
 1. The demonstration models are made if they are absent.
 2. Their real vLLM engines are measured, one at a time and then served together, and the
    simulator's hardware profile is fitted to that. Nothing of a replay goes into it.
-3. `mirage replay configs/demo.yaml` runs the bundled trace under three policies, three times.
+3. `mirage replay configs/crosscheck.yaml` runs the bundled trace under three policies, three times.
 4. The simulator runs the same requests under the same policies with that profile.
 
 Printed: each figure, as the median of the real runs and simulated, and whether the difference is
-inside what is aimed at. About twenty minutes on two cores. What else runs on the machine falsifies it: how many other
-processes wanted a core is counted, printed, and told to the simulator.
+inside what is aimed at. About twenty-five minutes on two cores. What else runs on the machine
+falsifies it: how many other processes wanted a core is counted, printed, and told to the simulator.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ from mirage.simulate import profiles
 from traces import SAMPLE
 
 ROOT = Path(__file__).parent.parent
-CONFIG = ROOT / "configs" / "demo.yaml"
+MEASURED = ROOT / "configs" / "demo.yaml"
+"""All engines at once: what they cost each other must be known too."""
+CONFIG = ROOT / "configs" / "crosscheck.yaml"
+"""The same models, in turns."""
 CACHES = {
     "VLLM_CACHE_ROOT": "vllm",
     "VLLM_CONFIG_ROOT": "vllm-config",
@@ -108,12 +111,12 @@ class Measured:
 def measure(config: Config, output: Path) -> None:
     """Each engine alone, then all of them served; one child process each."""
     for tenant in config.tenants:
-        _child("engine_times.py", str(CONFIG), tenant.name, str(output / f"{tenant.name}.json"))
-    _child("served_times.py", str(CONFIG), str(output / "served.json"))
+        _child("engine_times.py", tenant.name, str(output / f"{tenant.name}.json"))
+    _child("served_times.py", str(output / "served.json"))
 
 
 def _child(script: str, *arguments: str) -> None:
-    command = [sys.executable, str(Path(__file__).parent / script), *arguments]
+    command = [sys.executable, str(Path(__file__).parent / script), str(MEASURED), *arguments]
     subprocess.run(command, check=True, env=_environment())
 
 

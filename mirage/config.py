@@ -109,6 +109,9 @@ class Tenant(Strict):
     """More arguments of vLLM's server, by their long names with underscores."""
 
 
+PATIENCE_S = 1.0
+
+
 class Sharing(Strict):
     """Spatial: all engines step at once. Temporal: one at a time, in turns."""
 
@@ -116,6 +119,14 @@ class Sharing(Strict):
     turn_s: float = Field(default=1.0, gt=0, le=1e6)
     drain: bool = False
     """Temporal: a turn lasts until its running requests have finished."""
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds for which a running request is held for memory at most, and then preempted.
+
+        Of a turn only a part: one that passes with waiting alone leaves the next no better off.
+        """
+        return PATIENCE_S if self.mode == "spatial" else min(PATIENCE_S, self.turn_s / 4)
 
 
 class Remap(Strict):

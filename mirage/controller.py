@@ -13,7 +13,7 @@ bytes for all of it.
 *An answer to each wish.* An engine whose running requests want to grow holds them until it
 hears. Each report that wants gets one answer: an allotment with more KV, or a `Refusal` once
 the plan has no more for it. It waits only while the plan does, that is, while other engines
-are to give back what nobody uses there, and at most `PATIENCE_S`.
+are to give back what nobody uses there, and at most `patience_s`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple, Self
 
-from mirage.config import Config, Policy, Remap
+from mirage.config import PATIENCE_S, Config, Policy, Remap
 from mirage.grants import Grants
 from mirage.ledger import LedgerError
 from mirage.metadata import MetadataStore, Snapshot, TenantSnapshot
@@ -30,9 +30,6 @@ from mirage.plan import plan
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from mirage.share import Want, base, cost, most_alpha, toward
 from scheduler.tenants import Tenant
-
-PATIENCE_S = 1.0
-"""A wish is answered by then, whatever other engines do."""
 
 
 class Command(NamedTuple):
@@ -53,7 +50,10 @@ class Controller:
         remap: Remap,
         *,
         temporal: bool = False,
+        patience_s: float = PATIENCE_S,
     ) -> None:
+        """A wish is answered after `patience_s` seconds, whatever other engines do."""
+        self._patience_s = patience_s
         self._tenants = {t.name: t for t in tenants}
         self._policy = policy
         self._remap = remap
@@ -76,8 +76,14 @@ class Controller:
     @classmethod
     def of(cls, config: Config) -> Self:
         tenants = [Tenant.of(t) for t in config.tenants]
-        temporal = config.sharing.mode == "temporal"
-        return cls(tenants, config.device.memory, config.policy, config.remap, temporal=temporal)
+        return cls(
+            tenants,
+            config.device.memory,
+            config.policy,
+            config.remap,
+            temporal=config.sharing.mode == "temporal",
+            patience_s=config.sharing.patience_s,
+        )
 
     # -- events -------------------------------------------------------------------------
 
@@ -133,7 +139,7 @@ class Controller:
     def next_deadline(self, now: float) -> float | None:
         """When `decide` may have more to say without another event; None for never."""
         times = [
-            since + PATIENCE_S
+            since + self._patience_s
             for name, since in self._wishes.items()
             if self._store.is_active(name, now)
         ]
@@ -222,7 +228,7 @@ class Controller:
                 continue
             missing = _lacks_growth(t)
             coming = wants[t.name].kv_extents > t.allotment.kv_extents
-            if missing and coming and now < self._wishes[t.name] + PATIENCE_S:
+            if missing and coming and now < self._wishes[t.name] + self._patience_s:
                 continue
             del self._wishes[t.name]
             if missing:

@@ -132,6 +132,7 @@ def engine_settings(
         "keep_free": config.policy is Policy.MIRAGE and config.remap.keeps_free,
         "temporal": config.sharing.mode == "temporal",
         "drain": config.sharing.drain,
+        "hold_s": config.sharing.patience_s,
         "pieces": config.device.kind == "cuda" and config.device.graphs,
     }
 

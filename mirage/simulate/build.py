@@ -95,6 +95,7 @@ class _Builder:
             elastic=elastic,
             temporal=experiment.sharing.mode == "temporal",
             drain=experiment.sharing.drain,
+            hold_s=experiment.sharing.patience_s,
             headroom_extents=remap.headroom_extents,
             lookahead_steps=remap.lookahead_steps,
             keep_free=self.variant.policy is Policy.MIRAGE and remap.keeps_free,

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from mirage.config import PATIENCE_S
 from mirage.engine.demand import (
     Demand,
     blocks_ahead,
@@ -32,10 +33,6 @@ from mirage.simulate.batch import Batch, Request
 from mirage.simulate.holding import Holding
 from mirage.simulate.roofline import PS, Form, Roofline, Streaming, Work
 from mirage.simulate.tally import Tally
-
-HOLD_S = 1.0
-HOLD_PS = int(HOLD_S * PS) + 1000
-"""A nanosecond more, since the wish counts in seconds that are rounded."""
 
 
 class Surroundings(Protocol):
@@ -75,6 +72,12 @@ class Limits:
     """Whether newcomers must leave free what layers pay for, and what running requests need."""
     report_ps: int
     apply_ps: int
+    hold_s: float = PATIENCE_S
+
+    @property
+    def hold_ps(self) -> int:
+        """A nanosecond more, since the wish counts in seconds that are rounded."""
+        return int(self.hold_s * PS) + 1000
 
 
 class Engine:
@@ -100,7 +103,7 @@ class Engine:
         self.prefilling: deque[Request] = deque()
         self.held: list[Request] = []
         self.turn = TurnTaking(temporal=limits.temporal, drain=limits.drain)
-        self.wish = Wish(HOLD_S, world.now_s)
+        self.wish = Wish(limits.hold_s, world.now_s)
         self.stepping = False
         self.stirred = False
         """Whether a message came that an idle engine must act on."""
@@ -137,7 +140,7 @@ class Engine:
             return self._end
         if self._upcoming is not None and not self.has_work:
             return self._upcoming.arrival
-        return self._held_at + HOLD_PS if self.held else None
+        return self._held_at + self.limits.hold_ps if self.held else None
 
     @property
     def has_work(self) -> bool:

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from world import FakeEngine, World
 
-from mirage.config import Policy, Remap
-from mirage.controller import PATIENCE_S
+from mirage.config import PATIENCE_S, Policy, Remap
 from mirage.ledger import LedgerError, OverCommitError, UnknownTenantError
 from mirage.protocol import Allotment, ModelShape, Refusal
 from mirage.share import DoesNotFitError, cost

@@ -32,6 +32,21 @@ def config(**device: Any) -> Config:
     return Config.model_validate({"device": {"memory": "8GiB"} | device, "tenants": [tenant]})
 
 
+@pytest.mark.parametrize(
+    ("sharing", "held"),
+    [
+        ({}, 1.0),
+        ({"mode": "temporal", "turn_s": 1.0}, 0.25),
+        ({"mode": "temporal", "turn_s": 60.0}, 1.0),
+    ],
+)
+def test_nobody_is_held_for_a_whole_turn(sharing: dict[str, Any], held: float) -> None:
+    """Or engines that lack a block each would pass turn after turn with waiting."""
+    raw = config().model_dump() | {"sharing": sharing}
+    settings = json.loads(words(Config.model_validate(raw))["--additional-config"])["mirage"]
+    assert settings["hold_s"] == held
+
+
 def words(made: Config) -> dict[str, str]:
     """The options with their values; those without one are empty."""
     line = command(made, made.tenants[0], FIT, Path("/run/a.sock"), None)

@@ -13,7 +13,7 @@ from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from mirage.share import Want, cost
 from mirage.simulate import profiles
 from mirage.simulate.batch import Request
-from mirage.simulate.engine import HOLD_PS, Engine, Limits
+from mirage.simulate.engine import Engine, Limits
 from mirage.simulate.holding import Holding
 from mirage.simulate.roofline import PS, Form, Roofline, Work
 
@@ -240,10 +240,10 @@ def test_without_an_answer_nobody_is_held_longer_than_a_second(start, requests) 
     engine = decoding(lone(world, requests, elastic=True), [(16, 10)] * requests)
     engine.wake(start)
     assert len(engine.held) == requests and not engine.stepping
-    world.now = start + HOLD_PS // 2
+    world.now = start + engine.limits.hold_ps // 2
     engine.wake(world.now)
     assert len(engine.held) == requests and not engine.stepping
-    world.now = start + HOLD_PS
+    world.now = start + engine.limits.hold_ps
     engine.wake(world.now)
     assert engine.tally.counters.preemptions > 0 and engine.stepping
     world.run(engine)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from mirage.config import Policy, Remap
-from mirage.controller import PATIENCE_S, Command, Controller
+from mirage.config import PATIENCE_S, Policy, Remap
+from mirage.controller import Command, Controller
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from mirage.share import Want, base, cost, most_alpha
 from scheduler.tenants import Tenant
