@@ -28,7 +28,7 @@ from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.policies import variant
-from mirage.simulate.roofline import PS, Form, Roofline, Streaming
+from mirage.simulate.roofline import PS, Form, Roofline, Streaming, plus
 from mirage.simulate.run import Figures, figures
 from mirage.simulate.world import World
 from traces import SAMPLE
@@ -84,21 +84,17 @@ class HostRoofline(Roofline):
         """Either an engine has a core to itself, or all share all cores."""
         host = self._host
         dearer = host.inflation[min(crowd, len(host.inflation)) - 1]
-        served = [_plus(form, host.engine.form()) for form in super()._forms(Streaming(), 1)]
+        served = [plus(form, host.engine.form()) for form in super()._forms(Streaming(), 1)]
         own = [_times(form, dearer) for form in served]
         # The copies that a step asks for are made on the same cores.
         copied = (streaming.alpha + streaming.beta) * round(host.load_s * PS)
         copies = Form(copied, 0, 0, 0, 0)
-        beside = _plus(host.front.form(), copies if streaming.alpha else NOTHING)
-        spent = [_plus(form, beside) for form in own]
+        beside = plus(host.front.form(), copies if streaming.alpha else NOTHING)
+        spent = [plus(form, beside) for form in own]
         forms = own + [_times(form, (crowd + host.others) / host.cores) for form in spent]
         if streaming.alpha:
             forms += self._streamed(forms, streaming)
         return tuple(forms)
-
-
-def _plus(one: Form, other: Form) -> Form:
-    return Form(*map(sum, zip(one, other, strict=True)))
 
 
 def _times(form: Form, factor: float) -> Form:

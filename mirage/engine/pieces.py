@@ -76,10 +76,15 @@ def watched(layers: Sequence[torch.nn.Module], step: Callable[[], Any]) -> Piece
 
 def _attention(index: int, layer: torch.nn.Module) -> Any:
     """What computes a layer's attention: vLLM calls its `forward` outside of graphs."""
-    found = [m.impl for m in layer.modules() if hasattr(getattr(m, "impl", None), "forward")]
+    found = [module.impl for module in layer.modules() if _attends(module)]
     if len(found) != 1:
         raise UnknownPieces(f"layer {index} has {len(found)} attentions where one was looked for")
     return found[0]
+
+
+def _attends(module: torch.nn.Module) -> bool:
+    """As vLLM's attentions do: by an `impl` whose forward computes."""
+    return hasattr(getattr(module, "impl", None), "forward")
 
 
 class _Watch:
@@ -117,7 +122,7 @@ class _Watch:
         All of it: a module that its own parts' forwards are not called for may still use them
         (experts). But not if it has an attention inside, and so reaches into the next piece.
         """
-        whole = not any(hasattr(part, "impl") for part in module.modules())
+        whole = not any(_attends(part) for part in module.modules())
         has = [id(parameter) for parameter in module.parameters(recurse=whole)]
 
         def called(*_: Any) -> None:

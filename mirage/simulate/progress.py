@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -18,23 +18,18 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+if TYPE_CHECKING:
+    from mirage.simulate.pool import Watcher
+
 PLAIN_EVERY_S = 10.0
 REFRESH_PER_S = 2
 """Few: the runs take all processors."""
 
 
-class Counting(Protocol):
-    """What runs tell of themselves while they go on."""
-
-    def run_ended(self) -> None: ...
-
-    def finished(self, requests: int) -> None: ...
-
-
 @contextmanager
 def counting(
     total: int, console: Console | None = None, what: str = "simulate"
-) -> Iterator[Counting]:
+) -> Iterator[Watcher]:
     """For `total` runs. Shows on stderr unless told otherwise."""
     console = console or Console(stderr=True)
     if not console.is_terminal:

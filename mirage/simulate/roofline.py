@@ -106,7 +106,7 @@ class Roofline:
     def _forms(self, streaming: Streaming, crowd: int) -> tuple[Form, ...]:
         """All bounds of a step, its overhead included."""
         overhead = Form(self.overhead_ps, self._sequence_ps, 0, 0, 0)
-        forms = [_plus(_times(form, crowd, 1), overhead) for form in self._compute]
+        forms = [plus(_times(form, crowd, 1), overhead) for form in self._compute]
         if streaming.alpha:
             forms += self._streamed(forms, streaming)
         return tuple(forms)
@@ -126,7 +126,7 @@ class Roofline:
                 made.append(waited)
             elif loads:
                 by, over = computes.numerator, n * computes.denominator
-                made += [_plus(_times(form, by, over), waited) for form in forms]
+                made += [plus(_times(form, by, over), waited) for form in forms]
         return made
 
     def _bounds(self, model: Model, hardware: Hardware, fraction: float) -> list[Form]:
@@ -142,7 +142,8 @@ class Roofline:
         return [Form(*map(round, traffic)), Form(*map(round, arithmetic))]
 
 
-def _plus(one: Form, other: Form) -> Form:
+def plus(one: Form, other: Form) -> Form:
+    """What both demand of a step, one after the other."""
     return Form(*(a + b for a, b in zip(one, other, strict=True)))
 
 
