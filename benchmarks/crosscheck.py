@@ -101,6 +101,7 @@ class Measured:
     fitted: Fitted
     link_bytes_per_s: float
     apply_s: float
+    message_s: float
     host: Host
     shapes: dict[str, ModelShape]
 
@@ -109,9 +110,10 @@ class Measured:
 
 
 def measure(config: Config, output: Path) -> None:
-    """Each engine alone, then all of them served; one child process each."""
+    """Each engine alone, a control message, then all served; one child process each."""
     for tenant in config.tenants:
         _child("engine_times.py", tenant.name, str(output / f"{tenant.name}.json"))
+    _child("message_times.py", str(output / "message.json"))
     _child("served_times.py", str(output / "served.json"))
 
 
@@ -140,6 +142,7 @@ def understood(config: Config, output: Path) -> Measured:
             e["layer_bytes"] / e["load_s"] for e in engines.values()
         ),
         apply_s=statistics.median(e["apply_s"] for e in engines.values()),
+        message_s=json.loads((output / "message.json").read_text())["message_s"],
         host=_host(engines, served, config),
         shapes={
             name: msgspec.convert(engine["shape"], ModelShape) for name, engine in engines.items()
@@ -209,6 +212,7 @@ def write_profile(measured: Measured, config: Config, path: Path) -> None:
         "reserved_mb": (0.0, "engines on a host share nothing but the machine"),
         "page_mib": (config.device.page / profiles.MIB, f"{own}: device.page"),
         "apply_ms": (measured.apply_s * 1e3, source),
+        "message_ms": (measured.message_s * 1e3, source),
     }
     raw = {"title": f"one core of {machine()}"} | {
         name: {"value": float(f"{value:.10g}"), "source": why}

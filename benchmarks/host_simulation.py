@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -108,9 +109,9 @@ class HostWorld(World):
         super().__init__(**options)
         self.said: list[tuple[float, str, Report]] = []
 
-    def report(self, engine: Engine, report: Report) -> None:
-        self.said.append((self.now / PS, engine.name, report))
-        super().report(engine, report)
+    def report(self, engine: Engine, report: Report, leaves: int) -> None:
+        self.said.append((leaves / PS, engine.name, report))
+        super().report(engine, report, leaves)
 
 
 def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> Setup:
@@ -188,7 +189,7 @@ def sampled(world: HostWorld) -> Figures:
     """What the replay finds in the server's samples, all tenants together."""
     alphas, blocks = [], []
     holds: dict[str, Report] = {}
-    said = deque(world.said)
+    said = deque(sorted(world.said, key=itemgetter(0)))
     for sample in np.arange(0, world.now / PS, SAMPLE_S):
         while said and said[0][0] <= sample:
             _, name, report = said.popleft()

@@ -141,6 +141,8 @@ class Remap(Strict):
     tbt_ms: PositiveFloat | None = None
     """Time between tokens to keep: while a model's decode step computes for longer, its waiting
     requests get no more than its share."""
+    keep_free: bool = True
+    """Whether newcomers leave free what running requests soon need."""
     beta: Literal[1, 2, "dynamic"] = "dynamic"
     """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
     reversion: bool = True
@@ -161,7 +163,7 @@ class Remap(Strict):
     @property
     def keeps_free(self) -> bool:
         """Whether newcomers may not have all that their model holds."""
-        return self.serve == "growth" or self.tbt_ms is not None
+        return self.keep_free or self.serve == "growth" or self.tbt_ms is not None
 
 
 class Traffic(Strict):

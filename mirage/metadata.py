@@ -114,6 +114,7 @@ class TenantSnapshot:
     """Sent and not yet seen, oldest first."""
     active: bool
     last_busy: float
+    """Seconds; of one that is busy inf, so that whoever reported last is no more recent."""
     demand: Demand
     peak_extents: int
     """The most that it wanted in the last `linger_s` seconds."""
@@ -280,7 +281,7 @@ class MetadataStore:
             allotment=record.sent[-1] if record.sent else None,
             pending=tuple(a for a in record.sent if a.revision > seen),
             active=self._active(name, now),
-            last_busy=record.activity.last_busy,
+            last_busy=inf if record.activity.busy else record.activity.last_busy,
             demand=self._demand(name, now),
             peak_extents=int(record.wanted.get(now)),
             peak_compute_s=record.compute.get(now),

@@ -38,7 +38,8 @@ def world(
     """
     sharing = setup.experiment.sharing
     crowded = sharing.mode == "spatial" and not sharing.isolated
-    made = World(skipping=skipping, crowded=crowded)
+    message_ps = _milliseconds(setup.hardware.message_ms.value)
+    made = World(skipping=skipping, crowded=crowded, message_ps=message_ps)
     arrivals = workload.requests(setup, seed) if arrivals is None else arrivals
     walls = [t.name for t in setup.experiment.tenants] if sharing.isolated else [None]
     for wall in walls:
@@ -100,8 +101,13 @@ class _Builder:
             lookahead_steps=remap.lookahead_steps,
             keep_free=self.variant.policy is Policy.MIRAGE and remap.keeps_free,
             report_ps=round(experiment.report_s * PS),
-            apply_ps=round(self.setup.hardware.apply_ms.value * 1e-3 * PS),
+            apply_ps=_milliseconds(self.setup.hardware.apply_ms.value),
         )
+
+
+def _milliseconds(value: float) -> int:
+    """In picoseconds."""
+    return round(value * 1e-3 * PS)
 
 
 def _copies(sets: Sets, n: int) -> Callable[[Streamed, Streamed], int]:

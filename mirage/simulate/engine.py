@@ -46,8 +46,11 @@ class Surroundings(Protocol):
     def now_s(self) -> float:
         """Seconds."""
 
-    def report(self, engine: Engine, report: Report) -> None:
-        """To the controller. Its answers arrive by `Engine.receive`, perhaps before return."""
+    def report(self, engine: Engine, report: Report, leaves: int) -> None:
+        """To the controller, once it is `leaves`.
+
+        Its answers arrive by `Engine.receive`, perhaps before return.
+        """
 
     def crowd(self, engine: Engine) -> tuple[int, int]:
         """Engines that compute now, this one included, and of those the ones that stream."""
@@ -140,7 +143,9 @@ class Engine:
             return self._end
         if self._upcoming is not None and not self.has_work:
             return self._upcoming.arrival
-        return self._held_at + self.limits.hold_ps if self.held else None
+        if self.held and self.turn.may_step(self._begun()):
+            return self._held_at + self.limits.hold_ps
+        return None
 
     @property
     def has_work(self) -> bool:
@@ -237,7 +242,8 @@ class Engine:
         self._next_report = now + self.limits.report_ps
         report = self.report()
         self._said = self.has_work, report.holds_turn
-        self.world.report(self, report)
+        # What a move has freed is told when it is done.
+        self.world.report(self, report, max(now, self._ready_at))
 
     def report(self) -> Report:
         """The present state, as an engine would send it."""

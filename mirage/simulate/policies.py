@@ -24,6 +24,8 @@ class Variant:
         return remap.model_copy(update=dict(self.remap))
 
 
+AS_PUBLISHED: dict[str, Any] = {"decode_cap": False, "max_percent": 100, "keep_free": False}
+"""Algorithm 1, without the bounds that we added."""
 VARIANTS = {
     v.name: v
     for v in (
@@ -35,12 +37,8 @@ VARIANTS = {
         Variant("alpha-plus-one", Policy.MIRAGE, {"beta": 1}),
         Variant("alpha-plus-two", Policy.MIRAGE, {"beta": 2}),
         Variant("no-reversion", Policy.MIRAGE, {"reversion": False}),
-        Variant("uncapped", Policy.MIRAGE, {"decode_cap": False, "max_percent": 100}),
-        Variant(
-            "uncapped-one-slot",
-            Policy.MIRAGE,
-            {"decode_cap": False, "max_percent": 100, "beta": 1},
-        ),
+        Variant("uncapped", Policy.MIRAGE, AS_PUBLISHED),
+        Variant("uncapped-one-slot", Policy.MIRAGE, {**AS_PUBLISHED, "beta": 1}),
         Variant("growth-only", Policy.MIRAGE, {"serve": "growth"}),
         Variant("admission", Policy.MIRAGE, {"serve": "admission"}),
     )

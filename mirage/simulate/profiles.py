@@ -49,6 +49,8 @@ class Hardware(Strict):
     page_mib: Positive
     apply_ms: Figure
     """Pause of an engine that acts on an allotment."""
+    message_ms: Figure
+    """From an engine to the launcher or back, deciding included."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Hardware:

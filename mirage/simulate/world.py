@@ -1,22 +1,28 @@
 """The event loop: engines that compute in simulated time, and the controller between them.
 
 A `Domain` is memory that may move: one device with the `Decider` that serves real engines, or,
-where memory is isolated, one tenant's share. Messages take no time; an engine acts on them
-between two steps.
+where memory is isolated, one tenant's share. A message takes `message_ps`, a report that follows
+a move leaves once that is over, and an engine acts on what it hears between two steps.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from math import inf
 
 from mirage.config import ConfigError
 from mirage.decider import Decider
-from mirage.protocol import PROTOCOL_VERSION, Hello, Report
+from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, Turn
 from mirage.simulate.engine import Engine
 from mirage.simulate.roofline import PS
 
+At = Callable[[int], None]
+"""What happens at a time in picoseconds."""
+ToEngine = Allotment | Refusal | Turn
 NEVER = 1 << 62
 MOST_AT_ONCE = 1000
 """Reports at one moment; more would be a loop between wishes and allotments."""
@@ -29,19 +35,22 @@ class EndlessError(ConfigError):
 class World:
     """Runs engines until none has anything left to do. `skipping` takes many steps at once."""
 
-    def __init__(self, *, skipping: bool = True, crowded: bool = True) -> None:
+    def __init__(self, *, skipping: bool = True, crowded: bool = True, message_ps: int = 0) -> None:
         self.skipping = skipping
+        self.message_ps = message_ps
         self.now = 0
         self.engines: list[Engine] = []
         self._domains: list[Domain] = []
         self._domain_of: dict[str, Domain] = {}
         self._crowded = crowded
+        self._under_way: list[tuple[int, int, At]] = []
+        self._sent = count()
         self.until = NEVER
         self._started = False
 
     def add(self, decider: Decider, engines: Sequence[Engine]) -> None:
         """Engines whose memory one decider moves."""
-        domain = Domain(decider, engines)
+        domain = Domain(decider, engines, self.tell)
         self._domains.append(domain)
         self.engines += engines
         self._domain_of |= {engine.name: domain for engine in engines}
@@ -52,16 +61,13 @@ class World:
         if not self._started:
             self._start()
         while True:
-            time, engine, domain = self._next()
+            time, happen = self._next()
             if time >= until:
                 self._check_ended(until)
                 return
             assert time >= self.now, "time runs forward"
             self.now = time
-            if engine is not None:
-                engine.wake(time)
-            elif domain is not None:
-                domain.decide(time)
+            happen(time)
             self._wake_stirred()
 
     def _start(self) -> None:
@@ -89,8 +95,19 @@ class World:
     def now_s(self) -> float:
         return self.now / PS
 
-    def report(self, engine: Engine, report: Report) -> None:
-        self._domain_of[engine.name].hear(engine.name, report, self.now)
+    def report(self, engine: Engine, report: Report, leaves: int) -> None:
+        domain = self._domain_of[engine.name]
+        self._arrive(leaves + self.message_ps, partial(domain.hear, engine.name, report))
+
+    def tell(self, engine: Engine, message: ToEngine) -> None:
+        """From a decider."""
+        self._arrive(self.now + self.message_ps, partial(engine.receive, message))
+
+    def _arrive(self, time: int, happen: At) -> None:
+        if time <= self.now:
+            happen(self.now)
+        else:
+            heappush(self._under_way, (time, next(self._sent), happen))
 
     def crowd(self, engine: Engine) -> tuple[int, int]:
         """Engines that share the device's compute at this moment, and those that stream."""
@@ -108,16 +125,22 @@ class World:
 
     # -- the loop -----------------------------------------------------------------------
 
-    def _next(self) -> tuple[int, Engine | None, Domain | None]:
-        first: tuple[int, Engine | None, Domain | None] = (NEVER, None, None)
+    def _next(self) -> tuple[int, At]:
+        """What happens next. Of things at one time messages arrive first."""
+        first, happen = NEVER, _nothing
+        if self._under_way:
+            first, happen = self._under_way[0][0], self._deliver
         for engine in self.engines:
             time = engine.next_event()
-            if time is not None and time < first[0]:
-                first = (time, engine, None)
+            if time is not None and time < first:
+                first, happen = time, engine.wake
         for domain in self._domains:
-            if domain.deadline < first[0]:
-                first = (max(domain.deadline, self.now), None, domain)
-        return first
+            if domain.deadline < first:
+                first, happen = max(domain.deadline, self.now), domain.decide
+        return first, happen
+
+    def _deliver(self, now: int) -> None:
+        heappop(self._under_way)[2](now)
 
     def _wake_stirred(self) -> None:
         while stirred := [e for e in self.engines if e.stirred]:
@@ -130,8 +153,11 @@ class World:
 class Domain:
     """One decider, and the engines it speaks to."""
 
-    def __init__(self, decider: Decider, engines: Iterable[Engine]) -> None:
+    def __init__(
+        self, decider: Decider, engines: Iterable[Engine], tell: Callable[[Engine, ToEngine], None]
+    ) -> None:
         self.decider = decider
+        self._tell = tell
         self.engines = {engine.name: engine for engine in engines}
         self.deadline = NEVER
         """When the decider may have more to say, in picoseconds."""
@@ -180,7 +206,10 @@ class Domain:
 
     def _send(self, now: int) -> None:
         for name, message in self.decider.decide(now / PS):
-            self.engines[name].receive(message, now)
+            self._tell(self.engines[name], message)
+
+
+def _nothing(now: int) -> None: ...
 
 
 def _picoseconds(seconds: float | None) -> int:

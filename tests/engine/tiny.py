@@ -20,7 +20,7 @@ os.environ.update(ENVIRONMENT)
 
 VOCABULARY = 512
 BLOCK_TOKENS = 32
-LAYERS = 8
+LAYERS = 10
 FAMILIES = ("opt", "llama", "qwen2", "qwen3", "mixtral", "qwen3moe")
 
 

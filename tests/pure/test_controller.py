@@ -276,6 +276,21 @@ def test_layers_of_an_idle_tenant_do_not_flip(steps, slack: int) -> None:
         assert alpha >= now or world.now >= grown + 0.5
 
 
+def test_reports_of_two_busy_tenants_move_no_layer_between_them() -> None:
+    world = pair()
+    for name in "ab":
+        occupy(world, name, 10, growing=1)
+    for _ in range(8):
+        world.round(0.01)
+    assert sorted(holding(world, name) for name in "ab") == [(0, 11), (1, 11)]
+    world.commands.clear()
+    for name in "abab":
+        world.now += 0.01
+        world.alive[name].report()
+        world.deliver(name)
+    assert world.commands == []
+
+
 # -- coming and going -------------------------------------------------------------------
 
 

@@ -128,6 +128,15 @@ def test_work_makes_active_and_lingers() -> None:
     assert [t.active for t in made.snapshot(3.0).tenants] == [True, False]
 
 
+def test_who_is_busy_is_as_recent_as_any_other_that_is() -> None:
+    made = store()
+    made.reported("a", report(running=1), 1.0)
+    made.reported("b", report(running=1), 2.0)
+    assert [t.last_busy for t in made.snapshot(2.0).tenants] == [inf, inf]
+    made.reported("b", report(), 3.0)
+    assert [t.last_busy for t in made.snapshot(3.0).tenants] == [inf, 3.0]
+
+
 def test_under_turns_only_the_holder_is_active_and_wants() -> None:
     made = store(temporal=True)
     for name in "ab":

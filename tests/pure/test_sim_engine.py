@@ -34,7 +34,7 @@ class Alone:
     def now_s(self) -> float:
         return self.now / PS
 
-    def report(self, engine: Engine, report: Report) -> None:
+    def report(self, engine: Engine, report: Report, leaves: int) -> None:
         self.reports.append(report)
         if self.refusing and report.growth_extents:
             engine.receive(Refusal(report.revision), self.now)

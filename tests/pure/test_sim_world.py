@@ -114,11 +114,11 @@ class Watch:
     def _forbid_standstill(self) -> None:
         report, said = self.world.report, Counter[int]()
 
-        def counted(engine: Engine, sent: Any) -> None:
+        def counted(engine: Engine, sent: Any, leaves: int) -> None:
             said[self.world.now] += 1
             assert said[self.world.now] < MOST_REPORTS, f"stands still at {self.world.now_s()} s"
             self._look_at_report(engine, sent)
-            report(engine, sent)
+            report(engine, sent, leaves)
 
         self.world.report = counted  # type: ignore[method-assign]
 
@@ -425,10 +425,10 @@ def test_few_words_are_said_at_a_time(mode: str, policy: str) -> None:
     world = build.world(tight(mode), variant(policy), 1)
     said, report = Counter[int](), world.report
 
-    def counted(engine: Engine, sent: Any) -> None:
+    def counted(engine: Engine, sent: Any, leaves: int) -> None:
         said[world.now] += 1
         assert said[world.now] <= 60
-        report(engine, sent)
+        report(engine, sent, leaves)
 
     world.report = counted  # type: ignore[method-assign]
     world.run()
@@ -478,12 +478,16 @@ def random_world(seed: int) -> tuple[Setup, str]:
     return Setup(Experiment.model_validate(raw)), rng.choice(list(VARIANTS))
 
 
+@pytest.mark.parametrize("message_ps", [0, PS // 5000, PS // 100])
 @pytest.mark.parametrize("seed", range(16))
-def test_any_world_ends_with_all_answered_and_the_same_either_way(seed: int) -> None:
+def test_any_world_ends_with_all_answered_and_the_same_either_way(
+    seed: int, message_ps: int
+) -> None:
     setup, policy = random_world(seed)
     found = []
     for skipping in (True, False):
         world = build.world(setup, variant(policy), seed, skipping=skipping)
+        world.message_ps = message_ps
         watch = Watch(world)
         world.run()
         for engine in world.engines:

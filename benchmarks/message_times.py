@@ -1,0 +1,151 @@
+"""How long a control message takes, from an engine to the launcher or back, with its decision.
+
+python benchmarks/message_times.py CONFIG OUT.json
+
+The launcher's control server with its controller, in this process, and the engine's end of the
+socket in another, in which a thread computes as torch does, with the interpreter's lock let go.
+The engine's running requests want more than there is, and are refused; half of the time from the
+wish to the answer is what one message takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from mirage import config as configuration
+from mirage.config import Config
+from mirage.decider import Decider
+from mirage.engine.agent import Agent
+from mirage.engine.mailbox import Mailbox
+from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, ModelShape, Refusal, Report, Turn
+from mirage.serve.board import Backend, Board
+from mirage.serve.control import ControlServer
+from mirage.share import cost
+
+ASKS = 300
+WARM = 50
+ANSWER_S = 10.0
+PAUSE_S = 0.005
+PAGE = 65536
+SHAPE = ModelShape(
+    layers=12,
+    layer_bytes=16 * PAGE,
+    fixed_bytes=4 * PAGE,
+    extent_bytes=4 * PAGE,
+    extent_blocks=1,
+    block_tokens=16,
+    max_extents=1000,
+    min_extents=4,
+)
+
+
+def main() -> int:
+    config = configuration.load(Path(sys.argv[1]))
+    with tempfile.TemporaryDirectory() as folder:
+        one_way_s = asyncio.run(_serve(config, Path(folder) / "control"))
+    Path(sys.argv[2]).write_text(json.dumps({"message_s": one_way_s}) + "\n")
+    print(f"a message takes {one_way_s * 1e3:.2f} ms")
+    return 0
+
+
+async def _serve(config: Config, path: Path) -> float:
+    backends = {t.name: Backend(t.name, path, 0) for t in config.tenants}
+    board = Board(config.policy, config.device.memory, backends)
+    server = ControlServer(Decider.of(config), board)
+    await server.start(path)
+    context = multiprocessing.get_context("spawn")
+    answers: Any = context.Queue()
+    name = config.tenants[0].name
+    engine = context.Process(target=_engine, args=(str(path), name, answers), daemon=True)
+    engine.start()
+    try:
+        return float(await asyncio.to_thread(answers.get, True, 60))
+    finally:
+        engine.terminate()
+        await asyncio.to_thread(engine.join)
+        await server.stop()
+
+
+def _engine(path: str, tenant: str, answers: Any) -> None:
+    """The other process: puts the median of half the time to an answer, in seconds."""
+    asking = _Asking(path, tenant)
+    threading.Thread(target=_compute, daemon=True).start()
+    times = [asking.ask() for _ in range(WARM + ASKS)][WARM:]
+    answers.put(statistics.median(times) / 2)
+
+
+class _Asking:
+    """An engine that holds its share, and whose running requests lack a block."""
+
+    def __init__(self, path: str, tenant: str) -> None:
+        self._heard = threading.Event()
+        self._allotment: Allotment | None = None
+        mailbox = Mailbox()
+        mailbox.handle = self._handle
+        self._agent = Agent(path, mailbox)
+        held = cost(SHAPE, 0, SHAPE.min_extents)
+        self._agent.start(Hello(PROTOCOL_VERSION, tenant, 0, SHAPE, held))
+        self._wait()
+
+    def ask(self) -> float:
+        """Seconds from the wish until it is answered."""
+        pause = threading.Event()
+        pause.wait(PAUSE_S)
+        self._heard.clear()
+        start = perf_counter()
+        self._agent.send(self._report(growth=SHAPE.max_extents))
+        self._wait()
+        return perf_counter() - start
+
+    def _wait(self) -> None:
+        if not self._heard.wait(ANSWER_S):
+            raise TimeoutError(f"no answer for {ANSWER_S} s")
+
+    def _handle(self, message: Any) -> None:
+        if isinstance(message, Allotment):
+            self._allotment = message
+            self._agent.send(self._report())
+            self._heard.set()
+        elif isinstance(message, Refusal):
+            self._heard.set()
+        elif isinstance(message, Turn):
+            self._agent.send(self._report())
+
+    def _report(self, growth: int = 0) -> Report:
+        assert self._allotment is not None
+        sent = self._allotment
+        return Report(
+            revision=sent.revision,
+            holds_turn=True,
+            held_bytes=sent.grant_bytes,
+            alpha=sent.alpha,
+            beta=sent.beta,
+            kv_extents=sent.kv_extents,
+            kv_used_extents=sent.kv_extents,
+            growth_extents=growth,
+            ahead_extents=growth,
+            running=1,
+            layer_load_s=1e-3,
+            layer_compute_s=1e-3,
+        )
+
+
+def _compute() -> None:
+    numbers = np.random.default_rng(0).random((512, 512))
+    while True:
+        numbers @ numbers
+
+
+if __name__ == "__main__":
+    sys.exit(main())
