@@ -17,7 +17,7 @@ from mirage.simulate.profiles import Model
 
 Floats = npt.NDArray[np.float64]
 ROUNDS = 100
-LEAST = 1e-30
+LEAST = 1e-20
 """Stands for no time at all where one must be divided by."""
 
 

@@ -142,7 +142,8 @@ class Remap(Strict):
     """Time between tokens to keep: while a model's decode step computes for longer, its waiting
     requests get no more than its share."""
     keep_free: bool = True
-    """Whether newcomers leave free what running requests soon need."""
+    """Whether newcomers leave free what running requests soon need; without, and with `serve`
+    admission alone, only to be measured against."""
     beta: Literal[1, 2, "dynamic"] = "dynamic"
     """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
     reversion: bool = True

@@ -246,29 +246,37 @@ class LayerStreamer:
         `spare` pairs a frame with the layer whose parameters it holds, if any.
         """
         wanted = {self.layers[i] for i in self._order[: alpha + beta]} if alpha else set()
-        for slot in self.slots:
-            spare.append((slot.frame, slot.target))
-            for layer in slot.ring:
-                layer.range.unback(0, self.frame_bytes)
+        rings = _rings(wanted, beta)
+        kept = [_kept(self.slots, ring) for ring in rings]
         leaving = [layer for slot in self.slots for layer in slot.ring if layer not in wanted]
         for layer in sorted(wanted, key=lambda one: one.index):
             if layer.slot is None:
                 spare.append((layer.range.unback(0, self.frame_bytes), layer))
                 self.arriving.discard(layer)
-            layer.slot = None
+        for slot in self.slots:
+            staying = rings[kept.index(slot)] if slot in kept else []
+            if slot not in kept:
+                spare.append((slot.frame, slot.target))
+            for layer in slot.ring:
+                if layer not in staying:
+                    layer.range.unback(0, self.frame_bytes)
         self.slots = [
-            self._make_slot(ring, spare) for ring in _rings(wanted, beta, len(self.layers))
+            self._make_slot(ring, slot, spare) for ring, slot in zip(rings, kept, strict=True)
         ]
         for layer in sorted(leaving, key=lambda one: one.index):
             self._make_resident(layer, spare)
         self.alpha, self.beta = alpha, beta
         self._give([frame for frame, _ in spare])
 
-    def _make_slot(self, ring: list[Layer], spare: list[tuple[Frame, Layer | None]]) -> Slot:
-        frame, content = _pick(spare, ring)
+    def _make_slot(
+        self, ring: list[Layer], kept: Slot | None, spare: list[tuple[Frame, Layer | None]]
+    ) -> Slot:
+        """On the frame of `kept`, which some of the ring have already, or on a spare one."""
+        frame, content = (kept.frame, kept.target) if kept else _pick(spare, ring)
         slot = Slot(frame, ring, ready=self.driver.event(), done=self.driver.event())
         for layer in ring:
-            layer.range.back(0, frame)
+            if kept is None or layer not in kept.ring:
+                layer.range.back(0, frame)
             layer.slot = slot
         if content is None:
             self._load_slot(slot, ring[0])
@@ -305,7 +313,16 @@ class LayerStreamer:
         self.bytes_streamed += layer.nbytes
 
 
-def _rings(wanted: set[Layer], beta: int, count: int) -> list[list[Layer]]:
+def _kept(slots: Sequence[Slot], ring: list[Layer]) -> Slot | None:
+    """The slot that holds a layer of `ring` and shares the most with it: its frame may stay.
+
+    No two rings share a layer, so none keep the same slot.
+    """
+    holding = [slot for slot in slots if slot.target in ring]
+    return max(holding, key=lambda slot: len(set(slot.ring) & set(ring)), default=None)
+
+
+def _rings(wanted: set[Layer], beta: int) -> list[list[Layer]]:
     """Deal the streamed layers to `beta` slots in turn, so that neighbours never share one."""
     ordered = sorted(wanted, key=lambda layer: layer.index)
     return [ordered[k::beta] for k in range(beta)] if ordered else []

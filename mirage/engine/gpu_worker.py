@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from vllm.config import CUDAGraphMode
 from vllm.v1.worker.gpu_worker import Worker
 
-from mirage.engine.graphs import gate
+from mirage.engine.graphs import gate, known
 from mirage.engine.kvbuffer import KVBuffer
 from mirage.engine.worker import BLOCK_OUTERMOST, ElasticWorker
 
@@ -26,18 +27,24 @@ class MirageGPUWorker(ElasticWorker, Worker):
 
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
         """Capture graphs as vLLM does, all layers resident; then stand before them."""
+        streams = self.mirage.streamer is not None
+        eager = self.model_config.enforce_eager
+        if streams and (why := _why_eager(eager, self.model_runner)):
+            logger.warning("no CUDA graphs, every step runs eagerly: %s", why)
+            self.model_config.enforce_eager = True
+            self.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
         with only_mapped_blocks(self.model_runner, self.mirage.kv):
             done = super().compile_or_warm_up_model(*args, **kwargs)
-        if self.mirage.streamer is None:
-            return done
-        if self.model_config.enforce_eager:
-            logger.warning("no CUDA graphs: device.graphs is false, and every step runs eagerly")
-        elif not gate(self.model_runner, lambda: self.mirage.streaming, self.mirage.pieces):
-            raise RuntimeError(
-                "this vLLM keeps its CUDA graphs where MIRAGE does not know: set device.graphs "
-                "to false"
-            )
+        if streams and not self.model_config.enforce_eager:
+            gate(self.model_runner, lambda: self.mirage.streaming, self.mirage.pieces)
         return done
+
+
+def _why_eager(eager: bool, runner: Any) -> str:
+    """Empty if graphs may be captured."""
+    if eager:
+        return "device.graphs is false"
+    return "" if known(runner) else "this vLLM chooses its graphs where we do not know"
 
 
 @contextmanager

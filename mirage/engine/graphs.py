@@ -16,23 +16,28 @@ from vllm.config import CUDAGraphMode
 
 logger = logging.getLogger("mirage.engine.graphs")
 
+DISPATCHER, MANAGER = "cudagraph_dispatcher", "cudagraph_manager"
+"""Where vLLM's first model runner chooses a graph, and where its second does."""
 
-def gate(runner: Any, streaming: Callable[[], bool], pieces: bool) -> bool:
-    """Let a model runner of vLLM replay whole graphs only while nothing streams.
+
+def known(runner: Any) -> bool:
+    """Whether a model runner of vLLM chooses its graphs where `gate` stands."""
+    return any(getattr(runner, name, None) is not None for name in (MANAGER, DISPATCHER))
+
+
+def gate(runner: Any, streaming: Callable[[], bool], pieces: bool) -> None:
+    """Let a model runner that is known replay whole graphs only while nothing streams.
 
     After it has captured them. With `pieces`, it may replay PIECEWISE graphs meanwhile, if it
-    has some. False if it has no graphs, or keeps them where we do not know.
+    has some.
     """
     fitting = {CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE} if pieces else {CUDAGraphMode.NONE}
-    if (manager := getattr(runner, "cudagraph_manager", None)) is not None:
+    if (manager := getattr(runner, MANAGER, None)) is not None:
         has = _gate_manager(manager, streaming, fitting)
-    elif (dispatcher := getattr(runner, "cudagraph_dispatcher", None)) is not None:
-        has = _gate_dispatcher(dispatcher, streaming, fitting)
     else:
-        return False
+        has = _gate_dispatcher(getattr(runner, DISPATCHER), streaming, fitting)
     how = "in pieces" if has else "not at all"
     logger.warning("CUDA graphs are replayed whole while no layer streams, and %s else", how)
-    return True
 
 
 def _gate_dispatcher(

@@ -87,7 +87,7 @@ def test_the_first_runner_replays_whole_graphs_only_while_nothing_streams(
     streaming: Streaming, pieces: bool, meanwhile: CUDAGraphMode
 ) -> None:
     runner = SimpleNamespace(cudagraph_dispatcher=dispatcher())
-    assert gate(runner, streaming, pieces)
+    gate(runner, streaming, pieces)
     whole, eager = {CUDAGraphMode.FULL}, {CUDAGraphMode.NONE}
 
     def mode(**more: Any) -> CUDAGraphMode:
@@ -108,7 +108,7 @@ def test_the_second_runner_replays_whole_graphs_only_while_nothing_streams(
     streaming: Streaming, pieces: bool, meanwhile: CUDAGraphMode
 ) -> None:
     runner = SimpleNamespace(cudagraph_manager=manager())
-    assert gate(runner, streaming, pieces)
+    gate(runner, streaming, pieces)
 
     def mode() -> CUDAGraphMode:
         return runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode
@@ -132,10 +132,6 @@ def test_it_is_said_how_steps_run_while_layers_stream(
             caplog.clear()
             gate(runner, streaming, pieces)
             assert how in caplog.text
-
-
-def test_a_runner_that_keeps_its_graphs_elsewhere_is_not_gated(streaming: Streaming) -> None:
-    assert not gate(SimpleNamespace(), streaming, pieces=True)
 
 
 def test_a_layout_that_cannot_grow_in_one_piece_is_refused() -> None:
@@ -170,6 +166,7 @@ def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) 
     made.model_runner = runner
     runner.kv_cache_config = SimpleNamespace(num_blocks=960)
     made.model_config = SimpleNamespace(enforce_eager=eager)
+    made.compilation_config = SimpleNamespace(cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE)
     kv = SimpleNamespace(extents=SimpleNamespace(mapped={0, 1}, blocks_per_extent=8))
     made.mirage = SimpleNamespace(  # type: ignore[assignment]
         kv=kv, streamer=object() if moves else None, streaming=True, pieces=True
@@ -186,6 +183,8 @@ def warmed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def warm_up(self: Any) -> str:
         seen.append(self.model_runner.kv_cache_config.num_blocks)
+        captures = self.compilation_config.cudagraph_mode is not CUDAGraphMode.NONE
+        self.model_runner.captured = captures and not self.model_config.enforce_eager
         return "done"
 
     monkeypatch.setattr(Worker, "compile_or_warm_up_model", warm_up)
@@ -206,13 +205,16 @@ def test_eager_steps_are_told_of_and_gate_nothing(
 ) -> None:
     runner = SimpleNamespace()
     assert worker(runner, eager=True).compile_or_warm_up_model() == "done"
-    assert "no CUDA graphs: device.graphs is false" in caplog.text
-    assert warmed == [16]
+    assert "every step runs eagerly: device.graphs is false" in caplog.text
+    assert warmed == [16] and not runner.captured
 
 
-def test_graphs_that_nobody_knows_end_the_engine_unless_nothing_ever_streams(
-    warmed: list[int],
+@pytest.mark.usefixtures("warmed")
+@pytest.mark.parametrize("moves", [True, False])
+def test_graphs_that_nobody_knows_are_not_captured_unless_nothing_ever_streams(
+    moves: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(RuntimeError, match=r"set device\.graphs to false"):
-        worker(SimpleNamespace()).compile_or_warm_up_model()
-    assert worker(SimpleNamespace(), moves=False).compile_or_warm_up_model() == "done"
+    runner = SimpleNamespace()
+    assert worker(runner, moves=moves).compile_or_warm_up_model() == "done"
+    assert ("chooses its graphs where we do not know" in caplog.text) == moves
+    assert runner.captured != moves

@@ -275,6 +275,25 @@ class TestHostMemory:
         assert "cuMemcpyAsync" not in standin.calls()
         source.close()
 
+    def test_several_copies_where_the_driver_has_no_call_for_them(
+        self, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("vmm.cuda.driver_version", lambda: (12, 8))
+        source = host_buffer(2 * PAGE)
+        with CudaDriver(tensors_on="cpu") as gpu:
+            address, stream = mapped(gpu, 2), gpu.stream()
+            gpu.pin(source.address, 2 * PAGE)
+            source.tensor()[PAGE:] = 2
+            stream.copy_all(
+                [(address, source.address + PAGE, PAGE), (address + PAGE, source.address, PAGE)]
+            )
+            stream.synchronize()
+            assert [int(gpu.tensor(address + i * PAGE, 1)[0]) for i in range(2)] == [2, 0]
+            assert standin.calls()["cuMemcpyAsync"] == 2
+            assert "cuMemcpyBatchAsync" not in standin.calls()
+            gpu.unpin(source.address)
+        source.close()
+
 
 class TestEvents:
     def test_handles_are_used_again(self, gpu: CudaDriver, standin: StandIn) -> None:

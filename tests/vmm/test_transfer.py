@@ -22,7 +22,9 @@ NBYTES = LAYER_PAGES * PAGE - 100
 class Model:
     """`count` layers whose bytes are all their own number plus one."""
 
-    def __init__(self, count: int, *, link: float | None = None, spare_layers: int = 0) -> None:
+    def __init__(
+        self, count: int, *, link: float | None = None, spare_layers: int = 0, poison: bool = True
+    ) -> None:
         self.driver = HostDriver(PAGE, copy_bytes_per_s=link)
         frame = LAYER_PAGES * PAGE
         self.pool = PagePool(self.driver, (count + spare_layers) * frame)
@@ -36,7 +38,7 @@ class Model:
             self.masters.append(master)
             layers.append(Layer(index, home, master.address, NBYTES, self.driver.event()))
         self.compute = HostCompute()
-        self.streamer = LayerStreamer(self.driver, self.pool, layers, self.compute, poison=True)
+        self.streamer = LayerStreamer(self.driver, self.pool, layers, self.compute, poison=poison)
 
     def run_layer(self, index: int) -> None:
         self.streamer.before(index)
@@ -133,6 +135,32 @@ def test_more_layers_than_there_are_is_refused() -> None:
         with pytest.raises(TransferError, match=r"alpha 4 \+ beta 1"):
             model.streamer.set(4, 1)
         model.forward()
+    finally:
+        model.close()
+
+
+@pytest.mark.parametrize("more", [1, -1])
+def test_one_layer_more_or_less_leaves_the_others_of_its_ring_mapped(
+    more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(8, poison=False)
+    try:
+        model.streamer.set(4, 1)
+        model.forward()
+        calls = []
+        for name in ("back", "unback"):
+            original = getattr(Range, name)
+
+            def counted(*args, original=original, name=name):
+                calls.append(name)
+                return original(*args)
+
+            monkeypatch.setattr(Range, name, counted)
+        model.streamer.set(4 + more, 1)
+        monkeypatch.undo()
+        assert sorted(calls) == ["back", "unback"]
+        model.forward()
+        model.check()
     finally:
         model.close()
 

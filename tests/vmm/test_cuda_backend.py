@@ -1,0 +1,126 @@
+"""An engine's backend on a GPU, over the stand-in; what it asks torch for is given by the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mirage.config import Policy
+from mirage.engine.backend import Backend, make_backend
+from mirage.engine.settings import EngineSettings
+from tests.vmm.conftest import standin as loaded
+from tests.vmm.libcuda import StandIn
+from vmm import Event, Stream, host_buffer
+
+pytestmark = pytest.mark.vmm
+PAGE = 65536
+LINK = 2e6
+"""Bytes a second: a page takes 33 ms."""
+MS = 1e-3
+
+
+@pytest.fixture
+def standin() -> Iterator[StandIn]:
+    made = loaded()
+    made.reset(memory_bytes=16 * PAGE, granularity=PAGE)
+    yield made
+    made.reset()
+
+
+class Torch:
+    """The stream that computes, and events that lie a millisecond apart as they are recorded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        settings = EngineSettings(
+            policy=Policy.MIRAGE, tenant="t", device="cuda", page=PAGE, base_blocks=2
+        )
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "Event", self._mark)
+        self.backend: Backend = make_backend(settings)
+        self.stream: Stream = self.backend.driver.stream()
+        handle = int(self.stream.handle)  # type: ignore[attr-defined]
+        monkeypatch.setattr(
+            torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=handle)
+        )
+        self._times = count()
+
+    def _mark(self, *, enable_timing: bool) -> SimpleNamespace:
+        assert enable_timing
+        mark = SimpleNamespace(reached=self.backend.driver.event())
+
+        def record() -> None:
+            mark.ms = next(self._times)
+            self.stream.record(mark.reached)
+
+        mark.record, mark.query = record, lambda: mark.reached.reached()
+        mark.elapsed_time = lambda other: other.ms - mark.ms
+        return mark
+
+
+@pytest.fixture
+def their(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch]:
+    made = Torch(monkeypatch)
+    yield made
+    made.stream.close()
+    made.backend.driver.close()
+    assert not any(standin.leaks().values()), standin.leaks()
+
+
+def test_steps_wait_for_copies_on_torchs_stream_and_nobody_waits_for_steps(
+    their: Torch, standin: StandIn
+) -> None:
+    backend, driver = their.backend, their.backend.driver
+    address = driver.reserve(PAGE)
+    driver.map(address, driver.create(1))
+    source, out = host_buffer(PAGE), host_buffer(PAGE)
+    for buffer in (source, out):
+        driver.pin(buffer.address, PAGE)
+    source.tensor().fill_(7)
+    copies = driver.stream()
+    ready, told = driver.event(), list[float]()
+
+    standin.pace(LINK)
+    with backend.timed(told.append):
+        copies.copy(address, source.address, PAGE)
+        copies.record(ready)
+        backend.compute.wait(ready)
+        their.stream.copy(out.address, address + PAGE - 64, 64)
+    assert told == [] and not ready.reached(), "enqueued, and nobody waited"
+    standin.pace(0)
+
+    backend.compute.synchronize()
+    assert out.tensor()[:64].eq(7).all(), "computed with what was loaded"
+    with backend.timed(told.append):
+        pass
+    assert told[:1] == pytest.approx([2 * MS]), "a stall of one is left out of three"
+    assert backend.compute.stall_s == pytest.approx(MS)
+    copies.close()
+    for buffer in (source, out):
+        driver.unpin(buffer.address)
+        buffer.close()
+
+
+def test_torchs_stream_is_adopted_once_and_stays_theirs(their: Torch, standin: StandIn) -> None:
+    events: list[Event] = [their.backend.driver.event() for _ in range(3)]
+    before = standin.leaks()["streams"]
+    for event in events:
+        their.backend.compute.record(event)
+    their.backend.compute.synchronize()
+    assert all(event.reached() for event in events)
+    assert standin.leaks()["streams"] == before
+
+
+def test_what_left_torchs_allocator_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        emptied = []
+        patch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+        loaded().reset(memory_bytes=16 * PAGE, granularity=PAGE)
+        backend = Torch(patch).backend
+        backend.placed()
+        backend.driver.close()
+        assert emptied == [True]
+    loaded().reset()
