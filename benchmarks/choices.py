@@ -39,6 +39,7 @@ REMAP: dict[str, dict[str, Any]] = {
     "growth, lends 0 %": {"serve": "growth", "lend_percent": 0},
     "growth, lends 50 %": {"serve": "growth", "lend_percent": 50},
     "growth, lends 100 %": {"serve": "growth", "lend_percent": 100},
+    "newcomers take all": {"keep_free": False},
     "tbt_ms 20": {"tbt_ms": 20.0},
     "tbt_ms 30": {"tbt_ms": 30.0},
     "tbt_ms 50": {"tbt_ms": 50.0},

@@ -3,13 +3,14 @@
 python benchmarks/crosscheck.py [--skip-replay DIR] [--skip-measuring] [--output DIR]
 
 1. The demonstration models are made if they are absent.
-2. Their real vLLM engines are measured, one at a time and then served together, and the
-   simulator's hardware profile is fitted to that. Nothing of a replay goes into it.
+2. Their real vLLM engines are measured, one at a time and then served together.
 3. `mirage replay configs/crosscheck.yaml` runs the bundled trace under three policies, three times.
-4. The simulator runs the same requests under the same policies with that profile.
+4. The engines are measured again, since a machine's speed drifts by more than what is looked for.
+   The simulator's hardware profile is fitted to both. Nothing of a replay goes into it.
+5. The simulator runs the same requests under the same policies with that profile.
 
 Printed: each figure, as the median of the real runs and simulated, and whether the difference is
-inside what is aimed at. About twenty-five minutes on two cores. What else runs on the machine
+inside what is aimed at. About half an hour on two cores. What else runs on the machine
 falsifies it: how many other processes wanted a core is counted, printed, and told to the simulator.
 """
 
@@ -106,11 +107,12 @@ class Measured:
     shapes: dict[str, ModelShape]
 
 
-# -- 1 and 2: models, measuring ---------------------------------------------------------------
+# -- 2 and 4: measuring -----------------------------------------------------------------------
 
 
 def measure(config: Config, output: Path) -> None:
     """Each engine alone, a control message, then all served; one child process each."""
+    output.mkdir(parents=True, exist_ok=True)
     for tenant in config.tenants:
         _child("engine_times.py", tenant.name, str(output / f"{tenant.name}.json"))
     _child("message_times.py", str(output / "message.json"))
@@ -127,27 +129,48 @@ def _environment() -> dict[str, str]:
     return cache | {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"} | dict(os.environ)
 
 
-def understood(config: Config, output: Path) -> Measured:
-    """What the children wrote, fitted."""
-    engines = {t.name: json.loads((output / f"{t.name}.json").read_text()) for t in config.tenants}
-    served = json.loads((output / "served.json").read_text())
-    steps = [
-        step(profiles.model(f"demo-{name}"), sample)
-        for name, engine in engines.items()
-        for sample in engine["samples"]
+def understood(config: Config, folders: Sequence[Path]) -> Measured:
+    """What the children wrote, each time, fitted."""
+    times = [
+        {t.name: _read(folder / f"{t.name}.json") for t in config.tenants} for folder in folders
+    ]
+    named = [pair for engines in times for pair in engines.items()]
+    every = [engine for _, engine in named]
+    hosts = [
+        _host(engines, _read(folder / "served.json"), config)
+        for engines, folder in zip(times, folders, strict=True)
     ]
     return Measured(
-        fitted=fit(steps),
-        link_bytes_per_s=statistics.median(
-            e["layer_bytes"] / e["load_s"] for e in engines.values()
+        fitted=fit(
+            [
+                step(profiles.model(f"demo-{name}"), sample)
+                for name, engine in named
+                for sample in engine["samples"]
+            ]
         ),
-        apply_s=statistics.median(e["apply_s"] for e in engines.values()),
-        message_s=json.loads((output / "message.json").read_text())["message_s"],
-        host=_host(engines, served, config),
-        shapes={
-            name: msgspec.convert(engine["shape"], ModelShape) for name, engine in engines.items()
-        },
+        link_bytes_per_s=statistics.median(e["layer_bytes"] / e["load_s"] for e in every),
+        apply_s=statistics.median(e["apply_s"] for e in every),
+        message_s=statistics.mean(_read(f / "message.json")["message_s"] for f in folders),
+        host=_between(hosts),
+        shapes={name: msgspec.convert(engine["shape"], ModelShape) for name, engine in named},
     )
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def _between(hosts: Sequence[Host]) -> Host:
+    """The mean of each figure."""
+
+    def mean(*values: Any) -> Any:
+        if isinstance(values[0], tuple):
+            means = [mean(*each) for each in zip(*values, strict=True)]
+            return Extra(*means) if isinstance(values[0], Extra) else tuple(means)
+        return statistics.mean(values)
+
+    figures = [vars(host) for host in hosts]
+    return Host(**{name: mean(*(each[name] for each in figures)) for name in figures[0]})
 
 
 def _host(engines: Mapping[str, Any], served: Mapping[str, Any], config: Config) -> Host:
@@ -328,7 +351,7 @@ def real_figures(run: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-# -- 4: simulating and comparing ---------------------------------------------------------------
+# -- 5: simulating and comparing ---------------------------------------------------------------
 
 
 def calls_of(config: Config, report: Mapping[str, Any]) -> list[Call]:
@@ -402,6 +425,13 @@ def check(
     return compared
 
 
+def watched_measure(config: Config, folder: Path, console: Console) -> None:
+    """Measure, and say beside how much else."""
+    with others_watched() as counts:
+        measure(config, folder)
+    console.print(f"measured beside {statistics.mean(counts):.1f} other running processes")
+
+
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--skip-replay", type=Path, metavar="DIR", help="use DIR/report.json")
@@ -417,15 +447,16 @@ def main() -> int:
     output.mkdir(parents=True, exist_ok=True)
     make_models(ROOT / "out" / "models")
     config = configuration.load(CONFIG)
+    folders = [output / "before", output / "after"]
     if not chosen.skip_measuring:
-        with others_watched() as counts:
-            measure(config, output)
-        console.print(f"measured beside {statistics.mean(counts):.1f} other running processes")
-    measured, hardware = understood(config, output), output / "host.yaml"
+        watched_measure(config, folders[0], console)
+    report = read_report(chosen.skip_replay) if chosen.skip_replay else replay(output / "replay")
+    if not chosen.skip_measuring:
+        watched_measure(config, folders[1], console)
+    measured, hardware = understood(config, folders), output / "host.yaml"
     write_profile(measured, config, hardware)
     for line in shape_differences(measured, config, hardware):
         console.print(line)
-    report = read_report(chosen.skip_replay) if chosen.skip_replay else replay(output / "replay")
     compared = check(config, measured, hardware, report)
     known = {k: v for k, v in asdict(measured).items() if k != "shapes"}
     (output / "measured.json").write_text(json.dumps(known, indent=1) + "\n")

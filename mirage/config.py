@@ -129,6 +129,10 @@ class Sharing(Strict):
         return PATIENCE_S if self.mode == "spatial" else min(PATIENCE_S, self.turn_s / 4)
 
 
+Kept = Literal["nothing", "soon", "asked"]
+"""Of KV for running requests: none, the blocks of their next steps, or all that they ask for."""
+
+
 class Remap(Strict):
     """How the controller moves memory (see docs/architecture.md, Deciding)."""
 
@@ -162,9 +166,11 @@ class Remap(Strict):
     """Seconds a surplus must last before it is handed back."""
 
     @property
-    def keeps_free(self) -> bool:
-        """Whether newcomers may not have all that their model holds."""
-        return self.keep_free or self.serve == "growth" or self.tbt_ms is not None
+    def kept(self) -> Kept:
+        """What newcomers leave free of what their model holds."""
+        if self.serve == "growth" or self.tbt_ms is not None:
+            return "asked"
+        return "soon" if self.keep_free else "nothing"
 
 
 class Traffic(Strict):

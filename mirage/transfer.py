@@ -200,7 +200,9 @@ class LayerStreamer:
         beta = beta if alpha else 0
         if (alpha, beta) == (self.alpha, self.beta):
             return
-        if not 0 <= alpha + beta <= len(self.layers):
+        if min(alpha, beta) < 0 or (alpha and not beta):
+            raise TransferError(f"alpha {alpha}, beta {beta}: streamed layers need a slot")
+        if alpha + beta > len(self.layers):
             raise TransferError(
                 f"alpha {alpha} + beta {beta} is more than the model's {len(self.layers)} layers"
             )
@@ -261,18 +263,23 @@ class LayerStreamer:
                 if layer not in staying:
                     layer.range.unback(0, self.frame_bytes)
         self.slots = [
-            self._make_slot(ring, slot, spare) for ring, slot in zip(rings, kept, strict=True)
+            self._make_slot(ring, slot, spare, leaving)
+            for ring, slot in zip(rings, kept, strict=True)
         ]
         for layer in sorted(leaving, key=lambda one: one.index):
-            self._make_resident(layer, spare)
+            self._make_resident(layer, spare, leaving)
         self.alpha, self.beta = alpha, beta
         self._give([frame for frame, _ in spare])
 
     def _make_slot(
-        self, ring: list[Layer], kept: Slot | None, spare: list[tuple[Frame, Layer | None]]
+        self,
+        ring: list[Layer],
+        kept: Slot | None,
+        spare: list[tuple[Frame, Layer | None]],
+        leaving: Sequence[Layer],
     ) -> Slot:
         """On the frame of `kept`, which some of the ring have already, or on a spare one."""
-        frame, content = (kept.frame, kept.target) if kept else _pick(spare, ring)
+        frame, content = (kept.frame, kept.target) if kept else _pick(spare, ring, leaving)
         slot = Slot(frame, ring, ready=self.driver.event(), done=self.driver.event())
         for layer in ring:
             if kept is None or layer not in kept.ring:
@@ -284,8 +291,10 @@ class LayerStreamer:
             slot.target = content
         return slot
 
-    def _make_resident(self, layer: Layer, spare: list[tuple[Frame, Layer | None]]) -> None:
-        frame, content = _pick(spare, [layer])
+    def _make_resident(
+        self, layer: Layer, spare: list[tuple[Frame, Layer | None]], leaving: Sequence[Layer]
+    ) -> None:
+        frame, content = _pick(spare, [layer], leaving)
         layer.slot = None
         layer.range.back(0, frame)
         if content is None:
@@ -329,11 +338,12 @@ def _rings(wanted: set[Layer], beta: int) -> list[list[Layer]]:
 
 
 def _pick(
-    spare: list[tuple[Frame, Layer | None]], ring: Sequence[Layer]
+    spare: list[tuple[Frame, Layer | None]], ring: Sequence[Layer], leaving: Sequence[Layer]
 ) -> tuple[Frame, Layer | None]:
-    """A frame that already holds a layer of `ring` if there is one, else any without use."""
+    """A frame that holds a layer of `ring` already, else one that no layer of `leaving` is in."""
     for position, (_, content) in enumerate(spare):
         if content is not None and content in ring:
             return spare.pop(position)
-    frame, _ = spare.pop()
+    free = (at for at, (_, content) in enumerate(spare) if content not in leaving)
+    frame, _ = spare.pop(next(free, -1))
     return frame, None

@@ -138,10 +138,14 @@ class CudaDriver(Driver):
     def release(self, pages: Sequence[Page]) -> None:
         with self.opened() as books:
             books.check_release(pages)
+            handles = [self._handles[page] for page in pages]
+            # Refused at first, nothing has changed; later, what was refused is owed.
+            for handle in handles[:1]:
+                call(cu.cuMemRelease, handle)
+            self._undo(*((cu.cuMemRelease, handle) for handle in handles[1:]))
             for page in pages:
-                call(cu.cuMemRelease, self._handles[page])
                 del self._handles[page]
-                books.drop_pages([page])
+            books.drop_pages(pages)
 
     def export_page(self, page: Page) -> int:
         """A file descriptor that stands for the page in any process; the caller closes it.

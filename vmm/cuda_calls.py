@@ -47,14 +47,19 @@ def call(function: Callable[..., Any], *values: Any) -> Any:
 
     Raises `OutOfMemory`, `DeviceUnavailable`, `DeviceLost` or `DeviceError`.
     """
-    try:
-        code, *found = function(*values)
-    except (RuntimeError, ValueError) as error:
-        # Of cuda-python: a function that this driver lacks, or a code that it does not know.
-        raise DeviceError(f"{_call(function.__name__, values)}: {error}") from error
+    code, *found = answer(function, *values)
     if code:
         raise refusal(function.__name__, values, code)
     return found[0] if len(found) == 1 else tuple(found) or None
+
+
+def answer(function: Callable[..., Any], *values: Any) -> tuple[Any, ...]:
+    """The driver's code, and what else its function returns. Raises `DeviceError`."""
+    try:
+        return tuple(function(*values))
+    except (RuntimeError, ValueError) as error:
+        # Of cuda-python: a function that this driver lacks, or a code that it does not know.
+        raise DeviceError(f"{_call(function.__name__, values)}: {error}") from error
 
 
 def refusal(name: str, values: tuple[Any, ...], code: Any) -> VmmError:
@@ -69,6 +74,8 @@ def started() -> None:
         (code,) = cu.cuInit(0)
     except RuntimeError:  # from the loader of cuda-python
         raise DeviceUnavailable("no NVIDIA driver (libcuda.so.1) can be loaded") from None
+    except ValueError as error:  # a code that it does not know
+        raise DeviceUnavailable(f"cuInit(0): {error}") from error
     if code:
         raise refusal("cuInit", (0,), code)
 

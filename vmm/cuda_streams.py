@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from cuda.bindings import driver as cu
 
 from vmm.books import Books
-from vmm.cuda_calls import Code, call, refusal
+from vmm.cuda_calls import Code, answer, call, refusal
 from vmm.driver import Closed, Event, Stream, VmmError
 
 
@@ -44,7 +44,7 @@ class CudaEvent(Event):
 
 
 def _is_reached(handle: Any) -> bool:
-    (code,) = cu.cuEventQuery(handle)
+    (code,) = answer(cu.cuEventQuery, handle)
     if code and code != Code.CUDA_ERROR_NOT_READY:
         raise refusal("cuEventQuery", (handle,), code)
     return not code

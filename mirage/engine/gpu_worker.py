@@ -10,6 +10,7 @@ from typing import Any
 from vllm.config import CUDAGraphMode
 from vllm.v1.worker.gpu_worker import Worker
 
+from mirage.config import Policy
 from mirage.engine.graphs import gate, known
 from mirage.engine.kvbuffer import KVBuffer
 from mirage.engine.worker import BLOCK_OUTERMOST, ElasticWorker
@@ -20,6 +21,15 @@ logger = logging.getLogger("mirage.engine.gpu_worker")
 class MirageGPUWorker(ElasticWorker, Worker):
     """On an NVIDIA GPU. Steps are enqueued, so memory moves behind vLLM's own fence."""
 
+    def init_device(self) -> None:
+        """Before the model is loaded, which may be wrapped for graphs."""
+        super().init_device()
+        eager, runner = self.model_config.enforce_eager, type(self.model_runner)
+        if self.mirage.settings.policy is Policy.MIRAGE and (why := _why_eager(eager, runner)):
+            logger.warning("no CUDA graphs, every step runs eagerly: %s", why)
+            self.model_config.enforce_eager = True
+            self.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
+
     def get_supported_kv_cache_layouts(self) -> list[str]:
         """Those of the attention backend in which a block's layers lie together."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
@@ -27,20 +37,14 @@ class MirageGPUWorker(ElasticWorker, Worker):
 
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
         """Capture graphs as vLLM does, all layers resident; then stand before them."""
-        streams = self.mirage.streamer is not None
-        eager = self.model_config.enforce_eager
-        if streams and (why := _why_eager(eager, self.model_runner)):
-            logger.warning("no CUDA graphs, every step runs eagerly: %s", why)
-            self.model_config.enforce_eager = True
-            self.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
         with only_mapped_blocks(self.model_runner, self.mirage.kv):
             done = super().compile_or_warm_up_model(*args, **kwargs)
-        if streams and not self.model_config.enforce_eager:
+        if self.mirage.streamer is not None and not self.model_config.enforce_eager:
             gate(self.model_runner, lambda: self.mirage.streaming, self.mirage.pieces)
         return done
 
 
-def _why_eager(eager: bool, runner: Any) -> str:
+def _why_eager(eager: bool, runner: type) -> str:
     """Empty if graphs may be captured."""
     if eager:
         return "device.graphs is false"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from vllm.config import CUDAGraphMode
@@ -20,22 +21,31 @@ DISPATCHER, MANAGER = "cudagraph_dispatcher", "cudagraph_manager"
 """Where vLLM's first model runner chooses a graph, and where its second does."""
 
 
-def known(runner: Any) -> bool:
-    """Whether a model runner of vLLM chooses its graphs where `gate` stands."""
-    return any(getattr(runner, name, None) is not None for name in (MANAGER, DISPATCHER))
+def known(runner: type) -> bool:
+    """Whether a class of model runners will choose its graphs where `gate` stands.
+
+    Asked before an object of it has loaded its model: what its methods mention must do.
+    """
+    functions = (value for base in runner.__mro__ for value in vars(base).values())
+    mentioned = {
+        name for f in functions if isinstance(f, FunctionType) for name in f.__code__.co_names
+    }
+    return bool(mentioned & {MANAGER, DISPATCHER})
 
 
 def gate(runner: Any, streaming: Callable[[], bool], pieces: bool) -> None:
     """Let a model runner that is known replay whole graphs only while nothing streams.
 
     After it has captured them. With `pieces`, it may replay PIECEWISE graphs meanwhile, if it
-    has some.
+    has some. Raises `RuntimeError` if they are not where they should be.
     """
     fitting = {CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE} if pieces else {CUDAGraphMode.NONE}
     if (manager := getattr(runner, MANAGER, None)) is not None:
         has = _gate_manager(manager, streaming, fitting)
+    elif (dispatcher := getattr(runner, DISPATCHER, None)) is not None:
+        has = _gate_dispatcher(dispatcher, streaming, fitting)
     else:
-        has = _gate_dispatcher(getattr(runner, DISPATCHER), streaming, fitting)
+        raise RuntimeError("vLLM's CUDA graphs are not where they were: set device.graphs to false")
     how = "in pieces" if has else "not at all"
     logger.warning("CUDA graphs are replayed whole while no layer streams, and %s else", how)
 

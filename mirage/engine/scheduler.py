@@ -24,6 +24,7 @@ from mirage.engine.blockpool import ElasticBlockPool, ElasticKVCacheManager
 from mirage.engine.demand import (
     Demand,
     blocks_ahead,
+    blocks_soon,
     blocks_to_start,
     demand,
     in_extents,
@@ -267,11 +268,9 @@ class ElasticMixin(ObservingMixin):
 
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
         self._settle()
-        if self.settings.keep_free:
+        if self.settings.kept != "nothing":
             # vLLM leaves so many blocks free when it admits a waiting request.
-            self.kv_cache_manager.watermark_blocks = kept_free(
-                self.pool.usable_blocks, self.settlement.open_blocks, self._demand()
-            )
+            self.kv_cache_manager.watermark_blocks = self._kept_free()
         self._holding = False
         self.wish.begin_step()
         output = super()._schedule(*args, **kwargs)
@@ -283,6 +282,13 @@ class ElasticMixin(ObservingMixin):
             # Nothing can run until memory comes: sleep until the control server speaks.
             self.mailbox.wait(HOLD_POLL_S)
         return output
+
+    def _kept_free(self) -> int:
+        if self.settings.kept == "soon":
+            steps = self.settings.lookahead_steps
+            return blocks_soon(len(self.running), steps, self.block_size)
+        usable, open_blocks = self.pool.usable_blocks, self.settlement.open_blocks
+        return kept_free(usable, open_blocks, self._demand())
 
     def _request_blocks_can_be_freed(self, request: Any) -> bool:
         # Asked by schedule() before it preempts: False holds the request instead.

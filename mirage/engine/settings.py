@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mirage.config import Policy
+from mirage.config import Kept, Policy
 
 
 class EngineSettings(BaseModel):
@@ -26,8 +26,8 @@ class EngineSettings(BaseModel):
     """KV blocks mapped at start, the null block included."""
     headroom_extents: int = Field(default=2, ge=0)
     lookahead_steps: int = Field(default=16, ge=0)
-    keep_free: bool = False
-    """Whether newcomers must leave free what layers pay for, and what running requests need."""
+    kept: Kept = "nothing"
+    """What newcomers leave free for running requests."""
     temporal: bool = False
     drain: bool = False
     """Temporal: a revoked turn lasts until the running requests have finished."""

@@ -129,7 +129,7 @@ def engine_settings(
         "base_blocks": fit.base_blocks,
         "headroom_extents": config.remap.headroom_extents,
         "lookahead_steps": config.remap.lookahead_steps,
-        "keep_free": config.policy is Policy.MIRAGE and config.remap.keeps_free,
+        "kept": config.remap.kept if config.policy is Policy.MIRAGE else "nothing",
         "temporal": config.sharing.mode == "temporal",
         "drain": config.sharing.drain,
         "hold_s": config.sharing.patience_s,

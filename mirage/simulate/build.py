@@ -99,7 +99,7 @@ class _Builder:
             hold_s=experiment.sharing.patience_s,
             headroom_extents=remap.headroom_extents,
             lookahead_steps=remap.lookahead_steps,
-            keep_free=self.variant.policy is Policy.MIRAGE and remap.keeps_free,
+            kept=remap.kept if self.variant.policy is Policy.MIRAGE else "nothing",
             report_ps=round(experiment.report_s * PS),
             apply_ps=_milliseconds(self.setup.hardware.apply_ms.value),
         )

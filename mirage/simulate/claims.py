@@ -95,17 +95,25 @@ class Compared(Row):
     figures: dict[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
     extra: tuple[str, ...] = ()
     """More keys to show, that the paper gives no figure for."""
+    beside: str | None = None
+    """A policy that it is compared with as well, without a verdict."""
 
     def evaluate(self, results: Results) -> dict[str, Any]:
         measured: dict[str, Any] = {}
         verdicts: list[Verdict] = []
         for name, (paper, keys) in self.figures.items():
-            ranges = {key: self._range(results, key) for key in keys}
+            ranges = {key: self._range(results, key, self.against) for key in keys}
             measured |= {key: list(found) for key, found in ranges.items()}
             best = min((_verdict(paper, r) for r in ranges.values()), key=_RANK.index)
             measured[f"{name}: verdict"] = best
             verdicts.append(best)
-        measured |= {key: list(self._range(results, key)) for key in self.extra}
+        measured |= {key: list(self._range(results, key, self.against)) for key in self.extra}
+        if self.beside:
+            shown = [key for _, keys in self.figures.values() for key in keys]
+            measured |= {
+                f"{key} against {self.beside}": list(self._range(results, key, self.beside))
+                for key in shown
+            }
         return {
             "measured": measured,
             "band": None,
@@ -113,8 +121,8 @@ class Compared(Row):
             "verdict": _overall(verdicts),
         }
 
-    def _range(self, results: Results, key: str) -> tuple[float, float]:
-        found = [results.change(s, self.policy, self.against, key) for s in self.scenes]
+    def _range(self, results: Results, key: str, against: str) -> tuple[float, float]:
+        found = [results.change(s, self.policy, against, key) for s in self.scenes]
         return round(min(found), 1), round(max(found), 1)
 
 

@@ -36,7 +36,8 @@ and the same figures are in `claims.json`. Arrivals: {arrivals}.
 Lengths, loads, turns and numbers of requests are pinned in `configs/experiments/claims.yaml`
 and `configs/lengths.yaml`, the machine in `configs/hardware/gh200.yaml`, each figure with its
 source. Changes are in per cent of the policy compared with (`static` where none is named), seed
-by seed, then averaged; a range runs over the loads simulated.
+by seed, then averaged; a range runs over the loads simulated. Where the paper compares with a
+static server, `pooled` is shown too, which lends idle KV and moves no layer.
 
 *reproduced*: the paper's figure lies in the range, or within 10 points of it (a band: inside).
 *direction*: the sign is right, the size is not; or one of several figures goes the other way.
@@ -51,7 +52,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     for row in rows:
         verdict = f"[{COLOURS[row['verdict']]}]{row['verdict']}[/]"
         if row["in_band"] is not None:
-            verdict = "[green]in band[/]" if row["in_band"] else "[red]outside[/]"
+            verdict += "[green], in band[/]" if row["in_band"] else "[red], outside[/]"
         cells = (row["id"], row["claim"], row["paper"], ours(row))
         table.add_row(*map(escape, cells), verdict)
     console.print(table)
@@ -87,10 +88,15 @@ def ours(row: dict[str, Any]) -> str:
     measured = row["measured"]
     if isinstance(measured, dict):
         shown = [(k, v) for k, v in measured.items() if not k.endswith("verdict")]
-        return "; ".join(f"{NAMES.get(key, key)} {_span(value)}" for key, value in shown)
+        return "; ".join(f"{_name(key)} {_span(value)}" for key, value in shown)
     if isinstance(measured, float):
         return f"{measured:.2f}" if abs(measured) < 10 else f"{measured:.1f}"
     return str(measured)
+
+
+def _name(key: str) -> str:
+    figure, against, other = key.partition(" against ")
+    return NAMES.get(figure, figure) + against + other
 
 
 def _span(span: Sequence[float]) -> str:

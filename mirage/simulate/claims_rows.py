@@ -31,6 +31,7 @@ def _against_static(
         _needs(scenes, "static", "pooled", "mirage"),
         scenes=scenes,
         figures=_paper(*paper),
+        beside="pooled",
     )
 
 

@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from mirage.config import PATIENCE_S
+from mirage.config import PATIENCE_S, Kept
 from mirage.engine.demand import (
     Demand,
     blocks_ahead,
     blocks_for,
+    blocks_soon,
     blocks_to_start,
     demand,
     in_extents,
@@ -71,8 +72,8 @@ class Limits:
     drain: bool
     headroom_extents: int
     lookahead_steps: int
-    keep_free: bool
-    """Whether newcomers must leave free what layers pay for, and what running requests need."""
+    kept: Kept
+    """What newcomers leave free for running requests."""
     report_ps: int
     apply_ps: int
     hold_s: float = PATIENCE_S
@@ -445,9 +446,13 @@ class Engine:
         """Blocks that waiting requests may have, once the running ones have this step's."""
         due = self.batch.blocks_due()
         free = self.free_blocks - due
-        if not self.limits.keep_free:
+        limits, holding = self.limits, self.holding
+        if limits.kept == "nothing":
             return free
-        holding = self.holding
+        if limits.kept == "soon":
+            return free - blocks_soon(
+                len(self.running), limits.lookahead_steps, limits.block_tokens
+            )
         return free - kept_free(holding.blocks, holding.open_blocks, self._demand(due))
 
     # -- steps --------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, model_validator
 
 from mirage.config import (
     Config,
@@ -29,7 +29,16 @@ from scheduler.tenants import Tenant as Entitled
 from traces import SAMPLE
 
 MOST_DRAWN = 10_000_000
-Rate = Annotated[float, Field(gt=0, le=10_000)]
+LEAST_RATE = 1e-6
+
+
+def _rate(value: float) -> float:
+    if not LEAST_RATE <= value <= 10_000:
+        raise ValueError(f"{value:g} requests a second: use {LEAST_RATE:g} to 10000")
+    return value
+
+
+Rate = Annotated[float, AfterValidator(_rate)]
 """Requests a second."""
 
 

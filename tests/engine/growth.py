@@ -37,7 +37,7 @@ if __name__ == "__main__":
         }
         if mode == "closed":
             # Without a reserve of their own the running ones soon need what is closed.
-            mirage |= {"keep_free": True, "headroom_extents": 0, "lookahead_steps": 0}
+            mirage |= {"kept": "asked", "headroom_extents": 0, "lookahead_steps": 0}
         # Prefix hits would depend on what was evicted; here only memory may differ.
         llm = make_llm(model, blocks=UNIVERSE, mirage=mirage, enable_prefix_caching=False)
         result = run(llm, prompts(12, 60, seed=5), 120, logprobs=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,10 @@ from vllm.config import CompilationConfig, CUDAGraphMode, SchedulerConfig, VllmC
 from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, CudaGraphManager
 
+from mirage.config import Policy
 from mirage.engine.gpu_worker import MirageGPUWorker, block_outermost, only_mapped_blocks
-from mirage.engine.graphs import gate
+from mirage.engine.graphs import gate, known
+from mirage.engine.worker import ElasticWorker
 
 pytestmark = pytest.mark.engine
 SEQUENCES = 4
@@ -200,21 +203,58 @@ def test_graphs_are_gated_once_they_are_captured(warmed: list[int]) -> None:
     assert mode is CUDAGraphMode.PIECEWISE, "layers stream"
 
 
+class RunnerOfTomorrow(SimpleNamespace):
+    """Chooses its graphs in a place of its own."""
+
+    def choose(self) -> Any:
+        return self.graph_atlas
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MirageGPUWorker]:
+    """A worker whose device is initialised, without one."""
+    monkeypatch.setattr(ElasticWorker, "init_device", lambda self: None)
+
+    def make(runner: Any, *, eager: bool = False, moves: bool = True) -> MirageGPUWorker:
+        ours = worker(runner, eager=eager, moves=moves)
+        ours.mirage.settings = SimpleNamespace(  # type: ignore[misc]
+            policy=Policy.MIRAGE if moves else Policy.POOLED
+        )
+        ours.init_device()
+        return ours
+
+    return make
+
+
 def test_eager_steps_are_told_of_and_gate_nothing(
-    warmed: list[int], caplog: pytest.LogCaptureFixture
+    warmed: list[int], made: Callable[..., MirageGPUWorker], caplog: pytest.LogCaptureFixture
 ) -> None:
-    runner = SimpleNamespace()
-    assert worker(runner, eager=True).compile_or_warm_up_model() == "done"
+    ours = made(RunnerOfTomorrow(), eager=True)
     assert "every step runs eagerly: device.graphs is false" in caplog.text
-    assert warmed == [16] and not runner.captured
+    assert ours.compile_or_warm_up_model() == "done"
+    assert warmed == [16] and not ours.model_runner.captured
 
 
 @pytest.mark.usefixtures("warmed")
 @pytest.mark.parametrize("moves", [True, False])
 def test_graphs_that_nobody_knows_are_not_captured_unless_nothing_ever_streams(
-    moves: bool, caplog: pytest.LogCaptureFixture
+    moves: bool, made: Callable[..., MirageGPUWorker], caplog: pytest.LogCaptureFixture
 ) -> None:
-    runner = SimpleNamespace()
-    assert worker(runner, moves=moves).compile_or_warm_up_model() == "done"
+    ours = made(RunnerOfTomorrow(), moves=moves)
     assert ("chooses its graphs where we do not know" in caplog.text) == moves
-    assert runner.captured != moves
+    captures = ours.compilation_config.cudagraph_mode is not CUDAGraphMode.NONE
+    assert captures != moves, "known before a model is loaded and wrapped"
+    assert ours.compile_or_warm_up_model() == "done"
+    assert ours.model_runner.captured != moves
+
+
+def test_both_of_vllms_runners_are_known_before_they_have_graphs() -> None:
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner as Second
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner as First
+
+    assert known(First) and known(Second) and not known(RunnerOfTomorrow)
+
+
+def test_graphs_that_are_not_where_they_were_replay_nothing(streaming: Streaming) -> None:
+    with pytest.raises(RuntimeError, match=r"set device\.graphs to false"):
+        gate(SimpleNamespace(), streaming, pieces=True)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mirage.engine.demand import (
     Demand,
     blocks_ahead,
+    blocks_soon,
     blocks_to_start,
     demand,
     growth_level,
@@ -50,6 +51,12 @@ def test_only_requests_that_could_start_count_for_admission() -> None:
     assert blocks_to_start(waiting, -1, 32) == 0
     assert demand(**IDLE | {"starting": 6}) == Demand(0, 6, 0, 6)
     assert demand(**IDLE | {"starting": 6, "free_blocks": 4}) == Demand(0, 2, 0, 6)
+
+
+def test_newcomers_leave_half_of_the_next_steps() -> None:
+    assert blocks_soon(0, 16, 32) == 0
+    assert blocks_soon(8, 16, 32) == 2
+    assert blocks_soon(9, 16, 32) == 3
 
 
 def test_newcomers_leave_what_layers_pay_for_and_what_is_asked_for_the_running() -> None:

@@ -67,7 +67,7 @@ def lone(
         "drain": False,
         "headroom_extents": 0,
         "lookahead_steps": 0,
-        "keep_free": False,
+        "kept": "nothing",
         "report_ps": PS // 5,
         "apply_ps": 0,
     }

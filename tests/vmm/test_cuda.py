@@ -15,7 +15,7 @@ from cuda.bindings import driver as cu
 
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
-from vmm import Closed, Misaligned, OutOfMemory, VmmError, host_buffer
+from vmm import Closed, Misaligned, OutOfMemory, PagePool, VmmError, host_buffer
 from vmm.cuda import CudaDriver
 from vmm.cuda_device import device_count, device_facts, driver_version
 from vmm.driver import DeviceError, DeviceLost, DeviceUnavailable
@@ -201,16 +201,6 @@ class TestCalls:
                 gpu.reserve(PAGE)
         assert gpu.used_bytes() == 0 == standin.used_bytes
 
-    def test_a_release_that_fails_keeps_what_is_left(
-        self, gpu: CudaDriver, standin: StandIn
-    ) -> None:
-        pages = gpu.create(4)
-        standin.fail(3, "cuMemRelease", INVALID_VALUE)
-        with pytest.raises(DeviceError, match="cuMemRelease"):
-            gpu.release(pages)
-        assert gpu.used_bytes() == standin.used_bytes == 2 * PAGE
-        gpu.release(pages[2:])
-
     def test_work_that_fails_on_the_device_has_a_name(
         self, gpu: CudaDriver, standin: StandIn
     ) -> None:
@@ -232,6 +222,27 @@ class TestCalls:
         standin.fail(1, "cuMemGetInfo", 12345)
         with pytest.raises(DeviceError, match=r"cuMemGetInfo.*12345"):
             gpu.memory_info()
+
+
+class TestRelease:
+    @pytest.mark.parametrize("nth", [1, 2, 4])
+    def test_a_refused_one_leaves_all_or_is_owed(
+        self, gpu: CudaDriver, standin: StandIn, nth: int
+    ) -> None:
+        pool = PagePool(gpu, 8 * PAGE)
+        pool.give(pool.take(4, "kv"))
+        standin.fail(nth, "cuMemRelease", error=999)
+        if nth == 1:
+            with pytest.raises(DeviceError, match="cuMemRelease"):
+                pool.trim()
+        else:
+            pool.trim()
+        pool.check_integrity()
+        gpu.check_integrity()
+        gpu.map(address := gpu.reserve(8 * PAGE), pool.take(8, "kv"))
+        gpu.unmap(address, 8 * PAGE)
+        assert standin.used_bytes == 8 * PAGE, "what was owed is paid"
+        gpu.unreserve(address)
 
 
 class TestHostMemory:

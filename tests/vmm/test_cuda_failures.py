@@ -59,11 +59,8 @@ class Sequence:
 
     def release(self) -> None:
         picked = self.some()
-        try:
-            self.gpu.release(picked)
-        finally:
-            known = set(self.gpu._books.pages)
-            self.pages = [page for page in self.pages if page in known]
+        self.gpu.release(picked)
+        self.pages = [page for page in self.pages if page not in picked]
 
     def map(self) -> None:
         pages = self.some()
