@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.gpu import contract, decode, graphs, memory, processes, report, serving
@@ -36,7 +37,7 @@ BENCH: tuple[Measured, ...] = (
 )
 SERVE: tuple[Measured, ...] = (serving.two_models,)
 ROWS = {"test": TEST, "bench": BENCH, "serve": SERVE}
-SECONDS = 480
+SECONDS = 400
 """No row is begun after that."""
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (VmmError, ImportError, RuntimeError, AssertionError) as error:
         print(f"no GPU to measure: {error}", file=sys.stderr)
         return 2
+    if options.what != "serve" and find_spec("vllm") is None:
+        print("     vLLM is not installed: what it would serve is skipped (make gpu-serve)")
     for row in _rows(ROWS[options.what], bench):
         print(f"{_mark(row)} {row.name}: {row.value}{f' (aim {row.aim})' if row.aim else ''}")
         page.add(row)

@@ -97,7 +97,10 @@ def handover(bench: Bench) -> Row:
     return Row(
         "handover",
         f"one layer ({bench.layer_bytes / 1e6:.0f} MB) from parameters to KV: unmap, map, clear",
-        ", ".join(f"{size} MiB {ms(s)}" for size, s in middle.items()),
+        ", ".join(
+            f"{size} MiB {ms(s)} ({middle[PAGES[0]] / s:.1f}x as fast as {PAGES[0]} MiB)"
+            for size, s in middle.items()
+        ),
         f"<= {HANDOVER_S * 1e3:.0f} ms",
         at_most(middle[best], HANDOVER_S),
         {"pages_mib": middle, "against_2_mib": {s: middle[2] / m for s, m in middle.items()}},

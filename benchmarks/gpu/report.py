@@ -1,4 +1,4 @@
-"""Where the rows go: a JSON file for each run, and a table in docs/results.md."""
+"""Where the rows go: a JSON file for each GPU and day, and a table in docs/results.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_YET = "Nothing here has run on a GPU yet"
 
 
 class Page:
-    """One run's rows; written anew after each."""
+    """One run's rows; written anew after each, beside what other commands have found."""
 
     def __init__(self, path: Path, docs: Path | None, about: dict[str, object]) -> None:
         self.path, self._docs, self._about = path, docs, about
@@ -29,7 +29,9 @@ class Page:
 
     def add(self, row: Row) -> None:
         self._rows.append(row)
-        written = self._about | {"rows": [r.as_dict() for r in self._rows]}
+        others = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        rows = [r.as_dict() for r in self._rows]
+        written = others | {str(self._about["what"]): self._about | {"rows": rows}}
         self.path.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
         if self._docs is not None:
             text = self._docs.read_text(encoding="utf-8")
@@ -64,7 +66,7 @@ def begin(what: str, bench: Bench, results: Path, docs: Path) -> Page:
         "date": f"{now:%Y-%m-%d}",
         "time": f"{now:%H:%M:%S} UTC",
     }
-    path = results / f"{now:%Y-%m-%d}-{slug}-{what}.json"
+    path = results / f"{now:%Y-%m-%d}-{slug}.json"
     return Page(path, None if bench.dry else docs, about)
 
 

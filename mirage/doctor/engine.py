@@ -18,6 +18,7 @@ HOOKS = {
     "vllm.v1.worker.worker_base:WorkerBase": (
         "init_device",
         "load_model",
+        "compile_or_warm_up_model",
         "execute_model",
         "get_supported_kv_cache_layouts",
     ),

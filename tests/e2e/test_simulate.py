@@ -136,7 +136,8 @@ def assert_one_line(folder: Path, words: list[str], message: str) -> None:
     ("experiment", "message"),
     [
         (content(tenants=[tenant(model="opt-14b")]), "no model shape is named 'opt-14b'"),
-        (content(tenants=[tenant(rate=0)]), "tenants.0.rate: Input should be greater than 0"),
+        (content(tenants=[tenant(rate=0)]), "tenants.0.rate: 0 requests a second: use 1e-06 to"),
+        (content(tenants=[tenant(rate=1e-300)]), "tenants.0.rate: 1e-300 requests a second: use"),
         (content(tenants=[tenant(share=20)]), "tenant 'large' needs 2"),
         (content(tenants=[tenant(share=20)]), "its share of 20 %"),
         (content(tenants=[tenant(), tenant()]), "tenant name 'large' is used twice"),

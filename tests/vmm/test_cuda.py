@@ -224,6 +224,37 @@ class TestCalls:
             gpu.memory_info()
 
 
+class TestRefusals:
+    def test_more_than_its_capacity(self, standin: StandIn) -> None:
+        with CudaDriver(tensors_on="cpu", capacity_bytes=3 * PAGE) as gpu:
+            gpu.create(2)
+            with pytest.raises(OutOfMemory, match=rf"{2 * PAGE} bytes wanted, {2 * PAGE} of"):
+                gpu.create(2)
+            assert gpu.used_bytes() == standin.used_bytes == 2 * PAGE
+
+    def test_books_and_handles_that_do_not_agree(self, gpu: CudaDriver) -> None:
+        (page,) = gpu.create(1)
+        handle = gpu._handles.pop(page)
+        with pytest.raises(VmmError, match="0 handles for 1 pages"):
+            gpu.check_integrity()
+        gpu._handles[page] = handle
+
+    def test_an_event_of_another_driver(self, gpu: CudaDriver) -> None:
+        from vmm import HostDriver
+
+        with HostDriver(PAGE) as host, pytest.raises(VmmError, match="is no event of this driver"):
+            gpu.stream().record(host.event())
+
+    def test_a_code_that_nobody_knows_has_a_name_of_ours(
+        self, gpu: CudaDriver, standin: StandIn
+    ) -> None:
+        stream, event = gpu.stream(), gpu.event()
+        stream.record(event)
+        standin.fail(1, "cuEventQuery", error=4242)
+        with pytest.raises(DeviceError, match="cuEventQuery"):
+            event.reached()
+
+
 class TestRelease:
     @pytest.mark.parametrize("nth", [1, 2, 4])
     def test_a_refused_one_leaves_all_or_is_owed(

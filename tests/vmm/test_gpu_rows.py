@@ -30,7 +30,7 @@ def run(what: str, folder: Path) -> dict[str, dict[str, object]]:
     assert main([what, "--dry", "--results", str(folder), "--docs", str(docs)]) in (0, 1)
     assert docs.read_text() == "# Measured\n", "a dry run is no result"
     (path,) = folder.glob("*.json")
-    written = json.loads(path.read_text())
+    written = json.loads(path.read_text())[what]
     assert written["gpu"] == "MIRAGE stand-in" and written["what"] == what
     return {row["name"]: row for row in written["rows"]}
 
@@ -41,6 +41,13 @@ def test_the_rows_of_the_test(tmp_path: Path) -> None:
     assert rows["streamed layers"]["value"] == "all right"
     skipped = {name for name, row in rows.items() if str(row["value"]).startswith("skipped")}
     assert skipped == {"graphs.replayed", *SEVERAL}
+
+
+def test_both_commands_of_a_day_share_a_file(tmp_path: Path) -> None:
+    run("test", tmp_path)
+    run("bench", tmp_path)
+    (path,) = tmp_path.glob("*.json")
+    assert json.loads(path.read_text()).keys() == {"test", "bench"}
 
 
 def test_the_rows_of_the_bench(tmp_path: Path) -> None:
