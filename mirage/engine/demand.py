@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
+
+from mirage.config import Kept
 
 
 @dataclass(frozen=True)
@@ -112,3 +114,17 @@ def kept_free(usable_blocks: int, open_blocks: int | None, wish: Demand) -> int:
     """
     closed = 0 if open_blocks is None else max(0, usable_blocks - open_blocks)
     return closed + wish.ahead
+
+
+def left_free(
+    kept: Kept,
+    *,
+    soon: int,
+    usable_blocks: int,
+    open_blocks: int | None,
+    wish: Callable[[], Demand],
+) -> int:
+    """Blocks that newcomers leave free for running requests; `soon` are `blocks_soon`."""
+    if kept == "nothing":
+        return 0
+    return soon if kept == "soon" else kept_free(usable_blocks, open_blocks, wish())

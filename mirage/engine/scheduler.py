@@ -28,7 +28,7 @@ from mirage.engine.demand import (
     blocks_to_start,
     demand,
     in_extents,
-    kept_free,
+    left_free,
 )
 from mirage.engine.reporting import Reporter
 from mirage.engine.settle import Fence, Settlement
@@ -270,7 +270,7 @@ class ElasticMixin(ObservingMixin):
         self._settle()
         if self.settings.kept != "nothing":
             # vLLM leaves so many blocks free when it admits a waiting request.
-            self.kv_cache_manager.watermark_blocks = self._kept_free()
+            self.kv_cache_manager.watermark_blocks = self._left_free()
         self._holding = False
         self.wish.begin_step()
         output = super()._schedule(*args, **kwargs)
@@ -283,12 +283,15 @@ class ElasticMixin(ObservingMixin):
             self.mailbox.wait(HOLD_POLL_S)
         return output
 
-    def _kept_free(self) -> int:
-        if self.settings.kept == "soon":
-            steps = self.settings.lookahead_steps
-            return blocks_soon(len(self.running), steps, self.block_size)
-        usable, open_blocks = self.pool.usable_blocks, self.settlement.open_blocks
-        return kept_free(usable, open_blocks, self._demand())
+    def _left_free(self) -> int:
+        settings = self.settings
+        return left_free(
+            settings.kept,
+            soon=blocks_soon(len(self.running), settings.lookahead_steps, self.block_size),
+            usable_blocks=self.pool.usable_blocks,
+            open_blocks=self.settlement.open_blocks,
+            wish=self._demand,
+        )
 
     def _request_blocks_can_be_freed(self, request: Any) -> bool:
         # Asked by schedule() before it preempts: False holds the request instead.

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from mirage.config import PATIENCE_S, Kept
@@ -25,7 +26,7 @@ from mirage.engine.demand import (
     blocks_to_start,
     demand,
     in_extents,
-    kept_free,
+    left_free,
 )
 from mirage.engine.turn import TurnTaking
 from mirage.engine.wish import Wish
@@ -444,16 +445,18 @@ class Engine:
 
     def _admissible_blocks(self) -> int:
         """Blocks that waiting requests may have, once the running ones have this step's."""
-        due = self.batch.blocks_due()
-        free = self.free_blocks - due
-        limits, holding = self.limits, self.holding
-        if limits.kept == "nothing":
-            return free
-        if limits.kept == "soon":
-            return free - blocks_soon(
-                len(self.running), limits.lookahead_steps, limits.block_tokens
+        due, limits, holding = self.batch.blocks_due(), self.limits, self.holding
+        return (
+            self.free_blocks
+            - due
+            - left_free(
+                limits.kept,
+                soon=blocks_soon(len(self.running), limits.lookahead_steps, limits.block_tokens),
+                usable_blocks=holding.blocks,
+                open_blocks=holding.open_blocks,
+                wish=partial(self._demand, due),
             )
-        return free - kept_free(holding.blocks, holding.open_blocks, self._demand(due))
+        )
 
     # -- steps --------------------------------------------------------------------------
 
