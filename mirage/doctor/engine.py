@@ -34,7 +34,7 @@ HOOKS = {
         "_request_blocks_can_be_freed",
     ),
     "vllm.v1.core.sched.async_scheduler:AsyncScheduler": ("schedule",),
-    "vllm.v1.core.kv_cache_manager:KVCacheManager": ("allocate_slots",),
+    "vllm.v1.core.kv_cache_manager:KVCacheManager": ("allocate_slots", "watermark_blocks"),
     "vllm.v1.core.block_pool:BlockPool": (
         "free_blocks",
         "get_num_free_blocks",
@@ -45,7 +45,18 @@ HOOKS = {
     "vllm.model_executor.offloader.base:BaseOffloader": ("wrap_modules",),
     "vllm.model_executor.offloader.base": ("set_offloader",),
 }
-"""Classes and functions of vLLM that `mirage.engine` extends, and their methods."""
+"""Classes and functions of vLLM that `mirage.engine` extends, their methods and attributes."""
+GRAPHS = {
+    "vllm.compilation.breakable_cudagraph:BreakableCUDAGraphWrapper": ("clear_all_graphs",),
+    "vllm.compilation.cuda_graph:CUDAGraphWrapper": ("clear_all_graphs",),
+    "vllm.v1.cudagraph_dispatcher:CudagraphDispatcher": ("dispatch", "cudagraph_keys"),
+    "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager": (
+        "dispatch",
+        "release_graphs",
+        "_candidates",
+    ),
+}
+"""Likewise for `device.graphs`."""
 WORKERS = {
     "host": "vllm.v1.worker.cpu_worker:CPUWorker",
     "cuda": "vllm.v1.worker.gpu_worker:Worker",
@@ -64,13 +75,21 @@ def findings() -> Iterator[Finding]:
     else:
         yield limited(TOPIC, "vLLM", version, "MIRAGE was tried with 0.32 and 0.33")
     with _quiet():
-        absent = [name for target, names in HOOKS.items() for name in _absent(target, names)]
+        absent, ungated = (
+            [name for target, names in those.items() for name in _absent(target, names)]
+            for those in (HOOKS, GRAPHS)
+        )
         workers = {kind: _works(kind, target) for kind, target in WORKERS.items()}
     if absent:
         yield missing(TOPIC, "hooks", f"not found: {', '.join(absent)}", "use vLLM 0.32 or 0.33")
     else:
         count = sum(max(1, len(names)) for names in HOOKS.values())
         yield works(TOPIC, "hooks", f"all {count} are there")
+    if ungated:
+        found, advice = f"not found: {', '.join(ungated)}", "device.graphs false: steps run eagerly"
+        yield limited(TOPIC, "CUDA graphs", found, advice)
+    else:
+        yield works(TOPIC, "CUDA graphs", "of whole steps, and in pieces while layers stream")
     for kind, there in workers.items():
         if there:
             yield works(TOPIC, worker(kind), "is in this build")
@@ -106,7 +125,13 @@ def _absent(target: str, names: tuple[str, ...]) -> list[str]:
         found = getattr(found, attribute) if attribute else found
     except (ImportError, AttributeError, RuntimeError, OSError):
         return [target]
-    return [f"{attribute or module}.{name}" for name in names if not hasattr(found, name)]
+    return [f"{attribute or module}.{name}" for name in names if not _has(found, name)]
+
+
+def _has(found: object, name: str) -> bool:
+    """As a method, or as an attribute that its constructor sets."""
+    constructor = getattr(getattr(found, "__init__", None), "__code__", None)
+    return hasattr(found, name) or name in getattr(constructor, "co_names", ())
 
 
 @contextlib.contextmanager

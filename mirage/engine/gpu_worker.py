@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,11 +11,13 @@ from vllm.config import CUDAGraphMode
 from vllm.v1.worker.gpu_worker import Worker
 
 from mirage.config import Policy
-from mirage.engine.graphs import gate, known
+from mirage.engine.graphs import abandon, gate, known
 from mirage.engine.kvbuffer import KVBuffer
 from mirage.engine.worker import BLOCK_OUTERMOST, ElasticWorker
 
 logger = logging.getLogger("mirage.engine.gpu_worker")
+
+EAGERLY = "no CUDA graphs, every step runs eagerly: %s"
 
 
 class MirageGPUWorker(ElasticWorker, Worker):
@@ -26,7 +28,7 @@ class MirageGPUWorker(ElasticWorker, Worker):
         super().init_device()
         eager, runner = self.model_config.enforce_eager, type(self.model_runner)
         if self.mirage.settings.policy is Policy.MIRAGE and (why := _why_eager(eager, runner)):
-            logger.warning("no CUDA graphs, every step runs eagerly: %s", why)
+            logger.warning(EAGERLY, why)
             self.model_config.enforce_eager = True
             self.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
 
@@ -37,11 +39,35 @@ class MirageGPUWorker(ElasticWorker, Worker):
 
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
         """Capture graphs as vLLM does, all layers resident; then stand before them."""
+        moves = self.mirage.streamer is not None
+        if moves:
+            self.model_runner.capture_model = _capture_or_not(self)
         with only_mapped_blocks(self.model_runner, self.mirage.kv):
             done = super().compile_or_warm_up_model(*args, **kwargs)
-        if self.mirage.streamer is not None and not self.model_config.enforce_eager:
+        if moves and not self.model_config.enforce_eager:
             gate(self.model_runner, lambda: self.mirage.streaming, self.mirage.pieces)
         return done
+
+
+def _capture_or_not(worker: Worker) -> Callable[..., int]:
+    """vLLM's own capture, in bytes of graphs; it may fail, and steps run eagerly then.
+
+    For want of memory, or in a kernel that cannot be captured. What a device does not recover
+    from, vLLM's next call tells.
+    """
+    runner = worker.model_runner
+    capture = runner.capture_model
+
+    def capturing(*args: Any, **kwargs: Any) -> int:
+        try:
+            return int(capture(*args, **kwargs))
+        except Exception as error:
+            logger.warning(EAGERLY, f"they could not be captured ({error})")
+        worker.model_config.enforce_eager = True
+        abandon(runner)
+        return 0
+
+    return capturing
 
 
 def _why_eager(eager: bool, runner: type) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
+from vllm.compilation.cuda_graph import CUDAGraphWrapper
 from vllm.config import CUDAGraphMode
 
 logger = logging.getLogger("mirage.engine.graphs")
@@ -40,14 +42,27 @@ def gate(runner: Any, streaming: Callable[[], bool], pieces: bool) -> None:
     has some. Raises `RuntimeError` if they are not where they should be.
     """
     fitting = {CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE} if pieces else {CUDAGraphMode.NONE}
-    if (manager := getattr(runner, MANAGER, None)) is not None:
-        has = _gate_manager(manager, streaming, fitting)
-    elif (dispatcher := getattr(runner, DISPATCHER, None)) is not None:
-        has = _gate_dispatcher(dispatcher, streaming, fitting)
-    else:
-        raise RuntimeError("vLLM's CUDA graphs are not where they were: set device.graphs to false")
+    has = _gate(runner, streaming, fitting)
     how = "in pieces" if has else "not at all"
     logger.warning("CUDA graphs are replayed whole while no layer streams, and %s else", how)
+
+
+def abandon(runner: Any) -> None:
+    """Let go what a model runner has captured; it replays nothing from now on."""
+    for wrapper in (CUDAGraphWrapper, BreakableCUDAGraphWrapper):
+        wrapper.clear_all_graphs()
+    if (manager := getattr(runner, MANAGER, None)) is not None:
+        manager.release_graphs()
+    _gate(runner, lambda: True, {CUDAGraphMode.NONE})
+
+
+def _gate(runner: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode]) -> bool:
+    """Only `fitting` modes while `streaming`; whether there are graphs of such a mode."""
+    if (manager := getattr(runner, MANAGER, None)) is not None:
+        return _gate_manager(manager, streaming, fitting)
+    if (dispatcher := getattr(runner, DISPATCHER, None)) is not None:
+        return _gate_dispatcher(dispatcher, streaming, fitting)
+    raise RuntimeError("vLLM's CUDA graphs are not where they were: set device.graphs to false")
 
 
 def _gate_dispatcher(

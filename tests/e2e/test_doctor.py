@@ -44,6 +44,7 @@ def test_it_says_what_works_here_and_what_to_do() -> None:
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["engine", "vLLM", "ok"] in [words[:3] for words in lines]
     assert ["hooks", "ok", "all"] in [words[:3] for words in lines]
+    assert ["CUDA", "graphs", "ok"] in [words[:3] for words in lines]
 
 
 CONFIG = """

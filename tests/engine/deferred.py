@@ -74,6 +74,9 @@ def defer_forwards() -> None:
         def get_output(self) -> Any:
             return self.run()
 
+        def get_kv_connector_output(self) -> None:
+            """vLLM 0.33 asks for it, if a step fails."""
+
     class DeferredWorker(MirageCPUWorker):
         def execute_model(self, scheduler_output: Any) -> Any:
             if not scheduler_output.total_num_scheduled_tokens:

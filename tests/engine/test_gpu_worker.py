@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+import torch
 from vllm.config import CompilationConfig, CUDAGraphMode, SchedulerConfig, VllmConfig
 from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, CudaGraphManager
@@ -76,6 +77,8 @@ def manager() -> CudaGraphManager:
     made._lora_dispatch_map, made._max_lora_case = {}, 0
     made._candidates = {(SEQUENCES, 0): captured}
     made._graphs_captured = True
+    made.graphs = {graph: object() for graph in captured}  # type: ignore[misc]
+    made.breakable_cg_runner = None
     return made
 
 
@@ -167,6 +170,13 @@ def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) 
     """As far as it has come when vLLM wants to warm up: of its own, only what that needs."""
     made = MirageGPUWorker.__new__(MirageGPUWorker)
     made.model_runner = runner
+    made.captured = False  # type: ignore[attr-defined]
+
+    def capture() -> int:
+        made.captured = made.compilation_config.cudagraph_mode is not CUDAGraphMode.NONE  # type: ignore[attr-defined]
+        return 0
+
+    vars(runner).setdefault("capture_model", capture)
     runner.kv_cache_config = SimpleNamespace(num_blocks=960)
     made.model_config = SimpleNamespace(enforce_eager=eager)
     made.compilation_config = SimpleNamespace(cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE)
@@ -186,8 +196,8 @@ def warmed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def warm_up(self: Any) -> str:
         seen.append(self.model_runner.kv_cache_config.num_blocks)
-        captures = self.compilation_config.cudagraph_mode is not CUDAGraphMode.NONE
-        self.model_runner.captured = captures and not self.model_config.enforce_eager
+        if not self.model_config.enforce_eager:
+            self.model_runner.capture_model()
         return "done"
 
     monkeypatch.setattr(Worker, "compile_or_warm_up_model", warm_up)
@@ -201,6 +211,33 @@ def test_graphs_are_gated_once_they_are_captured(warmed: list[int]) -> None:
     assert warmed == [16] and runner.kv_cache_config.num_blocks == 960
     mode = runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode
     assert mode is CUDAGraphMode.PIECEWISE, "layers stream"
+
+
+@pytest.mark.usefixtures("breakable")
+@pytest.mark.parametrize("second", [True, False])
+def test_a_capture_that_fails_leaves_eager_steps(
+    second: bool, warmed: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> int:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    runner = SimpleNamespace(capture_model=fail)
+    if second:
+        runner.cudagraph_manager = manager()
+    else:
+        runner.cudagraph_dispatcher = dispatcher()
+    ours = worker(runner)
+    ours.mirage.streaming = False  # type: ignore[misc]
+    assert ours.compile_or_warm_up_model() == "done"
+    assert "every step runs eagerly: they could not be captured (CUDA out of memory)" in caplog.text
+    assert "replayed" not in caplog.text
+    if second:
+        assert not runner.cudagraph_manager.graphs, "their memory is wanted back"
+        mode = runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode
+    else:
+        mode = runner.cudagraph_dispatcher.dispatch(SEQUENCES, uniform_decode=True)[0]
+    assert mode is CUDAGraphMode.NONE
+    assert warmed == [16]
 
 
 class RunnerOfTomorrow(SimpleNamespace):
@@ -232,7 +269,7 @@ def test_eager_steps_are_told_of_and_gate_nothing(
     ours = made(RunnerOfTomorrow(), eager=True)
     assert "every step runs eagerly: device.graphs is false" in caplog.text
     assert ours.compile_or_warm_up_model() == "done"
-    assert warmed == [16] and not ours.model_runner.captured
+    assert warmed == [16] and not ours.captured
 
 
 @pytest.mark.usefixtures("warmed")
@@ -245,7 +282,7 @@ def test_graphs_that_nobody_knows_are_not_captured_unless_nothing_ever_streams(
     captures = ours.compilation_config.cudagraph_mode is not CUDAGraphMode.NONE
     assert captures != moves, "known before a model is loaded and wrapped"
     assert ours.compile_or_warm_up_model() == "done"
-    assert ours.model_runner.captured != moves
+    assert ours.captured != moves
 
 
 def test_both_of_vllms_runners_are_known_before_they_have_graphs() -> None:

@@ -1,0 +1,28 @@
+"""`mirage doctor` on a vLLM that lacks something which our engine extends."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from mirage.doctor import engine
+from mirage.doctor.finding import State
+
+pytestmark = pytest.mark.engine
+MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
+
+
+def test_all_is_there() -> None:
+    states = {finding.what: finding.state for finding in engine.findings()}
+    assert states["hooks"] is states["CUDA graphs"] is State.WORKS
+
+
+def test_what_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(engine.HOOKS, MANAGER, ("watermark_blocks", "watermark_bricks"))
+    monkeypatch.setitem(engine.GRAPHS, "vllm.v1.graph_atlas:Atlas", ("dispatch",))
+    found = {finding.what: finding for finding in engine.findings()}
+    assert found["hooks"].state is State.MISSING
+    assert found["hooks"].found == "not found: KVCacheManager.watermark_bricks"
+    assert found["CUDA graphs"].state is State.LIMITED, "steps run eagerly without"
+    assert found["CUDA graphs"].found == "not found: vllm.v1.graph_atlas:Atlas"
