@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ class Bench:
 
     dry: bool
     open: Callable[..., CudaDriver]
+    device: str = ""
+    """Of a dry one: by which other processes find the same device."""
 
     @property
     def layer_bytes(self) -> int:
@@ -66,16 +69,20 @@ def real() -> Bench:
     return Bench(dry=False, open=CudaDriver)
 
 
-def dry(memory_bytes: int = 512 * MIB) -> Bench:
-    """The tests' stand-in for NVIDIA's driver library."""
+def dry(device: str | None = None, memory_bytes: int = 512 * MIB) -> Bench:
+    """The tests' stand-in for NVIDIA's driver library; `device` is another process's."""
     from tests.vmm.libcuda import StandIn
 
-    StandIn.load().reset(memory_bytes=memory_bytes, granularity=2 * MIB)
+    standin = StandIn.load()
+    standin.reset(memory_bytes=memory_bytes, granularity=2 * MIB)
+    if device is None:  # open for as long as this process lives
+        device = f"/proc/{os.getpid()}/fd/{os.memfd_create('mirage-device')}"
+    standin.share(device)
 
     def opened(*args: object, **kwargs: object) -> CudaDriver:
         return CudaDriver(*args, tensors_on="cpu", **kwargs)  # type: ignore[arg-type]
 
-    return Bench(dry=True, open=opened)
+    return Bench(dry=True, open=opened, device=device)
 
 
 @dataclass

@@ -31,7 +31,7 @@ BENCH: tuple[Measured, ...] = (
     memory.handover,
     memory.one_more,
     memory.between_processes,
-    memory.exported,
+    processes.exported,
     memory.batched_copies,
     decode.at_the_cap,
 )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from cuda.bindings import driver as cu
 
 from benchmarks.gpu.bench import MIB, Bench, model
-from benchmarks.gpu.rows import Row, Skipped, alternating, at_most, medians, ms, timed
+from benchmarks.gpu.rows import Row, alternating, at_most, medians, ms, timed
 from vmm.cuda import CudaDriver
 from vmm.cuda_calls import call
-from vmm.cuda_device import device_facts
 from vmm.pages import PagePool
 from vmm.space import Range
 
@@ -164,38 +162,6 @@ def _through_pages(driver: CudaDriver, bench: Bench) -> None:
 def _through_malloc(driver: CudaDriver, nbytes: int) -> None:
     with driver.opened():
         call(cu.cuMemFree, call(cu.cuMemAlloc, nbytes))
-
-
-def exported(bench: Bench) -> Row:
-    """Passing a page by file descriptor, against releasing and creating it."""
-    if not device_facts(0).shareable:
-        raise Skipped("this device cannot share memory by file descriptors")
-    count = 4 if bench.dry else 64
-    with bench.open(bench.page_bytes, shareable=True) as driver:
-
-        def passed() -> None:
-            for page in driver.create(count):
-                fd = driver.export_page(page)
-                driver.release([page])
-                driver.release([driver.import_page(fd)])
-                os.close(fd)
-
-        def made() -> None:
-            driver.release(driver.create(count))
-            driver.release(driver.create(count))
-
-        middle = medians(
-            alternating(
-                {"export": lambda: timed(passed), "create": lambda: timed(made)}, bench.rounds
-            )
-        )
-    return Row(
-        "export and import",
-        f"{count} pages of {bench.page_bytes / MIB:.0f} MiB to another owner by descriptor",
-        f"{middle['export'] / middle['create']:.2f}x of release and create "
-        f"({ms(middle['export'])})",
-        details=middle,
-    )
 
 
 def one_more(bench: Bench) -> Row:

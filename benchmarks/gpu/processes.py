@@ -3,139 +3,114 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
-from pathlib import Path
-from select import select
+from functools import partial
 
 from benchmarks.gpu.bench import MIB, Bench
-from benchmarks.gpu.rows import Row, Skipped
+from benchmarks.gpu.holder import Holder, pair
+from benchmarks.gpu.rows import Row, Skipped, alternating, medians, ms, timed
 from vmm.cuda import CudaDriver
+from vmm.cuda_device import device_facts
 
-ROOT = Path(__file__).parents[2]
 TIMES = 1000
-PAGE_BYTES = 8 * MIB
-PAGES = 256
+PAGES, DRY_PAGES = 256, 32
 """More than the context of a process takes, so that its end alone does not look like theirs."""
-LIMIT_S = 60
 LATE_S = 5.0
 """How long the device may take to give a killed process's memory back."""
 NOISE_BYTES = 64 * MIB
-"""By which the device's free memory may differ for other reasons."""
-
-
-class Child:
-    """A process that holds all the pages, or none, as it is told."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.gpu.processes"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def tell(self, word: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(word + "\n")
-        self._process.stdin.flush()
-
-    def ask(self, word: str) -> None:
-        """Tell, and wait until it is done. Raises `RuntimeError` if the child cannot."""
-        self.tell(word)
-        assert self._process.stdout is not None
-        ready, _, _ = select([self._process.stdout], [], [], LIMIT_S)
-        if not ready:
-            raise RuntimeError(f"a process did not {word} within {LIMIT_S} s")
-        if self._process.stdout.readline().strip() != "done":
-            raise RuntimeError(f"a process failed when it was told to {word}")
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+"""By which a GPU's free memory may differ for other reasons."""
 
 
 def passing(bench: Bench) -> Row:
     """Release here, create there, a thousand times; then a kill at a random moment."""
-    if bench.dry:
-        raise Skipped("each process would have a stand-in of its own")
-    with bench.open(PAGE_BYTES) as driver:
+    pages = _pages(bench)
+    with bench.open(bench.page_bytes) as driver:
         before = driver.memory_info()[0]
-        children = [Child(), Child()]
-        try:
-            for child in children:
-                child.ask("give")  # it has started, and holds its context only
+        with pair(bench, pages) as holders:
             empty = driver.memory_info()[0]
-            each_s = _passed(children)
-            back_s = _killed(driver, children, empty)
-        finally:
-            for child in children:
-                child.kill()
-        _until_free(driver, before)
+            each_s = _passed(holders)
+            back_s = _killed(bench, driver, holders, empty)
+        _until_free(bench, driver, before)
         lost = max(0, before - driver.memory_info()[0])
     return Row(
         "two processes",
-        f"{PAGES * PAGE_BYTES // MIB} MiB passed {TIMES} times, then a process killed",
-        f"{lost / MIB:.0f} MiB lost, {each_s * 1e3:.2f} ms each, free {back_s * 1e3:.0f} ms after "
-        "the kill",
+        f"{pages * bench.page_bytes // MIB} MiB passed {TIMES} times, then a process killed",
+        f"{lost / MIB:.0f} MiB lost, {ms(each_s)} each, free {back_s * 1e3:.0f} ms after the kill",
         "nothing lost",
-        lost <= NOISE_BYTES and back_s <= LATE_S,
+        lost <= _noise(bench) and back_s <= LATE_S,
+        {"each_s": each_s, "after_kill_s": back_s, "lost_bytes": lost},
     )
 
 
-def _passed(children: list[Child]) -> float:
-    """Seconds each time."""
-    children[1].ask("take")
+def exported(bench: Bench) -> Row:
+    """Passing pages to another process as file descriptors, against releasing and creating."""
+    if not device_facts(0).shareable:
+        raise Skipped("this device cannot share memory by file descriptors")
+    pages = _pages(bench)
+    with pair(bench, pages) as plain, pair(bench, pages, linked=True) as linked:
+        plain[0].ask("take")
+        linked[0].ask("take")
+        ways = {
+            "export": partial(_there_and_back, linked, "send", "receive"),
+            "create": partial(_there_and_back, plain, "give", "take"),
+        }
+        middle = medians(
+            alternating(
+                {name: lambda way=way: timed(way) / 2 for name, way in ways.items()}, bench.rounds
+            )
+        )
+    return Row(
+        "export and import",
+        f"{pages} pages of {bench.page_bytes / MIB:.0f} MiB to another process by descriptor",
+        f"{middle['export'] / middle['create']:.2f}x of release and create "
+        f"({ms(middle['export'])})",
+        details=middle,
+    )
+
+
+def _pages(bench: Bench) -> int:
+    return DRY_PAGES if bench.dry else PAGES
+
+
+def _noise(bench: Bench) -> int:
+    return 0 if bench.dry else NOISE_BYTES
+
+
+def _there_and_back(holders: list[Holder], away: str, here: str) -> None:
+    for giver, taker in (holders, holders[::-1]):
+        giver.ask(away)
+        taker.ask(here)
+
+
+def _passed(holders: list[Holder]) -> float:
+    """Seconds each time. In the end nobody holds any."""
+    holders[1].ask("take")
     start = time.perf_counter()
     for i in range(TIMES):
-        children[(i + 1) % 2].ask("give")
-        children[i % 2].ask("take")
+        holders[(i + 1) % 2].ask("give")
+        holders[i % 2].ask("take")
     seconds = time.perf_counter() - start
-    children[(TIMES + 1) % 2].ask("give")
+    holders[(TIMES + 1) % 2].ask("give")
     return seconds / TIMES
 
 
-def _killed(driver: CudaDriver, children: list[Child], empty: int) -> float:
+def _killed(bench: Bench, driver: CudaDriver, holders: list[Holder], empty: int) -> float:
     """Seconds until a killed process's memory is free; the other one then takes it."""
-    random.shuffle(children)
-    victim, other = children
+    victim, other = random.sample(holders, 2)
     victim.tell("loop")
     time.sleep(random.uniform(0.01, 0.2))
     victim.kill()
-    seconds = _until_free(driver, empty)
+    seconds = _until_free(bench, driver, empty)
     other.ask("take")
     other.ask("give")
     return seconds
 
 
-def _until_free(driver: CudaDriver, wanted: int) -> float:
+def _until_free(bench: Bench, driver: CudaDriver, wanted: int) -> float:
     """Seconds until so many bytes are free again, or twice what may pass."""
     start = time.perf_counter()
-    while driver.memory_info()[0] < wanted - NOISE_BYTES:
+    while driver.memory_info()[0] < wanted - _noise(bench):
         if time.perf_counter() - start > 2 * LATE_S:
             break
         time.sleep(0.005)
     return time.perf_counter() - start
-
-
-def _serve() -> None:
-    """The child."""
-    driver = CudaDriver(PAGE_BYTES)
-    pages = driver.create(0)
-    for line in sys.stdin:
-        word = line.strip()
-        if word == "give":
-            driver.release(pages)
-            pages = []
-        elif word == "take":
-            pages = driver.create(PAGES)
-        while word == "loop":
-            driver.release(pages)
-            pages = driver.create(PAGES)
-        print("done", flush=True)
-
-
-if __name__ == "__main__":
-    _serve()

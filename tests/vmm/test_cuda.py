@@ -68,6 +68,14 @@ class TestDevice:
             CudaDriver()
         assert not any(standin.leaks().values())
 
+    def test_a_device_that_exports_nothing(self, standin: StandIn) -> None:
+        standin.flags(shareable=False)
+        assert not device_facts(0).shareable
+        with pytest.raises(DeviceUnavailable, match="cannot share memory by file descriptors"):
+            CudaDriver(shareable=True)
+        CudaDriver(tensors_on="cpu").close()
+        assert not any(standin.leaks().values())
+
     @pytest.mark.parametrize("page", [PAGE + 1, PAGE // 2, -PAGE])
     def test_a_page_is_a_multiple_of_the_granularity(self, standin: StandIn, page: int) -> None:
         with pytest.raises(Misaligned, match=f"{page}.*{PAGE}"):

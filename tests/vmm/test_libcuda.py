@@ -767,6 +767,94 @@ def _synchronize(made: Any) -> Any:
     return cuda.cuStreamSynchronize(made)[0]
 
 
+class Neighbour:
+    """A process on the device of this one."""
+
+    def __init__(self, device: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.vmm.libcuda.neighbour", device, str(TOTAL), str(PAGE)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def hold(self, what: str) -> int:
+        """Pages that it sees free once it holds `what`."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def kill(self) -> None:
+        with self._process:
+            self._process.kill()
+
+
+class TestSharedDevice:
+    @pytest.fixture
+    def neighbour(self, standin: StandIn) -> Iterator[Neighbour]:
+        device = os.memfd_create("a device")
+        path = f"/proc/{os.getpid()}/fd/{device}"
+        standin.share(path)
+        made = Neighbour(path)
+        yield made
+        made.kill()
+        os.close(device)
+
+    def free(self) -> int:
+        return int(ok(cuda.cuMemGetInfo())[0]) // PAGE
+
+    def test_memory_of_one_process_is_missing_in_the_other(
+        self, neighbour: Neighbour, refused: Any
+    ) -> None:
+        assert neighbour.hold("40") == self.free() == 24
+        handles = [short.create(PAGE) for _ in range(24)]
+        refused(cuda.cuMemCreate(PAGE, short.prop(), 0), OOM, "0 of 4194304 are left")
+        refused(cuda.cuMemAlloc(PAGE), OOM, "0 of 4194304 are left")
+        assert neighbour.hold("39") == 1
+        handles.append(short.create(PAGE))
+        for handle in handles:
+            ok(cuda.cuMemRelease(handle))
+        assert neighbour.hold("0") == self.free() == 64
+
+    def test_what_a_killed_process_held_is_free(self, neighbour: Neighbour) -> None:
+        assert neighbour.hold("40") == 24
+        neighbour.kill()
+        assert self.free() == 64
+
+    def test_exported_memory_counts_once_and_outlives_its_maker(
+        self, neighbour: Neighbour, standin: StandIn
+    ) -> None:
+        handles = [short.create(PAGE) for _ in range(64)]
+        fd = ok(cuda.cuMemExportToShareableHandle(handles[0], short.FD, 0))
+        assert neighbour.hold(f"import /proc/{os.getpid()}/fd/{fd}") == self.free() == 0
+        os.close(fd)
+        for handle in handles:
+            ok(cuda.cuMemRelease(handle))
+        assert self.free() == 63, "the neighbour still has it"
+        assert neighbour.hold("0") == self.free() == 64
+
+    def test_a_reset_ends_it(self, neighbour: Neighbour, standin: StandIn) -> None:
+        assert neighbour.hold("40") == 24
+        standin.reset(TOTAL, PAGE)
+        short.start()
+        assert self.free() == 64
+
+    def test_only_before_there_is_memory(self, standin: StandIn, tmp_path: Path) -> None:
+        with pytest.raises(Refused):
+            standin.share(str(tmp_path / "nowhere"))
+        short.create(PAGE)
+        (tmp_path / "device").touch()
+        with pytest.raises(Refused):
+            standin.share(str(tmp_path / "device"))
+
+    def test_a_device_that_exports_nothing(self, standin: StandIn, refused: Any) -> None:
+        standin.flags(shareable=False)
+        refused(cuda.cuMemCreate(PAGE, short.prop(), 0), UNSUPPORTED, "file descriptors, if any")
+        assert ok(cuda.cuMemCreate(PAGE, short.prop(exportable=False), 0))
+
+
 class TestProcesses:
     def test_shared_memory_lives_until_both_let_go(self, standin: StandIn) -> None:
         address, handle = short.mapped(PAGE)

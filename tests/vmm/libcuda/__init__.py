@@ -63,7 +63,8 @@ class StandIn:
         library.standin_fail.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int]
         library.standin_pace.argtypes = [ctypes.c_double]
         library.standin_delay.argtypes = [ctypes.c_double]
-        library.standin_flags.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int]
+        library.standin_flags.argtypes = [ctypes.c_int] * 4
+        library.standin_share.argtypes = [ctypes.c_char_p]
         library.standin_used_bytes.restype = ctypes.c_longlong
         for name in ("calls", "leaks", "last_words"):
             self._function(name).argtypes = [ctypes.c_char_p, ctypes.c_size_t]
@@ -92,6 +93,14 @@ class StandIn:
         thread returns CUDA_ERROR_DEINITIALIZED; cuInit is needed again.
         """
         self._control("reset", memory_bytes, granularity)
+
+    def share(self, path: str) -> None:
+        """Until the next reset this process's devices are those of all that share the file.
+
+        Before there is any memory. `path` is an empty file at first; every process must have
+        reset to the same sizes. What a process holds ends with it, however it ends.
+        """
+        self._control("share", path.encode())
 
     def fail(self, nth: int, call: str | None = None, error: int = 2) -> None:
         """Make the `nth` next call (1 is the next), of this function or of any, fail.
@@ -131,14 +140,19 @@ class StandIn:
         return self._text("last_words")
 
     def flags(
-        self, *, vmm_supported: bool = True, devices: int = 1, strict_host: bool = True
+        self,
+        *,
+        vmm_supported: bool = True,
+        devices: int = 1,
+        strict_host: bool = True,
+        shareable: bool = True,
     ) -> None:
-        """Set all three. `devices` is 4 at most.
+        """Set all four. `devices` is 4 at most; `shareable` devices can export memory.
 
         Without `strict_host`, copies of host memory that is not registered are allowed, and
         over when the call returns.
         """
-        self._control("flags", vmm_supported, devices, strict_host)
+        self._control("flags", vmm_supported, devices, strict_host, shareable)
 
     def _function(self, name: str) -> Any:
         return getattr(self._library, f"standin_{name}")

@@ -143,10 +143,11 @@ static int attribute_of(int attribute) {
         return 9;
     case 102: /* virtual memory management */
         return driver.vmm_supported;
-    case 41:  /* unified addressing */
-    case 91:  /* registered host memory has the same address for the device */
-    case 99:  /* host memory can be registered */
     case 103: /* POSIX file descriptors as handles */
+        return driver.shareable;
+    case 41: /* unified addressing */
+    case 91: /* registered host memory has the same address for the device */
+    case 99: /* host memory can be registered */
         return 1;
     default:
         return 0;

@@ -100,6 +100,7 @@ int enter(const char *name, enum need need) {
 }
 
 int leave(int result) {
+    shared_end();
     pthread_mutex_unlock(&driver.lock);
     return result;
 }
@@ -112,7 +113,7 @@ static void set_defaults(size_t memory_bytes, size_t granularity) {
     driver.total = memory_bytes;
     driver.granularity = granularity;
     driver.devices = 1;
-    driver.vmm_supported = driver.strict_host = true;
+    driver.vmm_supported = driver.strict_host = driver.shareable = true;
     driver.delay_s = driver.pace_bytes_per_s = 0;
 }
 
@@ -160,6 +161,7 @@ API int standin_reset(size_t memory_bytes, size_t granularity) {
         pthread_cond_wait(&driver.changed, &driver.lock);
     }
     memory_clear();
+    shared_detach();
     book_clear(&driver.registrations, true);
     book_clear(&driver.streams, false);
     for (size_t i = 0; i < driver.events.count; i++) {
@@ -260,12 +262,22 @@ API int standin_delay(double seconds) {
     return controlled(0);
 }
 
-API int standin_flags(int vmm_supported, int devices, int strict_host) {
+API int standin_share(const char *path) {
+    if (!control()) {
+        return -1;
+    }
+    bool fresh = !driver.handles.count && !driver.allocations.count;
+    shared_detach();
+    return controlled(fresh && shared_attach(path) ? 0 : -1);
+}
+
+API int standin_flags(int vmm_supported, int devices, int strict_host, int shareable) {
     if (devices < 0 || devices > MAX_DEVICES || !control()) {
         return -1;
     }
     driver.vmm_supported = vmm_supported;
     driver.devices = devices;
     driver.strict_host = strict_host;
+    driver.shareable = shareable;
     return controlled(0);
 }

@@ -15,8 +15,9 @@ static int check_kind(const struct allocation_prop *prop) {
     if (!prop || prop->type != PINNED || prop->location.type != ON_DEVICE) {
         return refuse(INVALID_VALUE, "only pinned memory of a device exists here");
     }
-    if (prop->handle_types & ~POSIX_FD) {
-        return refuse(NOT_SUPPORTED, "handle type %d: only file descriptors", prop->handle_types);
+    if (prop->handle_types & ~(driver.shareable ? POSIX_FD : 0)) {
+        return refuse(NOT_SUPPORTED, "handle type %d: only file descriptors, if any",
+                      prop->handle_types);
     }
     return SUCCESS;
 }
@@ -31,6 +32,10 @@ static struct memory *memory_of(int fd, size_t bytes, int device) {
     struct memory *memory = fstat(fd, &status) ? NULL : malloc(sizeof *memory);
     if (memory) {
         *memory = (struct memory){fd, device, 0, bytes, status.st_ino};
+        if (!shared_add(memory)) {
+            free(memory);
+            return NULL;
+        }
         driver.device[device].used += bytes;
     }
     return memory;
@@ -53,12 +58,18 @@ void memory_drop(struct memory *memory) {
         return;
     }
     driver.device[memory->device].used -= memory->bytes;
+    shared_drop(memory);
     close(memory->fd);
     free(memory);
 }
 
+static size_t left_of(int device) {
+    size_t used = driver.device[device].used + shared_elsewhere(device);
+    return used < driver.total ? driver.total - used : 0;
+}
+
 int check_budget(size_t bytes, int device) {
-    size_t left = driver.total - driver.device[device].used;
+    size_t left = left_of(device);
     if (bytes > left) {
         return refuse(OUT_OF_MEMORY, "%zu bytes of memory, %zu of %zu are left", bytes, left,
                       driver.total);
@@ -89,7 +100,7 @@ API int cuMemGetInfo_v2(size_t *left, size_t *total) {
         return error;
     }
     *total = driver.total;
-    *left = driver.total - driver.device[current_device()].used;
+    *left = left_of(current_device());
     return leave(SUCCESS);
 }
 
@@ -204,8 +215,9 @@ static int import_fd(uintptr_t *id, int fd, int type) {
     int device = current_device();
     int error = check_range(0, (size_t)status.st_size);
     if (!error) {
-        /* Every process counts what it holds: its stand-in knows no other's. */
-        error = check_budget((size_t)status.st_size, device);
+        /* Without a shared device every process counts what it holds: it knows no other's. */
+        size_t more = shared_knows(status.st_ino) ? 0 : (size_t)status.st_size;
+        error = check_budget(more, device);
     }
     if (error) {
         return error;

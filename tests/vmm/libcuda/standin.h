@@ -131,7 +131,7 @@ struct driver {
 
     size_t total, granularity;
     int devices;
-    bool vmm_supported, strict_host;
+    bool vmm_supported, strict_host, shareable;
     double delay_s, pace_bytes_per_s;
 
     struct device device[MAX_DEVICES];
@@ -164,6 +164,15 @@ struct memory *memory_new(size_t bytes, int device); /* NULL: errno says why */
 void memory_drop(struct memory *memory);
 int check_budget(size_t bytes, int device);
 int find_handle(uintptr_t id, struct handle **found);
+
+/* shared.c: the device is also other processes'. What asks holds the file until it leaves. */
+bool shared_attach(const char *path);
+void shared_detach(void);
+void shared_end(void);
+size_t shared_elsewhere(int device);
+bool shared_knows(ino_t inode);
+bool shared_add(const struct memory *memory);
+void shared_drop(const struct memory *memory);
 
 /* mapping.c */
 int check_range(uintptr_t start, size_t bytes);
