@@ -39,7 +39,11 @@ def make_backend(settings: EngineSettings) -> Backend:
 
 def _host(settings: EngineSettings) -> Backend:
     driver = HostDriver(settings.page, copy_bytes_per_s=settings.copy_bytes_per_s)
-    compute = HostCompute() if settings.wait else _NeverWaits()
+    return computed_by_host(driver, HostCompute() if settings.wait else _NeverWaits())
+
+
+def computed_by_host(driver: Driver, compute: HostCompute) -> Backend:
+    """Steps run in the calling thread, whoever has the memory."""
 
     @contextmanager
     def timed(stepped: Stepped) -> Iterator[None]:

@@ -1,11 +1,12 @@
 """Child process: generate with every family and write tokens and logprobs as JSON.
 
-python identity.py MODELS OUT MODE FAMILY...   MODE: plain, or mirage, slow or nowait[-pieces]
+python identity.py MODELS OUT MODE FAMILY...   MODE: plain, or mirage, cuda, slow or nowait[-pieces]
 
 `mirage` changes alpha, beta and the KV size at random between steps, overwrites given-away
-frames with NaN and checks all books at every change. `slow` and `nowait` do the same over a
-throttled link; `nowait` also drops the wait for streamed layers. With `-pieces`, what streams
-is what lies between two attentions.
+frames with NaN and checks all books at every change. `cuda` does so with the memory of the GPU's
+driver, over the stand-in for NVIDIA's library; the host computes. `slow` and `nowait` are `mirage`
+over a throttled link; `nowait` also drops the wait for streamed layers. With `-pieces`, what
+streams is what lies between two attentions.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from typing import Any
 
 from tiny import LAYERS, make_llm, make_model, prompts, run, scheduler_of
 
+from mirage.engine.settings import EngineSettings
 from mirage.protocol import Allotment
 
 UNIVERSE, BASE = 256, 48
+PAGE, MEMORY = 1 << 16, 1 << 28
+"""Of the stand-in for a GPU, in bytes."""
 LINK = 40e6
 """Bytes per second of the throttled link: a layer takes several times its compute."""
 
 MODES: dict[str, dict[str, Any] | None] = {
     "plain": None,
     "mirage": {"base_blocks": BASE, "poison": True},
+    "cuda": {"base_blocks": BASE, "poison": True, "page": PAGE, "device": "cuda"},
     "slow": {"base_blocks": BASE, "poison": True, "copy_bytes_per_s": LINK},
     "nowait": {"base_blocks": BASE, "poison": True, "copy_bytes_per_s": LINK, "wait": False},
 }
@@ -73,6 +78,29 @@ class Changes:
         assert memory.held_bytes(0, 0) <= grant or not scheduler.settlement.settled
 
 
+def compute_beside_gpu() -> None:
+    """Engines for a GPU find the stand-in, and compute in their own thread."""
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from tests.vmm.libcuda import StandIn
+
+    StandIn.load().reset(memory_bytes=MEMORY, granularity=PAGE)
+    from mirage.engine import backend
+    from mirage.transfer import HostCompute
+    from vmm.cuda import CudaDriver
+
+    def made(settings: EngineSettings) -> backend.Backend:
+        return backend.computed_by_host(CudaDriver(settings.page, tensors_on="cpu"), HostCompute())
+
+    backend._cuda = made
+
+
+def gpu_calls() -> dict[str, int]:
+    """How often each function of the stand-in was called."""
+    from tests.vmm.libcuda import StandIn
+
+    return StandIn.load().calls()
+
+
 def generate(family: str, folder: Path, mode: str) -> dict[str, Any]:
     """Three rounds, with prefixes of those before in the cache; over a slow link, the first."""
     llm = make_llm(make_model(family, folder), blocks=UNIVERSE, mirage=MODES[mode])
@@ -90,6 +118,8 @@ def generate(family: str, folder: Path, mode: str) -> dict[str, Any]:
         facts["pieces"] = scheduler.memory.pieces
         facts["grown"], facts["shrunk"] = changes.grown, changes.shrunk
         facts["bytes_streamed"] = scheduler.memory.streamer.bytes_streamed
+    if mode.startswith("cuda"):
+        facts["calls"] = gpu_calls()
     facts["hits"] = sum(m.value for m in llm.get_metrics() if m.name == "vllm:prefix_cache_hits")
     llm.llm_engine.engine_core.shutdown()
     return facts
@@ -98,6 +128,8 @@ def generate(family: str, folder: Path, mode: str) -> dict[str, Any]:
 if __name__ == "__main__":
     models, out, mode, *families = sys.argv[1:]
     results = {}
+    if mode.startswith("cuda"):
+        compute_beside_gpu()
     for name in families:
         results[name] = generate(name, Path(models), mode)
         gc.collect()

@@ -15,11 +15,13 @@ from tiny import FAMILIES, make_model
 pytestmark = pytest.mark.engine
 
 
-ONE = ("llama",)
+ONE, TWO = ("llama",), ("opt", "llama")
 MODES = {
     "plain": FAMILIES,
     "mirage": FAMILIES,
     "mirage-pieces": FAMILIES,
+    "cuda": TWO,
+    "cuda-pieces": TWO,
     "slow": ONE,
     "slow-pieces": ONE,
     "nowait": ONE,
@@ -67,6 +69,20 @@ def test_tokens_and_logprobs_equal_plain_vllm(
     assert ours["bytes_streamed"] > 0
     assert ours["hits"] == plain[family]["hits"] > 0
     assert ours["pieces"] == (mode == "mirage-pieces")
+
+
+@pytest.mark.parametrize("mode", ["cuda", "cuda-pieces"])
+@pytest.mark.parametrize("family", TWO)
+def test_memory_of_the_gpus_driver_changes_no_output(
+    family: str, mode: str, plain: dict[str, Any], generated: Generated
+) -> None:
+    pytest.importorskip("cuda.bindings.driver", reason="cuda-python is not installed")
+    ours = generated[mode].result()[family]
+    assert ours["rounds"] == plain[family]["rounds"]
+    assert len(ours["alphas"]) >= 4 and ours["grown"] >= 3 and ours["shrunk"] >= 3
+    calls = ours["calls"]
+    assert calls["cuMemMap"] > calls["cuMemCreate"] > 0 < calls["cuMemUnmap"]
+    assert calls["cuMemcpyAsync"] > 100, "layers stream from host memory"
 
 
 @pytest.mark.parametrize("mode", ["slow", "slow-pieces"])
