@@ -52,8 +52,9 @@ def write_config(folder: Path, *names: str, **changes: Any) -> Path:
 class Served:
     """A running `mirage serve`. `stderr` is read when it has ended."""
 
-    def __init__(self, process: subprocess.Popen[str], ready_file: Path) -> None:
+    def __init__(self, process: subprocess.Popen[str], config: Path, ready_file: Path) -> None:
         self.process = process
+        self.config = config
         self.ready_file = ready_file
         self.url = ""
 
@@ -139,23 +140,26 @@ def serving(
     config: Path,
     *options: str,
     fake: bool = True,
+    program: str | None = None,
     environment: dict[str, str] | None = None,
     ready_timeout_s: float | None = DEADLINE_S,
 ) -> Iterator[Served]:
     """A server that is ready (not waited for if `ready_timeout_s` is None), ended at the latest
-    when the block ends."""
+    when the block ends. `program` runs the command in its own way."""
     ready_file = config.parent / "ready.json"
-    program = ["-c", WITH_FAKE_ENGINES] if fake else ["-m", "mirage"]
+    if program is None and fake:
+        program = WITH_FAKE_ENGINES
+    how = ["-c", program] if program else ["-m", "mirage"]
     words = ["serve", str(config), "--port", "0", "--ready-file", str(ready_file), *options]
     process = subprocess.Popen(
-        [sys.executable, *program, *words],
+        [sys.executable, *how, *words],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": f"{HERE.parent.parent}", **(environment or {})},
         cwd=config.parent,
     )
-    served = Served(process, ready_file)
+    served = Served(process, config, ready_file)
     try:
         if ready_timeout_s is not None:
             served.wait_ready(ready_timeout_s)
