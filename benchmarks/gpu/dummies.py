@@ -7,54 +7,69 @@ model and a hole where the weights would be, so that `mirage check` can weigh it
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 from mirage.demo.tokenizer import save_tokenizer
 
-HIDDEN, LAYERS, HEADS, FFN = 5120, 40, 40, 20480
-VOCABULARY, POSITIONS = 50272, 2048
 OFFSET = 2
 """Rows of OPT's table of positions that stand for none."""
 BYTES = {"BF16": 2}
 
 
-def opt_13b(folder: Path) -> Path:
-    """A folder that vLLM takes for OPT-13b. Made anew each time; a few kilobytes on disk."""
+@dataclass(frozen=True)
+class Shape:
+    """Of an OPT model."""
+
+    hidden: int
+    layers: int
+    heads: int
+    positions: int = 2048
+    vocabulary: int = 50272
+
+
+OPT_13B = Shape(hidden=5120, layers=40, heads=40)
+
+
+def hollow(folder: Path, shape: Shape = OPT_13B) -> Path:
+    """A folder that vLLM takes for such a model. Made anew each time; a few kilobytes on disk."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "architectures": ["OPTForCausalLM"],
         "model_type": "opt",
-        "hidden_size": HIDDEN,
-        "word_embed_proj_dim": HIDDEN,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "ffn_dim": FFN,
-        "vocab_size": VOCABULARY,
-        "max_position_embeddings": POSITIONS,
+        "hidden_size": shape.hidden,
+        "word_embed_proj_dim": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "ffn_dim": 4 * shape.hidden,
+        "vocab_size": shape.vocabulary,
+        "max_position_embeddings": shape.positions,
         "do_layer_norm_before": True,
         "activation_function": "relu",
         "torch_dtype": "bfloat16",
     }
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_tokenizer(folder, POSITIONS)
-    _write_hollow(folder / "model.safetensors", _shapes())
+    save_tokenizer(folder, shape.positions)
+    _write_hollow(folder / "model.safetensors", _tensors(shape))
     return folder
 
 
-def _shapes() -> dict[str, list[int]]:
-    decoder = "model.decoder"
+def _tensors(shape: Shape) -> dict[str, list[int]]:
+    decoder, hidden = "model.decoder", shape.hidden
     shapes = {
-        f"{decoder}.embed_tokens.weight": [VOCABULARY, HIDDEN],
-        f"{decoder}.embed_positions.weight": [POSITIONS + OFFSET, HIDDEN],
-        **_norm(f"{decoder}.final_layer_norm"),
+        f"{decoder}.embed_tokens.weight": [shape.vocabulary, hidden],
+        f"{decoder}.embed_positions.weight": [shape.positions + OFFSET, hidden],
+        **_norm(f"{decoder}.final_layer_norm", hidden),
     }
-    for index in range(LAYERS):
+    for index in range(shape.layers):
         layer = f"{decoder}.layers.{index}"
         for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            shapes |= _linear(f"{layer}.self_attn.{name}", HIDDEN, HIDDEN)
-        shapes |= _linear(f"{layer}.fc1", FFN, HIDDEN) | _linear(f"{layer}.fc2", HIDDEN, FFN)
-        shapes |= _norm(f"{layer}.self_attn_layer_norm") | _norm(f"{layer}.final_layer_norm")
+            shapes |= _linear(f"{layer}.self_attn.{name}", hidden, hidden)
+        shapes |= _linear(f"{layer}.fc1", 4 * hidden, hidden)
+        shapes |= _linear(f"{layer}.fc2", hidden, 4 * hidden)
+        shapes |= _norm(f"{layer}.self_attn_layer_norm", hidden)
+        shapes |= _norm(f"{layer}.final_layer_norm", hidden)
     return shapes
 
 
@@ -62,8 +77,8 @@ def _linear(name: str, rows: int, columns: int) -> dict[str, list[int]]:
     return {f"{name}.weight": [rows, columns], f"{name}.bias": [rows]}
 
 
-def _norm(name: str) -> dict[str, list[int]]:
-    return {f"{name}.weight": [HIDDEN], f"{name}.bias": [HIDDEN]}
+def _norm(name: str, width: int) -> dict[str, list[int]]:
+    return {f"{name}.weight": [width], f"{name}.bias": [width]}
 
 
 def _write_hollow(path: Path, shapes: dict[str, list[int]]) -> None:

@@ -37,7 +37,7 @@ def two_models(bench: Bench) -> list[Row]:
     from benchmarks.gpu import dummies  # with vLLM come tokenizers
 
     for name in ("opt-13b-chat", "opt-13b-code"):
-        dummies.opt_13b(MODELS / name)
+        dummies.hollow(MODELS / name)
     trace = os.environ.get(TRACE, "sample")
     replay = [sys.executable, "-m", "mirage", "replay", str(CONFIG), "--trace", trace]
     replay += ["--policy", ",".join(POLICIES), "--output", str(OUTPUT)]
@@ -45,11 +45,15 @@ def two_models(bench: Bench) -> list[Row]:
     if done.returncode:
         raise RuntimeError(f"mirage replay ended with {done.returncode}")
     report = json.loads((OUTPUT / "report.json").read_text(encoding="utf-8"))
-    runs = {run["policy"]: run for run in report["runs"]}
+    return rows({run["policy"]: run for run in report["runs"]}, trace)
+
+
+def rows(runs: dict[str, dict[str, Any]], trace: str) -> list[Row]:
+    """One for each figure, of the runs in a report of `mirage replay`, by policy."""
     return [_row(runs, trace, key, title) for key, title in KEYS.items()]
 
 
 def _row(runs: dict[str, dict[str, Any]], trace: str, key: str, title: str) -> Row:
-    values = {policy: runs[policy][key] for policy in POLICIES}
+    values = {policy: run[key] for policy, run in runs.items()}
     shown = ", ".join(f"{policy} {value:,.1f}" for policy, value in values.items())
     return Row(f"served, {title}", f"two OPT-13b, {trace}: {title}", shown, details=values)

@@ -60,6 +60,14 @@ def test_nothing_fails_and_every_text_is_the_same(report: dict[str, Any]) -> Non
     assert report["outputs_different"] == 0
 
 
+def test_what_a_gpu_is_measured_by_is_in_every_report(report: dict[str, Any]) -> None:
+    from benchmarks.gpu.serving import KEYS, rows
+
+    runs = {run["policy"]: run for run in report["runs"]}
+    shown = rows(runs, "a trace")
+    assert len(shown) == len(KEYS) and all(row.details.keys() == runs.keys() for row in shown)
+
+
 def test_only_static_preempts(report: dict[str, Any]) -> None:
     static, mirage = report["runs"]
     assert static["preemptions"] > 0

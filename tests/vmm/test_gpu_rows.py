@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu.command import main
-from benchmarks.gpu.dummies import opt_13b
+from benchmarks.gpu.dummies import hollow
 from benchmarks.gpu.report import HEADING, NOT_YET, with_table
 from mirage.serve.weights import read_weights
 from tests.vmm.conftest import standin
@@ -104,7 +104,7 @@ def test_serving_needs_kernels(tmp_path: Path) -> None:
 
 
 def test_a_hollow_model_weighs_what_opt_13b_does(tmp_path: Path) -> None:
-    weights = read_weights(opt_13b(tmp_path / "opt"), "bfloat16")
+    weights = read_weights(hollow(tmp_path / "opt"), "bfloat16")
     assert weights.layers == 40
     assert weights.layer_bytes == pytest.approx(629.4e6, rel=1e-3)
     assert weights.layers * weights.layer_bytes + weights.fixed_bytes == pytest.approx(
