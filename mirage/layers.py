@@ -12,10 +12,15 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from functools import cache
 from itertools import count
 from math import floor, log2
 
 MOST_LAPS = 4096
+HIDDEN = 1.03
+"""A step with streamed layers is this much longer than one without, at most, if they hide."""
+AS_GOOD = 1.01
+"""Steps that differ by less are alike."""
 
 
 def even(n: int, m: int) -> tuple[int, ...]:
@@ -88,15 +93,33 @@ def hides(alpha: int, beta: int, n: int, t_load: float, t_compute: float) -> boo
     return t_load * (alpha + 2) <= t_compute * n
 
 
+def nested_step(alpha: int, beta: int, n: int, t_load: float, t_compute: float) -> float:
+    """`step_time` of the streamed set that an engine uses: of `nested`, the first alpha + beta.
+
+    Never under `step_bound`, and over it where gaps differ: by up to 10 % where it just hides.
+    """
+    if alpha == 0:
+        return n * t_compute
+    return max(a * t_load + b * t_compute for a, b in _nested_forms(n, alpha + beta, beta))
+
+
+@cache
+def _nested_forms(n: int, m: int, beta: int) -> tuple[tuple[float, float], ...]:
+    forms = step_forms(nested(n)[:m], n, beta)
+    return tuple((float(a), float(b)) for a, b in forms)
+
+
 def best_beta(
     alpha: int, n: int, t_load: float, t_compute: float, betas: Sequence[int] = (1, 2)
 ) -> int:
-    """The number of slots with the shortest step; of equals the fewest, which stream least.
+    """The fewest slots whose step is as good as the shortest, since those stream least.
 
-    So 1 where its condition holds, else 2 where that holds. Where none does, transfers are
-    the step, and one slot can be the better: it streams one layer less.
+    So 1 where that hides, else 2 where that does. Where neither does, transfers are the step,
+    and one slot can be the better: it streams one layer less.
     """
-    return min(betas, key=lambda beta: (step_bound(alpha, beta, n, t_load, t_compute), beta))
+    steps = {beta: nested_step(alpha, beta, n, t_load, t_compute) for beta in betas}
+    shortest = min(steps.values())
+    return min(beta for beta, step in steps.items() if step <= AS_GOOD * shortest)
 
 
 def largest_alpha(
@@ -108,22 +131,24 @@ def largest_alpha(
 ) -> tuple[int, int]:
     """The most layers that can be given away with streaming hidden, and the beta to do it.
 
+    That `hides`, and a step of the nested set takes at most `HIDDEN` of its compute.
     `most_streamed` bounds alpha + beta (default n). (0, fewest slots) if nothing hides.
     """
     limit = n if most_streamed is None else most_streamed
 
+    def felt(alpha: int, beta: int) -> bool:
+        times = alpha, beta, n, t_load, t_compute
+        return not hides(*times) or nested_step(*times) > HIDDEN * n * t_compute
+
     def most(beta: int) -> int:
         # For one beta, what hides at some alpha hides at every smaller one.
-        alphas = range(1, limit - beta + 1)
-        return bisect_left(
-            alphas, True, key=lambda alpha: not hides(alpha, beta, n, t_load, t_compute)
-        )
+        return bisect_left(range(1, limit - beta + 1), True, key=lambda alpha: felt(alpha, beta))
 
     alpha = max(most(beta) for beta in betas)
     if alpha <= 0:
         return 0, min(betas)
-    fitting = [b for b in betas if alpha + b <= limit]
-    return alpha, best_beta(alpha, n, t_load, t_compute, fitting)
+    unfelt = [beta for beta in betas if alpha + beta <= limit and not felt(alpha, beta)]
+    return alpha, best_beta(alpha, n, t_load, t_compute, unfelt)
 
 
 def step_time(

@@ -40,7 +40,7 @@ from functools import lru_cache
 
 from mirage.config import Policy, Remap
 from mirage.fill import Ask, Fill, Row, Tier, hidden, hidden_or_out, most, none, out, still_hidden
-from mirage.layers import best_beta, largest_alpha, step_bound
+from mirage.layers import best_beta, largest_alpha, nested_step
 from mirage.metadata import TenantSnapshot
 from mirage.share import Want, base, cost, most_alpha
 from scheduler import victims
@@ -217,7 +217,7 @@ def _beta(t: TenantSnapshot, alpha: int, remap: Remap, streams: int) -> int:
     best = best_beta(alpha, *times, fitting)
     if sent not in fitting:
         return best
-    better = step_bound(alpha, best, *times) < CLEARLY * step_bound(alpha, sent, *times)
+    better = nested_step(alpha, best, *times) < CLEARLY * nested_step(alpha, sent, *times)
     return best if better else sent
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import floor, log2
 
 import pytest
@@ -11,12 +11,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mirage.layers import (
+    AS_GOOD,
+    HIDDEN,
     best_beta,
     even,
     gaps,
     hides,
     largest_alpha,
     nested,
+    nested_step,
     smallest_gap,
     step_bound,
     step_forms,
@@ -28,6 +31,8 @@ pytestmark = pytest.mark.pure
 depths = st.integers(1, 160)
 times = st.integers(1, 24)
 betas = st.sampled_from([1, 2])
+EXACT = 1e-12
+"""Of numbers that are not quite so."""
 
 
 @st.composite
@@ -133,8 +138,8 @@ def test_conditions_cross_at_five_of_forty() -> None:
     for alpha in range(1, 39):
         one, two = (40 - alpha - 1) / (alpha + 1), 40 / (alpha + 2)
         assert (one < two) == (alpha >= 5)
-        between = (one + two) / 2
-        assert best_beta(alpha, 40, between, 1.0) == (2 if alpha >= 5 else 1)
+        by_slots = [step_bound(alpha, beta, 40, (one + two) / 2, 1.0) for beta in (1, 2)]
+        assert (by_slots[0] > 40) == (alpha >= 5) and (by_slots[1] > 40) == (alpha < 5)
 
 
 def test_thirty_per_cent_of_opt_13b_hide_from_the_load_time_on() -> None:
@@ -148,18 +153,40 @@ def test_thirty_per_cent_of_opt_13b_hide_from_the_load_time_on() -> None:
 def test_largest_alpha_is_the_largest(n, t_load, t_compute, choice, limit) -> None:
     limit = min(limit, n)
     alpha, beta = largest_alpha(n, t_load, t_compute, choice, limit)
-    assert hides(alpha, beta, n, t_load, t_compute)
     assert alpha == 0 or alpha + beta <= limit
+
+    def unfelt(a: int, b: int) -> bool:
+        step = nested_step(a, b, n, t_load, t_compute)
+        return hides(a, b, n, t_load, t_compute) and step <= HIDDEN * n * t_compute
+
+    assert alpha == 0 or unfelt(alpha, beta)
     more = [(a, b) for a in range(alpha + 1, n) for b in choice if a + b <= limit]
-    assert not any(hides(a, b, n, t_load, t_compute) for a, b in more)
+    assert not any(unfelt(a, b) for a, b in more)
 
 
 @given(st.integers(2, 60), times, times)
-def test_best_beta_hides_if_any_does_and_then_streams_least(n, t_load, t_compute) -> None:
+def test_best_beta_streams_least_of_the_shortest_steps(n, t_load, t_compute) -> None:
     for alpha in range(1, n - 1):
         beta = best_beta(alpha, n, t_load, t_compute)
-        hiding = [b for b in (1, 2) if hides(alpha, b, n, t_load, t_compute)]
-        assert not hiding or beta == min(hiding)
+        steps = {b: nested_step(alpha, b, n, t_load, t_compute) for b in (1, 2)}
+        as_good = [b for b in (1, 2) if steps[b] <= AS_GOOD * min(steps.values())]
+        assert beta == min(as_good)
+
+
+@given(streamed(), betas, times, times)
+def test_a_nested_step_is_what_the_pipeline_takes(size, beta, t_load, t_compute) -> None:
+    n, m = size
+    assume(m > beta)
+    walked = step_time(nested(n)[:m], n, beta, t_load, t_compute)
+    assert nested_step(m - beta, beta, n, t_load, t_compute) == pytest.approx(float(walked))
+
+
+@given(st.integers(3, 40), betas, times, times)
+def test_a_layer_more_in_a_nested_set_never_makes_a_step_shorter(
+    n, beta, t_load, t_compute
+) -> None:
+    steps = [nested_step(alpha, beta, n, t_load, t_compute) for alpha in range(n - beta + 1)]
+    assert all(step <= after * (1 + EXACT) for step, after in pairwise(steps))
 
 
 def test_where_nothing_hides_one_slot_can_be_the_faster() -> None:
