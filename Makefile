@@ -21,10 +21,10 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo test lint types pure vmm engine e2e bench gpu-test gpu-bench gpu-serve clean
+.PHONY: help install demo test lint types pure vmm engine e2e bench gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
-	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 install: $(STAMP) ## Install into .venv
 
@@ -65,6 +65,9 @@ gpu-bench: ## The figures of docs/results.md, On a GPU
 
 gpu-serve: ## Two OPT-13b served under three policies; needs vLLM, and more minutes
 	$(GPU_PYTHON) -m benchmarks.gpu serve
+
+gpu-serve-graphs: ## The same with CUDA graphs
+	$(GPU_PYTHON) -m benchmarks.gpu serve-graphs
 
 bench: $(STAMP) ## Overhead with nothing remapped, against plain vLLM
 	$(BIN)/python benchmarks/overhead.py

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu test|bench|serve [--dry]``: rows, one after the other.
+"""``python -m benchmarks.gpu test|bench|serve|serve-graphs [--dry]``: rows, one after the other.
 
 Each finished row is printed, written to DIR/<date>-<gpu>.json and put into docs/results.md, so
 that a run which is cut off keeps what it has. Exit code 1 if a row misses its aim.
@@ -24,6 +24,7 @@ TEST: tuple[Measured, ...] = (
     contract.kept,
     decode.streamed_is_right,
     graphs.replayed,
+    graphs.failed,
     processes.passing,
 )
 BENCH: tuple[Measured, ...] = (
@@ -35,8 +36,12 @@ BENCH: tuple[Measured, ...] = (
     memory.batched_copies,
     decode.at_the_cap,
 )
-SERVE: tuple[Measured, ...] = (serving.two_models,)
-ROWS = {"test": TEST, "bench": BENCH, "serve": SERVE}
+ROWS = {
+    "test": TEST,
+    "bench": BENCH,
+    "serve": (serving.eagerly,),
+    "serve-graphs": (serving.with_graphs,),
+}
 SECONDS = 400
 """No row is begun after that."""
 ROOT = Path(__file__).parents[2]
@@ -56,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (VmmError, ImportError, RuntimeError, AssertionError) as error:
         print(f"no GPU to measure: {error}", file=sys.stderr)
         return 2
-    if options.what != "serve" and find_spec("vllm") is None:
+    if not options.what.startswith("serve") and find_spec("vllm") is None:
         print("     vLLM is not installed: what it would serve is skipped (make gpu-serve)")
     for row in _rows(ROWS[options.what], bench):
         print(f"{_mark(row)} {row.name}: {row.value}{f' (aim {row.aim})' if row.aim else ''}")

@@ -34,8 +34,8 @@ def at_the_cap(bench: Bench) -> list[Row]:
             run()
             base_s = median([_synchronized(made, run) for _ in range(ROUNDS)])
             rows += _against(made, batch, run, load_s, base_s / len(made.layers))
-        made.streamer.set(0, 1)
-        made.driver.synchronize()
+            made.streamer.set(0, 1)
+            made.driver.synchronize()
     return rows
 
 
@@ -52,6 +52,8 @@ def _against(made: Model, batch: int, run: Run, load_s: float, compute_s: float)
         ROUNDS,
     )
     none, cap, above = (median(seconds[name]) for name in ("none", "cap", "above"))
+    right = _outputs(made, 0, 1) == _outputs(made, alpha, beta) == _outputs(made, more, slots)
+    texts = "outputs alike" if right else "outputs differ"
     bound = step_bound(more, slots, n, load_s, compute_s)
     sizes = f"{n} layers of {made.layers[0].nbytes / 1e6:.0f} MB, {batch} tokens a step"
     details = {
@@ -67,9 +69,9 @@ def _against(made: Model, batch: int, run: Run, load_s: float, compute_s: float)
         Row(
             f"decode loop, {batch}",
             f"{sizes}: alpha at its cap ({alpha}, {beta} slots) against none",
-            f"{cap / none:.3f} ({ms(cap)} against {ms(none)})",
+            f"{cap / none:.3f} ({ms(cap)} against {ms(none)}), {texts}",
             f"<= {NEAR}" if alpha else "no layer hides at this size",
-            at_most(cap / none, NEAR) if alpha else None,
+            right and at_most(cap / none, NEAR) if alpha else None,
             details,
         ),
         Row(
@@ -77,10 +79,26 @@ def _against(made: Model, batch: int, run: Run, load_s: float, compute_s: float)
             f"{sizes}: alpha {more}, against the bound of the link",
             f"{above / bound:.3f} ({ms(above)} against {ms(bound)})",
             f"<= {BOUND}",
-            at_most(above / bound, BOUND),
+            right and at_most(above / bound, BOUND),
             details,
         ),
     ]
+
+
+def _outputs(made: Model, alpha: int, beta: int) -> list[float]:
+    """Of each layer in the second of two steps; all layers hold different numbers."""
+    import torch
+
+    x = torch.ones(1, HIDDEN, dtype=torch.bfloat16, device="cuda")
+    made.streamer.set(alpha, beta)
+    for _ in range(2):
+        outs = []
+        for index in range(len(made.layers)):
+            made.streamer.before(index)
+            outs.append(torch.mm(x, made.weights(index)[MATRICES - 1]).sum(dtype=torch.float64))
+            made.streamer.after(index)
+    made.driver.synchronize()
+    return [float(out) for out in outs]
 
 
 def _at(made: Model, run: Run, alpha: int, beta: int) -> float:

@@ -8,16 +8,20 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from select import select
 
 from benchmarks.gpu.bench import Bench, dry
 from vmm.cuda import CudaDriver
 from vmm.driver import Page
+from vmm.host import host_buffer
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60
+MARK, SAMPLE = 0x5A, 4096
+"""What is written into all pages, and how many bytes of each are looked at."""
+WORDS = ("take", "give", "send", "receive", "write", "check")
 AT_ONCE = 64
 """File descriptors in one message; the kernel takes 253."""
 
@@ -25,8 +29,9 @@ AT_ONCE = 64
 class Holder:
     """The process, seen from the one that tells it.
 
-    Words: "take" (create all pages), "give" (release them), "loop" (both, for ever), and with a
-    socket "send" (export them to its other end, and release them) and "receive".
+    Words: "take" (create all pages and map them), "give" (unmap and release them), with a socket
+    "send" (export them to its other end, and give) and "receive" (import and map), "write" into
+    all of them, and "check" that something was written.
     """
 
     def __init__(self, bench: Bench, pages: int, peer: socket.socket | None = None) -> None:
@@ -49,7 +54,10 @@ class Holder:
 
     def ask(self, word: str) -> None:
         """Tell, and wait until it is done. Raises `RuntimeError` if it cannot."""
-        self.tell(word)
+        try:
+            self.tell(word)
+        except BrokenPipeError:
+            raise RuntimeError(f"a process has gone that was told to {word}") from None
         assert self._process.stdout is not None
         ready, _, _ = select([self._process.stdout], [], [], LIMIT_S)
         if not ready:
@@ -57,22 +65,32 @@ class Holder:
         if self._process.stdout.readline().strip() != "done":
             raise RuntimeError(f"a process failed when it was told to {word}")
 
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
     def kill(self) -> None:
-        with self._process:
-            self._process.kill()
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> None:
+        """Kill it, if it lives, and let go of what leads to it."""
+        self.kill()
+        with suppress(BrokenPipeError), self._process:
+            pass
 
 
 @contextmanager
 def pair(bench: Bench, pages: int, *, linked: bool = False) -> Iterator[list[Holder]]:
     """Two processes that have started and hold nothing; `linked` ones can send pages."""
     with ExitStack() as stack:
-        ends: list[socket.socket | None] = [None, None]
-        if linked:
-            ends = [stack.enter_context(end) for end in socket.socketpair()]
+        ends = socket.socketpair() if linked else (None, None)
         holders = []
         for end in ends:
             holders.append(Holder(bench, pages, end))
-            stack.callback(holders[-1].kill)
+            stack.callback(holders[-1].end)
+            if end is not None:
+                end.close()  # so that one's end is seen by the other
         for holder in holders:
             holder.ask("give")
         yield holders
@@ -84,21 +102,33 @@ class _Held:
     def __init__(self, driver: CudaDriver, count: int, peer: socket.socket | None) -> None:
         self._driver, self._count, self._peer = driver, count, peer
         self._pages: list[Page] = []
+        self._address = driver.reserve(count * driver.page_bytes)
+        self._seen = host_buffer(SAMPLE)
+        driver.pin(self._seen.address, SAMPLE)
 
     def words(self) -> dict[str, Callable[[], None]]:
-        return {name: getattr(self, name) for name in ("give", "take", "loop", "send", "receive")}
+        return {name: getattr(self, name) for name in WORDS}
 
     def give(self) -> None:
-        self._driver.release(self._pages)
+        if self._pages:
+            self._driver.unmap(self._address, self._count * self._driver.page_bytes)
+            self._driver.release(self._pages)
         self._pages = []
 
     def take(self) -> None:
         self._pages = self._driver.create(self._count)
+        self._driver.map(self._address, self._pages)
 
-    def loop(self) -> None:
-        while True:
-            self.give()
-            self.take()
+    def write(self) -> None:
+        self._driver.fill(self._address, MARK, self._count * self._driver.page_bytes)
+
+    def check(self) -> None:
+        for page in range(self._count):
+            self._driver.copy(
+                self._seen.address, self._address + page * self._driver.page_bytes, SAMPLE
+            )
+            if not self._seen.tensor().eq(MARK).all():
+                sys.exit(f"page {page} does not hold what the other process wrote")
 
     def send(self) -> None:
         assert self._peer is not None
@@ -114,10 +144,11 @@ class _Held:
         while len(self._pages) < self._count:
             _, fds, _, _ = socket.recv_fds(self._peer, 1, AT_ONCE)
             if not fds:
-                raise RuntimeError("the other process has gone")
+                sys.exit("the other process has gone")
             for fd in fds:
                 self._pages.append(self._driver.import_page(fd))
                 os.close(fd)
+        self._driver.map(self._address, self._pages)
 
 
 def main() -> None:

@@ -29,8 +29,17 @@ KEYS = {
 }
 
 
-def two_models(bench: Bench) -> list[Row]:
+def eagerly(bench: Bench) -> list[Row]:
     """Static, pooled and mirage on a trace; a row for each figure."""
+    return _served(bench, CONFIG)
+
+
+def with_graphs(bench: Bench) -> list[Row]:
+    """The same with CUDA graphs: whole, and in pieces while layers stream."""
+    return _served(bench, CONFIG.with_name("gpu-graphs.yaml"))
+
+
+def _served(bench: Bench, config: Path) -> list[Row]:
     bench.need_kernels()
     if find_spec("vllm") is None:
         raise Skipped("vLLM is not installed")
@@ -38,14 +47,26 @@ def two_models(bench: Bench) -> list[Row]:
 
     for name in ("opt-13b-chat", "opt-13b-code"):
         dummies.hollow(MODELS / name)
-    trace = os.environ.get(TRACE, "sample")
-    replay = [sys.executable, "-m", "mirage", "replay", str(CONFIG), "--trace", trace]
-    replay += ["--policy", ",".join(POLICIES), "--output", str(OUTPUT)]
+    trace, output = os.environ.get(TRACE, "sample"), OUTPUT / config.stem
+    replay = [sys.executable, "-m", "mirage", "replay", str(config), "--trace", trace]
+    replay += ["--policy", ",".join(POLICIES), "--output", str(output)]
     done = subprocess.run(replay, cwd=ROOT, check=False)
     if done.returncode:
         raise RuntimeError(f"mirage replay ended with {done.returncode}")
-    report = json.loads((OUTPUT / "report.json").read_text(encoding="utf-8"))
-    return rows({run["policy"]: run for run in report["runs"]}, trace)
+    report = json.loads((output / "report.json").read_text(encoding="utf-8"))
+    return [texts(report), *rows({run["policy"]: run for run in report["runs"]}, trace)]
+
+
+def texts(report: dict[str, Any]) -> Row:
+    """Of a report of `mirage replay`."""
+    different = int(report["outputs_different"])
+    return Row(
+        "served, texts",
+        "two OPT-13b: requests whose text is another under another policy",
+        str(different),
+        "0",
+        different == 0,
+    )
 
 
 def rows(runs: dict[str, dict[str, Any]], trace: str) -> list[Row]:

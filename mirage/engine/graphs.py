@@ -15,6 +15,7 @@ from typing import Any
 
 from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
 from vllm.compilation.cuda_graph import CUDAGraphWrapper
+from vllm.compilation.monitor import set_cudagraph_capturing_enabled
 from vllm.config import CUDAGraphMode
 
 logger = logging.getLogger("mirage.engine.graphs")
@@ -49,6 +50,7 @@ def gate(runner: Any, streaming: Callable[[], bool], pieces: bool) -> None:
 
 def abandon(runner: Any) -> None:
     """Let go what a model runner has captured; it replays nothing from now on."""
+    set_cudagraph_capturing_enabled(False)
     for wrapper in (CUDAGraphWrapper, BreakableCUDAGraphWrapper):
         wrapper.clear_all_graphs()
     if (manager := getattr(runner, MANAGER, None)) is not None:

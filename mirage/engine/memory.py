@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -48,6 +49,8 @@ class EngineMemory:
         self.layer_bytes = 0
         self.layer_load_s = 0.0
         self.layer_compute_s = 0.0
+        self.warm = False
+        """Whether steps are those of requests, and tell T_c."""
 
     @property
     def elastic(self) -> bool:
@@ -180,6 +183,10 @@ class EngineMemory:
         """Device memory held now. Static engines hold vLLM's own allocations."""
         kv = self.pool.held_bytes if self.elastic else kv_extents * extent_bytes
         return self.outside_bytes + kv
+
+    def timed_step(self) -> AbstractContextManager[None]:
+        """Around one step, whose time becomes known then or later."""
+        return self.backend.timed(self.stepped) if self.warm else nullcontext()
 
     def stepped(self, compute_s: float) -> None:
         """T_c, smoothed over about ten steps: seconds of compute per layer and step."""

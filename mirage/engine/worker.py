@@ -46,6 +46,12 @@ class ElasticWorker(WorkerBase):
                 "use vLLM 0.32 or 0.33"
             )
 
+    def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's own, whose steps also compile kernels and say nothing about T_c."""
+        done = super().compile_or_warm_up_model(*args, **kwargs)
+        self.mirage.warm = True
+        return done
+
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:
         if tag != "kv_cache" or not self.mirage.elastic:
             context: AbstractContextManager[Any] = super()._maybe_get_memory_pool_context(tag)
@@ -64,7 +70,7 @@ class ElasticWorker(WorkerBase):
         with self.mirage.mailbox.hold():
             if not scheduler_output.total_num_scheduled_tokens:
                 return super().execute_model(scheduler_output)
-            with self.mirage.backend.timed(self.mirage.stepped):
+            with self.mirage.timed_step():
                 self.mirage.begin_step()
                 return super().execute_model(scheduler_output)
 

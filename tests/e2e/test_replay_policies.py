@@ -61,10 +61,11 @@ def test_nothing_fails_and_every_text_is_the_same(report: dict[str, Any]) -> Non
 
 
 def test_what_a_gpu_is_measured_by_is_in_every_report(report: dict[str, Any]) -> None:
-    from benchmarks.gpu.serving import KEYS, rows
+    from benchmarks.gpu.serving import KEYS, rows, texts
 
     runs = {run["policy"]: run for run in report["runs"]}
     shown = rows(runs, "a trace")
+    assert texts(report).holds is True
     assert len(shown) == len(KEYS) and all(row.details.keys() == runs.keys() for row in shown)
 
 

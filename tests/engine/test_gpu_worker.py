@@ -11,6 +11,9 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch
+from vllm.compilation import monitor
+from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
+from vllm.compilation.cuda_graph import CUDAGraphWrapper
 from vllm.config import CompilationConfig, CUDAGraphMode, SchedulerConfig, VllmConfig
 from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, CudaGraphManager
@@ -18,6 +21,8 @@ from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, CudaGra
 from mirage.config import Policy
 from mirage.engine.gpu_worker import MirageGPUWorker, block_outermost, only_mapped_blocks
 from mirage.engine.graphs import gate, known
+from mirage.engine.memory import EngineMemory
+from mirage.engine.settings import EngineSettings
 from mirage.engine.worker import ElasticWorker
 
 pytestmark = pytest.mark.engine
@@ -182,7 +187,7 @@ def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) 
     made.compilation_config = SimpleNamespace(cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE)
     kv = SimpleNamespace(extents=SimpleNamespace(mapped={0, 1}, blocks_per_extent=8))
     made.mirage = SimpleNamespace(  # type: ignore[assignment]
-        kv=kv, streamer=object() if moves else None, streaming=True, pieces=True
+        kv=kv, streamer=object() if moves else None, streaming=True, pieces=True, warm=False
     )
     return made
 
@@ -196,6 +201,7 @@ def warmed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def warm_up(self: Any) -> str:
         seen.append(self.model_runner.kv_cache_config.num_blocks)
+        assert not self.mirage.warm
         if not self.model_config.enforce_eager:
             self.model_runner.capture_model()
         return "done"
@@ -209,8 +215,33 @@ def test_graphs_are_gated_once_they_are_captured(warmed: list[int]) -> None:
     ours = worker(runner)
     assert ours.compile_or_warm_up_model() == "done"
     assert warmed == [16] and runner.kv_cache_config.num_blocks == 960
+    assert ours.mirage.warm
     mode = runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode
     assert mode is CUDAGraphMode.PIECEWISE, "layers stream"
+
+
+def captured_before() -> tuple[BreakableCUDAGraphWrapper, CUDAGraphWrapper]:
+    """A graph of each kind that was captured before one failed."""
+    in_pieces = BreakableCUDAGraphWrapper.__new__(BreakableCUDAGraphWrapper)
+    whole = CUDAGraphWrapper.__new__(CUDAGraphWrapper)
+    in_pieces.entries = {"batch": object()}  # type: ignore[dict-item]
+    whole.concrete_cudagraph_entries = {"batch": object()}  # type: ignore[dict-item]
+    BreakableCUDAGraphWrapper._all_instances.add(in_pieces)
+    CUDAGraphWrapper._all_instances.add(whole)
+    monitor.set_cudagraph_capturing_enabled(True)
+    return in_pieces, whole
+
+
+def test_steps_of_the_warm_up_do_not_tell_how_long_a_layer_computes() -> None:
+    settings = EngineSettings(policy=Policy.MIRAGE, tenant="t", page=4096, base_blocks=2)
+    memory = EngineMemory(settings)
+    with memory.timed_step():
+        pass
+    assert memory.layer_compute_s == 0.0
+    memory.warm = True
+    with memory.timed_step():
+        pass
+    assert memory.layer_compute_s > 0.0
 
 
 @pytest.mark.usefixtures("breakable")
@@ -228,9 +259,12 @@ def test_a_capture_that_fails_leaves_eager_steps(
         runner.cudagraph_dispatcher = dispatcher()
     ours = worker(runner)
     ours.mirage.streaming = False  # type: ignore[misc]
+    in_pieces, whole = captured_before()
     assert ours.compile_or_warm_up_model() == "done"
     assert "every step runs eagerly: they could not be captured (CUDA out of memory)" in caplog.text
     assert "replayed" not in caplog.text
+    assert not in_pieces.entries and not whole.concrete_cudagraph_entries
+    assert not monitor.cudagraph_capturing_enabled
     if second:
         assert not runner.cudagraph_manager.graphs, "their memory is wanted back"
         mode = runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode

@@ -12,12 +12,13 @@ import pytest
 from benchmarks.gpu.command import main
 from benchmarks.gpu.dummies import hollow
 from benchmarks.gpu.report import HEADING, NOT_YET, with_table
+from mirage.config import load
 from mirage.serve.weights import read_weights
 from tests.vmm.conftest import standin
 
 pytestmark = pytest.mark.vmm
 ROOT = Path(__file__).parents[2]
-KERNELS = {"graphs.replayed", "decode.at_the_cap"}
+KERNELS = {"graphs.replayed", "graphs.failed", "decode.at_the_cap"}
 
 
 def run(what: str, folder: Path) -> dict[str, dict[str, object]]:
@@ -39,16 +40,16 @@ def test_the_rows_of_the_test(tmp_path: Path) -> None:
     assert rows["driver contract"]["holds"] is True
     assert rows["streamed layers"]["value"] == "all right"
     skipped = {name for name, row in rows.items() if str(row["value"]).startswith("skipped")}
-    assert skipped == {"graphs.replayed"}
+    assert skipped == {"graphs.replayed", "graphs.failed"}
     passed = rows["two processes"]
     assert passed["holds"] is True and "0 MiB lost" in str(passed["value"]), passed
 
 
 def test_both_commands_of_a_day_share_a_file(tmp_path: Path) -> None:
-    run("test", tmp_path)
+    run("serve", tmp_path)
     run("bench", tmp_path)
     (path,) = tmp_path.glob("*.json")
-    assert json.loads(path.read_text()).keys() == {"test", "bench"}
+    assert json.loads(path.read_text()).keys() == {"serve", "bench"}
 
 
 def test_the_rows_of_the_bench(tmp_path: Path) -> None:
@@ -98,9 +99,16 @@ def test_torch_cuda_python_and_numpy_are_enough() -> None:
     assert ended.returncode == 0, ended.stderr.decode()
 
 
-def test_serving_needs_kernels(tmp_path: Path) -> None:
-    rows = run("serve", tmp_path)
-    assert "skipped: needs kernels" in str(rows["serving.two_models"]["value"])
+@pytest.mark.parametrize(("what", "row"), [("serve", "eagerly"), ("serve-graphs", "with_graphs")])
+def test_serving_needs_kernels(what: str, row: str, tmp_path: Path) -> None:
+    rows = run(what, tmp_path)
+    assert "skipped: needs kernels" in str(rows[f"serving.{row}"]["value"])
+
+
+def test_the_two_ways_to_serve_differ_in_graphs_alone() -> None:
+    eager, graphs = (load(ROOT / "configs" / f"{name}.yaml") for name in ("gpu", "gpu-graphs"))
+    device = eager.device.model_copy(update={"graphs": True})
+    assert eager.model_copy(update={"device": device}) == graphs
 
 
 def test_a_hollow_model_weighs_what_opt_13b_does(tmp_path: Path) -> None:
