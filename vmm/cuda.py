@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 BATCHES_FROM = (13, 0)
 """Version of the driver that has `cuMemcpyBatchAsync` in the form that cuda-python calls."""
 
+ADDRESSES = 1 << 57
+"""Bytes that no device can address: it may call them an invalid value."""
+
 Call = tuple[Any, ...]
 """A function of the driver, and what it is called with."""
 
@@ -115,7 +118,9 @@ class CudaDriver(Driver):
             align = self.page_bytes & -self.page_bytes
             try:
                 address = int(call(cu.cuMemAddressReserve, nbytes, align, 0, 0))
-            except OutOfMemory as error:
+            except (OutOfMemory, DeviceError) as error:
+                if isinstance(error, DeviceError) and nbytes < ADDRESSES:
+                    raise
                 raise OutOfMemory(f"reserving {nbytes} bytes of addresses: {error}") from error
             books.add_reservation(address, nbytes)
             return address

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 MIB = 1 << 20
+CGROUP = Path("/sys/fs/cgroup")
 HIDDEN = 5120
 LAYERS, SPARE, FEWEST = 40, 4, 8
 MATRICES = 12
@@ -135,17 +136,27 @@ def model(bench: Bench, layers: int | None = None) -> Iterator[Model]:
         streamer = LayerStreamer(driver, pool, homes, compute)
         yield Model(driver, pool, streamer, masters, stream)
     finally:
-        driver.synchronize()
-        driver.close()
+        driver.close()  # when all that was enqueued has run
         for master in masters:
             master.close()
 
 
 def _available_bytes() -> int:
-    """Of host memory."""
+    """Of host memory, as far as a container may have it."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     (line,) = [line for line in lines if line.startswith("MemAvailable:")]
-    return int(line.split()[1]) * 1024
+    limit = _number(CGROUP / "memory.max")
+    left = limit - (_number(CGROUP / "memory.current") or 0) if limit else None
+    available = int(line.split()[1]) * 1024
+    return available if left is None else min(available, left)
+
+
+def _number(file: Path) -> int | None:
+    """What a file says; None if there is none, or if it says "max"."""
+    try:
+        return int(file.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
 
 
 def _computing(bench: Bench, driver: CudaDriver) -> Stream:

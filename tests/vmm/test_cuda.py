@@ -196,6 +196,17 @@ class TestCalls:
         assert standin.leaks()["mappings"] == 0
         gpu.map(address, pages)
 
+    def test_what_is_owed_is_undone_when_the_driver_is_closed(
+        self, gpu: CudaDriver, standin: StandIn
+    ) -> None:
+        address, pages = gpu.reserve(3 * PAGE), gpu.create(3)
+        standin.fail(3, "cuMemMap", INVALID_VALUE)
+        standin.fail(1, "cuMemUnmap", INVALID_VALUE)
+        with pytest.raises(DeviceError, match="cuMemMap"):
+            gpu.map(address, pages)
+        assert standin.leaks()["mappings"] > 0
+        gpu.close()
+
     def test_as_long_as_it_is_owed_every_call_says_so(
         self, gpu: CudaDriver, standin: StandIn
     ) -> None:
@@ -233,6 +244,16 @@ class TestCalls:
 
 
 class TestRefusals:
+    def test_more_addresses_than_there_are_however_that_is_refused(
+        self, gpu: CudaDriver, standin: StandIn
+    ) -> None:
+        standin.fail(1, "cuMemAddressReserve", INVALID_VALUE)
+        with pytest.raises(OutOfMemory, match=f"reserving {1 << 60} bytes of addresses"):
+            gpu.reserve(1 << 60)
+        standin.fail(1, "cuMemAddressReserve", INVALID_VALUE)
+        with pytest.raises(DeviceError, match="INVALID_VALUE"):
+            gpu.reserve(PAGE)
+
     def test_more_than_its_capacity(self, standin: StandIn) -> None:
         with CudaDriver(tensors_on="cpu", capacity_bytes=3 * PAGE) as gpu:
             gpu.create(2)
@@ -366,6 +387,34 @@ class TestEvents:
         assert gpu.event().reached()
         stream.synchronize()
 
+    def test_no_stream_of_ours_waits_for_the_legacy_stream(
+        self, gpu: CudaDriver, standin: StandIn
+    ) -> None:
+        """Torch's default one: copies would run after its kernels instead of beside them."""
+        theirs, ours, copied = gpu.adopt(0), gpu.stream(), gpu.event()
+        source, address = host_buffer(PAGE), mapped(gpu, 2)
+        gpu.pin(source.address, PAGE)
+        standin.pace(PAGE / 10)
+        theirs.copy(address, source.address, PAGE)
+        theirs.record(copied)
+        ours.fill(address + PAGE, 3, PAGE)
+        ours.synchronize()
+        gpu.fill(address + PAGE, 4, PAGE)
+        assert not copied.reached()
+        standin.pace(0)
+        gpu.synchronize()
+        gpu.unpin(source.address)
+        source.close()
+
+    def test_a_stream_is_closed_when_its_work_has_run(
+        self, gpu: CudaDriver, standin: StandIn
+    ) -> None:
+        stream, address = gpu.stream(), mapped(gpu, 1)
+        standin.delay(0.05)
+        stream.fill(address, 1, PAGE)
+        stream.close()
+        gpu.unmap(address, PAGE)
+
     def test_a_stream_of_somebody_else_stays_theirs(
         self, gpu: CudaDriver, standin: StandIn
     ) -> None:
@@ -425,6 +474,17 @@ class TestBetweenProcesses:
             ours.send(b"x")
             assert child.wait() == 0
             ours.close()
+
+    def test_what_is_imported_counts(self, standin: StandIn) -> None:
+        with CudaDriver(capacity_bytes=PAGE, shareable=True, tensors_on="cpu") as gpu:
+            (page,) = gpu.create(1)
+            fd = gpu.export_page(page)
+            with pytest.raises(OutOfMemory, match="release some first"):
+                gpu.import_page(fd)
+            gpu.release([page])
+            gpu.release([gpu.import_page(fd)])
+            os.close(fd)
+        assert not any(standin.leaks().values())
 
     def test_only_what_is_shareable_is_exported(self, gpu: CudaDriver) -> None:
         with pytest.raises(DeviceError, match="cuMemExportToShareableHandle"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import count
 from types import SimpleNamespace
@@ -19,7 +20,8 @@ from vmm import Event, Stream, host_buffer
 pytestmark = pytest.mark.vmm
 PAGE = 65536
 LINK = 2e6
-"""Bytes a second: a page takes 33 ms."""
+LINK_S = PAGE / LINK
+"""Bytes a second, and seconds for a page: 33 ms."""
 MS = 1e-3
 
 
@@ -90,6 +92,7 @@ def test_steps_wait_for_copies_on_torchs_stream_and_nobody_waits_for_steps(
         backend.compute.wait(ready)
         their.stream.copy(out.address, address + PAGE - 64, 64)
     assert told == [] and not ready.reached(), "enqueued, and nobody waited"
+    time.sleep(LINK_S / 2)  # in which compute would have run, did it not wait
     standin.pace(0)
 
     backend.compute.synchronize()

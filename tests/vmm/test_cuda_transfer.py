@@ -161,6 +161,17 @@ def test_nobody_waits_in_the_steady_state(standin: StandIn) -> None:
     model.close()
 
 
+def test_the_set_changes_when_the_device_has_run_the_steps_before(standin: StandIn) -> None:
+    model = Model()
+    standin.delay(0.005)
+    model.step(0)
+    model.streamer.set(3, 2)  # unmaps what that step reads
+    model.step(1)
+    standin.delay(0)
+    assert model.seen(0) == model.seen(1) == RIGHT
+    model.close()
+
+
 def test_without_the_waits_for_copies_layers_read_other_bytes(standin: StandIn) -> None:
     model = Model(Hasty)
     model.streamer.set(5, 2)
