@@ -8,16 +8,16 @@ type will do, and only their ratio matters.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import cache
 from itertools import count
-from math import floor, log2
+from math import floor, inf, log2
 
 MOST_LAPS = 4096
-HIDDEN = 1.03
+HIDDEN = Fraction(103, 100)
 """A step with streamed layers is this much longer than one without, at most, if they hide."""
 AS_GOOD = 1.01
 """Steps that differ by less are alike."""
@@ -135,20 +135,28 @@ def largest_alpha(
     `most_streamed` bounds alpha + beta (default n). (0, fewest slots) if nothing hides.
     """
     limit = n if most_streamed is None else most_streamed
-
-    def felt(alpha: int, beta: int) -> bool:
-        times = alpha, beta, n, t_load, t_compute
-        return not hides(*times) or nested_step(*times) > HIDDEN * n * t_compute
+    ratio = -t_load / t_compute if t_compute else -inf
 
     def most(beta: int) -> int:
-        # For one beta, what hides at some alpha hides at every smaller one.
-        return bisect_left(range(1, limit - beta + 1), True, key=lambda alpha: felt(alpha, beta))
+        return min(bisect_right(_bearable(n, beta), ratio), limit - beta)
 
     alpha = max(most(beta) for beta in betas)
     if alpha <= 0:
         return 0, min(betas)
-    unfelt = [beta for beta in betas if alpha + beta <= limit and not felt(alpha, beta)]
+    unfelt = [beta for beta in betas if most(beta) == alpha]
     return alpha, best_beta(alpha, n, t_load, t_compute, unfelt)
+
+
+@cache
+def _bearable(n: int, beta: int) -> tuple[float, ...]:
+    """For alpha = 1 and more: the largest T_T / T_c at which it is hidden, negative to ascend."""
+    bears = []
+    for alpha in range(1, n - beta + 1):
+        m = alpha + beta
+        paper = Fraction(n - m, m) if beta == 1 else Fraction(n, m)
+        forms = step_forms(nested(n)[:m], n, beta)
+        bears.append(min([paper, *((HIDDEN * n - b) / a for a, b in forms if a)]))
+    return tuple(-float(most) for most in bears)
 
 
 def step_time(

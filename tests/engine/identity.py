@@ -115,6 +115,7 @@ def generate(family: str, folder: Path, mode: str) -> dict[str, Any]:
     if changes is not None:
         facts["alphas"] = sorted(changes.alphas)
         facts["betas"] = sorted(changes.betas)
+        facts["t_compute_s"] = scheduler.memory.layer_compute_s
         facts["pieces"] = scheduler.memory.pieces
         facts["grown"], facts["shrunk"] = changes.grown, changes.shrunk
         facts["bytes_streamed"] = scheduler.memory.streamer.bytes_streamed

@@ -69,6 +69,7 @@ def test_tokens_and_logprobs_equal_plain_vllm(
     assert ours["bytes_streamed"] > 0
     assert ours["hits"] == plain[family]["hits"] > 0
     assert ours["pieces"] == (mode == "mirage-pieces")
+    assert 0 < ours["t_compute_s"] < 0.1, "T_c is measured"
 
 
 @pytest.mark.parametrize("mode", ["cuda", "cuda-pieces"])
