@@ -53,7 +53,7 @@ def _hiding() -> list[int]:
 
 OWN_BETA = (
     "With the way back that mirage keeps for such a model less is streamed, and the second slot is "
-    "worth 3.8 and 7.5 % (mirage against alpha-plus-one)."
+    "worth 2.8 and 3.9 % (mirage against alpha-plus-one)."
 )
 PUBLISHED = (
     "With Algorithm 1 as published (M15); chosen after our own controller had fallen outside at 8 "
