@@ -88,9 +88,14 @@ def hides(alpha: int, beta: int, n: int, t_load: float, t_compute: float) -> boo
     """
     if alpha == 0:
         return True
-    if beta == 1:
-        return t_load * (alpha + 1) <= t_compute * (n - alpha - 1)
-    return t_load * (alpha + 2) <= t_compute * n
+    loads, layers = _condition(alpha, beta, n)
+    return t_load * loads <= t_compute * layers
+
+
+def _condition(alpha: int, beta: int, n: int) -> tuple[int, int]:
+    """The loads of a step, and the layers whose compute they can hide behind."""
+    m = alpha + beta
+    return (m, n - m) if beta == 1 else (m, n)
 
 
 def nested_step(alpha: int, beta: int, n: int, t_load: float, t_compute: float) -> float:
@@ -131,7 +136,7 @@ def largest_alpha(
 ) -> tuple[int, int]:
     """The most layers that can be given away with streaming hidden, and the beta to do it.
 
-    That `hides`, and a step of the nested set takes at most `HIDDEN` of its compute.
+    That `hides`, and a step of the nested set takes at most `HIDDEN` times its compute.
     `most_streamed` bounds alpha + beta (default n). (0, fewest slots) if nothing hides.
     """
     limit = n if most_streamed is None else most_streamed
@@ -152,10 +157,10 @@ def _bearable(n: int, beta: int) -> tuple[float, ...]:
     """For alpha = 1 and more: the largest T_T / T_c at which it is hidden, negative to ascend."""
     bears = []
     for alpha in range(1, n - beta + 1):
-        m = alpha + beta
-        paper = Fraction(n - m, m) if beta == 1 else Fraction(n, m)
-        forms = step_forms(nested(n)[:m], n, beta)
-        bears.append(min([paper, *((HIDDEN * n - b) / a for a, b in forms if a)]))
+        loads, layers = _condition(alpha, beta, n)
+        forms = step_forms(nested(n)[: alpha + beta], n, beta)
+        own = [(HIDDEN * n - b) / a for a, b in forms if a]
+        bears.append(min(Fraction(layers, loads), *own))
     return tuple(-float(most) for most in bears)
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -50,13 +51,14 @@ def write_config(folder: Path, *names: str, **changes: Any) -> Path:
 
 
 class Served:
-    """A running `mirage serve`. `stderr` is read when it has ended."""
+    """A running `mirage serve`. `stderr` is read when it has ended, or since `drain` into `log`."""
 
     def __init__(self, process: subprocess.Popen[str], config: Path, ready_file: Path) -> None:
         self.process = process
         self.config = config
         self.ready_file = ready_file
         self.url = ""
+        self.log: list[str] = []
 
     def wait_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -97,6 +99,20 @@ class Served:
 
     def engine_state(self, name: str) -> str:
         return str(self.request("GET", "/mirage/state")[1]["engines"][name]["state"])
+
+    def drain(self) -> None:
+        """From now on collect the lines of its stderr; the pipe is kept from filling up."""
+        stream = self.process.stderr
+        assert stream is not None
+        lines = iter(stream.readline, "")
+        threading.Thread(target=lambda: self.log.extend(lines), daemon=True).start()
+
+    def engine_core(self, model: str) -> psutil.Process:
+        """The process of `model` that holds the memory: the largest that its server started."""
+        for server in psutil.Process(self.process.pid).children():
+            if model in server.cmdline():
+                return max(server.children(), key=lambda child: child.memory_info().rss)
+        raise AssertionError(f"no server of {model} is running")
 
     def run_folder(self) -> Path | None:
         """The one that its engines' sockets lie in; None before the first engine starts."""

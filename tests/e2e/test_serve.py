@@ -5,11 +5,9 @@ One server for the whole file, for it takes its time to start; the last test end
 
 import json
 import signal
-import threading
 from collections.abc import Iterator
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 from supervised import Served, assert_gone, serving, shared_files
@@ -35,17 +33,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     config.write_text(yaml.safe_dump(content))
     logs = str(folder / "logs")
     with serving(config, "--log-dir", logs, fake=False, ready_timeout_s=START_S) as served:
-        served.log = drained(served)  # type: ignore[attr-defined]
+        served.drain()
         yield served
-
-
-def drained(served: Served) -> list[str]:
-    """The lines of its stderr so far; the pipe is kept from filling up."""
-    lines: list[str] = []
-    stream = served.process.stderr
-    assert stream is not None
-    threading.Thread(target=lambda: lines.extend(iter(stream.readline, "")), daemon=True).start()
-    return lines
 
 
 def complete(served: Served, model: str, prompt: str = "hello", tokens: int = 6) -> dict[str, Any]:
@@ -99,17 +88,9 @@ def test_the_timeline_shows_both_engines(served: Served) -> None:
     assert sum(newest[name]["held_bytes"] for name in MODELS) <= history["device_bytes"]
 
 
-def engine_core(served: Served, model: str) -> psutil.Process:
-    """The process of `model` that holds the memory: the largest that its server started."""
-    for server in psutil.Process(served.process.pid).children():
-        if model in server.cmdline():
-            return max(server.children(), key=lambda child: child.memory_info().rss)
-    raise AssertionError(f"no server of {model} is running")
-
-
 def test_a_killed_engine_comes_back_and_the_other_does_not_notice(served: Served) -> None:
     before = {model: complete(served, model)["choices"] for model in MODELS}
-    core = engine_core(served, "team/opt")
+    core = served.engine_core("team/opt")
     shared = shared_files({core, *core.parents()[:1]})
     running = served.open(
         "POST", "/v1/completions", {"model": "team/opt", "prompt": "x", "max_tokens": 200}
@@ -141,4 +122,4 @@ def test_ctrl_c_leaves_nothing(served: Served) -> None:
     assert_gone(family)
     assert not folder.exists()
     assert not any(path.exists() for path in shared)
-    assert not any("Traceback" in line for line in served.log)  # type: ignore[attr-defined]
+    assert not any("Traceback" in line for line in served.log)

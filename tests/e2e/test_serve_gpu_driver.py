@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
@@ -53,9 +51,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         environment=environment,
         ready_timeout_s=START_S,
     ) as made:
-        stream = made.process.stderr
-        assert stream is not None
-        threading.Thread(target=stream.read, daemon=True).start()
+        made.drain()
         yield made
     os.close(device)
 
@@ -84,17 +80,9 @@ def samples(served: Served) -> list[dict[str, Any]]:
     return [sample["tenants"] for sample in history["samples"]]
 
 
-def core(served: Served, model: str) -> psutil.Process:
-    """The process of `model` that holds the memory: the largest that its server started."""
-    for server in psutil.Process(served.process.pid).children():
-        if model in server.cmdline():
-            return max(server.children(), key=lambda child: child.memory_info().rss)
-    raise AssertionError(f"no server of {model} is running")
-
-
 @pytest.mark.parametrize("model", TENANTS)
 def test_memory_is_the_drivers(served: Served, model: str) -> None:
-    maps = Path(f"/proc/{core(served, model).pid}/maps").read_text()
+    maps = Path(f"/proc/{served.engine_core(model).pid}/maps").read_text()
     assert "/memfd:mirage-stand-in" in maps and "libcuda.so.1" in maps
     newest = samples(served)[-1]
     held = sum(tenants["held_bytes"] for tenants in newest.values())
@@ -121,7 +109,7 @@ def test_layers_of_both_become_the_busy_ones_cache_and_no_text_changes(
 
 def test_a_killed_engines_memory_is_there_for_the_next(served: Served) -> None:
     text = complete(served, "llama", "who is there")
-    killed = core(served, "llama")
+    killed = served.engine_core("llama")
     killed.send_signal(signal.SIGKILL)
     served.until("it is down", lambda: served.engine_state("llama") == "down")
     served.until("it is back", lambda: served.engine_state("llama") == "ready", START_S)

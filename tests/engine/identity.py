@@ -15,12 +15,12 @@ import gc
 import json
 import random
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tiny import LAYERS, make_llm, make_model, prompts, run, scheduler_of
 
-from mirage.engine.settings import EngineSettings
 from mirage.protocol import Allotment
 
 UNIVERSE, BASE = 256, 48
@@ -81,17 +81,10 @@ class Changes:
 def compute_beside_gpu() -> None:
     """Engines for a GPU find the stand-in, and compute in their own thread."""
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    from tests.vmm.libcuda import StandIn
-
-    StandIn.load().reset(memory_bytes=MEMORY, granularity=PAGE)
     from mirage.engine import backend
-    from mirage.transfer import HostCompute
-    from vmm.cuda import CudaDriver
+    from tests.vmm.libcuda.engines import over_standin
 
-    def made(settings: EngineSettings) -> backend.Backend:
-        return backend.computed_by_host(CudaDriver(settings.page, tensors_on="cpu"), HostCompute())
-
-    backend._cuda = made
+    backend._cuda = partial(over_standin, memory_bytes=MEMORY)
 
 
 def gpu_calls() -> dict[str, int]:
