@@ -91,12 +91,10 @@ def serve(
 @app.command()
 def check(config: ConfigPath, policy: PolicyOption = None) -> None:
     """Check CONFIG and print what each tenant's share holds, without starting anything."""
-    from mirage.serve.fit import fit_config
-    from mirage.serve.launcher import check_engine_args
+    from mirage.serve.preflight import fit_config
     from mirage.serve.table import fit_table
 
     loaded = _load(config, policy)
-    check_engine_args(loaded)
     typer.echo(fit_table(loaded, fit_config(loaded)))
 
 

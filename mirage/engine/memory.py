@@ -22,6 +22,7 @@ from mirage.engine.mailbox import Mailbox
 from mirage.engine.params import FixedParameters
 from mirage.engine.pieces import UnknownPieces, watched
 from mirage.engine.settings import EngineSettings
+from mirage.facts import KVGroups
 from mirage.protocol import ModelShape
 from mirage.transfer import LayerStreamer
 from vmm.pages import PagePool
@@ -88,22 +89,25 @@ class EngineMemory:
         self.kv = KVBuffer(config, self.driver, self.pool)
         per_extent = self.kv.extents.blocks_per_extent
         base = -(-self.settings.base_blocks // per_extent)
-        self.kv.extents.map(range(min(base, self.kv.extents.extents)))
+        # What vLLM made of the weights may be larger than what it was asked about beforehand.
+        fitting = min(base, self.kv.extents.extents, self.affordable_extents())
+        self.kv.extents.map(range(fitting))
         return self.kv.tensor()
 
-    def shape(self, config: Any, max_model_len: int, block_tokens: int) -> ModelShape:
+    def shape(self, config: Any, kv: KVGroups) -> ModelShape:
         """What the control server needs to know about this engine."""
         blocks, nbytes = self._extent_geometry(config)
+        has = len(kv.groups) > 0
         # The longest request, and the null block, must always find room.
-        needed = -(-max_model_len // block_tokens) + 1
+        needed = kv.request_blocks + 1 if has else 0
         return ModelShape(
             layers=len(self.parameters.layers),
             layer_bytes=self.layer_bytes,
             fixed_bytes=self.fixed_bytes,
             extent_bytes=nbytes,
             extent_blocks=blocks,
-            block_tokens=block_tokens,
-            max_extents=config.num_blocks // blocks,
+            block_tokens=min((group.block_tokens for group in kv.groups), default=1),
+            max_extents=config.num_blocks // blocks if has else 0,
             min_extents=-(-needed // blocks),
         )
 
@@ -111,6 +115,8 @@ class EngineMemory:
         """(blocks, bytes) of one extent. A static engine's blocks are only counted in them."""
         if self.kv is not None:
             return self.kv.extents.blocks_per_extent, self.kv.extents.extent_bytes
+        if not config.kv_cache_tensors:
+            return 1, self.settings.page
         return counted_extent(config, self.settings.page)
 
     # -- moving memory, called by the scheduler side ------------------------------------
@@ -152,7 +158,8 @@ class EngineMemory:
 
     def affordable_extents(self) -> int:
         """Extents that could be mapped with the pages at hand."""
-        assert self.kv is not None
+        if self.kv is None:
+            return 0
         return self.pool.available * self.settings.page // self.kv.extents.extent_bytes
 
     def map_extents(self, extents: list[int]) -> None:

@@ -11,11 +11,8 @@ from vllm.v1.worker.worker_base import WorkerBase
 
 from mirage.engine import runtime, settings
 from mirage.engine.kvbuffer import KVAllocation
+from mirage.engine.layouts import layouts_on_cpu
 from mirage.engine.memory import EngineMemory
-
-BLOCK_OUTERMOST = ("BLHNC", "BLNHC")
-"""All layers of a block together: growing is one contiguous range, extents are small."""
-
 
 class ElasticWorker(WorkerBase):
     """Overrides vLLM's own hooks only; with policy static it merely observes."""
@@ -40,7 +37,8 @@ class ElasticWorker(WorkerBase):
         self._kv_config = kv_cache_config
         self._allocation: KVAllocation | None = None
         super().initialize_from_config(kv_cache_config)
-        if self.mirage.elastic and (self._allocation is None or self._allocation.served != 1):
+        elastic = self.mirage.elastic and bool(kv_cache_config.kv_cache_tensors)
+        if elastic and (self._allocation is None or self._allocation.served != 1):
             raise RuntimeError(
                 "vLLM did not allocate its KV cache the way this version of MIRAGE knows: "
                 "use vLLM 0.32 or 0.33"
@@ -53,10 +51,10 @@ class ElasticWorker(WorkerBase):
         return done
 
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:
-        if tag != "kv_cache" or not self.mirage.elastic:
+        config = self._kv_config if tag == "kv_cache" else None
+        if config is None or not self.mirage.elastic or not config.kv_cache_tensors:
             context: AbstractContextManager[Any] = super()._maybe_get_memory_pool_context(tag)
             return context
-        config = self._kv_config
         self._allocation = KVAllocation(
             config.kv_cache_tensors[0].size, lambda: self.mirage.make_kv_buffer(config)
         )
@@ -79,8 +77,8 @@ class MirageCPUWorker(ElasticWorker, CPUWorker):
     """On host memory."""
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
-        """The CPU kernels read blocks through strides, so they take this layout too."""
-        if self.mirage.elastic:
-            return [BLOCK_OUTERMOST[0]]
+        """Those that can grow; see `layouts_on_cpu`."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
-        return layouts
+        if not self.mirage.elastic:
+            return layouts
+        return layouts_on_cpu(layouts, mla=self.model_config.use_mla)

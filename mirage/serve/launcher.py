@@ -61,6 +61,8 @@ CACHES = (
 Argument = str | int | float | bool | list[Any] | dict[str, Any]
 
 LEAST_FREE = 0.01
+LEAST_KV_BYTES = 1 << 20
+"""For a model without a KV cache, so that vLLM on a CPU does not size one by the machine."""
 EAGERLY: dict[str, Argument] = {"enforce_eager": True}
 BREAKABLE = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}
 """Has vLLM capture a step in pieces by interrupting the capture at each attention."""
@@ -86,25 +88,32 @@ def command(
     """The vLLM server that serves `tenant` on the Unix socket `socket`."""
     blocks = fit.max_blocks
     arguments: dict[str, Argument] = {
+        "uds": str(socket),
+        "num_gpu_blocks_override": blocks,
+        "kv_cache_memory_bytes": max(blocks * fit.block_bytes, LEAST_KV_BYTES),
+        "additional_config": {"mirage": engine_settings(config, tenant, fit, control)},
+        "disable_uvicorn_access_log": True,
+        "uvicorn_log_level": "warning",
+    }
+    return [sys.executable, *SERVER, *arguments_of(config, tenant), *flags(arguments)]
+
+
+def arguments_of(config: Config, tenant: Tenant) -> list[str]:
+    """Of the server's command line what says which model is served, and how."""
+    arguments: dict[str, Argument] = {
         "model": str(tenant.model),
         "served_model_name": tenant.name,
-        "uds": str(socket),
         "dtype": config.dtype,
         "block_size": config.block_tokens,
         "max_model_len": tenant.max_model_len,
         "max_num_seqs": tenant.max_num_seqs,
         "max_num_batched_tokens": tenant.max_num_batched_tokens,
-        "num_gpu_blocks_override": blocks,
-        "kv_cache_memory_bytes": blocks * fit.block_bytes,
         "distributed_executor_backend": "mirage.engine.executor.InProcessExecutor",
         "worker_cls": WORKERS[config.device.kind],
         "scheduler_cls": "mirage.engine.scheduler.make_scheduler",
-        "additional_config": {"mirage": engine_settings(config, tenant, fit, control)},
-        "disable_uvicorn_access_log": True,
-        "uvicorn_log_level": "warning",
     }
     arguments |= _on_gpu(config.device) if config.device.kind == "cuda" else EAGERLY
-    return [sys.executable, *SERVER, *flags(arguments | tenant.engine_args)]
+    return flags(arguments | tenant.engine_args)
 
 
 def _on_gpu(device: Device) -> dict[str, Argument]:

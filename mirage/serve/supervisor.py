@@ -15,12 +15,12 @@ from typing import Any
 
 from mirage.config import Config, ConfigError
 from mirage.decider import Decider
-from mirage.serve import launcher
 from mirage.serve.board import Board
 from mirage.serve.control import ControlServer
-from mirage.serve.fit import Fit, fit_config
+from mirage.serve.fit import Fit
 from mirage.serve.keeper import Keeper, say
 from mirage.serve.lifeline import Lifeline
+from mirage.serve.preflight import fit_config
 from mirage.serve.process import adopt_orphans
 from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
@@ -46,7 +46,6 @@ def serve(config: Config, options: Options) -> int:
     Raises `ConfigError` for what the user can correct, before any engine is started, and
     `EngineFailed` if an engine does not get ready; by then everything started has ended.
     """
-    launcher.check_engine_args(config)
     fits = fit_config(config)
     if options.ready_file is not None and not options.ready_file.parent.is_dir():
         raise ConfigError(f"--ready-file {options.ready_file}: its folder does not exist")

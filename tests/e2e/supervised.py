@@ -27,6 +27,8 @@ import os, sys
 os.environ.setdefault("FAKE_ENGINE", "")
 from mirage.serve import launcher
 launcher.SERVER = ({str(HERE / "fake_engine.py")!r},)
+from mirage.serve import ask
+ask.PROBE = ({str(HERE / "fake_probe.py")!r},)
 from mirage.serve import keeper
 keeper.BACKOFF_S = 0.05
 keeper.GRACE_S = 0.5
