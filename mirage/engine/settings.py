@@ -33,6 +33,8 @@ class EngineSettings(BaseModel):
     """Temporal: a revoked turn lasts until the running requests have finished."""
     hold_s: float = 1.0
     """Longest time a request is held for an answer before vLLM may preempt."""
+    moves: bool = True
+    """False leaves the layers where vLLM puts them, whatever the policy."""
     pieces: bool = False
     """Stream what steps compute between two attentions instead of whole layers."""
     poison: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from vllm.model_executor.offloader.base import set_offloader
+from vllm.config import set_current_vllm_config
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.worker_base import WorkerBase
 
@@ -13,6 +13,8 @@ from mirage.engine import runtime, settings
 from mirage.engine.kvbuffer import KVAllocation
 from mirage.engine.layouts import layouts_on_cpu
 from mirage.engine.memory import EngineMemory
+from mirage.engine.proof import TOKENS
+from mirage.engine.stack import built
 
 class ElasticWorker(WorkerBase):
     """Overrides vLLM's own hooks only; with policy static it merely observes."""
@@ -20,17 +22,26 @@ class ElasticWorker(WorkerBase):
     mirage: EngineMemory
 
     def init_device(self) -> None:
-        """After the model runner's constructor, which sets an offloader of its own."""
+        """Before the model is loaded."""
         super().init_device()
         self.mirage = EngineMemory(settings.from_vllm(self.vllm_config))
-        set_offloader(self.mirage.parameters)
         runtime.publish(self.mirage)
 
     def load_model(self, **kwargs: Any) -> None:
-        """Load and process the weights, then fix where the layers live."""
-        super().load_model(**kwargs)
-        self.mirage.find_pieces(self.model_runner.profile_run)
-        self.mirage.place_layers(self.model_runner.get_model())
+        """Load and process the weights, then fix where the layers live, and prove it.
+
+        Raises `UnsupportedModel` if the model does not compute the same then.
+        """
+        with built(self.mirage.parameters.found):
+            super().load_model(**kwargs)
+        with set_current_vllm_config(self.vllm_config):
+            self.mirage.loaded(self.model_runner, self._forward, self.model_runner.profile_run)
+
+    def _forward(self) -> None:
+        """Compute the model once, without requests, as vLLM does to see what memory it takes."""
+        count = min(TOKENS, self.scheduler_config.max_num_batched_tokens)
+        more = {"skip_attn": True} if getattr(self, "use_v2_model_runner", False) else {}
+        self.model_runner._dummy_run(count, is_profile=True, **more)
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Serve vLLM's KV allocation from the reserved range."""

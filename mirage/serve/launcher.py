@@ -142,6 +142,7 @@ def engine_settings(
         "temporal": config.sharing.mode == "temporal",
         "drain": config.sharing.drain,
         "hold_s": config.sharing.patience_s,
+        "moves": tenant.max_percent != 0,
         "pieces": config.device.kind == "cuda" and config.device.graphs,
     }
 

@@ -25,7 +25,7 @@ from aiohttp import web
 
 from mirage.protocol import Hello, ModelShape, Report, Shutdown, decode_to_engine, encode
 
-SHAPE = ModelShape(2, 65536, 65536, 65536, 1, 16, 40, 8)
+SHAPE = ModelShape(2, 65536, 65536, 65536, 1, 16, 40, 8, 2)
 HELD = 65536 * 20
 
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.e2e
 
 WAIT_S = 20
 PAGE = 65536
-SHAPE = ModelShape(4, PAGE, PAGE, PAGE, 1, 16, 40, 4)
+SHAPE = ModelShape(4, PAGE, PAGE, PAGE, 1, 16, 40, 4, 4)
 REPORT = Report(0, True, 4 * PAGE, 0, 1, 4, 0)
 
 

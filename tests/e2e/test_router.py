@@ -325,7 +325,7 @@ def test_other_paths_are_refused_in_json(
 def test_state_timeline_and_metrics_show_the_board(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         board = site.board
-        board.shapes["a"] = ModelShape(8, 4096, 100, 8192, 2, 16, 9, 3)
+        board.shapes["a"] = ModelShape(8, 4096, 100, 8192, 2, 16, 9, 3, 8)
         board.reports["a"] = Report(
             1, True, 77, 3, 2, 4, 1, running=5, kv_used_blocks=6, kv_blocks=7, preemptions=2
         )

@@ -28,6 +28,7 @@ SHAPE = ModelShape(
     block_tokens=16,
     max_extents=200,
     min_extents=4,
+    movable_layers=12,
 )
 SHARE = cost(SHAPE, 0, 10)
 
@@ -325,7 +326,7 @@ def test_refused_events_have_names() -> None:
         world.controller.joined("a", SHAPE, 0, 0.0)
     world.die("a")
     with pytest.raises(DoesNotFitError):
-        larger = ModelShape(12, 999, 0, 50, 1, 16, 200, 4)
+        larger = ModelShape(12, 999, 0, 50, 1, 16, 200, 4, 12)
         world.controller.joined("a", larger, 0, 0.0)
     world.controller.lost("x", 0.0)
 
@@ -336,8 +337,9 @@ def test_refused_events_have_names() -> None:
 @st.composite
 def shapes(draw: st.DrawFn) -> ModelShape:
     least = draw(st.integers(1, 4))
+    layers = draw(st.integers(3, 16))
     return ModelShape(
-        layers=draw(st.integers(3, 16)),
+        layers=layers,
         layer_bytes=draw(st.integers(1, 12)),
         fixed_bytes=draw(st.integers(0, 20)),
         extent_bytes=draw(st.integers(1, 9)),
@@ -345,6 +347,7 @@ def shapes(draw: st.DrawFn) -> ModelShape:
         block_tokens=16,
         max_extents=draw(st.integers(least, 80)),
         min_extents=least,
+        movable_layers=draw(st.sampled_from([0, layers])),
     )
 
 
