@@ -39,11 +39,12 @@ from vllm.v1.attention.backends.utils import (
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from mirage.engine import arguments, stack
+from mirage.engine import arguments
+from mirage.engine.fixed import fixed_bytes
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.kvgroups import kv_groups
 from mirage.engine.layouts import elastic_layouts, layouts_on_cpu
-from mirage.engine.sizes import held_bytes, layer_bytes
+from mirage.engine.params import FixedParameters
 from mirage.facts import KVGroups, ModelFacts
 
 ENOUGH_BYTES = 1 << 50
@@ -77,17 +78,17 @@ def ask(argv: list[str], *, elastic: bool) -> ModelFacts:
         specs = _kv_specs(config)
         _resolve_layout(config, specs, elastic=elastic)
         plan = get_kv_cache_configs(config, [specs], [ENOUGH_BYTES])[0] if specs else None
-    layers = stack.find(models[0])
-    moving = {id(p) for layer in layers for p in layer.parameters()}
+    parameters = FixedParameters()
+    parameters.loaded(models[0])
     block_bytes, runs = block_geometry(plan) if plan is not None else (0, 1)
     return ModelFacts(
         architecture=config.model_config.architecture,
         quantisation=config.model_config.quantization or "",
         runner=config.model_config.runner_type,
-        layers=len(layers),
-        layer_bytes=max((layer_bytes(layer.parameters()) for layer in layers), default=0),
-        fixed_bytes=held_bytes(models, moving),
-        stays=stack.why_stays(layers, models[0]),
+        layers=len(parameters.layers),
+        layer_bytes=parameters.layer_bytes(page_bytes=1),
+        fixed_bytes=fixed_bytes(models, parameters.moving(), config.device_config.device_type),
+        stays=parameters.stays,
         block_bytes=block_bytes,
         block_runs=runs,
         kv=kv_groups(config, plan.kv_cache_groups) if plan is not None else KVGroups(),

@@ -10,6 +10,7 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.worker_base import WorkerBase
 
 from mirage.engine import runtime, settings
+from mirage.engine.arguments import verify
 from mirage.engine.kvbuffer import KVAllocation
 from mirage.engine.layouts import layouts_on_cpu
 from mirage.engine.memory import EngineMemory
@@ -23,6 +24,8 @@ class ElasticWorker(WorkerBase):
 
     def init_device(self) -> None:
         """Before the model is loaded."""
+        if why := verify(self.vllm_config):
+            raise RuntimeError(why)
         super().init_device()
         self.mirage = EngineMemory(settings.from_vllm(self.vllm_config))
         runtime.publish(self.mirage)

@@ -40,11 +40,12 @@ def ask(config: Config) -> dict[str, ModelFacts]:
 
 
 def _answers(config: Config, log: Path) -> dict[str, Mapping[str, Any]]:
+    additional = {"additional_config": {"mirage": launcher.device_settings(config)}}
     questions = [
         {
             "tenant": tenant.name,
             "elastic": config.policy is not Policy.STATIC,
-            "argv": launcher.arguments_of(config, tenant),
+            "argv": [*launcher.arguments_of(config, tenant), *launcher.flags(additional)],
         }
         for tenant in config.tenants
     ]
