@@ -9,7 +9,7 @@ from vllm.model_executor.offloader.base import set_offloader
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.worker_base import WorkerBase
 
-from mirage.engine import runtime, settings
+from mirage.engine import runtime, seeded, settings
 from mirage.engine.kvbuffer import KVAllocation
 from mirage.engine.memory import EngineMemory
 
@@ -84,3 +84,8 @@ class MirageCPUWorker(ElasticWorker, CPUWorker):
             return [BLOCK_OUTERMOST[0]]
         layouts: list[str] = super().get_supported_kv_cache_layouts()
         return layouts
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """vLLM's own, which ends on a CPU when it turns back a seeded request's generator."""
+        with seeded.discarded_draw_nothing(self.model_runner):
+            return super().sample_tokens(grammar_output)
