@@ -79,12 +79,15 @@ def serve(
     startup_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds an engine may take to get ready.")
     ] = 300.0,
+    all_or_nothing: Annotated[
+        bool, typer.Option("--all-or-nothing", help="End if one tenant cannot start.")
+    ] = False,
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
     from mirage.serve.supervisor import Options, serve
 
     _log_to_stderr(log_level)
-    options = Options(host, port, ready_file, log_dir, startup_timeout)
+    options = Options(host, port, ready_file, log_dir, startup_timeout, all_or_nothing)
     raise typer.Exit(serve(_load(config, policy), options))
 
 

@@ -1,4 +1,4 @@
-"""Texts of seeded requests, in one process: ``split_prompts.py FOLDER OUT TOKENS_PER_STEP [plain]``.
+"""Texts of seeded requests: ``split_prompts.py FOLDER OUT TOKENS_PER_STEP [plain]``.
 
 Long prompts and short ones, with a seed of their own, without one, and greedy, share the steps.
 """
