@@ -94,12 +94,14 @@ def serve(
 @app.command()
 def check(config: ConfigPath, policy: PolicyOption = None) -> None:
     """Check CONFIG and print what each tenant's share holds, without starting anything."""
+    from mirage.serve import adapters
     from mirage.serve.fit import fit_config
     from mirage.serve.launcher import check_engine_args
     from mirage.serve.table import fit_table
 
     loaded = _load(config, policy)
     check_engine_args(loaded)
+    adapters.check(loaded)
     typer.echo(fit_table(loaded, fit_config(loaded)))
 
 
@@ -146,7 +148,9 @@ def _register_own(asked_for: list[str]) -> None:
 
 
 def _load(path: Path, policy: Policy | None) -> Config:
-    config = load(path)
+    from mirage.serve import adapters
+
+    config = adapters.beside(load(path), path.parent)
     return config if policy is None else config.model_copy(update={"policy": policy})
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from mirage.config import Config, ConfigError
 from mirage.controller import Controller
 from mirage.decider import Decider
-from mirage.serve import launcher
+from mirage.serve import adapters, launcher
 from mirage.serve.board import Board
 from mirage.serve.control import ControlServer
 from mirage.serve.errors import EngineFailed
@@ -51,6 +51,7 @@ def serve(config: Config, options: Options) -> int:
     everything started has ended.
     """
     launcher.check_engine_args(config)
+    named = adapters.check(config)
     fits = fit_config(config)
     if options.ready_file is not None and not options.ready_file.parent.is_dir():
         raise ConfigError(f"--ready-file {options.ready_file}: its folder does not exist")
@@ -60,7 +61,7 @@ def serve(config: Config, options: Options) -> int:
         raise ConfigError(f"--log-dir {options.log_dir}: {error.strerror}") from None
     adopt_orphans()
     with rundir, Lifeline(rundir.path) as lifeline:
-        return asyncio.run(Supervisor(config, fits, options, rundir, lifeline).run())
+        return asyncio.run(Supervisor(config, fits, named, options, rundir, lifeline).run())
 
 
 class Supervisor:
@@ -70,6 +71,7 @@ class Supervisor:
         self,
         config: Config,
         fits: dict[str, Fit],
+        named: dict[str, dict[str, str]],
         options: Options,
         rundir: RunDir,
         lifeline: Lifeline,
@@ -81,6 +83,8 @@ class Supervisor:
             for tenant in config.tenants
         }
         backends = {name: keeper.backend for name, keeper in self._keepers.items()}
+        for name, backend in backends.items():
+            backend.adapters = named[name]
         self._board = Board(config.policy, config.device.memory, backends)
         self._decider = Decider.of(config)
         self._control = ControlServer(
