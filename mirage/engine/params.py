@@ -219,5 +219,3 @@ def _move(placement: Placement, home: Range) -> torch.Tensor:
         flat = home.tensor(placement.offset + start - placement.start, end - start)
         tensor.data = flat.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
     return old.fill_(POISON)
-
-

@@ -136,9 +136,7 @@ class Proof:
         """The first module that computes something else, if any."""
         if len(after.outputs) != len(self._before.outputs):
             return "the model"
-        for steady, old, new in zip(
-            self._steady, self._before.outputs, after.outputs, strict=True
-        ):
+        for steady, old, new in zip(self._steady, self._before.outputs, after.outputs, strict=True):
             if steady and old != new:
                 return old[0] or "the model"
         near = _distance(self._before, after) <= NOISE * self._noise  # NaN is not

@@ -9,13 +9,14 @@ from vllm.config import set_current_vllm_config
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.worker_base import WorkerBase
 
-from mirage.engine import runtime, settings
+from mirage.engine import runtime, seeded, settings
 from mirage.engine.arguments import verify
 from mirage.engine.kvbuffer import KVAllocation
 from mirage.engine.layouts import layouts_on_cpu
 from mirage.engine.memory import EngineMemory
 from mirage.engine.proof import TOKENS
 from mirage.engine.stack import built
+
 
 class ElasticWorker(WorkerBase):
     """Overrides vLLM's own hooks only; with policy static it merely observes."""
@@ -96,3 +97,8 @@ class MirageCPUWorker(ElasticWorker, CPUWorker):
         if not self.mirage.elastic:
             return layouts
         return layouts_on_cpu(layouts, mla=self.model_config.use_mla)
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """vLLM's own, which ends on a CPU when it turns back a seeded request's generator."""
+        with seeded.discarded_draw_nothing(self.model_runner):
+            return super().sample_tokens(grammar_output)

@@ -29,7 +29,10 @@ def fit_table(config: Config, fits: Mapping[str, Fit]) -> str:
 
 def _model_line(config: Config, name: str, fit: Fit) -> str:
     """What vLLM makes of one model, and whether it was seen to compute the same."""
-    parts = [f"{name}: {fit.architecture} ({verdict(fit.architecture, fit.quantisation)})", kv_words(fit.kv)]
+    parts = [
+        f"{name}: {fit.architecture} ({verdict(fit.architecture, fit.quantisation)})",
+        kv_words(fit.kv),
+    ]
     if fit.kv.groups:
         longest = config.tenant(name).max_model_len
         parts.append(f"{fit.kv.request_blocks} KV blocks for {longest} tokens")

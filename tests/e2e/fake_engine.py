@@ -5,7 +5,8 @@ server on the Unix socket, and a core that speaks the control protocol. The prom
 completion says what to do (see `complete`). Run with ``FAKE_ENGINE`` in the environment set
 to ``deaf`` it ignores SIGTERM, to ``dies:NAME`` tenant NAME fails while it starts, to
 ``greedy`` it holds more than the device has, to ``mute`` it never comes to the control server,
-to ``once:FILE`` every start after the one that makes FILE fails.
+to ``once:FILE`` every start after the one that makes FILE fails, to ``after:NAME:FILE`` tenant
+NAME starts only once FILE exists.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ def misbehave(name: str) -> None:
     kind, _, detail = os.environ.get("FAKE_ENGINE", "").partition(":")
     if kind == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    fails = kind == "dies" and detail == name
+    fails = kind == "dies" and detail in (name, "all")
+    if kind == "after":
+        absent, _, file = detail.partition(":")
+        fails = absent == name and not Path(file).exists()
     if kind == "once":
         fails = Path(detail).exists()
         Path(detail).touch()
@@ -104,7 +108,8 @@ async def health(child: subprocess.Popen[bytes]) -> web.Response:
 async def complete(
     request: web.Request, name: str, child: subprocess.Popen[bytes]
 ) -> web.StreamResponse:
-    """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers."""
+    """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers, ``die`` ends the
+    engine, ``wait`` answers in half a second."""
     body = await request.json()
     assert body["model"] == name, "the router sent a request to the wrong engine"
     if body["prompt"] == "hang":
@@ -112,6 +117,11 @@ async def complete(
         await response.prepare(request)
         await response.write(b"data: {}\n\n")
         await asyncio.Event().wait()
+    if body["prompt"] == "die":
+        child.kill()
+        await asyncio.Event().wait()
+    if body["prompt"] == "wait":
+        await asyncio.sleep(0.5)
     return web.json_response({"server": os.getpid(), "core": child.pid})
 
 

@@ -118,7 +118,9 @@ def test_a_path_that_cannot_be_written_is_one_line(
     (tmp_path / "file").write_text("")
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(content()))
-    done = mirage("serve", str(path), option, str(tmp_path / "file" / "x"), temporary=short, vllm=False)
+    done = mirage(
+        "serve", str(path), option, str(tmp_path / "file" / "x"), temporary=short, vllm=False
+    )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"mirage: error: {option} ")
