@@ -15,11 +15,12 @@ import gc
 import json
 import random
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tiny import LAYERS, make_llm, make_model, prompts, run, scheduler_of
+from tiny import make_llm, make_model, prompts, run, scheduler_of
 
 from mirage.protocol import Allotment
 
@@ -39,6 +40,10 @@ MODES: dict[str, dict[str, Any] | None] = {
 MODES |= {f"{mode}-pieces": {**more, "pieces": True} for mode, more in MODES.items() if more}
 
 
+OneRound = Callable[[int, Callable[[int], None]], Any]
+"""Seed and what is called before each step; gives what shall be equal."""
+
+
 class Changes:
     """Posts a random allotment every third step, never under what plain vLLM would use."""
 
@@ -56,7 +61,7 @@ class Changes:
         scheduler = self.scheduler
         pool, memory, shape = scheduler.pool, scheduler.memory, scheduler.shape
         beta = self.rng.choice((1, 2))
-        alpha = self.rng.randrange(0, LAYERS - beta)
+        alpha = self.rng.randrange(0, max(shape.layers - beta, 1))
         # Blocks in use and cached ones stay, or prefix hits, and batches, would differ.
         cached = sum(b.block_hash is not None and b.ref_cnt == 0 for b in pool.blocks)
         least = pool.busy_extents() + -(-cached // pool.extent_blocks) + 16
@@ -97,13 +102,26 @@ def gpu_calls() -> dict[str, int]:
 def generate(family: str, folder: Path, mode: str) -> dict[str, Any]:
     """Three rounds, with prefixes of those before in the cache; over a slow link, the first."""
     llm = make_llm(make_model(family, folder), blocks=UNIVERSE, mirage=MODES[mode])
-    scheduler = scheduler_of(llm)
-    changes = Changes(scheduler, seed=len(family)) if mode != "plain" else None
     throttled = "copy_bytes_per_s" in (MODES[mode] or {})
-    rounds = [
-        run(llm, prompts(6, 40, seed), 40, changes or (lambda step: None))
-        for seed in ((1,) if throttled else (1, 2, 1))
-    ]
+    return observe(
+        llm,
+        mode,
+        lambda seed, change: run(llm, prompts(6, 40, seed), 40, change),
+        seeds=(1,) if throttled else (1, 2, 1),
+        chance=len(family),
+    )
+
+
+def observe(
+    llm: Any, mode: str, one_round: OneRound, *, seeds: Sequence[int], chance: int
+) -> dict[str, Any]:
+    """A round per seed, memory changing at random meanwhile unless `mode` is plain vLLM's.
+
+    What came out, and what moved. The engine is shut down.
+    """
+    scheduler = scheduler_of(llm)
+    changes = Changes(scheduler, chance) if MODES[mode] is not None else None
+    rounds = [one_round(seed, changes or (lambda step: None)) for seed in seeds]
     facts: dict[str, Any] = {"rounds": rounds}
     if changes is not None:
         facts["alphas"] = sorted(changes.alphas)

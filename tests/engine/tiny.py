@@ -126,21 +126,32 @@ def run(
     params = SamplingParams(
         max_tokens=max_tokens, temperature=0, ignore_eos=True, detokenize=False, logprobs=logprobs
     )
+    return [
+        (
+            list(out.outputs[0].token_ids),
+            [sorted((t, lp.logprob) for t, lp in d.items()) for d in out.outputs[0].logprobs or []],
+        )
+        for out in step_through(llm, batch, params, before_step)
+    ]
+
+
+def step_through(
+    llm: Any,
+    batch: list[Any],
+    params: Any,
+    before_step: Callable[[int], None] = lambda step: None,
+) -> list[Any]:
+    """Step until all are done; vLLM's output of each prompt, which is tokens or vLLM's own."""
     engine = llm.llm_engine
-    for i, tokens in enumerate(batch):
-        engine.add_request(str(i), {"prompt_token_ids": tokens}, params)
+    for i, prompt in enumerate(batch):
+        inputs = {"prompt_token_ids": prompt} if isinstance(prompt, list) else prompt
+        engine.add_request(str(i), inputs, params)
     done: dict[str, Any] = {}
     step = 0
     while engine.has_unfinished_requests():
         before_step(step)
         for out in engine.step():
             if out.finished:
-                done[out.request_id.split("-")[0]] = out.outputs[0]
+                done[out.request_id.split("-")[0]] = out
         step += 1
-    return [
-        (
-            list(done[str(i)].token_ids),
-            [sorted((t, lp.logprob) for t, lp in d.items()) for d in done[str(i)].logprobs or []],
-        )
-        for i in range(len(batch))
-    ]
+    return [done[str(i)] for i in range(len(batch))]

@@ -1,0 +1,119 @@
+"""Child process: one family of the zoo after the other, each in a mode; JSON lines as they end.
+
+python zoo_run.py MODELS OUT MODE FAMILY...
+
+MODE is one of `identity.MODES`, and with `-async` two steps are in flight, as on a GPU. A family
+that fails is the last of this process: what it leaves in vLLM could spoil the next one.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from deferred import schedule_asynchronously
+from identity import MODES, UNIVERSE, observe
+from tiny import make_llm, prompts, run, scheduler_of, step_through
+
+from tests.zoo import FAMILIES, Family, make
+
+ASYNCHRONOUS = "-async"
+TOKENS = 40
+"""Generated per prompt."""
+TEXTS = {"generate": 6, "embed": 36, "score": 36}
+"""Prompts in a round: enough steps for some changes."""
+
+
+def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
+    """Three rounds, the third of the first one's prompts; over a slow link one."""
+    settings = MODES[mode]
+    llm = make_llm(make(family, folder), blocks=UNIVERSE, mirage=settings, **family.arguments)
+    throttled = "copy_bytes_per_s" in (settings or {})
+    about = describe(llm)
+    facts = observe(
+        llm,
+        mode,
+        lambda seed, change: outputs(llm, family, seed, change),
+        seeds=(1,) if throttled else (1, 2, 1),
+        chance=len(family.name),
+    )
+    return facts | about
+
+
+def outputs(llm: Any, family: Family, seed: int, change: Any) -> Any:
+    """What must be equal: tokens and logprobs, or the pooled vectors."""
+    batch = prompts(TEXTS[family.task], 40, seed)
+    if family.task == "generate":
+        return run(llm, batch, TOKENS, change)
+    from vllm import PoolingParams
+
+    params = PoolingParams(task="embed" if family.task == "embed" else "classify")
+    return [out.outputs.data.tolist() for out in step_through(llm, batch, params, change)]
+
+
+def describe(llm: Any) -> dict[str, Any]:
+    """What vLLM made of the model: its class and its KV cache."""
+    config = llm.llm_engine.vllm_config
+    core = llm.llm_engine.engine_core.engine_core
+    scheduler = scheduler_of(llm)
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    model = core.model_executor.driver_worker.worker.model_runner.get_model()
+    facts = {
+        "architecture": config.model_config.hf_config.architectures[0],
+        "class": f"{type(model).__module__}.{type(model).__qualname__}",
+        "asynchronous": config.scheduler_config.async_scheduling,
+        "prefix_caching": bool(config.cache_config.enable_prefix_caching),
+        "block_tokens": config.cache_config.block_size,
+        "groups": [
+            {
+                "kind": type(g.kv_cache_spec).__name__,
+                "layers": len(g.layer_names),
+                "block_tokens": g.kv_cache_spec.block_size,
+                "page_bytes": g.kv_cache_spec.page_size_bytes,
+            }
+            for g in groups
+        ],
+    }
+    shape = getattr(scheduler, "shape", None)
+    if shape is not None:
+        facts["shape"] = {field: getattr(shape, field) for field in shape.__struct_fields__}
+    return facts
+
+
+def cause(error: BaseException) -> str:
+    """The error at the root, its first lines."""
+    while error.__cause__ or (error.__context__ and not error.__suppress_context__):
+        error = error.__cause__ or error.__context__
+    return f"{type(error).__name__}: {error}"[:600]
+
+
+def main(models: Path, out: Path, mode: str, names: list[str]) -> None:
+    mode, asynchronous = mode.removesuffix(ASYNCHRONOUS), mode.endswith(ASYNCHRONOUS)
+    if asynchronous:
+        schedule_asynchronously()
+    for name in names:
+        began = time.monotonic()
+        try:
+            facts = prove(FAMILIES[name], models, mode)
+        except Exception as error:
+            import traceback
+
+            traceback.print_exc()
+            facts = {"failed": cause(error)}
+        facts["seconds"] = round(time.monotonic() - began, 1)
+        with out.open("a") as file:
+            file.write(json.dumps({"family": name} | facts) + "\n")
+        if "failed" in facts:
+            break
+        gc.collect()
+
+
+if __name__ == "__main__":
+    where, result, how, *which = sys.argv[1:]
+    main(Path(where), Path(result), how, which)

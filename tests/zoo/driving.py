@@ -1,0 +1,84 @@
+"""Runs families in child processes: one process for as many as it survives, with a deadline each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).parents[1] / "engine" / "zoo_run.py"
+ROOT = SCRIPT.parents[2]
+POLL_S = 0.2
+
+Facts = dict[str, Any]
+
+
+def drive(
+    mode: str, families: Sequence[str], models: Path, *, deadline_s: float = 180.0
+) -> Iterator[tuple[str, Facts]]:
+    """Each family's facts in `mode`, as they come.
+
+    A failure ends its process, and the next family begins in a fresh one. `deadline_s` is for one
+    family, the start of a process included.
+    """
+    todo = list(families)
+    while todo:
+        for facts in _one_process(mode, todo, models, deadline_s):
+            assert facts.pop("family") == todo[0]
+            yield todo.pop(0), facts
+
+
+def _one_process(
+    mode: str, families: Sequence[str], models: Path, deadline_s: float
+) -> Iterator[Facts]:
+    """What comes out until it ends; at least one family's facts, a failure if need be."""
+    families = list(families)
+    with tempfile.TemporaryDirectory(prefix="mirage-zoo-") as folder:
+        out, log = Path(folder) / "facts", Path(folder) / "log"
+        out.touch()
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                [sys.executable, str(SCRIPT), str(models), str(out), mode, *families],
+                stdout=file,
+                stderr=file,
+                cwd=ROOT,
+                env={**os.environ, "TMPDIR": folder, "PYTHONPATH": str(ROOT)},
+            )
+        seen, failed, late = 0, False, False
+        try:
+            since = time.monotonic()
+            while process.poll() is None and not late:
+                time.sleep(POLL_S)
+                for facts in _read(out, seen):
+                    seen, since, failed = seen + 1, time.monotonic(), "failed" in facts
+                    yield facts
+                late = time.monotonic() - since > deadline_s
+        finally:
+            process.kill()
+            process.wait()
+        for facts in _read(out, seen):
+            seen, failed = seen + 1, "failed" in facts
+            yield facts
+        if seen < len(families) and not failed:
+            why = f"no end within {deadline_s:.0f} s" if late else _end(process.returncode, log)
+            yield {"family": families[seen], "failed": why}
+
+
+def _read(out: Path, seen: int) -> list[Facts]:
+    """The whole lines after the first `seen`."""
+    lines = out.read_text().splitlines(keepends=True)[seen:]
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _end(status: int, log: Path) -> str:
+    """How a process ended that left no facts."""
+    if status < 0:
+        return f"the process ended by signal {-status}"
+    words = log.read_text().strip().splitlines()
+    return f"the process ended with status {status}: {words[-1] if words else 'it said nothing'}"

@@ -1,0 +1,70 @@
+"""Models that embed or score a text instead of going on with it."""
+
+from __future__ import annotations
+
+from tests.zoo.family import Family, shape
+
+_ENCODER = shape("num_key_value_heads", "tie_word_embeddings", max_position_embeddings=514)
+_POOLING = {"runner": "pooling", "skip_tokenizer_init": False, "max_model_len": 256}
+"""A pooled text is one step's, and vLLM asks for a tokenizer."""
+_ONE = {"num_labels": 1}
+
+ENCODERS = (
+    Family("bert", "bert", _ENCODER, "AutoModel", "embed", arguments=_POOLING),
+    Family(
+        "roberta",
+        "roberta",
+        {**_ENCODER, "type_vocab_size": 1},
+        "AutoModel",
+        "embed",
+        arguments=_POOLING,
+    ),
+    Family(
+        "xlm-roberta",
+        "xlm-roberta",
+        {**_ENCODER, "type_vocab_size": 1},
+        "AutoModel",
+        "embed",
+        arguments=_POOLING,
+    ),
+    Family(
+        "modernbert",
+        "modernbert",
+        shape("num_key_value_heads", local_attention=64),
+        "AutoModel",
+        "embed",
+        arguments=_POOLING,
+    ),
+    Family(
+        "bert-reranker",
+        "bert",
+        {**_ENCODER, **_ONE},
+        "AutoModelForSequenceClassification",
+        "score",
+        arguments=_POOLING,
+    ),
+    Family(
+        "xlm-roberta-reranker",
+        "xlm-roberta",
+        {**_ENCODER, **_ONE, "type_vocab_size": 1},
+        "AutoModelForSequenceClassification",
+        "score",
+        arguments=_POOLING,
+    ),
+    Family(
+        "qwen3-embedding",
+        "qwen3",
+        shape(head_dim=32, tie_word_embeddings=True),
+        task="embed",
+        arguments=_POOLING,
+    ),
+    Family("llama-embedding", "llama", shape(), "AutoModel", "embed", arguments=_POOLING),
+    Family(
+        "qwen3-reranker",
+        "qwen3",
+        shape(head_dim=32, **_ONE),
+        "AutoModelForSequenceClassification",
+        "score",
+        arguments=_POOLING,
+    ),
+)

@@ -1,0 +1,65 @@
+"""What two runs of one family say about each other. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Facts = dict[str, Any]
+
+
+def differences(plain: Facts, ours: Facts) -> list[str]:
+    """Why `ours` does not prove the family against `plain`; empty if it does."""
+    for name, facts in (("plain vLLM", plain), ("mirage", ours)):
+        if "failed" in facts:
+            return [f"{name}: {facts['failed']}"]
+    found = []
+    if (where := first_difference(plain["rounds"], ours["rounds"])) is not None:
+        found.append(where)
+    if ours["hits"] != plain["hits"]:
+        found.append(
+            f"{ours['hits']:.0f} tokens came from the prefix cache, not {plain['hits']:.0f}"
+        )
+    return found + stillness(ours)
+
+
+def stillness(ours: Facts) -> list[str]:
+    """What moved too little for a comparison to mean anything."""
+    found = []
+    movable = ours["layers"]
+    if movable and (len(ours["alphas"]) < min(4, movable) or not ours["bytes_streamed"]):
+        found.append(f"hardly any layer moved: alpha was {ours['alphas']}")
+    if movable and not {1, 2} <= set(ours["betas"]):
+        found.append(f"beta was {ours['betas']}")
+    if ours["kv"] and (ours["grown"] < 3 or ours["shrunk"] < 3):
+        found.append(f"the KV cache grew {ours['grown']} times and shrank {ours['shrunk']} times")
+    return found
+
+
+def first_difference(plain: list[Any], ours: list[Any]) -> str | None:
+    """Where two lists of rounds differ first."""
+    for i, (a, b) in enumerate(zip(plain, ours, strict=False)):
+        for j, (x, y) in enumerate(zip(a, b, strict=True)):
+            if x != y:
+                wrong = sum(p != q for p, q in zip(a, b, strict=True))
+                return f"round {i + 1}: {wrong} of {len(a)} prompts differ, the first is {j + 1}"
+    return None
+
+
+def hidden(plain: Facts, broken: Facts) -> str | None:
+    """Why the run without waits shows nothing, or None if its outputs differ as they must."""
+    if "failed" in broken:
+        return f"without waits: {broken['failed']}"
+    if first_difference(plain["rounds"], broken["rounds"]) is None:
+        return "without waits the outputs are the same"
+    return None
+
+
+def variety(facts: Facts) -> int:
+    """Different tokens generated, over all rounds; 0 for what generates none."""
+    rounds = facts["rounds"]
+    return len({token for texts in rounds for text in texts for token in _tokens(text)})
+
+
+def _tokens(text: Any) -> list[int]:
+    """Of (tokens, logprobs); a pooled vector has none."""
+    return list(text[0]) if text and isinstance(text[0], list) else []
