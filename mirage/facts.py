@@ -65,6 +65,9 @@ class KVGroups(msgspec.Struct, frozen=True):
         return sum(_ceil_div(tokens, parts * group.block_tokens) for group in growing)
 
 
+NO_KV = KVGroups()
+
+
 class ModelFacts(msgspec.Struct, frozen=True):
     """One tenant's model as its engine will build it."""
 

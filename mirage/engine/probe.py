@@ -26,8 +26,8 @@ import torch
 import vllm
 from vllm.config import set_current_vllm_config
 from vllm.distributed import parallel_state
-from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
+from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import registry
 from vllm.platforms import current_platform
@@ -45,7 +45,8 @@ from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.kvgroups import kv_groups
 from mirage.engine.layouts import elastic_layouts, layouts_on_cpu
 from mirage.engine.params import FixedParameters
-from mirage.facts import KVGroups, ModelFacts
+from mirage.facts import NO_KV, ModelFacts
+from mirage.serve.arguments import ArgumentRefused
 
 ENOUGH_BYTES = 1 << 50
 """KV memory to reckon with: whether there is so much is for the shares to say."""
@@ -59,7 +60,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     """`facts` or `refused`. Raises nothing that a model or an argument can cause."""
     try:
         facts = ask(question["argv"], elastic=question["elastic"])
-    except (Refused, arguments.ArgumentRefused) as error:
+    except (Refused, ArgumentRefused) as error:
         return {"tenant": question["tenant"], "refused": str(error)}
     except Exception as error:
         return {"tenant": question["tenant"], "refused": f"vLLM refuses it: {_one_line(error)}"}
@@ -91,7 +92,7 @@ def ask(argv: list[str], *, elastic: bool) -> ModelFacts:
         stays=parameters.stays,
         block_bytes=block_bytes,
         block_runs=runs,
-        kv=kv_groups(config, plan.kv_cache_groups) if plan is not None else KVGroups(),
+        kv=kv_groups(config, plan.kv_cache_groups) if plan is not None else NO_KV,
         vllm=vllm.__version__,
     )
 

@@ -106,6 +106,8 @@ class Holdings:
         tensors = self.tensors[storage]
         if not any(isinstance(tensor, torch.nn.Parameter) for tensor in tensors):
             return True
+        if tensors[0].is_meta:  # vLLM notes such tensors for itself; they hold nothing
+            return False
         mine = tensors[0].untyped_storage()
         seen = len(tensors) + 1  # and `mine`
         count: int = torch._C._storage_Use_Count(mine._cdata)  # type: ignore[attr-defined]

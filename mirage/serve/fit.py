@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from mirage.config import Config, ConfigError, Policy, Tenant
-from mirage.facts import KVGroups, ModelFacts
+from mirage.facts import NO_KV, KVGroups, ModelFacts
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Fit:
     """Why no layer can move; None if they can, or if the policy moves none."""
     architecture: str = ""
     quantisation: str = ""
-    kv: KVGroups = KVGroups()
+    kv: KVGroups = NO_KV
 
     @property
     def parameter_bytes(self) -> int:

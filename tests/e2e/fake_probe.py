@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))
@@ -14,7 +15,7 @@ from model_facts import facts_of
 for line in sys.stdin:
     question = json.loads(line)
     argv = question["argv"]
-    said = dict(zip(argv, argv[1:], strict=False))
+    said = dict(pairwise(argv))
     facts = facts_of(
         Path(said["--model"]),
         said["--dtype"],
