@@ -10,18 +10,21 @@ LAYER_OUTERMOST = ("LBHNC", "LBNHC")
 """A run of blocks for each layer: an extent is a piece of every run, and larger."""
 
 
-def elastic_layouts(declared: Sequence[str]) -> list[str]:
+def elastic_layouts(
+    declared: Sequence[str], kinds: Sequence[Sequence[str]] = (BLOCK_OUTERMOST, LAYER_OUTERMOST)
+) -> list[str]:
     """Of the layouts that the attention backends declare those that can grow, best first.
 
     Raises `RuntimeError` if there is none.
     """
-    for kind in (BLOCK_OUTERMOST, LAYER_OUTERMOST):
+    for kind in kinds:
         if fitting := [layout for layout in declared if layout in kind]:
             return fitting
+    wanted = ", ".join(layout for kind in kinds for layout in kind)
     raise RuntimeError(
         f"the attention backend lays KV blocks out as {', '.join(declared)}, and none of "
-        f"{', '.join(BLOCK_OUTERMOST + LAYER_OUTERMOST)}: choose another by "
-        "engine_args.attention_backend, FLASH_ATTN or TRITON_ATTN for one"
+        f"{wanted}: choose another by engine_args.attention_backend, FLASH_ATTN or TRITON_ATTN "
+        "for one"
     )
 
 
@@ -31,4 +34,4 @@ def layouts_on_cpu(declared: Sequence[str], *, mla: bool) -> list[str]:
     They declare fewer layouts than they can read. Those of latent attention (MLA) view the
     cache of a layer as one array of tokens, so its blocks must lie side by side.
     """
-    return elastic_layouts(declared) if mla else [BLOCK_OUTERMOST[0]]
+    return elastic_layouts(declared, (LAYER_OUTERMOST,)) if mla else [BLOCK_OUTERMOST[0]]
