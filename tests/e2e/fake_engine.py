@@ -24,7 +24,15 @@ from pathlib import Path
 
 from aiohttp import web
 
-from mirage.protocol import Hello, ModelShape, Report, Shutdown, decode_to_engine, encode
+from mirage.protocol import (
+    PROTOCOL_VERSION,
+    Hello,
+    ModelShape,
+    Report,
+    Shutdown,
+    decode_to_engine,
+    encode,
+)
 
 SHAPE = ModelShape(2, 65536, 65536, 65536, 1, 16, 40, 8, 2)
 HELD = 65536 * 20
@@ -71,7 +79,8 @@ def core(mirage: dict[str, object]) -> None:
     held = HELD * 1000 if kind == "greedy" else HELD
     with socket.socket(socket.AF_UNIX) as control:
         control.connect(str(mirage["control"]))
-        control.sendall(encode(Hello(1, str(mirage["tenant"]), os.getpid(), SHAPE, held)))
+        hello = Hello(PROTOCOL_VERSION, str(mirage["tenant"]), os.getpid(), SHAPE, held)
+        control.sendall(encode(hello))
         report = Report(0, True, HELD, 0, 2, 17, 0, kv_blocks=16)
         control.sendall(encode(report))
         for line in control.makefile("rb"):
