@@ -14,7 +14,6 @@ from mirage.serve.arguments import (
     JSON_LISTS,
     REPEATED,
     SWITCHES,
-    VALUED,
     ArgumentRefused,
     check_environment,
     check_names,
@@ -139,7 +138,7 @@ def flags(arguments: Mapping[str, Any], *, joined: bool = False) -> list[str]:
 
 
 def _words(name: str, value: Any, flag: str, joined: bool) -> list[str]:
-    if isinstance(value, bool) and name not in VALUED:
+    if isinstance(value, bool):
         return [flag] if value else [] if name in SWITCHES else [f"--no-{flag[2:]}"]
     if isinstance(value, list) and name in REPEATED:
         return [word for item in value for word in _joined(flag, item, joined)]
