@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from vllm.config import CompilationMode, CUDAGraphMode
+from vllm.exceptions import VLLMError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from mirage.serve.argument_table import (
@@ -58,7 +59,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
             raise ArgumentRefused(f"{word!r} belongs to no argument: check the one before it")
         validate_parsed_serve_args(args)
         validate_api_server_args(args)
-    except (ValueError, TypeError, KeyError, IndexError, OSError) as error:
+    except (VLLMError, ValueError, TypeError, LookupError, OSError) as error:
         raise ArgumentRefused(_one_line(error)) from None
     return args
 

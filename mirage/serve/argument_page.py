@@ -21,9 +21,9 @@ code does, and another that it has exactly the arguments of the vLLM that is ins
 - *works*: any value that vLLM takes. Tried with engines whose memory moves, or it touches neither
   memory nor layers.
 - *ours*: it follows from MIRAGE's configuration; the key to use instead is named.
-- *refused*: `mirage check` says so in one line, before anything starts. Values that are fine, mostly
-  what MIRAGE does anyway, are named. What is in no list, such as a new vLLM's new argument, is
-  refused as well.
+- *refused*: `mirage check` says so in one line, before anything starts. Values that are fine,
+  mostly what MIRAGE does anyway, are named. What is in no list, such as a new argument of a
+  new vLLM, is refused as well.
 """
 TABLE_HEAD = "| Argument | | Why, or what instead |\n|---|---|---|"
 VARIABLES = """

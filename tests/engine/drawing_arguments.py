@@ -30,9 +30,16 @@ def kind_of(action: argparse.Action) -> str:
         return "choice"
     if action.dest in JSON_LISTS | REPEATED or action.nargs == "+":
         return "list"
-    name = getattr(action.type, "__name__", "str")
+    name = getattr(_inner(action.type), "__name__", "str")
     known = {"int": "int", "float": "float", "loads": "json", "parse_dataclass": "dataclass"}
     return "int" if name.startswith("human_readable") else known.get(name, "text")
+
+
+def _inner(reads: Any) -> Any:
+    """The type behind vLLM's wrappers of one that may be None."""
+    while getattr(reads, "__name__", "") in ("_optional_type", "_parse_type"):
+        reads = reads.__closure__[0].cell_contents
+    return reads
 
 
 def drawn(action: argparse.Action, rng: random.Random) -> Any:
