@@ -96,7 +96,7 @@ TABLE = merged(
     works(
         TRIED,
         *("seed", "max_logprobs", "logprobs_mode", "use_fp64_gumbel", "return_sampling_mask"),
-        *("enable_prompt_embeds", "logits_processors", "structured_outputs_config"),
+        *("enable_prompt_embeds", "structured_outputs_config"),
         *("enable_prefix_caching", "enable_chunked_prefill"),
         *("max_num_scheduled_tokens", "max_num_active_seqs", "long_prefill_token_threshold"),
         *("long_prefill_token_threshold_adaptive", "scheduling_policy", "async_scheduling"),
@@ -185,6 +185,7 @@ TABLE = merged(
         *("dp_supervisor_probe_interval_s", "dp_supervisor_probe_timeout_s"),
         "dp_supervisor_probe_failure_threshold",
     ),
+    refused("code of others in every step was not tried", "logits_processors", but=(None,)),
     refused("code of others in MIRAGE's worker was not tried", "worker_extension_cls", but=("",)),
     # the front
     refused("it prints vLLM's options and serves nothing", "help"),

@@ -47,6 +47,8 @@ Argument = str | int | float | bool | list[Any] | dict[str, Any]
 
 LEAST_FREE = 0.01
 EAGERLY: dict[str, Argument] = {"enforce_eager": True}
+GRAPHS = {"compilation_config", "enforce_eager", "optimization_level"}
+"""Arguments that device.graphs decides."""
 BREAKABLE = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}
 """Has vLLM capture a step in pieces by interrupting the capture at each attention."""
 
@@ -63,6 +65,12 @@ def check_engine_args(config: Config) -> None:
     for tenant in config.tenants:
         try:
             check_names(tenant.engine_args)
+            graphs = config.device.graphs and GRAPHS & normalised(tenant.engine_args).keys()
+            if graphs:
+                raise ArgumentRefused(
+                    f"engine_args.{sorted(graphs)[0]} follows from device.graphs: remove it, or "
+                    "set device.graphs to false"
+                )
         except ArgumentRefused as error:
             raise ConfigError(f"tenant {tenant.name!r}: {error}") from None
 

@@ -2,7 +2,8 @@
 
 python argued.py MODELS CASES OUT MODE FIRST   MODE: plain, or mirage
 
-CASES is a JSON list of `{"engine_args": {...}}`, perhaps with "model" (a family) and "sampled".
+CASES is a JSON list of `{"engine_args": {...}}`, perhaps with "model" (a family), with kinds of
+requests ("sampled", "bound", "priority", "repeats"), or "unchecked": nobody asks the table.
 Case by case from FIRST on, a line `{"case", "outcome", "said"}` is written: `refused` before an
 engine started, with one line; `text`, with the tokens and logprobs of each request; or `died`.
 `mirage` judges a case as `mirage check` does, and moves memory at random while text is made.
@@ -64,7 +65,6 @@ def line_of(path: Path, engine_args: dict[str, Any], mode: str) -> list[str]:
     config = config_of(path, engine_args)
     fit = fit_of(path)
     if mode == "mirage":
-        check_names(engine_args)
         return command(config, config.tenants[0], fit, Path("/none"), None)[3:]
     base: dict[str, Any] = {
         "model": str(path),
@@ -82,8 +82,11 @@ def line_of(path: Path, engine_args: dict[str, Any], mode: str) -> list[str]:
     return [*flags(kept), *flags(given, joined=True)]
 
 
-def configured(words: list[str], mode: str) -> Any:
-    """vLLM's configuration. Raises `ArgumentRefused` for what `mirage check` would refuse."""
+def configured(words: list[str], mode: str, judged: bool = False) -> tuple[Any, bool]:
+    """vLLM's configuration, and whether it logs nothing.
+
+    Raises `ArgumentRefused` for what vLLM, and if `judged` what `mirage check`, would refuse.
+    """
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     from mirage.engine.arguments import parse, verify
@@ -95,7 +98,7 @@ def configured(words: list[str], mode: str) -> Any:
         made = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     except Exception as error:
         raise ArgumentRefused(f"vLLM: {' '.join(str(error).split())[:300]}") from None
-    if mode == "mirage" and (why := verify(made)):
+    if judged and (why := verify(made)):
         raise ArgumentRefused(f"verify: {why}")
     return made, args.disable_log_stats
 
@@ -156,7 +159,10 @@ def outcome(case: dict[str, Any], models: Path, mode: str) -> tuple[str, Any]:
         save_tokenizer(path, LENGTH)
     given = json.loads(json.dumps(case["engine_args"]).replace(WHERE, f"{models}/"))
     try:
-        config, quiet = configured(line_of(path, given, mode), mode)
+        judged = mode == "mirage" and not case.get("unchecked")
+        if judged:
+            check_names(given)
+        config, quiet = configured(line_of(path, given, mode), mode, judged)
     except ArgumentRefused as error:
         return "refused", str(error)
     engine = None
