@@ -21,7 +21,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo test lint types pure vmm engine e2e bench gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo test lint types pure vmm engine e2e long bench gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -55,6 +55,10 @@ types: $(STAMP) ## mypy --strict on our packages
 
 pure vmm engine e2e: $(STAMP) ## One layer of tests
 	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q tests/$@; \
+		status=$$?; rm -rf $$t; exit $$status
+
+long: $(STAMP) ## Tests too long for `make test`: every argument of vLLM, some 20 minutes
+	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q -s tests/long; \
 		status=$$?; rm -rf $$t; exit $$status
 
 gpu-test: ## Memory, streams, graphs and processes on an NVIDIA GPU

@@ -12,7 +12,7 @@ from hypothesis import settings
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-LAYERS = ("pure", "vmm", "engine", "e2e")
+LAYERS = ("pure", "vmm", "engine", "e2e", "long")
 HERE = Path(__file__).parent
 
 # Helpers stand beside the tests that use them.

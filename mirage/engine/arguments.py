@@ -9,8 +9,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from vllm.config import CompilationMode, CUDAGraphMode
-from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-from vllm.entrypoints.launchers.launcher import validate_api_server_args
+from vllm.exceptions import VLLMError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from mirage.serve.argument_table import (
@@ -40,6 +39,9 @@ class _Parser(FlexibleArgumentParser):
 @cache
 def server_parser() -> FlexibleArgumentParser:
     """Of the OpenAI server of the vLLM that is installed."""
+    # Not at the top: every engine imports this file, and this import takes seconds.
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+
     return make_arg_parser(_Parser(allow_abbrev=False))
 
 
@@ -48,15 +50,16 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
     Raises `ArgumentRefused` with one line in vLLM's words.
     """
+    from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
+    from vllm.entrypoints.launchers.launcher import validate_api_server_args
+
     try:
         args = server_parser().parse_args(argv)
-        if args.model_tag is not None:
-            raise ArgumentRefused(
-                f"{args.model_tag!r} belongs to no argument: check the one before"
-            )
+        if (word := args.model_tag) is not None:
+            raise ArgumentRefused(f"{word!r} belongs to no argument: check the one before it")
         validate_parsed_serve_args(args)
         validate_api_server_args(args)
-    except Exception as error:
+    except (VLLMError, ValueError, TypeError, LookupError, OSError) as error:
         raise ArgumentRefused(_one_line(error)) from None
     return args
 
