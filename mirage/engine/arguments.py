@@ -17,7 +17,6 @@ from mirage.serve.argument_table import (
     EAGER,
     KV_DTYPES,
     KV_ELSEWHERE,
-    LORA,
     NOT_TRIED,
     OFFLOAD,
     ONE_GPU,
@@ -94,8 +93,6 @@ def _problems(config: Any) -> Iterator[str]:
         yield f"kv_cache_dtype {cache.cache_dtype}: {NOT_TRIED}"
     if speculative is not None and speculative.method not in DRAFTED:
         yield f"speculative decoding by {speculative.method}: {NOT_TRIED}"
-    if config.lora_config is not None:
-        yield f"enable_lora: {LORA}"
     for name in ("watermark_config", "diffusion_config", "engram_config"):
         if getattr(config, name, None) is not None:
             yield f"{name}: {NOT_TRIED}"

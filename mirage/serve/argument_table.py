@@ -27,8 +27,9 @@ FOLDER = "no effect: models are local folders, and nothing is downloaded"
 IMAGES = "in the API server; no effect on models of text"
 STATE = "kernels and state of state-space layers were not tried with memory that moves"
 PACKS = "kernels may pack weights their own way, and other than vLLM's choice was not tried"
-LORA = "not yet: adapters' memory is not counted, and the router does not know their names"
-POOLING = "not yet: the router has no routes for pooling models"
+ADAPTERS = "adapters are served under their own names, and their memory is counted"
+LORA = "adapters that come, go or are laid out otherwise than at start were not tried"
+POOLING = "embeddings, scores and rankings, on vLLM's own routes"
 BACKENDS = ("auto", "FLASH_ATTN", "TRITON_ATTN", "FLASHINFER", "CPU_ATTN")
 BACKENDS_WORDS = (
     "growing needs a layout in which a block's layers lie together, and other backends than "
@@ -215,10 +216,9 @@ TABLE = merged(
     refused(NO_ROUTE, "tool_server", but=(None,)),
     refused(NO_ROUTE, "anthropic_disabled_thinking_effort", but=("auto",)),
     # pooling models
-    refused(POOLING, "runner", but=("auto", "generate")),
-    refused(POOLING, "convert", but=("auto", "none")),
-    refused(POOLING, "pooler_config", "io_processor_plugin", but=(None,)),
-    refused(POOLING, "enable_flash_late_interaction", but=(True,)),
+    works(POOLING, "runner", "convert", "pooler_config"),
+    refused(NOT_TRIED, "io_processor_plugin", but=(None,)),
+    refused(NOT_TRIED, "enable_flash_late_interaction", but=(True,)),
     # the model
     refused("requests are text, and need the tokenizer", "skip_tokenizer_init", but=(False,)),
     refused(
@@ -327,18 +327,16 @@ TABLE = merged(
     # adapters
     refused(
         LORA,
-        *("enable_lora", "fully_sharded_loras", "enable_tower_connector_lora"),
+        *("fully_sharded_loras", "enable_tower_connector_lora"),
         *("specialize_active_lora", "enable_mixed_moe_lora_format", "enable_moe_shared_loras"),
         but=(False,),
     ),
     refused(
         LORA,
-        *("lora_modules", "max_cpu_loras", "lora_target_modules", "default_mm_loras"),
-        "max_lora_cls_labels",
+        *("lora_target_modules", "default_mm_loras", "max_lora_cls_labels"),
         but=(None,),
     ),
-    refused(LORA, "max_loras", but=(1,)),
-    refused(LORA, "max_lora_rank", but=(16,)),
+    works(ADAPTERS, "enable_lora", "lora_modules", "max_loras", "max_lora_rank", "max_cpu_loras"),
     refused(LORA, "lora_dtype", but=("auto",)),
     # the rest
     refused(NOT_TRIED, "otlp_traces_endpoint", "collect_detailed_traces", but=(None,)),
