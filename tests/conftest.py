@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-LAYERS = ("pure", "vmm", "engine", "e2e")
+LAYERS = ("pure", "vmm", "engine", "e2e", "long")
 HERE = Path(__file__).parent
 
 # Helpers stand beside the tests that use them.

@@ -122,14 +122,16 @@ def observe(
     scheduler = scheduler_of(llm)
     changes = Changes(scheduler, chance) if MODES[mode] is not None else None
     rounds = [one_round(seed, changes or (lambda step: None)) for seed in seeds]
-    facts: dict[str, Any] = {"rounds": rounds}
+    facts: dict[str, Any] = {"rounds": rounds, "prompts": sum(map(len, rounds))}
     if changes is not None:
+        facts["changes"] = changes.revision
         facts["alphas"] = sorted(changes.alphas)
         facts["betas"] = sorted(changes.betas)
         facts["t_compute_s"] = scheduler.memory.layer_compute_s
         facts["pieces"] = scheduler.memory.pieces
         facts["grown"], facts["shrunk"] = changes.grown, changes.shrunk
-        facts["bytes_streamed"] = scheduler.memory.streamer.bytes_streamed
+        streamer = scheduler.memory.streamer
+        facts["bytes_streamed"] = streamer.bytes_streamed if streamer else 0
     if mode.startswith("cuda"):
         facts["calls"] = gpu_calls()
     facts["hits"] = sum(m.value for m in llm.get_metrics() if m.name == "vllm:prefix_cache_hits")
