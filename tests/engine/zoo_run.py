@@ -26,7 +26,7 @@ from tests.zoo import FAMILIES, Family, make
 ASYNCHRONOUS = "-async"
 TOKENS = 40
 """Generated per prompt."""
-TEXTS = {"generate": 6, "embed": 36, "score": 36}
+TEXTS = {"generate": 6, "embed": 24, "score": 24}
 """Prompts in a round: enough steps for some changes."""
 
 

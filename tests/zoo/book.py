@@ -99,7 +99,7 @@ def proven(tried: Sequence[Tried], vllm: str, modules: Mapping[str, str]) -> dic
 
 
 def _same_parts(rows: Sequence[Facts], modules: Mapping[str, str]) -> dict[str, str]:
-    """Untried architectures, each with a proven one of plain weights that the same module builds."""
+    """Untried architectures, each with a proven one that the same module builds."""
     tried = {row["architecture"] for row in rows}
     good = {row["architecture"] for row in rows if row["proven"] and not row["quantisation"]}
     known = {modules[name]: name for name in sorted(good, reverse=True) if name in modules}
@@ -135,9 +135,8 @@ def page(tried: Sequence[Tried], vllm: str) -> str:
     by_name = {each.family.name: each for each in tried}
     known = [row for each in tried if (row := _row(each)) is not None]
     good = sum(row["proven"] for row in known)
-    summary = (
-        f"{good} of {len(known)} families tried are proven, {len(tried) - len(known)} are open."
-    )
+    unknown = len(tried) - len(known)
+    summary = f"{good} of {len(known)} families tried are proven; {unknown} were not run."
     parts = [PAGE.format(vllm=vllm, summary=summary)]
     for group, families in GROUPS.items():
         parts.append(

@@ -77,6 +77,8 @@ EXPERTS = (
         shape(
             head_dim=32,
             rotary_dim=16,
+            scoring_func="sigmoid",
+            use_routing_bias=True,
             num_local_experts=4,
             num_experts_per_tok=2,
             intermediate_size=128,
