@@ -47,6 +47,7 @@ SHAPE = ModelShape(
     block_tokens=16,
     max_extents=1000,
     min_extents=4,
+    movable_layers=12,
 )
 
 

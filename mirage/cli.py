@@ -79,24 +79,27 @@ def serve(
     startup_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds an engine may take to get ready.")
     ] = 300.0,
+    all_or_nothing: Annotated[
+        bool, typer.Option("--all-or-nothing", help="End if one tenant cannot start.")
+    ] = False,
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
     from mirage.serve.supervisor import Options, serve
 
     _log_to_stderr(log_level)
-    options = Options(host, port, ready_file, log_dir, startup_timeout)
+    options = Options(host, port, ready_file, log_dir, startup_timeout, all_or_nothing)
     raise typer.Exit(serve(_load(config, policy), options))
 
 
 @app.command()
 def check(config: ConfigPath, policy: PolicyOption = None) -> None:
     """Check CONFIG and print what each tenant's share holds, without starting anything."""
-    from mirage.serve.fit import fit_config
-    from mirage.serve.launcher import check_engine_args
+    from mirage.serve import adapters
+    from mirage.serve.preflight import fit_config
     from mirage.serve.table import fit_table
 
     loaded = _load(config, policy)
-    check_engine_args(loaded)
+    adapters.check(loaded)
     typer.echo(fit_table(loaded, fit_config(loaded)))
 
 
@@ -143,7 +146,9 @@ def _register_own(asked_for: list[str]) -> None:
 
 
 def _load(path: Path, policy: Policy | None) -> Config:
-    config = load(path)
+    from mirage.serve import adapters
+
+    config = adapters.beside(load(path), path.parent)
     return config if policy is None else config.model_copy(update={"policy": policy})
 
 

@@ -105,6 +105,8 @@ class Tenant(Strict):
     max_num_batched_tokens: Count = 1024
     floor_layers: Count = 1
     """Layers that stay resident whatever happens."""
+    max_percent: float | None = Field(default=None, ge=0, le=100)
+    """Instead of `remap.max_percent`; with 0 the layers stay where vLLM puts them."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """More arguments of vLLM's server, by their long names with underscores."""
 
@@ -227,6 +229,11 @@ class Config(Strict):
         if unknown := set(self.replay.traffic.weights) - set(names):
             raise ValueError(f"traffic weight for {sorted(unknown)[0]!r}: no such tenant")
         return self
+
+    def max_percent(self, tenant: Tenant) -> float:
+        """Most of a tenant's layers that may be given away."""
+        own = tenant.max_percent
+        return self.remap.max_percent if own is None else own
 
     def tenant(self, name: str) -> Tenant:
         """Raises `KeyError` if no tenant has that name."""

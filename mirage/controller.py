@@ -125,6 +125,16 @@ class Controller:
         self._planned_until = -inf
         self._wishes.pop(name, None)
 
+    def given_up(self, name: str) -> None:
+        """No engine of a tenant will start for now: others may have what its share leaves."""
+        self._grants.given_up(name)
+        self._planned_until = -inf
+
+    def awaited(self, name: str) -> None:
+        """Its engine is to start again, as soon as `has_room`: its share is kept once more."""
+        self._grants.awaited(name)
+        self._planned_until = -inf
+
     # -- decisions ----------------------------------------------------------------------
 
     def decide(self, now: float) -> list[Command]:

@@ -149,7 +149,9 @@ class Fill:
         """Layers come back for free bytes that no wish took; first those still in place."""
         for bound in (out, none):
             for row in [*reversed(self.active), *reversed(self.idle)]:
-                more = max(0, row.alpha - bound(row))
+                more = row.alpha - bound(row)
+                if more <= 0:
+                    continue
                 layers = min(more, max(0, self.free) // row.ask.layer_bytes)
                 row.alpha -= layers
                 self.free -= layers * row.ask.layer_bytes
@@ -193,8 +195,10 @@ class Fill:
                 bound = limit(row)
                 if at_once:
                     bound = min(bound, row.ask.hidden if row.ask.active else row.ask.out)
+                if bound <= row.alpha:
+                    continue
                 short = -(-max(0, wanted - self.free) // row.ask.layer_bytes)
-                layers = max(0, min(short, bound - row.alpha))
+                layers = min(short, bound - row.alpha)
                 row.alpha += layers
                 self.free += layers * row.ask.layer_bytes
 

@@ -1,7 +1,8 @@
 """What may be granted to whom now: the ledger, and room for engines that are not there.
 
 The share of a tenant that has not joined, or is lost, is lent to nobody, so that its engine
-always finds room to start. It counts as absent until its first allotment is sent.
+always finds room to start. It counts as absent until its first allotment is sent. Only what a
+tenant that was given up does not hold is free for others, until its engine is awaited again.
 """
 
 from __future__ import annotations
@@ -23,17 +24,27 @@ class Grants:
         self._shares = {t.name: t.share_bytes(device_bytes) for t in tenants}
         self._revisions = dict.fromkeys(self._shares, 0)
         self._present: set[str] = set()
+        self._given_up: set[str] = set()
 
     def joined(self, name: str, held_bytes: int) -> None:
         """Raises `UnknownTenantError`, and `LedgerError` as the ledger does."""
         if name not in self._shares:
             raise UnknownTenantError(f"no tenant is named {name!r}: known are {[*self._shares]}")
         self.ledger.joined(name, held_bytes)
+        self.awaited(name)
 
     def lost(self, name: str) -> None:
         """Its memory is free, and its share kept again. No error if it had not joined."""
         self.ledger.lost(name)
         self._present.discard(name)
+
+    def given_up(self, name: str) -> None:
+        """No engine of it will start for now: its share may be lent out."""
+        self._given_up.add(name)
+
+    def awaited(self, name: str) -> None:
+        """Its engine is to start again: its share is kept from now on."""
+        self._given_up.discard(name)
 
     def allot(self, name: str, shape: ModelShape, want: Want) -> Allotment:
         """The allotment to send. Raises `OverCommitError` if it exceeds the device."""
@@ -57,13 +68,16 @@ class Grants:
         return sum(max(share, held) for share, held in self._absent())
 
     def has_room(self, name: str) -> bool:
-        """Whether an engine that holds up to its tenant's share may be started."""
-        return self.ledger.free_bytes >= self._shares[name]
+        """Whether an engine that holds up to its tenant's share may be started.
+
+        Room that is kept for the others that are absent does not count: they may start as well.
+        """
+        return self.limit(name) >= self._shares[name]
 
     def _absent(self, but: str = "") -> list[tuple[int, int]]:
         """(share, reserved) bytes of each absent tenant."""
         return [
             (share, self.ledger.reserved_bytes(name))
             for name, share in self._shares.items()
-            if name not in self._present and name != but
+            if name not in self._present and name not in self._given_up and name != but
         ]

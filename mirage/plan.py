@@ -192,7 +192,7 @@ def hidden_alpha(t: TenantSnapshot, t_compute: float, remap: Remap, streams: int
     stream at once, each has its part of the link.
     """
     ever = most_alpha(t.tenant, t.shape, remap)
-    if not remap.decode_cap:
+    if ever == 0 or not remap.decode_cap:
         return ever
     t_load = t.report.layer_load_s * streams
     if t_load <= 0 or t_compute <= 0:

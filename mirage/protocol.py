@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class ModelShape(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class ModelShape(msgspec.Struct, frozen=True):
 
     `layer_bytes` is the page-rounded size of the largest decoder layer, the unit in which
     parameter memory moves. `fixed_bytes` is device memory that never moves (embeddings,
-    output head). `extent_bytes` is the smallest page-aligned run of KV blocks.
+    output head, adapters, a drafter). `extent_bytes` is the smallest page-aligned run of KV blocks.
     """
 
     layers: int
@@ -34,6 +34,8 @@ class ModelShape(msgspec.Struct, frozen=True):
     """KV extents in the reserved range: the most this engine could ever map."""
     min_extents: int
     """KV extents below which the engine cannot serve its longest request."""
+    movable_layers: int
+    """Layers that may ever be given away: all, or none of a model whose layers stay."""
 
 
 class Hello(msgspec.Struct, tag="hello", tag_field="type"):

@@ -54,14 +54,16 @@ def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Want:
 
 
 def most_alpha(tenant: Tenant, shape: ModelShape, remap: Remap) -> int:
-    """The most layers that may ever be given away.
+    """The most layers that may ever be given away; 0 of a model whose layers stay.
 
-    At most `remap.max_percent` of them, and such that `tenant.floor_layers` stay resident
+    At most `max_percent` of them (the tenant's own, else `remap`'s), and such that `tenant.floor_layers` stay resident
     beside all slots that may be wanted: the last layer is not worth loading without overlap.
     """
     slots = 1 if remap.beta == 1 else 2
-    by_percent = int(remap.max_percent * shape.layers / 100 + 1e-9)
-    return max(0, min(by_percent, shape.layers - tenant.floor_layers - slots))
+    percent = remap.max_percent if tenant.max_percent is None else tenant.max_percent
+    by_percent = int(percent * shape.layers / 100 + 1e-9)
+    beside_floor = shape.layers - tenant.floor_layers - slots
+    return max(0, min(shape.movable_layers, by_percent, beside_floor))
 
 
 def toward(shape: ModelShape, now: Want, want: Want, limit: int) -> Want:
@@ -73,7 +75,8 @@ def toward(shape: ModelShape, now: Want, want: Want, limit: int) -> Want:
     alpha, extents = max(now.alpha, want.alpha), min(now.kv_extents, want.kv_extents)
     spare = limit - cost(shape, alpha, extents)
     more = min(want.kv_extents - extents, spare // shape.extent_bytes)
-    back = min(alpha - want.alpha, (spare - more * shape.extent_bytes) // shape.layer_bytes)
-    alpha -= back
+    if alpha > want.alpha:
+        affordable = (spare - more * shape.extent_bytes) // shape.layer_bytes
+        alpha -= min(alpha - want.alpha, affordable)
     beta = want.beta if alpha == want.alpha else now.beta
     return Want(alpha, beta, extents + more, want.open_extents)

@@ -21,10 +21,14 @@ class Tenant:
     """Higher is served earlier and yields later."""
     floor_layers: int = 1
     """Layers that stay resident whatever happens."""
+    max_percent: float | None = None
+    """Most of its layers that may be given away; None for what holds for all tenants."""
 
     @classmethod
     def of(cls, tenant: config.Tenant) -> Tenant:
-        return cls(tenant.name, tenant.share, tenant.priority, tenant.floor_layers)
+        return cls(
+            tenant.name, tenant.share, tenant.priority, tenant.floor_layers, tenant.max_percent
+        )
 
     def share_bytes(self, device_bytes: int) -> int:
         """Bytes of a device of `device_bytes` that the share amounts to, rounded down.

@@ -42,8 +42,8 @@ HOOKS = {
         "reset_prefix_cache",
     ),
     "vllm.v1.executor.uniproc_executor:UniProcExecutor": (),
-    "vllm.model_executor.offloader.base:BaseOffloader": ("wrap_modules",),
-    "vllm.model_executor.offloader.base": ("set_offloader",),
+    "vllm.model_executor.model_loader.base_loader": ("initialize_model",),
+    "vllm.model_executor.layers.attention_layer_base:AttentionLayerBase": (),
 }
 """Classes and functions of vLLM that `mirage.engine` extends, their methods and attributes."""
 GRAPHS = {

@@ -29,17 +29,26 @@ class ElasticBlockPool(BlockPool):
     """A pool over a universe of blocks of which only some have memory."""
 
     num_gpu_blocks: int
+    state: list[Extent]
+    retiring: dict[int, int]
+    """Extents that begin to leave, and how many of their blocks requests still use."""
 
     def become_elastic(self, extent_blocks: int, usable_extents: int) -> None:
         """Start with the first `usable_extents`; the others leave the free queue."""
         self.extent_blocks = extent_blocks
         self.state = [Extent.UNMAPPED] * (self.num_gpu_blocks // extent_blocks)
-        self.retiring: dict[int, int] = {}
+        self.retiring = {}
         for block in self.blocks[usable_extents * extent_blocks :]:
             self.free_block_queue.remove(block)
         for extent in range(usable_extents):
             self.state[extent] = Extent.USABLE
         self.usable_blocks = usable_extents * extent_blocks
+
+    def become_empty(self) -> None:
+        """Of a model without a KV cache: vLLM's null block is no memory."""
+        self.extent_blocks, self.usable_blocks = 1, 0
+        self.state = []
+        self.retiring = {}
 
     # -- reading ------------------------------------------------------------------------
 
@@ -63,6 +72,8 @@ class ElasticBlockPool(BlockPool):
 
     def busy_extents(self) -> int:
         """Backed extents with at least one block that belongs to a request."""
+        if not self.state:
+            return 0
         if self.extent_blocks == 1:
             free_or_null = self.free_block_queue.num_free_blocks + 1
             return self.usable_blocks - free_or_null + sum(self.retiring.values())

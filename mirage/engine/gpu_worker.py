@@ -13,7 +13,8 @@ from vllm.v1.worker.gpu_worker import Worker
 from mirage.config import Policy
 from mirage.engine.graphs import abandon, gate, known
 from mirage.engine.kvbuffer import KVBuffer
-from mirage.engine.worker import BLOCK_OUTERMOST, ElasticWorker
+from mirage.engine.layouts import elastic_layouts
+from mirage.engine.worker import ElasticWorker
 
 logger = logging.getLogger("mirage.engine.gpu_worker")
 
@@ -33,9 +34,9 @@ class MirageGPUWorker(ElasticWorker, Worker):
             self.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
-        """Those of the attention backend in which a block's layers lie together."""
+        """Those of the attention backends in which a KV cache can grow, best first."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
-        return block_outermost(layouts) if self.mirage.elastic else layouts
+        return elastic_layouts(layouts) if self.mirage.elastic else layouts
 
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
         """Capture graphs as vLLM does, all layers resident; then stand before them."""
@@ -90,15 +91,3 @@ def only_mapped_blocks(runner: Any, kv: KVBuffer | None) -> Iterator[None]:
         yield
     finally:
         config.num_blocks = universe
-
-
-def block_outermost(layouts: list[str]) -> list[str]:
-    """The layouts that growing in one piece needs. Raises `RuntimeError` if there is none."""
-    fitting = [layout for layout in layouts if layout in BLOCK_OUTERMOST]
-    if not fitting:
-        raise RuntimeError(
-            f"the attention backend lays KV blocks out as {', '.join(layouts)}, and none of "
-            f"{', '.join(BLOCK_OUTERMOST)}: choose another by engine_args.attention_backend, "
-            "FLASH_ATTN or TRITON_ATTN for one"
-        )
-    return fitting

@@ -60,10 +60,15 @@ class KVBuffer:
             self.range.driver.fill(address, POISON, piece)
 
 
+def block_geometry(config: Any) -> tuple[int, int]:
+    """(bytes, contiguous runs) of one KV block of vLLM's KVCacheConfig, over all layers."""
+    regions, block_bytes = _regions(config)
+    return block_bytes * len(regions), len(regions)
+
+
 def counted_extent(config: Any, page_bytes: int) -> tuple[int, int]:
     """(blocks, bytes) of the fewest whole blocks, over all layers, that fill pages."""
-    regions, block_bytes = _regions(config)
-    whole = block_bytes * len(regions)
+    whole, _ = block_geometry(config)
     blocks = extent_blocks(whole, page_bytes)
     return blocks, blocks * whole
 

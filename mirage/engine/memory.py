@@ -1,6 +1,6 @@
 """Everything of one engine that holds device memory, in one place.
 
-The worker builds it while vLLM starts: `place_layers` after the weights are loaded,
+The worker builds it while vLLM starts: `loaded` after the weights are,
 `make_kv_buffer` when vLLM allocates its KV cache. The scheduler side then moves memory with
 `move_layers`, `map_extents` and `unmap_extents`, always on the thread that holds the engine.
 """
@@ -17,17 +17,21 @@ import torch
 
 from mirage.config import Policy
 from mirage.engine.backend import make_backend
+from mirage.engine.fixed import fixed_bytes, models_of
 from mirage.engine.kvbuffer import KVBuffer, counted_extent
 from mirage.engine.mailbox import Mailbox
 from mirage.engine.params import FixedParameters
 from mirage.engine.pieces import UnknownPieces, watched
+from mirage.engine.proof import NoForward, Proof
 from mirage.engine.settings import EngineSettings
+from mirage.facts import KVGroups
 from mirage.protocol import ModelShape
 from mirage.transfer import LayerStreamer
 from vmm.pages import PagePool
 
 logger = logging.getLogger("mirage.engine.memory")
 
+Step = Callable[[], Any]
 UNLIMITED = 1 << 62
 SMOOTHING = 0.1
 
@@ -40,7 +44,7 @@ class EngineMemory:
         self.backend = make_backend(settings)
         self.driver = self.backend.driver
         self.pool = PagePool(self.driver, UNLIMITED)
-        self.parameters = FixedParameters()
+        self.parameters = FixedParameters(settings.moves)
         self.compute = self.backend.compute
         self.mailbox = Mailbox()
         self.streamer: LayerStreamer | None = None
@@ -49,6 +53,8 @@ class EngineMemory:
         self.layer_bytes = 0
         self.layer_load_s = 0.0
         self.layer_compute_s = 0.0
+        self._moves = False
+        """Whether layers are to be placed in the pool's pages."""
         self.warm = False
         """Whether steps are those of requests, and tell T_c."""
 
@@ -59,58 +65,85 @@ class EngineMemory:
 
     # -- start-up, called by the worker -------------------------------------------------
 
-    def find_pieces(self, step: Callable[[], Any]) -> None:
-        """After loading, if asked to: see what lies between attentions; `step` computes once.
+    def loaded(self, runner: Any, forward: Step, profile: Step) -> None:
+        """After loading: fix the layers' addresses (policy mirage) and note the sizes.
 
-        A model in which that cannot be told streams whole layers.
+        `forward` computes the model once, `profile` as vLLM does to see what memory it takes.
+        Raises `UnsupportedModel` if the model then computes something else.
         """
-        if not self.settings.pieces or self.settings.policy is not Policy.MIRAGE:
-            return
-        try:
-            self.parameters.pieces = watched(self.parameters.layers, step)
-        except UnknownPieces as error:
-            logger.warning("whole layers stream, and no graph runs while one does: %s", error)
-
-    def place_layers(self, model: torch.nn.Module) -> None:
-        """After loading: fix the layers' addresses (policy mirage) and note the sizes."""
-        self.fixed_bytes = self.parameters.fixed_bytes(model)
+        self.parameters.loaded(runner.get_model())
+        mirage = self.settings.policy is Policy.MIRAGE
+        proof = self._proof(runner, forward) if mirage and not self.parameters.stays else None
+        self._moves = proof is not None
+        if mirage and not self._moves:
+            logger.warning("the layers stay where they are: %s", self.parameters.stays)
+        if proof and self.settings.pieces:
+            self._find_pieces(profile)
+        moving, device = self.parameters.moving(), runner.device.type
+        self.fixed_bytes = fixed_bytes(models_of(runner), moving, device)
         self.layer_bytes = self.parameters.layer_bytes(self.settings.page)
         if self.elastic and self.settings.grant_bytes is not None:
             self.regrant(self.settings.grant_bytes)
-        if self.settings.policy is Policy.MIRAGE:
-            self.streamer = self.parameters.place(
-                model, self.backend, self.pool, poison=self.settings.poison
-            )
-            self.layer_load_s = self._measure_load(self.streamer)
+        if proof:
+            self._place_layers(proof)
+
+    def _proof(self, runner: Any, forward: Step) -> Proof | None:
+        """What the model computes now; None if that cannot be seen, and nothing moves then."""
+        vocabulary = runner.model_config.get_vocab_size()
+        try:
+            return Proof(runner.get_model(), forward, vocabulary, self.settings.tenant)
+        except NoForward as error:
+            self.parameters.stays = f"it cannot be computed without requests, {error}"
+            return None
+
+    def _find_pieces(self, profile: Step) -> None:
+        """See what lies between attentions; else whole layers stream."""
+        try:
+            moving = self.parameters.moving()
+            self.parameters.in_pieces(watched(self.parameters.layers, profile, moving))
+        except UnknownPieces as error:
+            logger.warning("whole layers stream, and no graph runs while one does: %s", error)
+
+    def _place_layers(self, proof: Proof) -> None:
+        self.streamer = self.parameters.place(self.backend, self.pool, poison=self.settings.poison)
+        proof.moved(self.streamer, self.begin_step)
+        self.parameters.left.clear()
+        self.layer_load_s = self._measure_load(self.streamer)
 
     def make_kv_buffer(self, config: Any) -> torch.Tensor:
         """The KV buffer of vLLM's KVCacheConfig, its base extents mapped."""
         self.kv = KVBuffer(config, self.driver, self.pool)
         per_extent = self.kv.extents.blocks_per_extent
         base = -(-self.settings.base_blocks // per_extent)
-        self.kv.extents.map(range(min(base, self.kv.extents.extents)))
+        # What vLLM made of the weights may be larger than what it was asked about beforehand.
+        fitting = min(base, self.kv.extents.extents, self.affordable_extents())
+        self.kv.extents.map(range(fitting))
         return self.kv.tensor()
 
-    def shape(self, config: Any, max_model_len: int, block_tokens: int) -> ModelShape:
+    def shape(self, config: Any, kv: KVGroups) -> ModelShape:
         """What the control server needs to know about this engine."""
         blocks, nbytes = self._extent_geometry(config)
+        has = len(kv.groups) > 0
         # The longest request, and the null block, must always find room.
-        needed = -(-max_model_len // block_tokens) + 1
+        needed = kv.request_blocks + 1 if has else 0
         return ModelShape(
             layers=len(self.parameters.layers),
             layer_bytes=self.layer_bytes,
             fixed_bytes=self.fixed_bytes,
             extent_bytes=nbytes,
             extent_blocks=blocks,
-            block_tokens=block_tokens,
-            max_extents=config.num_blocks // blocks,
+            block_tokens=min((group.block_tokens for group in kv.groups), default=1),
+            max_extents=config.num_blocks // blocks if has else 0,
             min_extents=-(-needed // blocks),
+            movable_layers=len(self.parameters.layers) if self.streamer else 0,
         )
 
     def _extent_geometry(self, config: Any) -> tuple[int, int]:
         """(blocks, bytes) of one extent. A static engine's blocks are only counted in them."""
         if self.kv is not None:
             return self.kv.extents.blocks_per_extent, self.kv.extents.extent_bytes
+        if not config.kv_cache_tensors:
+            return 1, self.settings.page
         return counted_extent(config, self.settings.page)
 
     # -- moving memory, called by the scheduler side ------------------------------------
@@ -152,7 +185,8 @@ class EngineMemory:
 
     def affordable_extents(self) -> int:
         """Extents that could be mapped with the pages at hand."""
-        assert self.kv is not None
+        if self.kv is None:
+            return 0
         return self.pool.available * self.settings.page // self.kv.extents.extent_bytes
 
     def map_extents(self, extents: list[int]) -> None:
@@ -170,10 +204,9 @@ class EngineMemory:
 
     @property
     def outside_bytes(self) -> int:
-        """Device memory that is not the pool's: what never moves under this policy."""
+        """Device memory that is not the pool's: what never moves."""
         layers = len(self.parameters.layers) * self.layer_bytes
-        moves = self.settings.policy is Policy.MIRAGE
-        return self.fixed_bytes + (0 if moves else layers)
+        return self.fixed_bytes + (0 if self._moves else layers)
 
     def regrant(self, grant_bytes: int) -> None:
         """A new grant for everything this engine holds."""

@@ -1,22 +1,24 @@
-"""Decoder layers' parameters at fixed addresses, through vLLM's own offloader hook.
+"""Decoder layers' parameters at fixed addresses.
 
-vLLM calls `wrap_modules` with the decoder stack while it builds the model. After the weights
-are loaded and processed, `place` moves every parameter of every layer into that layer's
-reserved range: the same Parameter objects, new storage, for good.
+The layers are found when vLLM has built its model. After the weights are loaded and processed,
+`place` moves every parameter that is a layer's own into that layer's reserved range: the same
+tensor objects, new storage, for good. What a layer shares with another, or with anything
+outside, stays where it is.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from vllm.model_executor.offloader.base import BaseOffloader
 
+from mirage.engine import stack
 from mirage.engine.backend import Backend
-from mirage.engine.pieces import Pieces
+from mirage.engine.pieces import Pieces, UnknownPieces
+from mirage.engine.tensors import Holdings
 from mirage.transfer import Layer, LayerStreamer
 from vmm.host import HostBuffer
 from vmm.pages import PagePool
@@ -26,91 +28,105 @@ logger = logging.getLogger("mirage.engine.params")
 
 ALIGN, ALIGN_ON_GPU = 64, 512
 """Where parameters start, as allocators have it: kernels are chosen by that."""
+POISON = 0xFF
+"""What is left where a parameter was: whoever still reads there shall not go unseen."""
+SMALL = 1 << 20
+"""Bytes up to which the place that a parameter left is kept until the model is proven: freed,
+it could be handed out again with the right content in it."""
 
-
-class UnsupportedModel(RuntimeError):
-    """A model whose layers cannot be moved; the message says why."""
+Unit = list[list[torch.Tensor]]
+"""What moves together: the tensors of each storage."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one parameter lies inside its layer's range."""
+    """Where one storage, or what is seen of it, lies inside its layer's range. Bytes."""
 
-    parameter: torch.nn.Parameter
+    tensors: list[torch.Tensor]
+    start: int
+    """The first byte of the old storage that is seen."""
     offset: int
     nbytes: int
 
 
-class FixedParameters(BaseOffloader):
-    """Collects the decoder layers; with `place`, gives them fixed, streamable homes.
+class FixedParameters:
+    """The decoder layers; with `place`, in fixed, streamable homes.
 
-    Without `place` it only makes vLLM's CPU backend keep plain weights, so that a baseline
-    runs the very same linear kernels.
+    Without, they only keep plain weights on a CPU, so that all policies run the same kernels.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, moves: bool = True) -> None:
         self.layers: list[torch.nn.Module] = []
+        self.stays: str | None = None if moves else "max_percent is 0"
+        """Why the layers stay where vLLM put them."""
         self.pieces: Pieces | None = None
         """What streams instead of whole layers, if steps are to run in pieces."""
-        self.streamer: LayerStreamer | None = None
+        self.units: list[Unit] = []
+        """What moves of each layer, in the order in which it is needed."""
         self.masters: list[HostBuffer] = []
+        self.left: list[torch.Tensor] = []
+        """Places that small parameters left, poisoned."""
+        self._sizes = stack.Sizes(())
+        self._built_bytes = 0
 
-    # -- vLLM's hook --------------------------------------------------------------------
+    # -- finding ------------------------------------------------------------------------
 
-    def wrap_modules(
-        self, modules_generator: Iterator[torch.nn.Module], prefix: str = ""
-    ) -> list[torch.nn.Module]:
-        """Collect the decoder stack. Raises `UnsupportedModel` if there are two."""
-        if self.layers:
-            raise UnsupportedModel(
-                "the model has more than one stack of layers: serve it with policy static or pooled"
-            )
-        self.layers = list(modules_generator)
-        for layer in self.layers:
-            _keep_plain_weights(layer)
-        return self.layers
+    def found(self, model: torch.nn.Module) -> None:
+        """vLLM has built `model`, and will load its weights next."""
+        self.layers = stack.find(model)
+        self.stays = self.stays or stack.why_stays(self.layers, model)
+        self._sizes = stack.Sizes(self.layers)
+        self._built_bytes = max(map(stack.parameter_bytes, self.layers), default=0)
+        if self.stays is None:
+            stack.keep_plain_weights(self.layers)
+
+    def loaded(self, model: torch.nn.Module) -> None:
+        """The weights are there: see what of them can move."""
+        if not self.layers:
+            self.found(model)
+        if self.stays is None and (name := self._sizes.emptied()):
+            self.stays = stack.GONE.format(name)
+        self.units = units(self.layers, model)
+
+    def in_pieces(self, pieces: Pieces) -> None:
+        """Let pieces move. Raises `UnknownPieces` if two need parts of one storage."""
+        home = {id(t): storage for unit in self.units for storage in unit for t in storage}
+        sorted_units: list[Unit] = []
+        for parameters in pieces.parameters:
+            storages = {id(home[id(p)]): home[id(p)] for p in parameters if id(p) in home}
+            sorted_units.append(list(storages.values()))
+        if sum(map(len, sorted_units)) != sum(map(len, self.units)):
+            raise UnknownPieces("two pieces look at one storage")
+        self.pieces, self.units = pieces, sorted_units
+
+    def moving(self) -> set[int]:
+        """The ids of all tensors that move."""
+        return {id(t) for unit in self.units for storage in unit for t in storage}
+
+    def layer_bytes(self, page_bytes: int) -> int:
+        """Page-rounded size of the largest layer, the unit that moves.
+
+        Of layers that stay as vLLM built them: a kernel may have packed them away since.
+        """
+        largest = max((_plan(unit)[1] for unit in self.units), default=0)
+        if self.stays is not None:
+            largest = max(largest, self._built_bytes)
+        return -(-largest // page_bytes) * page_bytes
 
     # -- placing ------------------------------------------------------------------------
 
-    @property
-    def units(self) -> list[list[torch.nn.Parameter]]:
-        """The parameters of each unit that moves, in the order in which they are needed."""
-        units = self.pieces.parameters if self.pieces else [x.parameters() for x in self.layers]
-        return [list({id(p): p for p in unit}.values()) for unit in units]
-
-    def layer_bytes(self, page_bytes: int) -> int:
-        """Page-rounded size of the largest layer, the unit that moves."""
-        largest = max(_plan(unit)[1] for unit in self.units)
-        return -(-largest // page_bytes) * page_bytes
-
-    def fixed_bytes(self, model: torch.nn.Module) -> int:
-        """Bytes of the parameters outside the decoder layers."""
-        inside = {id(p) for layer in self.layers for p in layer.parameters()}
-        outside = {id(p): p for p in model.parameters() if id(p) not in inside}
-        return sum(_storage_bytes(p) for p in outside.values())
-
-    def place(
-        self,
-        model: torch.nn.Module,
-        backend: Backend,
-        pool: PagePool,
-        *,
-        poison: bool = False,
-    ) -> LayerStreamer:
+    def place(self, backend: Backend, pool: PagePool, *, poison: bool = False) -> LayerStreamer:
         """Move all layers into reserved ranges and hook their forwards.
 
-        Raises `UnsupportedModel`, or `vmm` errors if the grant does not hold the layers.
+        Raises `vmm` errors if the grant does not hold the layers.
         """
-        _check_movable(self.layers, model)
         driver = backend.driver
         frame = self.layer_bytes(driver.page_bytes)
         homes = []
         for index, unit in enumerate(self.units):
-            placements, nbytes = _plan(unit)
             home = Range(driver, frame)
             home.back(0, pool.take(frame // driver.page_bytes, "layer"))
-            for placement in placements:
-                _move(placement, home)
+            nbytes = self._fill(home, unit)
             # The driver copies on a stream of its own, which does not wait for torch's.
             backend.compute.synchronize()
             backend.placed()
@@ -125,9 +141,31 @@ class FixedParameters(BaseOffloader):
         else:
             for index, module in enumerate(self.layers):
                 module.forward = _ordered(module.forward, streamer, index)
-        self.streamer = streamer
         logger.info("layers placed count=%d layer_bytes=%d", len(homes), frame)
         return streamer
+
+    def _fill(self, home: Range, unit: Unit) -> int:
+        """Move one unit; its size in bytes, at least one."""
+        placements, nbytes = _plan(unit)
+        for placement in placements:
+            old = _move(placement, home)
+            if placement.nbytes <= SMALL:
+                self.left.append(old)
+        return max(nbytes, 1)
+
+
+def units(layers: Sequence[torch.nn.Module], model: torch.nn.Module) -> list[Unit]:
+    """What can move of each layer: the storages of parameters that are its alone."""
+    holdings = Holdings(layers, model)
+    return [
+        [holdings.tensors[storage] for storage in holdings.only_of(index)]
+        for index in range(len(layers))
+    ]
+
+
+def unit_bytes(unit: Unit) -> int:
+    """Bytes of a unit in its range, gaps for alignment included."""
+    return _plan(unit)[1]
 
 
 def _ordered(
@@ -146,58 +184,38 @@ def _ordered(
     return ordered
 
 
-def _keep_plain_weights(layer: torch.nn.Module) -> None:
-    """oneDNN would pack the weights away and leave nothing to move (no effect on a GPU)."""
-    for module in layer.modules():
-        if hasattr(module, "quant_method"):
-            module._cpu_skip_gemm_dispatch = True  # type: ignore[assignment]
-
-
-def _plan(unit: Sequence[torch.nn.Parameter]) -> tuple[list[Placement], int]:
-    """Offsets of a unit's parameters and their total size, both in bytes."""
+def _plan(unit: Unit) -> tuple[list[Placement], int]:
+    """Offsets of a unit's storages and their total size, both in bytes."""
     offset, placements = 0, []
-    for parameter in unit:
-        if parameter.numel() == 0:
-            continue
-        align = ALIGN_ON_GPU if parameter.is_cuda else ALIGN
+    for tensors in unit:
+        align = ALIGN_ON_GPU if tensors[0].is_cuda else ALIGN
         offset = -(-offset // align) * align
-        nbytes = _span_bytes(parameter)
-        placements.append(Placement(parameter, offset, nbytes))
-        offset += nbytes
+        spans = [_span(tensor) for tensor in tensors if tensor.numel()]
+        start, end = min(s for s, _ in spans), max(e for _, e in spans)
+        placements.append(Placement(tensors, start, offset, end - start))
+        offset += end - start
     return placements, offset
 
 
-def _span_bytes(tensor: torch.Tensor) -> int:
-    """Bytes from the first to the last element; strided views keep their gaps."""
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """First byte and end of what `tensor` sees of its storage; strided views keep their gaps."""
+    size = tensor.element_size()
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.element_size()
+    start = tensor.storage_offset() * size
+    return start, start + (last + 1) * size
 
 
-def _storage_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _move(placement: Placement, home: Range) -> None:
-    old = placement.parameter.data
-    flat = home.tensor(placement.offset, placement.nbytes).view(old.dtype)
-    new = flat.as_strided(old.shape, old.stride())
-    new.copy_(old)
-    placement.parameter.data = new
-
-
-def _check_movable(layers: list[torch.nn.Module], model: torch.nn.Module) -> None:
-    """Raise `UnsupportedModel` for what streaming would silently break."""
-    if not layers:
-        raise UnsupportedModel(
-            "the model does not build its layers through vLLM's make_layers, so they cannot be "
-            "moved: serve it with policy static or pooled"
-        )
-    inside = {p.untyped_storage().data_ptr() for layer in layers for p in layer.parameters()}
-    owned = {id(p) for layer in layers for p in layer.parameters()}
-    for name, parameter in model.named_parameters():
-        if id(parameter) not in owned and parameter.untyped_storage().data_ptr() in inside:
-            raise UnsupportedModel(f"parameter {name} shares memory with a decoder layer")
-    if any(p.numel() == 0 for layer in layers for p in layer.parameters()):
-        raise UnsupportedModel(
-            "a decoder layer has an emptied weight (packed by a backend), so it cannot be moved"
-        )
+def _move(placement: Placement, home: Range) -> torch.Tensor:
+    """Copy one storage and let its tensors look at the copy; what was left, poisoned."""
+    tensors = placement.tensors
+    whole = torch.empty(0, dtype=torch.uint8, device=tensors[0].device)
+    whole.set_(tensors[0].untyped_storage())  # type: ignore[call-overload]
+    old = whole[placement.start : placement.start + placement.nbytes]
+    home.tensor(placement.offset, placement.nbytes).copy_(old)
+    for tensor in tensors:
+        if not tensor.numel():
+            continue
+        start, end = _span(tensor)
+        flat = home.tensor(placement.offset + start - placement.start, end - start)
+        tensor.data = flat.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
+    return old.fill_(POISON)

@@ -56,10 +56,12 @@ def _between(attend: Forward, streamer: LayerStreamer, index: int) -> Forward:
     return attending
 
 
-def watched(layers: Sequence[torch.nn.Module], step: Callable[[], Any]) -> Pieces:
+def watched(
+    layers: Sequence[torch.nn.Module], step: Callable[[], Any], moving: set[int] | None = None
+) -> Pieces:
     """Run `step`, which computes the model once or more, and see what each piece needs.
 
-    Raises `UnknownPieces` for a model with another number of attentions than layers, or with
+    Only of parameters whose ids are in `moving`; None for all. Raises `UnknownPieces` for a model with another number of attentions than layers, or with
     a parameter that several pieces need, or that no module's forward tells of.
     """
     attentions = [_attention(index, layer) for index, layer in enumerate(layers)]
@@ -71,7 +73,7 @@ def watched(layers: Sequence[torch.nn.Module], step: Callable[[], Any]) -> Piece
             for module in layer.modules():
                 over.enter_context(watch.module(module))
         step()
-    return Pieces(attentions, _sorted(layers, watch))
+    return Pieces(attentions, _sorted(layers, watch, moving))
 
 
 def _attention(index: int, layer: torch.nn.Module) -> Any:
@@ -136,11 +138,15 @@ class _Watch:
             hook.remove()
 
 
-def _sorted(layers: Sequence[torch.nn.Module], watch: _Watch) -> list[list[torch.nn.Parameter]]:
+def _sorted(
+    layers: Sequence[torch.nn.Module], watch: _Watch, moving: set[int] | None
+) -> list[list[torch.nn.Parameter]]:
     """Every parameter of the layers by the one piece that needs it."""
     pieces: list[list[torch.nn.Parameter]] = [[] for _ in layers]
     for index, layer in enumerate(layers):
         for name, parameter in layer.named_parameters():
+            if moving is not None and id(parameter) not in moving:
+                continue
             seen = watch.pieces.get(id(parameter), set())
             if len(seen) != 1:
                 where = f"needed by pieces {sorted(seen)}" if seen else "not seen in use"

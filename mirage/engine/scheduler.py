@@ -21,15 +21,8 @@ from mirage.config import Policy
 from mirage.engine import runtime
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool, ElasticKVCacheManager
-from mirage.engine.demand import (
-    Demand,
-    blocks_ahead,
-    blocks_soon,
-    blocks_to_start,
-    demand,
-    in_extents,
-    left_free,
-)
+from mirage.engine.demand import Demand, demand, in_extents, left_free
+from mirage.engine.kvgroups import kv_groups
 from mirage.engine.reporting import Reporter
 from mirage.engine.settle import Fence, Settlement
 from mirage.engine.turn import TurnTaking
@@ -57,7 +50,8 @@ class ObservingMixin(Mixable):
         super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
         self.memory = runtime.memory()
         self.settings = self.memory.settings
-        self.shape = self.memory.shape(kv_cache_config, self.max_model_len, self.block_size)
+        self.groups = kv_groups(vllm_config, kv_cache_config.kv_cache_groups)
+        self.shape = self.memory.shape(kv_cache_config, self.groups)
         self.fence = Fence()
         self.preemptions = 0
         self.tokens = 0
@@ -253,10 +247,12 @@ class ElasticMixin(ObservingMixin):
 
     def _prepare(self) -> None:
         kv = self.memory.kv
-        assert kv is not None
         pool = self.kv_cache_manager.block_pool
         pool.__class__ = ElasticBlockPool
-        pool.become_elastic(kv.extents.blocks_per_extent, len(kv.extents.mapped))
+        if kv is None:
+            pool.become_empty()
+        else:
+            pool.become_elastic(kv.extents.blocks_per_extent, len(kv.extents.mapped))
         self.kv_cache_manager.__class__ = ElasticKVCacheManager
         self.kv_cache_manager.lacks = self._lacks
         self.pool: ElasticBlockPool = pool
@@ -287,7 +283,8 @@ class ElasticMixin(ObservingMixin):
         settings = self.settings
         return left_free(
             settings.kept,
-            soon=blocks_soon(len(self.running), settings.lookahead_steps, self.block_size),
+            # Half of what running requests will take: see `demand.blocks_soon`.
+            soon=self.groups.grown(len(self.running) * settings.lookahead_steps, parts=2),
             usable_blocks=self.pool.usable_blocks,
             open_blocks=self.settlement.open_blocks,
             wish=self._demand,
@@ -336,13 +333,15 @@ class ElasticMixin(ObservingMixin):
             free_blocks=free,
             due_blocks=self.wish.due,
             ahead=self._ahead(),
-            starting=blocks_to_start((r.num_tokens for r in self.waiting), slots, self.block_size),
+            starting=self.groups.to_start((r.num_tokens for r in self.waiting), slots),
         )
 
     def _ahead(self) -> int:
+        if not self.running:
+            return 0
         settings = self.settings
         headroom = settings.headroom_extents * self.shape.extent_blocks
-        return blocks_ahead(len(self.running), settings.lookahead_steps, headroom, self.block_size)
+        return self.groups.grown(len(self.running) * settings.lookahead_steps) + headroom
 
 
 class MirageScheduler(ElasticMixin, Scheduler):

@@ -22,8 +22,8 @@ class EngineSettings(BaseModel):
     page: int = 65536
     grant_bytes: int | None = None
     """Device memory this engine may hold at start; None means what it needs."""
-    base_blocks: int = Field(gt=1)
-    """KV blocks mapped at start, the null block included."""
+    base_blocks: int = Field(ge=0)
+    """KV blocks mapped at start, the null block included; 0 for a model without a KV cache."""
     headroom_extents: int = Field(default=2, ge=0)
     lookahead_steps: int = Field(default=16, ge=0)
     kept: Kept = "nothing"
@@ -33,6 +33,8 @@ class EngineSettings(BaseModel):
     """Temporal: a revoked turn lasts until the running requests have finished."""
     hold_s: float = 1.0
     """Longest time a request is held for an answer before vLLM may preempt."""
+    moves: bool = True
+    """False leaves the layers where vLLM puts them, whatever the policy."""
     pieces: bool = False
     """Stream what steps compute between two attentions instead of whole layers."""
     poison: bool = False

@@ -5,16 +5,17 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from vllm.model_executor.offloader.base import set_offloader
+from vllm.config import set_current_vllm_config
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.worker_base import WorkerBase
 
-from mirage.engine import runtime, settings
+from mirage.engine import runtime, seeded, settings
+from mirage.engine.arguments import verify
 from mirage.engine.kvbuffer import KVAllocation
+from mirage.engine.layouts import layouts_on_cpu
 from mirage.engine.memory import EngineMemory
-
-BLOCK_OUTERMOST = ("BLHNC", "BLNHC")
-"""All layers of a block together: growing is one contiguous range, extents are small."""
+from mirage.engine.proof import TOKENS
+from mirage.engine.stack import built
 
 
 class ElasticWorker(WorkerBase):
@@ -23,24 +24,36 @@ class ElasticWorker(WorkerBase):
     mirage: EngineMemory
 
     def init_device(self) -> None:
-        """After the model runner's constructor, which sets an offloader of its own."""
+        """Before the model is loaded."""
+        if why := verify(self.vllm_config):
+            raise RuntimeError(why)
         super().init_device()
         self.mirage = EngineMemory(settings.from_vllm(self.vllm_config))
-        set_offloader(self.mirage.parameters)
         runtime.publish(self.mirage)
 
     def load_model(self, **kwargs: Any) -> None:
-        """Load and process the weights, then fix where the layers live."""
-        super().load_model(**kwargs)
-        self.mirage.find_pieces(self.model_runner.profile_run)
-        self.mirage.place_layers(self.model_runner.get_model())
+        """Load and process the weights, then fix where the layers live, and prove it.
+
+        Raises `UnsupportedModel` if the model does not compute the same then.
+        """
+        with built(self.mirage.parameters.found):
+            super().load_model(**kwargs)
+        with set_current_vllm_config(self.vllm_config):
+            self.mirage.loaded(self.model_runner, self._forward, self.model_runner.profile_run)
+
+    def _forward(self) -> None:
+        """Compute the model once, without requests, as vLLM does to see what memory it takes."""
+        count = min(TOKENS, self.scheduler_config.max_num_batched_tokens)
+        more = {"skip_attn": True} if getattr(self, "use_v2_model_runner", False) else {}
+        self.model_runner._dummy_run(count, is_profile=True, **more)
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Serve vLLM's KV allocation from the reserved range."""
         self._kv_config = kv_cache_config
         self._allocation: KVAllocation | None = None
         super().initialize_from_config(kv_cache_config)
-        if self.mirage.elastic and (self._allocation is None or self._allocation.served != 1):
+        elastic = self.mirage.elastic and bool(kv_cache_config.kv_cache_tensors)
+        if elastic and (self._allocation is None or self._allocation.served != 1):
             raise RuntimeError(
                 "vLLM did not allocate its KV cache the way this version of MIRAGE knows: "
                 "use vLLM 0.32 or 0.33"
@@ -53,10 +66,10 @@ class ElasticWorker(WorkerBase):
         return done
 
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:
-        if tag != "kv_cache" or not self.mirage.elastic:
+        config = self._kv_config if tag == "kv_cache" else None
+        if config is None or not self.mirage.elastic or not config.kv_cache_tensors:
             context: AbstractContextManager[Any] = super()._maybe_get_memory_pool_context(tag)
             return context
-        config = self._kv_config
         self._allocation = KVAllocation(
             config.kv_cache_tensors[0].size, lambda: self.mirage.make_kv_buffer(config)
         )
@@ -79,8 +92,13 @@ class MirageCPUWorker(ElasticWorker, CPUWorker):
     """On host memory."""
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
-        """The CPU kernels read blocks through strides, so they take this layout too."""
-        if self.mirage.elastic:
-            return [BLOCK_OUTERMOST[0]]
+        """Those that can grow; see `layouts_on_cpu`."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
-        return layouts
+        if not self.mirage.elastic:
+            return layouts
+        return layouts_on_cpu(layouts, mla=self.model_config.use_mla)
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """vLLM's own, which ends on a CPU when it turns back a seeded request's generator."""
+        with seeded.discarded_draw_nothing(self.model_runner):
+            return super().sample_tokens(grammar_output)

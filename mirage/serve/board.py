@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 
 from mirage.config import Policy
 from mirage.protocol import ModelShape, Report
+from mirage.serve.suspects import Suspects
 from mirage.serve.timeline import SCHEMA_VERSION, Timeline
 
 
 class EngineState(StrEnum):
-    """`DOWN`: being started again. `FAILED`: given up."""
+    """`DOWN`: being started again. `FAILED`: not served for now; others have its memory."""
 
     STARTING = "starting"
     READY = "ready"
@@ -30,6 +32,19 @@ class Backend:
     max_model_len: int
     state: EngineState = EngineState.STARTING
     restarts: int = 0
+    reason: str = ""
+    """Why it failed, in one line; empty unless it is `FAILED`."""
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """LoRA adapters that are served as models of their own: where each lies, by its name."""
+    suspects: Suspects = field(default_factory=Suspects)
+
+    def fail(self, reason: str) -> None:
+        self.state, self.reason = EngineState.FAILED, reason
+
+    def told(self) -> dict[str, Any]:
+        """What ``/mirage/state`` says of it."""
+        told = {"state": self.state.value, "restarts": self.restarts}
+        return told | ({"reason": self.reason} if self.reason else {})
 
 
 @dataclass
@@ -43,12 +58,28 @@ class Board:
     reports: dict[str, Report] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
 
+    def serving(self, model: str) -> Backend | None:
+        """The tenant that serves `model`, by its own name or by an adapter's."""
+        if (backend := self.backends.get(model)) is not None:
+            return backend
+        return next((b for b in self.backends.values() if model in b.adapters), None)
+
+    @property
+    def models(self) -> list[str]:
+        """All names that requests may use."""
+        return [name for b in self.backends.values() for name in (b.name, *b.adapters)]
+
+    def health(self) -> dict[str, Any]:
+        """The body of ``/health``."""
+        states = {name: backend.state for name, backend in self.backends.items()}
+        ready = sum(state is EngineState.READY for state in states.values())
+        status = "ok" if ready == len(states) else "degraded" if ready else "down"
+        reasons = {name: b.reason for name, b in self.backends.items() if b.reason}
+        return {"status": status, "tenants": states} | ({"reasons": reasons} if reasons else {})
+
     def state(self) -> dict[str, Any]:
         """The body of ``/mirage/state``: the newest sample, and every engine's state."""
-        engines = {
-            name: {"state": backend.state.value, "restarts": backend.restarts}
-            for name, backend in self.backends.items()
-        }
+        engines = {name: backend.told() for name, backend in self.backends.items()}
         return {**self._head(), "engines": engines, **self.timeline.newest}
 
     def history(self) -> dict[str, Any]:

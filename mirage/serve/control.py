@@ -92,6 +92,10 @@ class ControlServer:
         assert self._deciding is not None, "start comes first"
         await asyncio.shield(self._deciding)
 
+    def wake(self) -> None:
+        """Decide anew: something changed that no engine said."""
+        self._news.set()
+
     async def stop(self) -> None:
         """Tell all engines to exit and close the socket. Twice is once."""
         if self._deciding is not None:

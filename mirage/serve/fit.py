@@ -1,19 +1,16 @@
 """Does every tenant fit into its share, and with how many KV blocks does it start?
 
-Answered from the configuration and the models' `Weights`, before anything starts.
+Answered from the configuration and what vLLM says of the models (`ModelFacts`). Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import lcm
+from math import gcd
 
-import psutil
-
-from mirage.config import Config, ConfigError, Device, Policy, Tenant
-from mirage.serve.weights import Weights, read_weights
-from vmm.driver import DeviceUnavailable
+from mirage.config import Config, ConfigError, Policy, Tenant
+from mirage.facts import NO_KV, KVGroups, ModelFacts
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,7 @@ class Fit:
 
     `base_blocks` fill what the share leaves beside the parameters; `max_blocks` is the
     universe that vLLM's block pool is built for: the most that could ever be granted.
-    `min_blocks` hold one request of `max_model_len` tokens.
+    `min_blocks` hold one request of `max_model_len` tokens. A model without a KV cache has none.
     """
 
     grant_bytes: int
@@ -34,6 +31,13 @@ class Fit:
     base_blocks: int
     max_blocks: int
     min_blocks: int
+    movable_layers: int
+    """Layers that may be given away at the same time."""
+    stays: str | None = None
+    """Why no layer can move; None if they can, or if the policy moves none."""
+    architecture: str = ""
+    quantisation: str = ""
+    kv: KVGroups = NO_KV
 
     @property
     def parameter_bytes(self) -> int:
@@ -49,67 +53,69 @@ class Fit:
         return self.grant_bytes - self.parameter_bytes - self.base_blocks * self.block_bytes
 
 
-def fit_config(config: Config) -> dict[str, Fit]:
-    """Read every tenant's model and fit it. Raises `ConfigError` for the first that does not."""
-    has = _present_bytes(config.device)
-    if config.device.memory > has:
-        where = "GPU" if config.device.kind == "cuda" else "machine"
-        raise ConfigError(
-            f"device.memory is {mib(config.device.memory)}, this {where} has {mib(has)}: lower it"
-        )
-    weights = {}
-    for tenant in config.tenants:
-        try:
-            weights[tenant.name] = read_weights(tenant.model, config.dtype)
-        except ConfigError as error:
-            raise ConfigError(f"tenant {tenant.name!r}: {error}") from None
-    return fit(config, weights)
-
-
-def fit(config: Config, weights: Mapping[str, Weights]) -> dict[str, Fit]:
+def fit(config: Config, facts: Mapping[str, ModelFacts]) -> dict[str, Fit]:
     """Fit every tenant by its name. Raises `ConfigError` for the first that does not fit."""
-    unmovable = sum(_unmovable_bytes(config, weights[tenant.name]) for tenant in config.tenants)
+    unmovable = sum(_unmovable_bytes(config, t, facts[t.name]) for t in config.tenants)
     movable = config.device.memory - unmovable
-    return {t.name: _fit_tenant(config, t, weights[t.name], movable) for t in config.tenants}
+    return {t.name: _fit_tenant(config, t, facts[t.name], movable) for t in config.tenants}
 
 
-def _fit_tenant(config: Config, tenant: Tenant, weights: Weights, movable: int) -> Fit:
+def _fit_tenant(config: Config, tenant: Tenant, facts: ModelFacts, movable: int) -> Fit:
     page = config.device.page
-    block_bytes = weights.kv_token_bytes * config.block_tokens
-    extent_bytes = lcm(page, block_bytes)
-    extent_blocks = extent_bytes // block_bytes
+    extent_blocks = _extent_blocks(facts, page)
+    extent_bytes = extent_blocks * facts.block_bytes
     grant = int(config.device.memory * tenant.share / 100) // page * page
-    parameters = _parameter_bytes(config, weights)
+    parameters = _parameter_bytes(facts, page)
     # The first block is vLLM's null block: it is never handed to a request.
-    min_blocks = -(-tenant.max_model_len // config.block_tokens) + 1
-    min_extents = -(-min_blocks // extent_blocks)
+    min_blocks = facts.kv.request_blocks + 1 if facts.block_bytes else 0
+    min_extents = _up(min_blocks, extent_blocks) // extent_blocks
     if grant < parameters + min_extents * extent_bytes:
         raise ConfigError(_does_not_fit(tenant, grant, parameters, min_extents * extent_bytes))
-    base = (grant - parameters) // extent_bytes
-    most = base if config.policy is Policy.STATIC else max(base, movable // extent_bytes)
+    base = (grant - parameters) // extent_bytes if extent_bytes else 0
+    most = base
+    if extent_bytes and config.policy is not Policy.STATIC:
+        most = max(base, movable // extent_bytes)
     return Fit(
         grant_bytes=grant,
-        layers=weights.layers,
-        layer_bytes=_up(weights.layer_bytes, page),
-        fixed_bytes=_up(weights.fixed_bytes, page),
-        block_bytes=block_bytes,
+        layers=facts.layers,
+        layer_bytes=_up(facts.layer_bytes, page),
+        fixed_bytes=_up(facts.fixed_bytes, page),
+        block_bytes=facts.block_bytes,
         extent_blocks=extent_blocks,
         base_blocks=base * extent_blocks,
         max_blocks=most * extent_blocks,
         min_blocks=min_blocks,
+        movable_layers=_movable_layers(config, tenant, facts),
+        stays=facts.stays if config.policy is Policy.MIRAGE else None,
+        architecture=facts.architecture,
+        quantisation=facts.quantisation,
+        kv=facts.kv,
     )
 
 
-def _parameter_bytes(config: Config, weights: Weights) -> int:
-    page = config.device.page
-    return _up(weights.fixed_bytes, page) + weights.layers * _up(weights.layer_bytes, page)
+def _extent_blocks(facts: ModelFacts, page: int) -> int:
+    """KV blocks in an extent: as many as fill pages in each run that a block lies in."""
+    if not facts.block_bytes:
+        return 1
+    return page // gcd(facts.block_bytes // facts.block_runs, page)
 
 
-def _unmovable_bytes(config: Config, weights: Weights) -> int:
+def _parameter_bytes(facts: ModelFacts, page: int) -> int:
+    return _up(facts.fixed_bytes, page) + facts.layers * _up(facts.layer_bytes, page)
+
+
+def _movable_layers(config: Config, tenant: Tenant, facts: ModelFacts) -> int:
+    """Layers of this tenant that may be given away at the same time, under this policy."""
+    if config.policy is not Policy.MIRAGE or facts.stays is not None:
+        return 0
+    return int(facts.layers * config.max_percent(tenant) / 100)
+
+
+def _unmovable_bytes(config: Config, tenant: Tenant, facts: ModelFacts) -> int:
     """Parameters that hold their memory whatever happens."""
-    layers = weights.layers * config.remap.max_percent / 100
-    alpha = int(layers) if config.policy is Policy.MIRAGE else 0
-    return _parameter_bytes(config, weights) - alpha * _up(weights.layer_bytes, config.device.page)
+    page = config.device.page
+    moves = _movable_layers(config, tenant, facts) * _up(facts.layer_bytes, page)
+    return _parameter_bytes(facts, page) - moves
 
 
 def _does_not_fit(tenant: Tenant, grant: int, parameters: int, kv: int) -> str:
@@ -119,20 +125,6 @@ def _does_not_fit(tenant: Tenant, grant: int, parameters: int, kv: int) -> str:
         f"share of {tenant.share:g} % is {mib(grant)}: raise the share or device.memory, "
         f"or lower max_model_len"
     )
-
-
-def _present_bytes(device: Device) -> int:
-    """Memory of the machine, or of the GPU. Raises `ConfigError` if there is none."""
-    if device.kind == "host":
-        return psutil.virtual_memory().total
-    try:
-        from vmm.cuda_device import device_facts
-
-        return device_facts(device.index).total_bytes
-    except ImportError:
-        raise ConfigError("device.kind cuda needs cuda-python: pip install '.[vllm]'") from None
-    except DeviceUnavailable as error:
-        raise ConfigError(f"device.kind cuda: {error}") from None
 
 
 def mib(nbytes: int) -> str:

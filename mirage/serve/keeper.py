@@ -1,12 +1,12 @@
-"""One tenant's engine kept running: started, noticed dead, started again, given up."""
+"""One tenant's engine kept running: started, noticed dead, started again, for a while failed."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from mirage.config import Config, Tenant
 from mirage.serve import launcher
@@ -16,16 +16,26 @@ from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit, mib
 from mirage.serve.lifeline import Lifeline
 from mirage.serve.process import EngineProcess
+from mirage.serve.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.rundir import RunDir
+from mirage.serve.suspects import Blame
 
-RESTARTS = 3
-BACKOFF_S = 1.0
-"""Doubled with every restart."""
-FORGIVEN_AFTER_S = 600.0
-"""An engine that served this long may be restarted `RESTARTS` times again."""
 ROOM_POLL_S = 0.05
 GRACE_S = 8.0
 """Between SIGTERM and SIGKILL."""
+
+
+class Room(Protocol):
+    """The tenant's share of the device."""
+
+    def lend(self) -> None:
+        """Nobody needs it for now: others may have it."""
+
+    def keep(self) -> None:
+        """An engine is to start: lend it to nobody any more."""
+
+    def is_free(self) -> bool:
+        """Whether others have given it back."""
 
 
 class Keeper:
@@ -50,26 +60,37 @@ class Keeper:
         self._connected = asyncio.Event()
         self._refused: str | None = None
         """Why the control server sent the engine away."""
+        self._failure = ""
+        """Why it did not start; empty if it did."""
+        self._restarts = Restarts()
+        self._blame = Blame()
+        """Who was there when the engine ended."""
 
     # -- starting -----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """For the first time. Raises `EngineFailed`."""
+        """For the first time. Raises `EngineFailed`; by then the engine has ended."""
         share, parameters = mib(self._fit.grant_bytes), mib(self._fit.parameter_bytes)
         blocks = self._fit.base_blocks - 1
         self._say(f"starting (share {share}, parameters {parameters}, {blocks} KV blocks)")
-        await self._start()
+        try:
+            await self._start()
+        except EngineFailed:
+            self.backend.fail(self._failure)
+            await self._end(grace_s=0)
+            raise
 
     async def _start(self) -> None:
         begun = time.monotonic()
-        self._refused = None
+        self._refused, self._failure, self._blame = None, "", Blame()
         group = self._engine.start(self._command, self._environment)
         self._lifeline.began(group)
         try:
             await self._engine.ready(self._startup_timeout_s)
             await self._introduced()
         except EngineFailed as error:
-            raise EngineFailed(f"tenant {self._name!r}: {self._why(error)}") from None
+            self._failure = self._refused_why() or str(error)
+            raise EngineFailed(f"tenant {self._name!r}: {self._failure}{self._where()}") from None
         self.backend.state = EngineState.READY
         self._say(f"ready in {time.monotonic() - begun:.0f} s")
 
@@ -83,11 +104,17 @@ class Keeper:
                 f"in {HELLO_S:g} s"
             ) from None
 
-    def _why(self, error: EngineFailed) -> str:
+    def _refused_why(self) -> str:
+        """Empty if it was not sent away."""
+        if self._refused is None:
+            return ""
+        return f"the control server sent its engine away: {self._refused}"
+
+    def _where(self) -> str:
         if self._refused is not None:
-            return f"the control server sent its engine away: {self._refused}"
+            return ""
         kept = self._rundir.keeps_logs
-        return f"{error} ({f'full log: {self._engine.log}' if kept else '--log-dir keeps logs'})"
+        return f" ({f'full log: {self._engine.log}' if kept else '--log-dir keeps logs'})"
 
     # -- what the control server hears --------------------------------------------------
 
@@ -104,45 +131,66 @@ class Keeper:
         self._connected.clear()
         self._refused = reason
         if reason is not None or self.backend.state is EngineState.READY:
-            self.backend.state = EngineState.DOWN
+            self._is_down()
             self._engine.kill()
+
+    def _is_down(self) -> None:
+        """From now on nothing is sent to it. What is on its way there may be what ended it."""
+        if self.backend.state is EngineState.READY:
+            blame = self.backend.suspects.engine_ended(time.monotonic())
+            # An engine that broke the protocol was ended by us, not by a request.
+            self._blame = blame if self._refused is None else Blame()
+        self.backend.state = EngineState.DOWN
 
     # -- keeping ------------------------------------------------------------------------
 
-    async def keep(self, has_room: Callable[[], bool]) -> None:
-        """Start the engine again whenever it ends; give it up after `RESTARTS` times.
+    async def keep(self, room: Room) -> None:
+        """Start the engine again whenever it ends; at once, or after a rest as `failed`.
 
-        It starts only while `has_room`: others first give back what its share had lent them.
+        It starts only while its `room` is free: others first give back what it had lent them.
         """
-        failures = 0
+        failed = self.backend.state is EngineState.FAILED
+        pause = self._restarts.rest() if failed else await self._ended()
         while True:
-            since = time.monotonic()
-            await self._over()
-            failures = 1 if time.monotonic() - since > FORGIVEN_AFTER_S else failures + 1
-            if failures > RESTARTS:
-                break
-            pause = BACKOFF_S * 2 ** (failures - 1)
-            self._say(f"ended, starting again in {pause:g} s ({failures} of {RESTARTS})")
-            await asyncio.sleep(pause)
-            while not has_room():
+            if pause.failed:
+                room.lend()
+                self._say(
+                    f"the other tenants may have its memory; tried again in {pause.seconds:g} s"
+                )
+            await asyncio.sleep(pause.seconds)
+            room.keep()
+            self.backend.state, self.backend.reason = EngineState.DOWN, ""
+            while not room.is_free():
                 await asyncio.sleep(ROOM_POLL_S)
-            await self._start_again()
-        self.backend.state = EngineState.FAILED
-        self._say(f"given up after {RESTARTS} restarts; the other tenants go on")
+            pause = await self._start_again()
 
-    async def _start_again(self) -> None:
+    async def _start_again(self) -> Pause:
+        """Start it, and wait until it ends."""
         self.backend.restarts += 1
         try:
             await self._start()
         except EngineFailed as error:
             say(str(error))
             await self._end(grace_s=0)
+        return await self._ended()
 
-    async def _over(self) -> None:
-        """Wait until the engine has ended and nothing of it is left."""
+    async def _ended(self) -> Pause:
+        """Wait until the engine has ended and nothing of it is left; when to start it again."""
+        since = time.monotonic()
         await self._engine.ended()
-        self.backend.state = EngineState.DOWN
+        self._is_down()
         await self._end(grace_s=0)
+        there = bool(self._blame.there)
+        pause = self._restarts.ended(time.monotonic() - since, excused=there)
+        if pause.failed:
+            given_up = f"given up after {RESTARTS} restarts"
+            self._say(given_up)
+            self.backend.fail(f"{given_up}: {self._failure}" if self._failure else given_up)
+        else:
+            how = f"{self._blame}, not counted" if there else "ended"
+            count = "" if there else f" ({self._restarts.counted} of {RESTARTS})"
+            self._say(f"{how}, starting again in {pause.seconds:g} s{count}")
+        return pause
 
     # -- stopping -----------------------------------------------------------------------
 

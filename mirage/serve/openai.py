@@ -1,9 +1,9 @@
-"""OpenAI's forms, as far as the router speaks them itself: errors, models, a request's model."""
+"""OpenAI's forms, as far as the router speaks them itself: errors and models."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
+from math import ceil
 from typing import Any
 
 from aiohttp import web
@@ -19,10 +19,17 @@ class ApiError(Exception):
     """A request that is answered with an error of OpenAI's form."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        wait_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
+        self._wait_s = RETRY_AFTER_S if wait_s is None and status == 503 else wait_s
 
     def body(self) -> dict[str, Any]:
         kind = "invalid_request_error" if self.status < 500 else "server_error"
@@ -36,8 +43,8 @@ class ApiError(Exception):
         }
 
     def response(self) -> web.Response:
-        busy = {"Retry-After": str(RETRY_AFTER_S)} if self.status == 503 else None
-        return web.json_response(self.body(), status=self.status, headers=busy)
+        wait = None if self._wait_s is None else {"Retry-After": str(ceil(self._wait_s))}
+        return web.json_response(self.body(), status=self.status, headers=wait)
 
 
 @web.middleware
@@ -52,26 +59,20 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return ApiError(error.status, message).response()
 
 
-def model_of(body: bytes) -> str:
-    """The request's ``model``. Raises `ApiError`."""
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is not JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise ApiError(400, f"the body is not a JSON object: {type(fields).__name__}")
-    model = fields.get("model")
-    if not isinstance(model, str) or not model:
-        raise ApiError(400, f"'model' must name a model, found {model!r}", param="model")
-    return model
+def model_cards(backend: Backend, created: int) -> list[dict[str, Any]]:
+    """A tenant's entries of ``/v1/models``: its model, and its LoRA adapters under theirs.
 
-
-def model_card(backend: Backend, created: int) -> dict[str, Any]:
-    """One entry of ``/v1/models``; `created` is in seconds since 1970."""
-    return {
+    `created` is in seconds since 1970.
+    """
+    card = {
         "id": backend.name,
         "object": "model",
         "created": created,
         "owned_by": "mirage",
         "max_model_len": backend.max_model_len,
     }
+    adapters = (
+        card | {"id": name, "root": path, "parent": backend.name}
+        for name, path in backend.adapters.items()
+    )
+    return [card, *adapters]

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import time
-from collections.abc import Mapping
 
 import aiohttp
 from aiohttp import web
-from multidict import CIMultiDict
 
 from mirage.serve.board import Backend, Board, EngineState
+from mirage.serve.bodies import fingerprint, model_of
+from mirage.serve.forward import Forward
 from mirage.serve.metrics import Metrics
-from mirage.serve.openai import ApiError, errors_as_json, model_card, model_of
+from mirage.serve.openai import ApiError, errors_as_json, model_cards
+from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
+from mirage.serve.suspects import Request
 
 MAX_BODY_BYTES = 64 * 2**20
 SHUTDOWN_S = 1.0
-
-HOP_BY_HOP = {
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-}
-REWRITTEN = {"host", "content-length", "content-encoding", "expect"}
-"""Request headers that describe the bytes as they came in, not as they go on."""
-
-
-class _AnswerBroke(Exception):
-    """The engine's side of a request failed after its answer had begun."""
 
 
 class Router:
@@ -57,8 +40,7 @@ class Router:
                 web.get("/mirage/timeline", self._timeline),
                 web.get("/v1/models", self._models),
                 web.get("/v1/models/{model:.+}", self._model),
-                web.post("/v1/completions", self._proxy),
-                web.post("/v1/chat/completions", self._proxy),
+                *(web.post(route, self._proxy) for route in (*JSON_ROUTES, *FORM_ROUTES)),
             ]
         )
         # A client that goes away cancels its handler, and with it the engine's request.
@@ -84,42 +66,30 @@ class Router:
         tenant = ""
         try:
             body = await _body(request)
-            backend = self._backend(model_of(body))
+            kind = request.headers.get("Content-Type", "")
+            model = model_of(body, kind)
+            backend = self._backend(model)
             tenant = backend.name
-            response = await self._forward(request, backend, body)
+            mark = fingerprint(request.path, body, kind)
+            identity = request.headers.get("X-Request-Id", "")
+            told = Request(request.path, model, mark, len(body), identity)
+            response = await Forward(backend, told, request, self._session(backend)).send(body)
         except ApiError as error:
             response = error.response()
         self.metrics.answered(tenant, response.status)
         return response
 
-    async def _forward(
-        self, request: web.Request, backend: Backend, body: bytes
-    ) -> web.StreamResponse:
-        headers = _kept(request.headers, HOP_BY_HOP | REWRITTEN)
-        url = f"http://engine{request.path_qs}"
-        try:
-            async with self._session(backend).post(url, data=body, headers=headers) as answer:
-                response = web.StreamResponse(
-                    status=answer.status, headers=_kept(answer.headers, HOP_BY_HOP)
-                )
-                await response.prepare(request)
-                await _pass_through(answer, response, request)
-                return response
-        except (aiohttp.ClientError, OSError) as error:
-            raise ApiError(502, f"model {backend.name!r}: its engine broke off ({error})") from None
-
     def _backend(self, name: str) -> Backend:
         backend = self._known(name)
         if backend.state is not EngineState.READY:
-            raise ApiError(
-                503, f"model {name!r} is {backend.state.value}: try again later", param="model"
-            )
+            why = backend.reason or "try again later"
+            raise ApiError(503, f"model {name!r} is {backend.state.value}: {why}", param="model")
         return backend
 
     def _known(self, name: str) -> Backend:
-        if (backend := self.board.backends.get(name)) is not None:
+        if (backend := self.board.serving(name)) is not None:
             return backend
-        known = ", ".join(repr(known) for known in self.board.backends)
+        known = ", ".join(map(repr, self.board.models))
         message = f"no model {name!r} here: use one of {known}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
@@ -137,21 +107,20 @@ class Router:
         return self._sessions[backend.name]
 
     async def _models(self, request: web.Request) -> web.Response:
-        models = [model_card(backend, self._created) for backend in self.board.backends.values()]
-        return web.json_response({"object": "list", "data": models})
+        backends = self.board.backends.values()
+        cards = [card for backend in backends for card in model_cards(backend, self._created)]
+        return web.json_response({"object": "list", "data": cards})
 
     async def _model(self, request: web.Request) -> web.Response:
-        backend = self._known(request.match_info["model"])
-        return web.json_response(model_card(backend, self._created))
+        name = request.match_info["model"]
+        cards = model_cards(self._known(name), self._created)
+        return web.json_response(next(card for card in cards if card["id"] == name))
 
     # -- the server's own ---------------------------------------------------------------
 
     async def _health(self, request: web.Request) -> web.Response:
-        states = {name: backend.state for name, backend in self.board.backends.items()}
-        ready = sum(state is EngineState.READY for state in states.values())
-        status = "ok" if ready == len(states) else "degraded" if ready else "down"
-        body = {"status": status, "tenants": states}
-        return web.json_response(body, status=200 if ready else 503)
+        body = self.board.health()
+        return web.json_response(body, status=503 if body["status"] == "down" else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body = self.metrics.render()
@@ -169,37 +138,6 @@ async def _body(request: web.Request) -> bytes:
         return await request.read()
     except web.RequestPayloadError as error:
         raise ApiError(400, f"the body cannot be read: {error}") from None
-
-
-async def _pass_through(
-    answer: aiohttp.ClientResponse, response: web.StreamResponse, request: web.Request
-) -> None:
-    """Chunk by chunk as they come; a broken answer is never made to look complete."""
-    with contextlib.suppress(ConnectionError):  # the client went away: nobody to tell
-        try:
-            while chunk := await _next_chunk(answer):
-                await response.write(chunk)
-        except _AnswerBroke as error:
-            if answer.content_type == "text/event-stream":
-                event = json.dumps(ApiError(502, f"the engine broke off ({error})").body())
-                await response.write(f"data: {event}\n\n".encode())
-            if request.transport is not None:
-                request.transport.close()
-        else:
-            await response.write_eof()
-
-
-async def _next_chunk(answer: aiohttp.ClientResponse) -> bytes:
-    """Empty at the end. Raises `_AnswerBroke`."""
-    try:
-        return await answer.content.readany()
-    except (aiohttp.ClientError, OSError) as error:
-        raise _AnswerBroke(error) from None
-
-
-def _kept(headers: Mapping[str, str], dropped: set[str]) -> CIMultiDict[str]:
-    pairs = ((name, value) for name, value in headers.items() if name.lower() not in dropped)
-    return CIMultiDict(pairs)
 
 
 def _url(host: str, port: int) -> str:

@@ -7,20 +7,22 @@ import json
 import os
 import signal
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mirage.config import Config, ConfigError
+from mirage.controller import Controller
 from mirage.decider import Decider
-from mirage.serve import launcher
+from mirage.serve import adapters
 from mirage.serve.board import Board
 from mirage.serve.control import ControlServer
-from mirage.serve.fit import Fit, fit_config
+from mirage.serve.errors import EngineFailed
+from mirage.serve.fit import Fit
 from mirage.serve.keeper import Keeper, say
 from mirage.serve.lifeline import Lifeline
+from mirage.serve.preflight import fit_config
 from mirage.serve.process import adopt_orphans
 from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
@@ -38,15 +40,18 @@ class Options:
     ready_file: Path | None = None
     log_dir: Path | None = None
     startup_timeout_s: float = 300.0
+    all_or_nothing: bool = False
+    """Whether one tenant that cannot start ends them all."""
 
 
 def serve(config: Config, options: Options) -> int:
     """Serve until a signal; returns the exit code (0 on SIGTERM, 130 on SIGINT).
 
     Raises `ConfigError` for what the user can correct, before any engine is started, and
-    `EngineFailed` if an engine does not get ready; by then everything started has ended.
+    `EngineFailed` if no engine gets ready, or, with `all_or_nothing`, if one does not; by then
+    everything started has ended.
     """
-    launcher.check_engine_args(config)
+    named = adapters.check(config)
     fits = fit_config(config)
     if options.ready_file is not None and not options.ready_file.parent.is_dir():
         raise ConfigError(f"--ready-file {options.ready_file}: its folder does not exist")
@@ -56,7 +61,7 @@ def serve(config: Config, options: Options) -> int:
         raise ConfigError(f"--log-dir {options.log_dir}: {error.strerror}") from None
     adopt_orphans()
     with rundir, Lifeline(rundir.path) as lifeline:
-        return asyncio.run(Supervisor(config, fits, options, rundir, lifeline).run())
+        return asyncio.run(Supervisor(config, fits, named, options, rundir, lifeline).run())
 
 
 class Supervisor:
@@ -66,6 +71,7 @@ class Supervisor:
         self,
         config: Config,
         fits: dict[str, Fit],
+        named: dict[str, dict[str, str]],
         options: Options,
         rundir: RunDir,
         lifeline: Lifeline,
@@ -77,6 +83,8 @@ class Supervisor:
             for tenant in config.tenants
         }
         backends = {name: keeper.backend for name, keeper in self._keepers.items()}
+        for name, backend in backends.items():
+            backend.adapters = named[name]
         self._board = Board(config.policy, config.device.memory, backends)
         self._decider = Decider.of(config)
         self._control = ControlServer(
@@ -113,16 +121,29 @@ class Supervisor:
         begun = time.monotonic()
         url = await self._listen()
         await self._control.start(self._rundir.control_socket)
-        await _together(keeper.start() for keeper in self._keepers.values())
+        started = await self._start_engines()
         self._write_ready_file(url)
-        count, policy = len(self._keepers), self._config.policy.value
+        all_of_them, policy = len(self._keepers), self._config.policy.value
+        count = f"{all_of_them}" if started == all_of_them else f"{started} of {all_of_them}"
         took = time.monotonic() - begun
         say(f"ready at {url} in {took:.0f} s (policy {policy}, {count} tenants)")
         kept = (
-            keeper.keep(partial(self._decider.controller.has_room, name))
+            keeper.keep(Share(name, self._decider.controller, self._control.wake))
             for name, keeper in self._keepers.items()
         )
         await _together([self._control.watch(), self._sample(), *kept])
+
+    async def _start_engines(self) -> int:
+        """How many started. Raises `EngineFailed`: see `serve`."""
+        keepers = self._keepers.values()
+        if self._options.all_or_nothing:
+            await _together(keeper.start() for keeper in keepers)
+            return len(self._keepers)
+        failures = [error for error in await asyncio.gather(*map(_tried, keepers)) if error]
+        if len(failures) == len(self._keepers):
+            why = "; ".join(map(str, failures))
+            raise EngineFailed(f"no tenant could start: {why}" if len(failures) > 1 else why)
+        return len(self._keepers) - len(failures)
 
     async def _listen(self) -> str:
         """First of all: a taken port shall not cost the start of all engines."""
@@ -172,6 +193,34 @@ class Supervisor:
     def _remove_ready_file(self) -> None:
         if self._options.ready_file is not None:
             self._options.ready_file.unlink(missing_ok=True)
+
+
+class Share:
+    """A tenant's share of the device, for its keeper; every change is decided upon at once."""
+
+    def __init__(self, name: str, controller: Controller, wake: Callable[[], None]) -> None:
+        self._name, self._controller, self._wake = name, controller, wake
+
+    def lend(self) -> None:
+        self._controller.given_up(self._name)
+        self._wake()
+
+    def keep(self) -> None:
+        self._controller.awaited(self._name)
+        self._wake()
+
+    def is_free(self) -> bool:
+        return self._controller.has_room(self._name)
+
+
+async def _tried(keeper: Keeper) -> EngineFailed | None:
+    """Start an engine; what came of it if it does not start, told at once."""
+    try:
+        await keeper.start()
+    except EngineFailed as error:
+        say(str(error))
+        return error
+    return None
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from mirage.config import Config
+from mirage.facts import KVGroup, KVGroups
 from mirage.serve.fit import Fit, mib
+from mirage.serve.proven import verdict
 
 HEADINGS = ("tenant", "share", "grant", "parameters", "layers", "KV blocks", "left", "KV up to")
 
@@ -18,10 +21,42 @@ def fit_table(config: Config, fits: Mapping[str, Fit]) -> str:
     granted = sum(fit.grant_bytes for fit in fits.values())
     lines.append(
         f"device {mib(config.device.memory)}, in no share "
-        f"{mib(config.device.memory - granted)}, policy {config.policy.value}, "
-        f"{config.block_tokens} tokens per KV block"
+        f"{mib(config.device.memory - granted)}, policy {config.policy.value}"
     )
+    lines += [_model_line(config, name, fit) for name, fit in fits.items()]
     return "\n".join(lines)
+
+
+def _model_line(config: Config, name: str, fit: Fit) -> str:
+    """What vLLM makes of one model, and whether it was seen to compute the same."""
+    parts = [
+        f"{name}: {fit.architecture} ({verdict(fit.architecture, fit.quantisation)})",
+        kv_words(fit.kv),
+    ]
+    if fit.kv.groups:
+        longest = config.tenant(name).max_model_len
+        parts.append(f"{fit.kv.request_blocks} KV blocks for {longest} tokens")
+    if fit.stays is not None:
+        parts.append(f"its layers stay: {fit.stays}")
+    return "; ".join(parts)
+
+
+def kv_words(kv: KVGroups) -> str:
+    """``"KV of 6 layers full_attention and 3 x 8 layers sliding_window, 32 tokens a block"``."""
+    if not kv.groups:
+        return "no KV cache"
+    same = Counter(kv.groups)
+    several = len({group.block_tokens for group in kv.groups if group.grows}) > 1
+    words = [_group_words(group, times, several) for group, times in same.items()]
+    tokens = next((group.block_tokens for group in kv.groups if group.grows), 0)
+    tail = "" if several or not tokens else f", {tokens} tokens a block"
+    return f"KV of {' and '.join(words)}{tail}"
+
+
+def _group_words(group: KVGroup, times: int, several: bool) -> str:
+    count = f"{times} x {group.layers}" if times > 1 else str(group.layers)
+    size = f" of {group.block_tokens} tokens a block" if several and group.grows else ""
+    return f"{count} layers {group.kind}{size}"
 
 
 def _row(config: Config, name: str, fit: Fit) -> tuple[str, ...]:

@@ -183,6 +183,7 @@ def shape(
         block_tokens=block_tokens,
         max_extents=max(1, device_bytes // extent),
         min_extents=-(-(-(-max_len // block_tokens) + 1) // blocks),
+        movable_layers=model.layers * parts,
     )
 
 

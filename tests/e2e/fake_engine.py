@@ -5,7 +5,8 @@ server on the Unix socket, and a core that speaks the control protocol. The prom
 completion says what to do (see `complete`). Run with ``FAKE_ENGINE`` in the environment set
 to ``deaf`` it ignores SIGTERM, to ``dies:NAME`` tenant NAME fails while it starts, to
 ``greedy`` it holds more than the device has, to ``mute`` it never comes to the control server,
-to ``once:FILE`` every start after the one that makes FILE fails.
+to ``once:FILE`` every start after the one that makes FILE fails, to ``after:NAME:FILE`` tenant
+NAME starts only once FILE exists.
 """
 
 from __future__ import annotations
@@ -23,9 +24,17 @@ from pathlib import Path
 
 from aiohttp import web
 
-from mirage.protocol import Hello, ModelShape, Report, Shutdown, decode_to_engine, encode
+from mirage.protocol import (
+    PROTOCOL_VERSION,
+    Hello,
+    ModelShape,
+    Report,
+    Shutdown,
+    decode_to_engine,
+    encode,
+)
 
-SHAPE = ModelShape(2, 65536, 65536, 65536, 1, 16, 40, 8)
+SHAPE = ModelShape(2, 65536, 65536, 65536, 1, 16, 40, 8, 2)
 HELD = 65536 * 20
 
 
@@ -48,7 +57,10 @@ def misbehave(name: str) -> None:
     kind, _, detail = os.environ.get("FAKE_ENGINE", "").partition(":")
     if kind == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    fails = kind == "dies" and detail == name
+    fails = kind == "dies" and detail in (name, "all")
+    if kind == "after":
+        absent, _, file = detail.partition(":")
+        fails = absent == name and not Path(file).exists()
     if kind == "once":
         fails = Path(detail).exists()
         Path(detail).touch()
@@ -67,7 +79,8 @@ def core(mirage: dict[str, object]) -> None:
     held = HELD * 1000 if kind == "greedy" else HELD
     with socket.socket(socket.AF_UNIX) as control:
         control.connect(str(mirage["control"]))
-        control.sendall(encode(Hello(1, str(mirage["tenant"]), os.getpid(), SHAPE, held)))
+        hello = Hello(PROTOCOL_VERSION, str(mirage["tenant"]), os.getpid(), SHAPE, held)
+        control.sendall(encode(hello))
         report = Report(0, True, HELD, 0, 2, 17, 0, kv_blocks=16)
         control.sendall(encode(report))
         for line in control.makefile("rb"):
@@ -104,7 +117,8 @@ async def health(child: subprocess.Popen[bytes]) -> web.Response:
 async def complete(
     request: web.Request, name: str, child: subprocess.Popen[bytes]
 ) -> web.StreamResponse:
-    """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers."""
+    """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers, ``die`` ends the
+    engine, ``wait`` answers in half a second."""
     body = await request.json()
     assert body["model"] == name, "the router sent a request to the wrong engine"
     if body["prompt"] == "hang":
@@ -112,6 +126,11 @@ async def complete(
         await response.prepare(request)
         await response.write(b"data: {}\n\n")
         await asyncio.Event().wait()
+    if body["prompt"] == "die":
+        child.kill()
+        await asyncio.Event().wait()
+    if body["prompt"] == "wait":
+        await asyncio.sleep(0.5)
     return web.json_response({"server": os.getpid(), "core": child.pid})
 
 

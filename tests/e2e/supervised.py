@@ -27,8 +27,11 @@ import os, sys
 os.environ.setdefault("FAKE_ENGINE", "")
 from mirage.serve import launcher
 launcher.SERVER = ({str(HERE / "fake_engine.py")!r},)
-from mirage.serve import keeper
-keeper.BACKOFF_S = 0.05
+from mirage.serve import ask
+ask.PROBE = ({str(HERE / "fake_probe.py")!r},)
+from mirage.serve import keeper, restarts
+restarts.BACKOFF_S = 0.05
+restarts.REST_S = float(os.environ.get("FAKE_REST_S", "600"))
 keeper.GRACE_S = 0.5
 if os.environ["FAKE_ENGINE"] == "mute":
     keeper.HELLO_S = 0.5

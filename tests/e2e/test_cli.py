@@ -23,16 +23,28 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
-def mirage(*words: str, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
+WITHOUT_VLLM = f"""
+import sys
+from mirage.serve import ask
+ask.PROBE = ({str(Path(__file__).parent / "fake_probe.py")!r},)
+from mirage.cli import main
+main(sys.argv[1:])
+"""
+
+
+def mirage(
+    *words: str, temporary: Path | None = None, vllm: bool = True
+) -> subprocess.CompletedProcess[str]:
+    program = ["-m", "mirage"] if vllm else ["-c", WITHOUT_VLLM]
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     if temporary is not None:
         environment["TMPDIR"] = str(temporary)
     return subprocess.run(
-        [sys.executable, "-m", "mirage", *words],
+        [sys.executable, *program, *words],
         capture_output=True,
         text=True,
         env=environment,
-        timeout=60,
+        timeout=120,
     )
 
 
@@ -68,7 +80,7 @@ def test_a_config_that_cannot_be_served_is_one_line_and_nothing_starts(
     make_folder(tmp_path / "model")
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config))
-    done = mirage(command, str(path), temporary=short)
+    done = mirage(command, str(path), temporary=short, vllm=False)
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -106,7 +118,9 @@ def test_a_path_that_cannot_be_written_is_one_line(
     (tmp_path / "file").write_text("")
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(content()))
-    done = mirage("serve", str(path), option, str(tmp_path / "file" / "x"), temporary=short)
+    done = mirage(
+        "serve", str(path), option, str(tmp_path / "file" / "x"), temporary=short, vllm=False
+    )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"mirage: error: {option} ")
@@ -117,11 +131,11 @@ def test_check_prints_what_each_share_holds(tmp_path: Path) -> None:
     make_folder(tmp_path / "model")
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(content()))
-    done = mirage("check", str(path), "--policy", "static")
+    done = mirage("check", str(path), "--policy", "static", vllm=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["tenant", "a", "b", "device"]
-    assert "policy static" in lines[-1]
+    assert [line.split()[0] for line in lines] == ["tenant", "a", "b", "device", "a:", "b:"]
+    assert "policy static" in lines[3]
 
 
 @pytest.mark.parametrize("command", [[], ["--help"], ["serve", "--help"], ["check", "--help"]])
@@ -163,3 +177,5 @@ def test_models_makes_folders_that_check_accepts(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(config))
     checked = mirage("check", str(path))
     assert checked.returncode == 0, checked.stderr
+    for name in ("OPTForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"):
+        assert name in checked.stdout

@@ -14,6 +14,7 @@ from mirage.config import Config, Policy
 from mirage.decider import Decider
 from mirage.ledger import BrokenPromiseError
 from mirage.protocol import (
+    PROTOCOL_VERSION,
     Allotment,
     Hello,
     ModelShape,
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.e2e
 
 WAIT_S = 20
 PAGE = 65536
-SHAPE = ModelShape(4, PAGE, PAGE, PAGE, 1, 16, 40, 4)
+SHAPE = ModelShape(4, PAGE, PAGE, PAGE, 1, 16, 40, 4, 4)
 REPORT = Report(0, True, 4 * PAGE, 0, 1, 4, 0)
 
 
@@ -96,7 +97,7 @@ class Site:
         """A new connection, introduced if a tenant is given."""
         engine = Engine(*await asyncio.open_unix_connection(str(self.path)))
         if tenant:
-            hello = Hello(1, tenant, 7, SHAPE, 4 * PAGE)
+            hello = Hello(PROTOCOL_VERSION, tenant, 7, SHAPE, 4 * PAGE)
             await engine.say(msgspec.structs.replace(hello, **changes))
         return engine
 
@@ -172,7 +173,7 @@ def test_a_decision_that_only_time_brings_is_sent(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-HELLO = Hello(1, "b", 7, SHAPE, 4 * PAGE)
+HELLO = Hello(PROTOCOL_VERSION, "b", 7, SHAPE, 4 * PAGE)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ HELLO = Hello(1, "b", 7, SHAPE, 4 * PAGE)
         b'{"type": "hello"}\n',
         b"{" * 100_000 + b"\n",
         encode(REPORT),
-        encode(msgspec.structs.replace(HELLO, version=2)),
+        encode(msgspec.structs.replace(HELLO, version=PROTOCOL_VERSION + 1)),
         encode(msgspec.structs.replace(HELLO, tenant="c")),
         encode(msgspec.structs.replace(HELLO, tenant="a")),  # connected already
     ],

@@ -15,6 +15,7 @@ from mirage.config import Policy
 from mirage.protocol import ModelShape, Report
 from mirage.serve.board import Backend, Board, EngineState
 from mirage.serve.router import Router
+from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 
 pytestmark = pytest.mark.e2e
 
@@ -34,11 +35,14 @@ class FakeEngine:
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    adapters: tuple[str, ...] = ()
     answer: Callable[["FakeEngine", web.Request], Awaitable[web.StreamResponse]] | None = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        body = json.loads(await request.read())
-        if body.get("model") != self.name:
+        content = await request.read()
+        is_form = request.content_type == "multipart/form-data"
+        body = {"form": content} if is_form else json.loads(content)
+        if not is_form and body.get("model") not in (self.name, *self.adapters):
             self.violations.append(f"{self.name} was sent a request for {body.get('model')}")
         for header in ("Upgrade", "Keep-Alive", "Proxy-Authorization", "TE"):
             if header in request.headers:
@@ -118,7 +122,7 @@ async def serving(folder: Path) -> AsyncIterator[Site]:
         for engine in engines:
             engine.answer = plain
             app = web.Application()
-            app.router.add_post("/v1/{rest:.*}", engine.handle)
+            app.router.add_post("/{rest:.*}", engine.handle)
             runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
@@ -139,7 +143,7 @@ def run(folder: Path, scenario: Callable[[Site], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("path", JSON_ROUTES)
 def test_requests_go_where_the_model_says(tmp_path: Path, path: str) -> None:
     async def scenario(site: Site) -> None:
         for engine in (site.a, site.b):
@@ -151,6 +155,41 @@ def test_requests_go_where_the_model_says(tmp_path: Path, path: str) -> None:
             (seen,) = engine.seen
             assert (seen["path"], seen["body"]) == (path, body)
             assert seen["headers"]["Authorization"] == "Bearer x"  # type: ignore[index]
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("path", FORM_ROUTES)
+def test_forms_go_where_their_model_says(tmp_path: Path, path: str) -> None:
+    async def scenario(site: Site) -> None:
+        form = aiohttp.FormData({"model": "b/1"})
+        form.add_field("file", b"\r\n\x00\xff", filename="a.wav", content_type="audio/wav")
+        async with site.http.post(site.url + path, data=form) as answer:
+            assert await answer.json() == {"served_by": "b/1"}
+        (seen,) = site.b.seen
+        assert seen["path"] == path
+        assert b"\r\n\x00\xff" in seen["body"]["form"]  # type: ignore[index]
+
+    run(tmp_path, scenario)
+
+
+def test_adapters_are_models_of_their_tenant(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        site.board.backends["b/1"].adapters = {"x": "/lora/x", "team/y": "/lora/y"}
+        site.b.adapters = ("x", "team/y")
+        for model in ("b/1", "x", "team/y"):
+            async with site.post({"model": model}) as answer:
+                assert await answer.json() == {"served_by": "b/1"}
+        async with site.http.get(site.url + "/v1/models") as answer:
+            cards = {card["id"]: card for card in (await answer.json())["data"]}
+        assert list(cards) == ["a", "b/1", "x", "team/y"]
+        assert (cards["x"]["parent"], cards["x"]["root"]) == ("b/1", "/lora/x")
+        assert "parent" not in cards["b/1"]
+        async with site.http.get(site.url + "/v1/models/team/y") as answer:
+            assert await answer.json() == cards["team/y"]
+        async with site.post({"model": "z"}) as answer:
+            assert answer.status == 404
+            assert "'a', 'b/1', 'x', 'team/y'" in (await answer.json())["error"]["message"]
 
     run(tmp_path, scenario)
 
@@ -325,7 +364,7 @@ def test_other_paths_are_refused_in_json(
 def test_state_timeline_and_metrics_show_the_board(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         board = site.board
-        board.shapes["a"] = ModelShape(8, 4096, 100, 8192, 2, 16, 9, 3)
+        board.shapes["a"] = ModelShape(8, 4096, 100, 8192, 2, 16, 9, 3, 8)
         board.reports["a"] = Report(
             1, True, 77, 3, 2, 4, 1, running=5, kv_used_blocks=6, kv_blocks=7, preemptions=2
         )

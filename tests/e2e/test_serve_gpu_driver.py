@@ -23,7 +23,7 @@ from supervised import Served, assert_gone, serving
 
 from mirage.config import load
 from mirage.demo.models import make_models
-from mirage.serve.fit import fit_config
+from mirage.serve.preflight import fit_config
 
 pytestmark = pytest.mark.e2e
 

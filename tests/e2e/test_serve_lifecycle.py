@@ -132,13 +132,14 @@ def test_an_engine_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
         assert "given up after 3 restarts" in stderr
 
 
-def test_an_engine_that_fails_to_start_ends_the_others_in_one_line(
+def test_with_all_or_nothing_one_that_fails_to_start_ends_the_others_in_one_line(
     tmp_path: Path, short: Path
 ) -> None:
     logs = tmp_path / "logs"
     config = write_config(tmp_path, "a", "b")
     with serving(
         config,
+        "--all-or-nothing",
         "--log-dir",
         str(logs),
         environment={"FAKE_ENGINE": "dies:b", "TMPDIR": str(short)},

@@ -28,6 +28,7 @@ SHAPE = ModelShape(
     block_tokens=16,
     max_extents=200,
     min_extents=4,
+    movable_layers=12,
 )
 SHARE = cost(SHAPE, 0, 10)
 
@@ -317,6 +318,46 @@ def test_who_comes_back_waits_for_room() -> None:
     assert (holding(world, "a"), holding(world, "b")) == ((0, 10), (0, 10))
 
 
+def test_what_was_given_up_serves_the_others_until_it_is_awaited_again() -> None:
+    world = pair(Policy.POOLED)
+    world.die("b")
+    world.give_up("b")
+    occupy(world, "a", 10, growing=3)
+    world.round()
+    assert holding(world, "a") == (0, 13 + world.remap.headroom_extents)
+    world.keep("b")
+    assert not world.controller.has_room("b")
+    world.alive["a"].running.clear()
+    for _ in range(8):
+        world.round(0.1)
+    assert world.controller.has_room("b")
+    world.start("b", loaded=True)
+    world.round()
+    assert (holding(world, "a"), holding(world, "b")) == ((0, 10), (0, 10))
+
+
+def test_two_that_come_back_at_once_both_have_room() -> None:
+    world = pair(Policy.POOLED)
+    for name in "ab":
+        world.die(name)
+        world.give_up(name)
+    world.controller.awaited("a")
+    world.controller.awaited("b")
+    for name in "ab":
+        assert world.controller.has_room(name)
+        world.controller.joined(name, SHAPE, SHARE, world.now)
+
+
+def test_there_is_no_room_for_one_in_what_is_kept_for_another() -> None:
+    world = three(Policy.POOLED)
+    world.die("a")
+    world.die("b")
+    assert SHARE < world.controller.free_bytes < 2 * SHARE
+    assert not world.controller.has_room("a") and not world.controller.has_room("b")
+    world.give_up("b")
+    assert world.controller.has_room("a")
+
+
 def test_refused_events_have_names() -> None:
     world = pair()
     with pytest.raises(UnknownTenantError, match="'x'"):
@@ -325,7 +366,7 @@ def test_refused_events_have_names() -> None:
         world.controller.joined("a", SHAPE, 0, 0.0)
     world.die("a")
     with pytest.raises(DoesNotFitError):
-        larger = ModelShape(12, 999, 0, 50, 1, 16, 200, 4)
+        larger = ModelShape(12, 999, 0, 50, 1, 16, 200, 4, 12)
         world.controller.joined("a", larger, 0, 0.0)
     world.controller.lost("x", 0.0)
 
@@ -336,8 +377,9 @@ def test_refused_events_have_names() -> None:
 @st.composite
 def shapes(draw: st.DrawFn) -> ModelShape:
     least = draw(st.integers(1, 4))
+    layers = draw(st.integers(3, 16))
     return ModelShape(
-        layers=draw(st.integers(3, 16)),
+        layers=layers,
         layer_bytes=draw(st.integers(1, 12)),
         fixed_bytes=draw(st.integers(0, 20)),
         extent_bytes=draw(st.integers(1, 9)),
@@ -345,6 +387,7 @@ def shapes(draw: st.DrawFn) -> ModelShape:
         block_tokens=16,
         max_extents=draw(st.integers(least, 80)),
         min_extents=least,
+        movable_layers=draw(st.sampled_from([0, layers])),
     )
 
 
@@ -473,6 +516,13 @@ class Worlds(RuleBasedStateMachine):
     @rule(data=st.data())
     def an_engine_dies(self, data: st.DataObject) -> None:
         self.world.die(self.pick(data))
+
+    @precondition(lambda self: len(self.world.alive) < len(self.world.tenants))
+    @rule(data=st.data(), keep=st.booleans())
+    def one_is_given_up_or_awaited(self, data: st.DataObject, keep: bool) -> None:
+        dead = sorted(self.world.tenants.keys() - self.world.alive.keys())
+        name = data.draw(st.sampled_from(dead))
+        (self.world.keep if keep else self.world.give_up)(name)
 
     @precondition(lambda self: len(self.world.alive) < len(self.world.tenants))
     @rule(data=st.data(), loaded=st.booleans())

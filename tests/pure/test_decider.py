@@ -21,6 +21,7 @@ SHAPE = ModelShape(
     block_tokens=16,
     max_extents=200,
     min_extents=2,
+    movable_layers=12,
 )
 
 

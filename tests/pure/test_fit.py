@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from model_folder import LLAMA, llama_tensors, make_folder, write_safetensors
+from model_facts import full_attention, make_facts
+from model_folder import make_folder
 
 from mirage.config import Config, ConfigError
-from mirage.serve.fit import Fit, fit, fit_config
-from mirage.serve.table import fit_table
-from mirage.serve.weights import Weights, read_weights
+from mirage.facts import KVGroup, KVGroups
+from mirage.serve.checkpoint import check_checkpoint
+from mirage.serve.fit import Fit, fit
+from mirage.serve.preflight import fit_config
+from mirage.serve.table import fit_table, kv_words
 
 pytestmark = pytest.mark.pure
 
@@ -32,50 +35,7 @@ def make_config(*shares: float, memory: int = 64 * MIB, **changes: Any) -> Confi
     return Config.model_validate({"device": device, "tenants": tenants} | changes)
 
 
-# -- weighing ---------------------------------------------------------------------------
-
-
-def test_a_llama_weighs_what_its_tensors_say(tmp_path: Path) -> None:
-    weights = read_weights(make_folder(tmp_path), "float32")
-    layer = (64 * 64 + 128 * 64 + 64) * 4
-    # 100 rows are padded to 128, in the embedding and in the output head.
-    assert weights == Weights(2, layer, 2 * 128 * 64 * 4, 2 * 2 * 2 * 16 * 4)
-
-
-def test_stored_floats_are_weighed_in_the_dtype_served(tmp_path: Path) -> None:
-    full, half = (read_weights(make_folder(tmp_path), d) for d in ("float32", "bfloat16"))
-    assert half.layer_bytes * 2 == full.layer_bytes
-    assert half.fixed_bytes * 2 == full.fixed_bytes
-    assert half.kv_token_bytes * 2 == full.kv_token_bytes
-
-
-def test_quantised_tensors_keep_their_size(tmp_path: Path) -> None:
-    write_safetensors(make_folder(tmp_path) / "model.safetensors", llama_tensors(stored="I8"))
-    assert read_weights(tmp_path, "float32") == Weights(
-        2, 64 * 64 + 128 * 64 + 64, 2 * 128 * 64, 2 * 2 * 2 * 16 * 4
-    )
-
-
-def test_a_tied_output_head_weighs_nothing(tmp_path: Path) -> None:
-    weights = read_weights(make_folder(tmp_path, tie_word_embeddings=True), "float32")
-    assert weights.fixed_bytes == 128 * 64 * 4
-
-
-def test_opt_names_and_default_heads(tmp_path: Path) -> None:
-    config = {k: v for k, v in LLAMA.items() if k != "num_key_value_heads"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    tensors = {f"model.decoder.layers.{i}.fc1.weight": ("F16", [64, 256]) for i in range(2)}
-    write_safetensors(tmp_path / "model.safetensors", tensors)
-    assert read_weights(tmp_path, "float16") == Weights(2, 64 * 256 * 2, 0, 2 * 2 * 4 * 16 * 2)
-
-
-def test_only_the_files_of_the_index_count(tmp_path: Path) -> None:
-    whole = read_weights(make_folder(tmp_path), "float32")
-    (tmp_path / "model.safetensors").rename(tmp_path / "model-1.safetensors")
-    write_safetensors(tmp_path / "consolidated.safetensors", {"extra.weight": ("F32", [9, 9])})
-    index = {"weight_map": {"anything": "model-1.safetensors"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert read_weights(tmp_path, "float32") == whole
+# -- folders ------------------------------------------------------------------------------
 
 
 def spoil_config(folder: Path) -> None:
@@ -98,23 +58,10 @@ def cut_weights(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"\x01")
 
 
-def lose_a_layer(folder: Path) -> None:
-    write_safetensors(folder / "model.safetensors", llama_tensors(layers=1))
-
-
 def shorten_weights(folder: Path) -> None:
     header = json.dumps({"x": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
     whole = struct.pack("<Q", len(header)) + header + bytes(16)
     (folder / "model.safetensors").write_bytes(whole[:-1])
-
-
-def odd_tensor(folder: Path) -> None:
-    tensors = llama_tensors() | {"model.layers.0.x": ("Q3", [1])}
-    write_safetensors(folder / "model.safetensors", tensors)
-
-
-def change(**fields: Any) -> Any:
-    return lambda folder: make_folder(folder, **fields)
 
 
 @pytest.mark.parametrize(
@@ -125,25 +72,32 @@ def change(**fields: Any) -> Any:
         (remove_weights, "no *.safetensors"),
         (spoil_weights, "not a safetensors file"),
         (cut_weights, "not a safetensors file"),
-        (lose_a_layer, "names 2 decoder layers, its tensors hold 1"),
-        (odd_tensor, "tensor 'model.layers.0.x' is of an unknown kind"),
-        (change(num_hidden_layers="two"), "num_hidden_layers is missing or not a positive"),
         (shorten_weights, "its tensors take 16 bytes, it holds 15: it is cut short"),
-        (change(sliding_window=64), "sliding-window attention is not supported"),
-        (change(model_type="mamba"), "state-space layers are not supported"),
-        (change(kv_lora_rank=16), "multi-head latent attention is not supported"),
-        (change(layer_types=["full_attention", "mamba"]), "kind 'mamba' are not supported"),
     ],
 )
-def test_a_folder_that_cannot_be_weighed_is_one_clear_line(
-    tmp_path: Path, spoil: Any, words: str
-) -> None:
-    spoil(make_folder(tmp_path))
+def test_a_torn_folder_is_one_clear_line(tmp_path: Path, spoil: Any, words: str) -> None:
+    check_checkpoint(make_folder(tmp_path))
+    spoil(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        read_weights(tmp_path, "float32")
+        check_checkpoint(tmp_path)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
+
+
+def test_only_the_files_of_the_index_are_looked_at(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-1.safetensors")
+    (tmp_path / "consolidated.safetensors").write_bytes(b"torn")
+    index = {"weight_map": {"anything": "model-1.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    check_checkpoint(tmp_path)
+
+
+def test_other_formats_are_for_vllm_to_judge(tmp_path: Path) -> None:
+    remove_weights(make_folder(tmp_path))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    check_checkpoint(tmp_path)
 
 
 def test_a_missing_folder_names_the_tenant() -> None:
@@ -153,7 +107,7 @@ def test_a_missing_folder_names_the_tenant() -> None:
 
 # -- fitting ----------------------------------------------------------------------------
 
-SMALL = Weights(layers=8, layer_bytes=MIB - 5, fixed_bytes=MIB - 5, kv_token_bytes=4096)
+SMALL = make_facts(8, MIB - 5, MIB - 5)
 
 
 def test_the_share_is_parameters_then_whole_extents() -> None:
@@ -169,14 +123,17 @@ def test_the_share_is_parameters_then_whole_extents() -> None:
         base_blocks=23 * 8,
         max_blocks=23 * 8,
         min_blocks=4 + 1,
+        movable_layers=0,
+        architecture="LlamaForCausalLM",
+        kv=SMALL.kv,
     )
     assert found.spare_bytes == 0
 
 
 def test_the_universe_is_what_the_policy_can_move() -> None:
-    weights = {"a": SMALL, "b": SMALL}
+    facts = {"a": SMALL, "b": SMALL}
     blocks = {
-        policy: fit(make_config(40, 40, policy=policy), weights)["a"].max_blocks
+        policy: fit(make_config(40, 40, policy=policy), facts)["a"].max_blocks
         for policy in ("static", "pooled", "mirage")
     }
     base = (int(64 * MIB * 0.4) // PAGE * PAGE - 9 * MIB) // (128 * 1024)
@@ -218,9 +175,15 @@ def test_whatever_fits_stays_inside_its_share(
     policy: str,
 ) -> None:
     config = make_config(share, memory=memory, block_tokens=block_tokens, policy=policy)
-    weights = Weights(layers, layer_bytes, fixed_bytes, kv_token_bytes)
+    facts = make_facts(
+        layers,
+        layer_bytes,
+        fixed_bytes,
+        kv_token_bytes=kv_token_bytes,
+        block_tokens=block_tokens,
+    )
     try:
-        (found,) = fit(config, {"a": weights}).values()
+        (found,) = fit(config, {"a": facts}).values()
     except ConfigError:
         assume(False)
     assert found.grant_bytes <= memory * share / 100
@@ -238,15 +201,71 @@ def test_whatever_fits_stays_inside_its_share(
 @given(st.lists(st.floats(0.5, 50), min_size=1, max_size=8))
 def test_all_grants_together_fit_into_the_device(shares: list[float]) -> None:
     assume(sum(shares) <= 100)
-    tiny = Weights(1, PAGE, PAGE, 64)
+    tiny = make_facts(1, PAGE, PAGE, kv_token_bytes=64)
     config = make_config(*shares, memory=1 << 30)
     fits = fit(config, {tenant.name: tiny for tenant in config.tenants})
     assert sum(found.grant_bytes for found in fits.values()) <= 1 << 30
 
 
-def test_the_table_has_a_row_per_tenant() -> None:
+def test_a_tenant_whose_layers_stay_lends_nobody_its_parameters() -> None:
+    config = make_config(40, 40, policy="mirage")
+    stays = make_facts(8, MIB - 5, MIB - 5, stays="packed")
+    found = fit(config, {"a": SMALL, "b": stays})
+    assert found["a"].movable_layers == 7 and found["b"].movable_layers == 0
+    assert found["a"].max_blocks == (64 - 18 + 7) * 8
+    assert found["b"].stays == "packed"
+
+
+def test_the_tenants_own_percentage_bounds_what_moves() -> None:
+    config = make_config(40, policy="mirage")
+    tenant = config.tenants[0].model_copy(update={"max_percent": 50})
+    found = fit(config.model_copy(update={"tenants": [tenant]}), {"a": SMALL})
+    assert found["a"].movable_layers == 4
+
+
+def test_a_model_without_a_kv_cache_fits_by_its_parameters() -> None:
+    facts = make_facts(8, MIB, MIB, block_bytes=0, kv=KVGroups())
+    (found,) = fit(make_config(15), {"a": facts}).values()
+    assert (found.base_blocks, found.max_blocks, found.min_blocks) == (0, 0, 0)
+    assert found.spare_bytes == found.grant_bytes - 9 * MIB
+
+
+def test_a_block_in_several_runs_makes_larger_extents() -> None:
+    # 24 KiB in each of 8 layers' runs: 8 blocks fill 3 pages of 64 KiB in each.
+    facts = make_facts(8, MIB, MIB, block_bytes=8 * 24 * 1024, block_runs=8)
+    (found,) = fit(make_config(50), {"a": facts}).values()
+    assert found.extent_blocks == 8
+    assert found.extent_bytes == 8 * 3 * PAGE
+
+
+def test_the_longest_request_counts_in_every_group() -> None:
+    window = KVGroup("sliding_window", 4, 32, 3)
+    state = KVGroup("mamba", 4, 512, 1, grows=False)
+    kv = KVGroups((full_attention(4, 100), window, state))
+    (found,) = fit(make_config(50), {"a": make_facts(8, MIB, MIB, kv=kv)}).values()
+    assert found.min_blocks == 4 + 3 + 1 + 1
+
+
+def test_the_table_has_a_row_per_tenant_and_says_what_the_models_are() -> None:
     config = make_config(50, 30)
-    lines = fit_table(config, fit(config, {"a": SMALL, "b": SMALL})).splitlines()
-    assert [line.split()[0] for line in lines] == ["tenant", "a", "b", "device"]
+    stays = make_facts(8, MIB - 5, MIB - 5, stays="packed by oneDNN")
+    lines = fit_table(config, fit(config, {"a": SMALL, "b": stays})).splitlines()
+    assert [line.split()[0] for line in lines] == ["tenant", "a", "b", "device", "a:", "b:"]
     assert "32.0 MiB" in lines[1] and "8 x 1.0 MiB" in lines[1]
     assert "in no share 12.8 MiB" in lines[3]
+    assert "LlamaForCausalLM" in lines[4] and "4 KV blocks for 100 tokens" in lines[4]
+    assert lines[5].endswith("its layers stay: packed by oneDNN")
+
+
+def test_groups_in_words() -> None:
+    window = KVGroup("sliding_window", 2, 32, 3)
+    kv = KVGroups((full_attention(2, 100), window, window, window))
+    assert kv_words(kv) == (
+        "KV of 2 layers full_attention and 3 x 2 layers sliding_window, 32 tokens a block"
+    )
+    wide = KVGroup("sliding_window", 2, 64, 3)
+    assert kv_words(KVGroups((full_attention(2, 100), wide))) == (
+        "KV of 2 layers full_attention of 32 tokens a block and "
+        "2 layers sliding_window of 64 tokens a block"
+    )
+    assert kv_words(KVGroups()) == "no KV cache"

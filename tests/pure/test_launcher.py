@@ -24,6 +24,7 @@ FIT = Fit(
     base_blocks=64,
     max_blocks=256,
     min_blocks=8,
+    movable_layers=7,
 )
 
 

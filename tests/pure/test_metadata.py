@@ -24,6 +24,7 @@ SHAPE = ModelShape(
     block_tokens=16,
     max_extents=100,
     min_extents=2,
+    movable_layers=12,
 )
 
 

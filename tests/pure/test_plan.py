@@ -27,6 +27,7 @@ SHAPE = ModelShape(
     block_tokens=16,
     max_extents=200,
     min_extents=2,
+    movable_layers=12,
 )
 SHARE = cost(SHAPE, 0, 10)
 REMAP = Remap(slack_extents=0, headroom_extents=0)

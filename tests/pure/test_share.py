@@ -22,6 +22,7 @@ SHAPE = ModelShape(
     block_tokens=16,
     max_extents=200,
     min_extents=2,
+    movable_layers=12,
 )
 
 wants = st.builds(Want, st.integers(0, 9), st.sampled_from([1, 2]), st.integers(0, 60))

@@ -19,7 +19,7 @@ from mirage.simulate.roofline import PS, Form, Roofline, Work
 
 pytestmark = pytest.mark.pure
 
-SHAPE = ModelShape(40, 100, 50, 30, 1, 16, 10**6, 1)
+SHAPE = ModelShape(40, 100, 50, 30, 1, 16, 10**6, 1, 40)
 
 
 class Alone:

@@ -54,7 +54,7 @@ def allotment(shape: ModelShape, revision: int, alpha: int, beta: int, extents: 
     return Allotment(revision, alpha, beta, extents, cost(shape, alpha, extents))
 
 
-SHAPE = ModelShape(40, 100, 50, 30, 4, 16, MOST, 1)
+SHAPE = ModelShape(40, 100, 50, 30, 4, 16, MOST, 1, 40)
 
 
 def holding(extents=10, copies=None) -> Holding:
@@ -137,7 +137,7 @@ def test_blocks_that_shall_go_may_not_be_allocated_any_more() -> None:
 
 @given(used=st.integers(0, 200), per_extent=st.integers(1, 9))
 def test_busy_extents_hold_the_used_blocks_and_the_null_block(used, per_extent) -> None:
-    shape = ModelShape(40, 100, 50, 30, per_extent, 16, MOST, 1)
+    shape = ModelShape(40, 100, 50, 30, per_extent, 16, MOST, 1, 40)
     busy = Holding(shape, Want(0, 1, 10), Recorded()).busy_extents(used)
     if used:
         assert (busy - 1) * per_extent < used + 1 <= busy * per_extent
@@ -149,7 +149,7 @@ def test_busy_extents_hold_the_used_blocks_and_the_null_block(used, per_extent) 
 def test_scattered_blocks_keep_more_extents_and_never_more_than_there_are(
     used, extents, per_extent
 ) -> None:
-    shape = ModelShape(40, 100, 50, 30, per_extent, 16, MOST, 1)
+    shape = ModelShape(40, 100, 50, 30, per_extent, 16, MOST, 1, 40)
     dense, scattered = (
         Holding(shape, Want(0, 1, extents), Recorded(), way).busy_extents(used)
         for way in (False, True)

@@ -176,6 +176,7 @@ class World:
         self.answerable: set[str] = set()
         self.commands: list[Command] = []
         self.holder: str | None = None
+        self.given_up: set[str] = set()
         self.had_room = True
         """Whether at the last check the shares of all absent engines were free."""
         self.now = 0.0
@@ -195,6 +196,7 @@ class World:
         if loaded and self.controller.has_room(name):
             engine.loaded, engine.mapped = True, self.base(name).kv_extents
         self.engines[name] = engine
+        self.keep(name)
         self.controller.joined(name, engine.shape, engine.held, self.now)
         self.decide()
 
@@ -208,6 +210,20 @@ class World:
         self.had_room = False
         self.controller.lost(name, self.now)
         self.decide()
+
+    def give_up(self, name: str) -> None:
+        """A dead engine is not to be started again for now."""
+        self.given_up.add(name)
+        self.controller.given_up(name)
+        self.decide()
+
+    def keep(self, name: str) -> None:
+        """An engine that was given up is to be started."""
+        if name in self.given_up:
+            self.had_room = False
+            self.given_up.discard(name)
+            self.controller.awaited(name)
+            self.decide()
 
     def turn(self, name: str) -> None:
         self.holder = name
@@ -283,7 +299,7 @@ class World:
 
     def _kept(self) -> int:
         """Bytes that engines without an allotment may yet take of their shares."""
-        absent = [n for n in self.tenants if n not in self.sent]
+        absent = [n for n in self.tenants if n not in self.sent and n not in self.given_up]
         held = {n: e.held for n, e in self.alive.items()}
         shares = {n: self.tenants[n].share_bytes(self.device_bytes) for n in absent}
         return sum(max(0, shares[n] - held.get(n, 0)) for n in absent)

@@ -1,0 +1,137 @@
+"""vLLM's own word on a server's command line, and on the configuration that comes of it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NoReturn
+
+from vllm.config import CompilationMode, CUDAGraphMode
+from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.entrypoints.launchers.launcher import validate_api_server_args
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from mirage.serve.argument_table import (
+    DRAFTED,
+    EAGER,
+    KV_DTYPES,
+    KV_ELSEWHERE,
+    LORA,
+    NOT_TRIED,
+    OFFLOAD,
+    ONE_GPU,
+    SLEEP,
+)
+from mirage.serve.arguments import ArgumentRefused, nearest
+
+
+class _Parser(FlexibleArgumentParser):
+    """Raises where vLLM's prints its usage and ends the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ArgumentRefused(message)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        raise ArgumentRefused(message or "it prints a page and ends")
+
+
+@cache
+def server_parser() -> FlexibleArgumentParser:
+    """Of the OpenAI server of the vLLM that is installed."""
+    return make_arg_parser(_Parser(allow_abbrev=False))
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """What vLLM's server makes of `argv`, without the program and module before it.
+
+    Raises `ArgumentRefused` with one line in vLLM's words.
+    """
+    try:
+        args = server_parser().parse_args(argv)
+        if args.model_tag is not None:
+            raise ArgumentRefused(
+                f"{args.model_tag!r} belongs to no argument: check the one before"
+            )
+        validate_parsed_serve_args(args)
+        validate_api_server_args(args)
+    except Exception as error:
+        raise ArgumentRefused(_one_line(error)) from None
+    return args
+
+
+def _one_line(error: Exception) -> str:
+    words = " ".join(str(error.args[0] if error.args else error).split())
+    if unknown := re.match(r"unrecognized arguments: (?:--no-|--)?([^= ]+)", words):
+        name = unknown[1].replace("-", "_")
+        known = sorted({action.dest for action in server_parser()._actions})
+        return f"engine_args.{name}: this vLLM knows no such argument{nearest(name, known)}"
+    return re.sub(
+        r"^argument --([a-z0-9-]+)[^:]*: ",
+        lambda found: f"engine_args.{found[1].replace('-', '_')}: ",
+        words,
+    )
+
+
+def verify(vllm_config: Any) -> str | None:
+    """Why this effective configuration could give a wrong text, or not work, under MIRAGE.
+
+    Whatever it came from: arguments, the model's folder, or the environment.
+    """
+    return next(_problems(vllm_config), None)
+
+
+def _problems(config: Any) -> Iterator[str]:
+    yield from _compilation(config)
+    yield from _parallel(config.parallel_config)
+    yield from _memory(config)
+    cache, speculative = config.cache_config, config.speculative_config
+    if cache.cache_dtype not in KV_DTYPES:
+        yield f"kv_cache_dtype {cache.cache_dtype}: {NOT_TRIED}"
+    if speculative is not None and speculative.method not in DRAFTED:
+        yield f"speculative decoding by {speculative.method}: {NOT_TRIED}"
+    if config.lora_config is not None:
+        yield f"enable_lora: {LORA}"
+    for name in ("watermark_config", "diffusion_config", "engram_config"):
+        if getattr(config, name, None) is not None:
+            yield f"{name}: {NOT_TRIED}"
+
+
+def _compilation(config: Any) -> Iterator[str]:
+    """Only MIRAGE's own graphs on a GPU, which keep out of torch.compile, are none."""
+    compilation = config.compilation_config
+    if compilation.mode != CompilationMode.NONE:
+        yield f"compilation mode {compilation.mode}: {EAGER}"
+    mirage = (config.additional_config or {}).get("mirage") or {}
+    graphs = mirage.get("device") == "cuda" and mirage.get("pieces")
+    if compilation.cudagraph_mode not in (None, CUDAGraphMode.NONE) and not graphs:
+        yield f"cudagraph_mode {compilation.cudagraph_mode}: {EAGER}"
+
+
+def _parallel(parallel: Any) -> Iterator[str]:
+    sizes = ("tensor", "pipeline", "data", "decode_context", "prefill_context")
+    for name in [f"{size}_parallel_size" for size in sizes] + ["world_size", "nnodes"]:
+        if (size := getattr(parallel, name, 1)) != 1:
+            yield f"{name} {size}: {ONE_GPU}"
+    for name in ("enable_dbo", "enable_eplb", "enable_elastic_ep", "enable_fault_tolerance"):
+        if getattr(parallel, name, False):
+            yield f"{name}: {ONE_GPU}"
+    if parallel.worker_extension_cls:
+        yield f"worker_extension_cls {parallel.worker_extension_cls}: {NOT_TRIED}"
+
+
+def _memory(config: Any) -> Iterator[str]:
+    """Whatever else moves weights or KV blocks, or sleeps."""
+    model, offload = config.model_config, config.offload_config
+    if model.enable_sleep_mode or getattr(model, "enable_cumem_allocator", False):
+        yield f"enable_sleep_mode or enable_cumem_allocator: {SLEEP}"
+    if offload.uva.cpu_offload_gb or offload.prefetch.offload_group_size:
+        yield f"weight offloading: {OFFLOAD}"
+    for name in ("kv_transfer_config", "kv_events_config", "ec_transfer_config"):
+        if getattr(config, name, None) is not None:
+            yield f"{name}: {KV_ELSEWHERE}"
+    if config.cache_config.kv_offloading_size:
+        yield f"kv_offloading_size: {KV_ELSEWHERE}"
+    if getattr(config, "weight_transfer_config", None) is not None:
+        yield f"weight_transfer_config: {NOT_TRIED}"

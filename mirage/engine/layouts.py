@@ -1,0 +1,37 @@
+"""Which KV cache layout an engine asks vLLM for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+BLOCK_OUTERMOST = ("BLHNC", "BLNHC")
+"""All layers of a block together: growing is one contiguous range, extents are small."""
+LAYER_OUTERMOST = ("LBHNC", "LBNHC")
+"""A run of blocks for each layer: an extent is a piece of every run, and larger."""
+
+
+def elastic_layouts(
+    declared: Sequence[str], kinds: Sequence[Sequence[str]] = (BLOCK_OUTERMOST, LAYER_OUTERMOST)
+) -> list[str]:
+    """Of the layouts that the attention backends declare those that can grow, best first.
+
+    Raises `RuntimeError` if there is none.
+    """
+    for kind in kinds:
+        if fitting := [layout for layout in declared if layout in kind]:
+            return fitting
+    wanted = ", ".join(layout for kind in kinds for layout in kind)
+    raise RuntimeError(
+        f"the attention backend lays KV blocks out as {', '.join(declared)}, and none of "
+        f"{wanted}: choose another by engine_args.attention_backend, FLASH_ATTN or TRITON_ATTN "
+        "for one"
+    )
+
+
+def layouts_on_cpu(declared: Sequence[str], *, mla: bool) -> list[str]:
+    """On a CPU, whose attention kernels read blocks through strides.
+
+    They declare fewer layouts than they can read. Those of latent attention (MLA) view the
+    cache of a layer as one array of tokens, so its blocks must lie side by side.
+    """
+    return elastic_layouts(declared, (LAYER_OUTERMOST,)) if mla else [BLOCK_OUTERMOST[0]]

@@ -1,0 +1,173 @@
+"""Child process of `mirage check` and `mirage serve`: asks vLLM what each tenant's engine will be.
+
+python -m mirage.engine.probe < QUESTIONS > ANSWERS
+
+A question is one line of JSON, `{"tenant": name, "elastic": bool, "argv": [...]}` with the
+command line of the tenant's server. The answer is one line, `{"tenant": name}` with either
+`facts` or `refused`, a line for the user. vLLM parses the arguments, makes its configuration,
+builds the model without memory (on torch's meta device) and groups its KV cache, as it does in
+the engine. Nothing is loaded, no device memory is taken.
+
+vLLM is imported once; then each question is answered in a fork, since much in vLLM is global.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from multiprocessing import get_context
+from typing import Any
+
+import msgspec
+import torch
+import vllm
+from vllm.config import set_current_vllm_config
+from vllm.distributed import parallel_state
+from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.model_executor.models import registry
+from vllm.platforms import current_platform
+from vllm.utils.torch_utils import set_default_torch_dtype
+from vllm.v1.attention.backends.utils import (
+    get_supported_kv_cache_layouts,
+    resolve_kv_cache_layout,
+)
+from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from mirage.engine import arguments
+from mirage.engine.fixed import fixed_bytes
+from mirage.engine.kvbuffer import block_geometry
+from mirage.engine.kvgroups import kv_groups
+from mirage.engine.layouts import elastic_layouts, layouts_on_cpu
+from mirage.engine.params import FixedParameters
+from mirage.facts import NO_KV, ModelFacts
+from mirage.serve.arguments import ArgumentRefused
+
+ENOUGH_BYTES = 1 << 50
+"""KV memory to reckon with: whether there is so much is for the shares to say."""
+
+
+class Refused(Exception):
+    """What keeps this tenant from being served; the message is one line for the user."""
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """`facts` or `refused`. Raises nothing that a model or an argument can cause."""
+    try:
+        facts = ask(question["argv"], elastic=question["elastic"])
+    except (Refused, ArgumentRefused) as error:
+        return {"tenant": question["tenant"], "refused": str(error)}
+    except Exception as error:
+        return {"tenant": question["tenant"], "refused": f"vLLM refuses it: {_one_line(error)}"}
+    return {"tenant": question["tenant"], "facts": msgspec.to_builtins(facts)}
+
+
+def ask(argv: list[str], *, elastic: bool) -> ModelFacts:
+    """The facts behind one server's command line. Raises `Refused`, or what vLLM raises."""
+    config = _config(argv)
+    if reason := arguments.verify(config):
+        raise Refused(reason)
+    with set_current_vllm_config(config):
+        _alone()
+        models = _built(config)
+        current_platform.update_block_size_for_backend(config)
+        specs = _kv_specs(config)
+        _resolve_layout(config, specs, elastic=elastic)
+        plan = get_kv_cache_configs(config, [specs], [ENOUGH_BYTES])[0] if specs else None
+    parameters = FixedParameters()
+    parameters.loaded(models[0])
+    block_bytes, runs = block_geometry(plan) if plan is not None else (0, 1)
+    return ModelFacts(
+        architecture=config.model_config.architecture,
+        quantisation=config.model_config.quantization or "",
+        runner=config.model_config.runner_type,
+        layers=len(parameters.layers),
+        layer_bytes=parameters.layer_bytes(page_bytes=1),
+        fixed_bytes=fixed_bytes(models, parameters.moving(), config.device_config.device_type),
+        stays=parameters.stays,
+        block_bytes=block_bytes,
+        block_runs=runs,
+        kv=kv_groups(config, plan.kv_cache_groups) if plan is not None else NO_KV,
+        vllm=vllm.__version__,
+    )
+
+
+def _config(argv: list[str]) -> Any:
+    args = arguments.parse(argv)
+    return AsyncEngineArgs.from_cli_args(args).create_engine_config()
+
+
+def _alone() -> None:
+    """A world of one process, which layers ask for their part of."""
+    with tempfile.NamedTemporaryFile(prefix="mirage-probe-") as file:
+        parallel_state.init_distributed_environment(1, 0, f"file://{file.name}", 0, "gloo")
+        parallel_state.ensure_model_parallel_initialized(1, 1)
+
+
+def _built(config: Any) -> list[torch.nn.Module]:
+    """The model, and the draft model beside it if there is one, without memory."""
+    with set_default_torch_dtype(config.model_config.dtype), torch.device("meta"):
+        models = [initialize_model(vllm_config=config)]
+        draft = getattr(config.speculative_config, "draft_model_config", None)
+        if draft is not None and draft.model != config.model_config.model:
+            models.append(initialize_model(vllm_config=config, model_config=draft, prefix="draft"))
+    return models
+
+
+def _kv_specs(config: Any) -> dict[str, Any]:
+    """What vLLM's model runner would answer, which needs no more of itself than this."""
+    runner = type("Asked", (), {"vllm_config": config, "shared_kv_cache_layers": {}})()
+    return dict(GPUModelRunner.get_kv_cache_spec(runner))
+
+
+def _resolve_layout(config: Any, specs: dict[str, Any], *, elastic: bool) -> None:
+    """Note in `config` the KV layout that the engine will have."""
+    backends = get_current_attn_backends(config)
+    names = [layout.name for layout in get_supported_kv_cache_layouts(backends)]
+    if elastic and specs:
+        on_cpu, mla = current_platform.is_cpu(), config.model_config.use_mla
+        names = layouts_on_cpu(names, mla=mla) if on_cpu else elastic_layouts(names)
+    resolve_kv_cache_layout(config, [names], list(specs.values()))
+
+
+def _one_line(error: Exception) -> str:
+    """What vLLM, or pydantic in its name, says."""
+    errors: Callable[[], list[dict[str, Any]]] | None = getattr(error, "errors", None)
+    words = errors()[0]["msg"] if callable(errors) and errors() else str(error)
+    return " ".join(words.removeprefix("Value error, ").split()) or type(error).__name__
+
+
+def _forked(question: dict[str, Any]) -> dict[str, Any]:
+    """`answer` in a process of its own, which may die of it."""
+    context = get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: there.send(answer(question)))
+    child.start()
+    there.close()
+    try:
+        return dict(here.recv())
+    except EOFError:
+        child.join()
+        reason = f"vLLM ended with exit code {child.exitcode} when it was asked about this model"
+        return {"tenant": question["tenant"], "refused": reason}
+    finally:
+        child.join()
+
+
+def main() -> None:
+    """Answer every line of the standard input."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    # This process is thrown away: models may be looked at here, without one more child each.
+    registry._run_in_subprocess = lambda inspect: inspect()
+    for line in sys.stdin:
+        print(json.dumps(_forked(json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

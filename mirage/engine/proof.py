@@ -1,0 +1,165 @@
+"""The proof at start that a model whose layers have moved computes what it did before.
+
+The same forward runs before the parameters move and after, and with all layers streamed. Of
+every module the output is compared, bit for bit: attention needs a KV cache, which there is none of
+yet, so the model's output alone would not show what queries, keys and values are made of.
+Where a parameter was, there is poison by then.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from mirage.engine.standin import computing
+from mirage.transfer import LayerStreamer
+
+logger = logging.getLogger("mirage.engine.proof")
+
+TOKENS = 16
+"""Of the forward, fewer if the model takes no more."""
+NOISE = 4.0
+"""Outputs of a model that differ from run to run may differ so many times more than before."""
+
+
+class UnsupportedModel(RuntimeError):
+    """A model whose layers cannot be moved; the message says why, and what to do."""
+
+
+class NoForward(Exception):
+    """A model that cannot be computed without requests; the message says why."""
+
+
+@dataclass
+class Seen:
+    """What one forward gave: each module's name and the checksum of its output, in order."""
+
+    outputs: list[tuple[str, int]] = field(default_factory=list)
+    last: torch.Tensor | None = None
+    """The model's own output, if it is not the same each time."""
+
+
+def observed(model: torch.nn.Module, step: Callable[[], Any], vocabulary: int) -> Seen:
+    """Let `step` compute `model` once, over the same random inputs each time.
+
+    Raises `NoForward` if it does not compute it; and whatever it raises.
+    """
+    seen = Seen()
+    with computing(model, vocabulary) as fed, ExitStack() as over:
+        for name, module in model.named_modules():
+            note = partial(_note, seen, name)
+            over.callback(module.register_forward_hook(note).remove)
+        step()
+    if not fed:
+        raise NoForward("it takes neither token ids nor embeddings")
+    if seen.last is None:
+        raise NoForward("none of its modules told what it computes")
+    seen.last = seen.last.clone()  # may be a buffer that the next forward writes to
+    return seen
+
+
+def _note(seen: Seen, name: str, module: Any, args: Any, output: Any) -> None:
+    for tensor in _tensors(output):
+        seen.outputs.append((name, checksum(tensor)))
+        seen.last = tensor
+
+
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, (tuple, list)):
+        for part in output:
+            yield from _tensors(part)
+
+
+def checksum(tensor: torch.Tensor) -> int:
+    """Of the bytes, so that NaN equals NaN."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return zlib.crc32(flat.view(torch.uint8).numpy())
+
+
+class Proof:
+    """Forwards of one model before its parameters move, to hold later ones against.
+
+    `step` computes the model once, as vLLM's dummy steps do. Raises `NoForward` if it cannot.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, step: Callable[[], Any], vocabulary: int, tenant: str
+    ) -> None:
+        self._start = time.perf_counter()
+        self._observed = partial(observed, model, step, vocabulary)
+        self._tenant = tenant
+        try:
+            first, self._before = self._observed(), self._observed()
+        except NoForward:
+            raise
+        except Exception as error:
+            raise NoForward(f"{type(error).__name__}: {error}") from error
+        self._noise = _distance(first, self._before)
+        self._steady = _steady(first, self._before)
+
+    def moved(self, streamer: LayerStreamer, begin: Callable[[], None]) -> None:
+        """Prove it with all layers resident, all streamed over one slot and over two, and back.
+
+        `begin` is called before each forward. Raises `UnsupportedModel` where it differs. The
+        streamer is left as it was, nothing streams.
+        """
+        count = len(streamer.layers)
+        settings = [(0, 0), (count - 1, 1), (count - 2, 2), (0, 0)]
+        for alpha, beta in settings:
+            streamer.set(max(alpha, 0), beta)
+            begin()
+            where = f"with {streamer.alpha + streamer.beta} of {count} layers streamed"
+            self._compare(where)
+        streamer.bytes_streamed = streamer.misses = 0
+        seconds = time.perf_counter() - self._start
+        logger.info("proven to compute the same forwards=%d s=%.2f", len(settings) + 2, seconds)
+
+    def _compare(self, where: str) -> None:
+        try:
+            after = self._observed()
+        except Exception as error:
+            raise self._refused(f"{type(error).__name__}: {error}", where) from error
+        if name := self._differs(after):
+            raise self._refused(f"{name} gives another output", where)
+
+    def _differs(self, after: Seen) -> str | None:
+        """The first module that computes something else, if any."""
+        if len(after.outputs) != len(self._before.outputs):
+            return "the model"
+        for steady, old, new in zip(self._steady, self._before.outputs, after.outputs, strict=True):
+            if steady and old != new:
+                return old[0] or "the model"
+        near = _distance(self._before, after) <= NOISE * self._noise  # NaN is not
+        return None if near else "the model"
+
+    def _refused(self, what: str, where: str) -> UnsupportedModel:
+        return UnsupportedModel(
+            f"tenant {self._tenant!r}: after its layers were moved, {what} ({where}): "
+            "set the tenant's max_percent to 0, and its layers stay where they are"
+        )
+
+
+def _steady(first: Seen, second: Seen) -> list[bool]:
+    """Which outputs are the same each time."""
+    if len(first.outputs) != len(second.outputs):
+        raise NoForward("it calls other modules each time")
+    return [a == b for a, b in zip(first.outputs, second.outputs, strict=True)]
+
+
+def _distance(first: Seen, second: Seen) -> float:
+    """The largest difference of two outputs of the model; 0 for the same bits."""
+    if first.last is None or second.last is None or first.last.shape != second.last.shape:
+        return 0.0
+    if checksum(first.last) == checksum(second.last):
+        return 0.0
+    return float((first.last.double() - second.last.double()).abs().max())

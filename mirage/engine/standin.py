@@ -1,0 +1,90 @@
+"""What a model computes with where a step without requests has nothing: random numbers.
+
+vLLM's dummy steps feed zeros, and attention without a KV cache gives zeros or whatever lay in
+memory. A proof over either would prove little, or compare noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+SEED = 20
+IDS, EMBEDS, POSITIONS = "input_ids", "inputs_embeds", "positions"
+EMPTY = (torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty)
+FILLED = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Filled(TorchFunctionMode):
+    """Memory that is asked for empty comes with random numbers in it."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func in EMPTY and made.dtype in FILLED and not made.is_meta:
+            made.normal_()
+        return made
+
+
+@contextmanager
+def computing(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
+    """One forward of `model` computes over the same random numbers each time.
+
+    Yields the names of the inputs that were replaced.
+    """
+    with ExitStack() as over:
+        fed = over.enter_context(_fed(model, vocabulary))
+        for module in model.modules():
+            if isinstance(module, AttentionLayerBase):
+                over.callback(module.register_forward_hook(_attended).remove)
+        torch.manual_seed(SEED)
+        over.enter_context(Filled())
+        yield fed
+
+
+def _attended(module: Any, args: Any, output: Any) -> Any:
+    """Instead of what attention gives."""
+    if isinstance(output, torch.Tensor) and output.dtype in FILLED:
+        return output.normal_()
+    return output
+
+
+@contextmanager
+def _fed(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
+    forward: Callable[..., Any] = model.forward
+    own = "forward" in vars(model)
+    fed: list[str] = []
+
+    def feeding(*args: Any, **kwargs: Any) -> Any:
+        given = {name: value for name, value in kwargs.items() if isinstance(value, torch.Tensor)}
+        fresh = _random(given, vocabulary)
+        fed.extend(name for name in fresh if name != POSITIONS)
+        return forward(*args, **(kwargs | fresh))
+
+    model.forward = feeding  # type: ignore[method-assign]
+    try:
+        yield fed
+    finally:
+        del model.forward
+        if own:
+            model.forward = forward  # type: ignore[method-assign]
+
+
+def _random(given: dict[str, torch.Tensor], vocabulary: int) -> dict[str, torch.Tensor]:
+    """Random token ids or embeddings, and positions from 0, in the shapes that were given."""
+    generator = torch.Generator().manual_seed(SEED)
+    fresh: dict[str, torch.Tensor] = {}
+    if (ids := given.get(IDS)) is not None:
+        fresh[IDS] = torch.randint(vocabulary, ids.shape, generator=generator).to(ids)
+    if (embeds := given.get(EMBEDS)) is not None:
+        fresh[EMBEDS] = torch.randn(embeds.shape, generator=generator).to(embeds)
+    if (positions := given.get(POSITIONS)) is not None:
+        count = torch.arange(positions.shape[-1]).expand(positions.shape).contiguous()
+        fresh[POSITIONS] = count.to(positions)
+    return fresh

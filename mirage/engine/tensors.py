@@ -1,0 +1,124 @@
+"""The tensors that modules hold, wherever they keep them, and the storages behind those.
+
+A weight may be a parameter, a buffer, a plain attribute (MLA's absorbed weights), part of a
+tuple (stacked LoRA adapters), or be kept by an object that computes for the module (experts).
+Several tensors may look at one storage.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+Storage = int
+"""The identity of a storage, on the meta device too."""
+DEEPEST = 8
+OUTSIDE = -1
+"""Whoever holds a tensor and is no layer."""
+CONFIGURATION = "vllm.config"
+
+
+def storage_of(tensor: torch.Tensor) -> Storage:
+    """The same for all tensors that look at the same memory, as long as one of them lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def held(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """What `module` itself holds, its submodules left out. A tensor may come more than once."""
+    return _within(list(vars(module).values()), DEEPEST, set())
+
+
+def _within(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        if not is_lazy(value):
+            yield value
+            if value._base is not None:
+                yield value._base
+        return
+    parts = _parts(value)
+    if depth and parts and id(value) not in seen:
+        seen.add(id(value))
+        for part in parts:
+            yield from _within(part, depth - 1, seen)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What to look into: containers, functions' own variables, and vLLM's helping objects."""
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, (list, tuple, set)):
+        return list(value)
+    if isinstance(value, FunctionType):
+        return [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+    helps = type(value).__module__.startswith("vllm.") and hasattr(value, "__dict__")
+    if helps and not isinstance(value, (torch.nn.Module, type)):
+        if not type(value).__module__.startswith(CONFIGURATION):
+            return list(vars(value).values())
+    return ()
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+class Holdings:
+    """Which layers hold which storages of a model, and through which tensors."""
+
+    def __init__(self, layers: Iterable[torch.nn.Module], model: torch.nn.Module) -> None:
+        self.tensors: dict[Storage, list[torch.Tensor]] = {}
+        self.holders: dict[Storage, set[int]] = defaultdict(set)
+        inside: set[torch.nn.Module] = set()
+        for index, layer in enumerate(layers):
+            inside.update(layer.modules())
+            for module in layer.modules():
+                self._note(module, index)
+        for module in model.modules():
+            if module not in inside:
+                self._note(module, OUTSIDE)
+
+    def only_of(self, index: int) -> list[Storage]:
+        """The storages with parameters of layer `index` that nobody else holds, in order."""
+        return [
+            storage
+            for storage, holders in self.holders.items()
+            if holders == {index} and not self._held_elsewhere(storage)
+        ]
+
+    def _note(self, module: torch.nn.Module, holder: int) -> None:
+        for tensor in held(module):
+            storage = storage_of(tensor)
+            known = self.tensors.setdefault(storage, [])
+            if not any(tensor is one for one in known):
+                known.append(tensor)
+            self.holders[storage].add(holder)
+
+    def _held_elsewhere(self, storage: Storage) -> bool:
+        """Whether it holds no parameter, or somebody looks at it whom we do not see."""
+        tensors = self.tensors[storage]
+        if not any(isinstance(tensor, torch.nn.Parameter) for tensor in tensors):
+            return True
+        if tensors[0].is_meta:  # vLLM notes such tensors for itself; they hold nothing
+            return False
+        mine = tensors[0].untyped_storage()
+        seen = len(tensors) + 1  # and `mine`
+        count: int = torch._C._storage_Use_Count(mine._cdata)  # type: ignore[attr-defined]
+        return count > seen or not any(tensor.numel() for tensor in tensors)
+
+
+def total_bytes(tensors: Iterable[torch.Tensor], device: str) -> int:
+    """Bytes of the storages behind `tensors` that lie on `device`, each once."""
+    storages = {
+        storage_of(tensor): tensor.untyped_storage().nbytes()
+        for tensor in tensors
+        if tensor.device.type in (device, "meta")
+    }
+    return sum(storages.values())

@@ -1,0 +1,93 @@
+"""What vLLM says of one model before anything is loaded: its layers, and its KV cache.
+
+`mirage.engine.probe` finds it out, `mirage.serve.fit` prices it, an engine's scheduler counts
+blocks by it. Sizes are bytes of device memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+import msgspec
+
+
+def _ceil_div(value: int, unit: int) -> int:
+    return -(-value // unit)
+
+
+class KVGroup(msgspec.Struct, frozen=True):
+    """Layers that share one block table: vLLM gives a request blocks for each group.
+
+    A block of any group takes the same bytes, and all come from one pool.
+    """
+
+    kind: str
+    """vLLM's name of what the layers keep: ``full_attention``, ``sliding_window``, ``mamba``…"""
+    layers: int
+    block_tokens: int
+    most_blocks: int
+    """What one request of `max_model_len` tokens holds at the same time."""
+    grows: bool = True
+    """Whether a request's blocks grow with its length; a state is held whole from the start."""
+
+    def blocks(self, tokens: int) -> int:
+        """KV blocks of a request that is `tokens` long."""
+        if not self.grows:
+            return self.most_blocks
+        return min(_ceil_div(tokens, self.block_tokens), self.most_blocks)
+
+
+class KVGroups(msgspec.Struct, frozen=True):
+    """All groups of one model, most have one. A model without a KV cache has none."""
+
+    groups: tuple[KVGroup, ...] = ()
+
+    @property
+    def request_blocks(self) -> int:
+        """KV blocks of the longest request."""
+        return sum(group.most_blocks for group in self.groups)
+
+    def blocks(self, tokens: int) -> int:
+        """KV blocks of a request that is `tokens` long."""
+        return sum(group.blocks(tokens) for group in self.groups)
+
+    def to_start(self, tokens: Iterable[int], slots: int) -> int:
+        """KV blocks with which the first `slots` waiting requests, of so many tokens, can start."""
+        return sum(self.blocks(each + 1) for each in islice(tokens, max(0, slots)))
+
+    def grown(self, tokens: int, parts: int = 1) -> int:
+        """KV blocks that running requests take for `tokens` more tokens, over `parts`.
+
+        A sliding window takes new blocks as it frees old ones, so it counts here.
+        """
+        growing = (group for group in self.groups if group.grows)
+        return sum(_ceil_div(tokens, parts * group.block_tokens) for group in growing)
+
+
+NO_KV = KVGroups()
+
+
+class ModelFacts(msgspec.Struct, frozen=True):
+    """One tenant's model as its engine will build it."""
+
+    architecture: str
+    """The class that vLLM builds, by the name in ``config.json``."""
+    quantisation: str
+    """vLLM's name of the weights' format; empty for plain ones."""
+    runner: str
+    """``generate``, or ``pooling`` for models that answer with vectors or scores."""
+    layers: int
+    layer_bytes: int
+    """Parameters of the largest decoder layer."""
+    fixed_bytes: int
+    """Parameters and buffers outside the decoder layers, a draft model's included."""
+    stays: str | None
+    """Why the layers cannot move; None if they can."""
+    block_bytes: int
+    """One KV block, over all layers of its group; 0 without a KV cache."""
+    block_runs: int
+    """Contiguous runs that a KV block consists of: 1, or one a layer."""
+    kv: KVGroups
+    vllm: str
+    """Version."""

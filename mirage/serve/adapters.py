@@ -1,0 +1,102 @@
+"""LoRA adapters of tenants, as ``engine_args.lora_modules`` names them.
+
+vLLM takes ``name=path`` or a JSON object with name and path; in YAML the object may be written
+as such. A path is relative to the configuration's folder, as a model's is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mirage.config import Config, ConfigError, Tenant
+
+MODULES = ("lora_modules", "lora-modules")
+ENABLE = ("enable_lora", "enable-lora")
+FILE = "adapter_config.json"
+
+
+def adapters_of(engine_args: Mapping[str, Any]) -> dict[str, str]:
+    """Where each adapter lies, by its name. Raises `ValueError` for what vLLM would refuse."""
+    adapters: dict[str, str] = {}
+    for module in _modules(engine_args):
+        if module["name"] in adapters:
+            raise ValueError(f"lora_modules names {module['name']!r} twice: names must differ")
+        adapters[module["name"]] = module["path"]
+    return adapters
+
+
+def beside(config: Config, folder: Path) -> Config:
+    """The configuration with adapters' paths made absolute. Raises `ConfigError`."""
+    return config.model_copy(update={"tenants": [_beside(t, folder) for t in config.tenants]})
+
+
+def check(config: Config) -> dict[str, dict[str, str]]:
+    """Each tenant's adapters. Raises `ConfigError` if requests could not be told apart by their
+    ``model``, or an adapter is not there."""
+    owners = {tenant.name: f"tenant {tenant.name!r}" for tenant in config.tenants}
+    found = {}
+    for tenant in config.tenants:
+        adapters = found[tenant.name] = _of(tenant)
+        if adapters and not any(tenant.engine_args.get(name) for name in ENABLE):
+            raise _error(tenant, "lora_modules needs enable_lora: set engine_args.enable_lora true")
+        for name, path in adapters.items():
+            if name in owners:
+                raise _error(tenant, f"adapter {name!r} has the name of {owners[name]}: rename it")
+            owners[name] = f"an adapter of tenant {tenant.name!r}"
+            if not (Path(path) / FILE).is_file():
+                raise _error(tenant, f"adapter {name!r}: no {FILE} in {path}: check the path")
+    return found
+
+
+def _beside(tenant: Tenant, folder: Path) -> Tenant:
+    arguments = dict(tenant.engine_args)
+    try:
+        modules = _modules(arguments)
+    except ValueError as error:
+        raise _error(tenant, str(error)) from None
+    if not modules:
+        return tenant
+    for name in MODULES:
+        arguments.pop(name, None)
+    absolute = [module | {"path": str((folder / module["path"]).resolve())} for module in modules]
+    arguments[MODULES[0]] = [json.dumps(module) for module in absolute]
+    return tenant.model_copy(update={"engine_args": arguments})
+
+
+def _of(tenant: Tenant) -> dict[str, str]:
+    try:
+        return adapters_of(tenant.engine_args)
+    except ValueError as error:
+        raise _error(tenant, str(error)) from None
+
+
+def _error(tenant: Tenant, message: str) -> ConfigError:
+    return ConfigError(f"tenant {tenant.name!r}: {message}")
+
+
+def _modules(engine_args: Mapping[str, Any]) -> list[dict[str, Any]]:
+    written = [engine_args[name] for name in MODULES if name in engine_args]
+    items = [item for value in written for item in (value if isinstance(value, list) else [value])]
+    return [_module(item) for item in items if item not in (None, "")]
+
+
+def _module(item: Any) -> dict[str, Any]:
+    """One adapter as vLLM's JSON has it. As vLLM does: with a comma it is no ``name=path``."""
+    module = item
+    if isinstance(item, str) and "=" in item and "," not in item:
+        name, _, path = item.partition("=")
+        module = {"name": name, "path": path}
+    elif isinstance(item, str):
+        with suppress(ValueError):
+            module = json.loads(item)
+    if isinstance(module, dict) and all(_is_text(module.get(key)) for key in ("name", "path")):
+        return module
+    raise ValueError(f"lora_modules has {item!r}: write name=path, or an object with name and path")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)

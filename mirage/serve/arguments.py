@@ -1,0 +1,167 @@
+"""What `engine_args` may say: spellings of vLLM's command line, and the table behind them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from mirage.serve.argument_rules import Verdict
+from mirage.serve.argument_table import ENVIRONMENT, TABLE
+
+ALIASES = {
+    "O": "optimization_level",
+    "ac": "attention_config",
+    "asc": "api_server_count",
+    "cc": "compilation_config",
+    "dc": "diffusion_config",
+    "dcp": "decode_context_parallel_size",
+    "device_memory_utilization": "gpu_memory_utilization",
+    "dp": "data_parallel_size",
+    "dpa": "data_parallel_address",
+    "dpb": "data_parallel_backend",
+    "dpe": "data_parallel_external_lb",
+    "dph": "data_parallel_hybrid_lb",
+    "dpl": "data_parallel_size_local",
+    "dpm": "data_parallel_multi_port_external_lb",
+    "dpn": "data_parallel_rank",
+    "dpp": "data_parallel_rpc_port",
+    "dpr": "data_parallel_start_rank",
+    "ep": "enable_expert_parallel",
+    "h": "help",
+    "n": "nnodes",
+    "pcp": "prefill_context_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "q": "quantization",
+    "r": "node_rank",
+    "sc": "speculative_config",
+    "tp": "tensor_parallel_size",
+}
+"""vLLM's other spellings."""
+
+
+SWITCHES = {
+    "aggregate_engine_logging",
+    "data_parallel_multi_port_external_lb",
+    "disable_log_stats",
+    "grpc",
+    "headless",
+}
+"""Without a ``--no-`` form: false is left out."""
+
+JSON_LISTS = {"allowed_headers", "allowed_methods", "allowed_origins"}
+"""One word of JSON, where other lists are several words."""
+
+REPEATED = {"middleware"}
+"""The flag once for each item."""
+
+VALUED = {"hf_token"}
+"""Texts that may be true as well."""
+
+
+class ArgumentRefused(ValueError):
+    """An argument that cannot be served; the message is one line for the user."""
+
+
+def normalised(engine_args: Mapping[str, Any]) -> dict[str, Any]:
+    """By vLLM's own names: no hyphens, short flags, ``no_`` or dots. Raises `ArgumentRefused`.
+
+    ``{"-O": 3, "no-enable-lora": True, "cc.mode": 0}`` is
+    ``{"optimization_level": 3, "enable_lora": False, "compilation_config": {"mode": 0}}``.
+    """
+    out: dict[str, Any] = {}
+    for written, given in engine_args.items():
+        name, value = _spelled_out(str(written), given)
+        if name in out and not (isinstance(out[name], dict) and isinstance(value, dict)):
+            raise ArgumentRefused(f"engine_args.{written}: {name} is given twice: remove one")
+        out[name] = _merged(out[name], value, name) if name in out else value
+    return out
+
+
+def check_names(engine_args: Mapping[str, Any]) -> None:
+    """Raises `ArgumentRefused` for the first argument, or value, that MIRAGE does not serve."""
+    normalised(engine_args)  # raises if two spellings of one argument disagree
+    for written, given in engine_args.items():
+        name, value = _spelled_out(str(written), given)
+        if reason := refusal(name, value):
+            raise ArgumentRefused(f"engine_args.{written}{reason}")
+
+
+def refusal(name: str, value: Any) -> str | None:
+    """Why this value of vLLM's argument `name` is not served, to stand behind the name."""
+    if (rule := TABLE.get(name)) is None:
+        return _unknown(name)
+    if rule.verdict is Verdict.OURS:
+        return f" follows from the rest of the configuration: remove it, and use {rule.words}"
+    if (found := rule.problem(value)) is None:
+        return None
+    path, part, why = found
+    return f"{path}: {_shown(part)} is refused: {why}{_instead(rule.but if not path else ())}"
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raises `ArgumentRefused` for a variable of vLLM's that engines must not inherit."""
+    for name, rule in ENVIRONMENT.items():
+        value = environment.get(name, "")
+        if value and rule.problem(value):
+            raise ArgumentRefused(
+                f"{name}={value} in the environment is refused: {rule.words}: unset it"
+            )
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """``"; nearest: a, b"``, or nothing if none is near."""
+    close = get_close_matches(name, known, n=3, cutoff=0.7)
+    return f"; nearest: {', '.join(close)}" if close else ""
+
+
+def _unknown(name: str) -> str:
+    return (
+        " is no argument of the vLLM that MIRAGE was tried with: "
+        f"check its spelling, or remove it{nearest(name, sorted(TABLE))}"
+    )
+
+
+def _instead(fine: tuple[Any, ...]) -> str:
+    if not fine:
+        return "; remove it"
+    return f"; remove it, or use {' or '.join(_shown(value) for value in fine)}"
+
+
+def _shown(value: Any) -> str:
+    text = {True: "true", False: "false", None: "null"}.get(value) if _plain(value) else None
+    text = text or repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def _spelled_out(written: str, value: Any) -> tuple[str, Any]:
+    """vLLM's name of one argument, and its value. Raises `ArgumentRefused`."""
+    flag, *keys = written.lstrip("-").split(".")
+    name = flag.replace("-", "_")
+    if level := re.fullmatch(r"O=?([0-9]+)", name):
+        return "optimization_level", int(level[1])
+    name = ALIASES.get(name, name)
+    if name.startswith("no_") and name not in TABLE and isinstance(value, bool):
+        name, value = name.removeprefix("no_"), not value
+    if any(not key or key.endswith("+") for key in keys):
+        raise ArgumentRefused(f"engine_args.{written}: write a list, or keys inside of {name}")
+    for key in reversed(keys):
+        value = {key: value}
+    return name, value
+
+
+def _merged(one: dict[str, Any], other: dict[str, Any], name: str) -> dict[str, Any]:
+    out = dict(one)
+    for key, value in other.items():
+        if key not in out:
+            out[key] = value
+        elif isinstance(out[key], dict) and isinstance(value, dict):
+            out[key] = _merged(out[key], value, f"{name}.{key}")
+        else:
+            raise ArgumentRefused(f"engine_args: {name}.{key} is given twice: remove one")
+    return out

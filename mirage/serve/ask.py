@@ -1,0 +1,73 @@
+"""What vLLM says of every tenant's model, asked in a child process before any engine starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+
+from mirage.config import Config, ConfigError, Policy
+from mirage.facts import ModelFacts
+from mirage.serve import launcher
+from mirage.serve.process import last_error
+from mirage.serve.rundir import RunDir
+
+PROBE = ("-m", "mirage.engine.probe")
+TIMEOUT_S = 120.0
+"""For all tenants; a model of the largest size takes seconds."""
+
+
+def ask(config: Config) -> dict[str, ModelFacts]:
+    """The facts of every tenant, by its name. Takes some ten seconds, most to import vLLM.
+
+    Raises `ConfigError` with one line for the first tenant that vLLM refuses.
+    """
+    with TemporaryDirectory(prefix="mirage-check-") as folder:
+        log = Path(folder) / "log"
+        answers = _answers(config, log)
+        for tenant in config.tenants:
+            if (answer := answers.get(tenant.name)) is None:
+                raise ConfigError(f"vLLM cannot be asked about the models: {_why(log)}")
+            if refused := answer.get("refused"):
+                raise ConfigError(f"tenant {tenant.name!r}: {refused}")
+    return {name: msgspec.convert(a["facts"], ModelFacts) for name, a in answers.items()}
+
+
+def _answers(config: Config, log: Path) -> dict[str, Mapping[str, Any]]:
+    additional = {"additional_config": {"mirage": launcher.device_settings(config)}}
+    questions = [
+        {
+            "tenant": tenant.name,
+            "elastic": config.policy is not Policy.STATIC,
+            "argv": [*launcher.arguments_of(config, tenant), *launcher.flags(additional)],
+        }
+        for tenant in config.tenants
+    ]
+    lines = "".join(json.dumps(question) + "\n" for question in questions)
+    with RunDir(None) as rundir, log.open("wb") as errors:
+        try:
+            asked = subprocess.run(
+                [sys.executable, *PROBE],
+                input=lines.encode(),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=launcher.environment(config, rundir),
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ConfigError(f"vLLM did not answer about the models in {TIMEOUT_S:g} s") from None
+    said = [json.loads(line) for line in asked.stdout.splitlines()]
+    return {answer["tenant"]: answer for answer in said}
+
+
+def _why(log: Path) -> str:
+    words = last_error(log) or "it wrote no error"
+    missing = "No module named 'vllm'" in words
+    return f"{words}{': install it with pip install .[vllm]' if missing else ''}"

@@ -1,0 +1,72 @@
+"""Whether a model folder holds what vLLM will load, seen from its files' headers alone.
+
+Neither torch nor vLLM is imported: a folder that is missing or cut short is found in
+milliseconds, before vLLM is asked about the model.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from mirage.config import ConfigError
+
+MAX_HEADER_BYTES = 100 * 2**20
+OTHER_WEIGHTS = ("*.bin", "*.pt", "*.gguf")
+"""Formats that vLLM loads as well; what is in them only it can tell."""
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Raises `ConfigError` with one line if the folder or a file in it is missing or torn."""
+    if not folder.is_dir():
+        raise ConfigError(f"no model folder at {folder}: correct the path or make the model first")
+    _mapping(folder / "config.json")
+    for path in _weight_files(folder):
+        _check_file(path)
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a JSON object, found {type(content).__name__}")
+    return content
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        # Some folders carry a second, consolidated copy that vLLM leaves out as well.
+        weight_map = _mapping(index).get("weight_map", {})
+        return [folder / name for name in sorted(set(weight_map.values()))]
+    files = sorted(folder.glob("*.safetensors"))
+    if not files and not any(any(folder.glob(kind)) for kind in OTHER_WEIGHTS):
+        raise ConfigError(f"{folder}: holds no *.safetensors file, and no other weights")
+    return files
+
+
+def _check_file(path: Path) -> None:
+    """Raises `ConfigError` unless all tensors that the header names lie inside the file."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > MAX_HEADER_BYTES:
+                raise ValueError(f"a header of {length} bytes")
+            header = json.loads(file.read(length))
+            _check_size(header, path.stat().st_size - 8 - length)
+    except (OSError, ValueError, TypeError, LookupError, struct.error) as error:
+        raise ConfigError(f"{path}: not a safetensors file ({error})") from None
+
+
+def _check_size(header: Any, nbytes: int) -> None:
+    """Raises `ValueError` if the tensors reach beyond the `nbytes` that follow the header."""
+    if not isinstance(header, dict):
+        raise ValueError("no table of tensors")
+    entries = [entry for name, entry in header.items() if name != "__metadata__"]
+    ends = [entry["data_offsets"][1] for entry in entries]
+    if max(ends, default=0) > nbytes:
+        raise ValueError(f"its tensors take {max(ends)} bytes, it holds {nbytes}: it is cut short")

@@ -1,0 +1,160 @@
+"""One request passed on to its tenant's vLLM server, and the answer back, chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Mapping
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from mirage.serve.board import Backend
+from mirage.serve.openai import ApiError
+from mirage.serve.suspects import REFUSED_S, Blame, Request
+
+BLAME_S = 1.0
+"""How long it is waited to hear that the engine has ended, when a request to it broke off."""
+POLL_S = 0.02
+EVENTS = "text/event-stream"
+ERROR_EVENT = b'data: {"error"'
+"""How vLLM ends a stream that it cannot go on with."""
+
+HOP_BY_HOP = {
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+}
+REWRITTEN = {"host", "content-length", "content-encoding", "expect"}
+"""Request headers that describe the bytes as they came in, not as they go on."""
+
+
+class Forward:
+    """One request on its way. What it may have done to the engine is booked when it ends."""
+
+    def __init__(
+        self, backend: Backend, told: Request, request: web.Request, session: aiohttp.ClientSession
+    ) -> None:
+        self._backend, self._told, self._request = backend, told, request
+        self._session = session
+        self._number = 0
+        self._well = False
+
+    async def send(self, body: bytes) -> web.StreamResponse:
+        """Returns the answer once it has been passed on. Raises `ApiError`."""
+        suspects = self._backend.suspects
+        if (refused := suspects.refuses(self._told.fingerprint, time.monotonic())) is not None:
+            raise _refused(self._backend.name, refused.wait_s, refused.known)
+        self._number = suspects.begins(self._told)
+        try:
+            return await self._send(body)
+        finally:
+            suspects.ends(self._number, time.monotonic(), well=self._well)
+
+    async def _send(self, body: bytes) -> web.StreamResponse:
+        headers = _kept(self._request.headers, HOP_BY_HOP | REWRITTEN)
+        url = f"http://engine{self._request.path_qs}"
+        try:
+            async with self._session.post(url, data=body, headers=headers) as answer:
+                if answer.status == 500 and (blame := await self._blame()) is not None:
+                    raise self._ended(blame)
+                response = web.StreamResponse(
+                    status=answer.status, headers=_kept(answer.headers, HOP_BY_HOP)
+                )
+                self._well = answer.status < 500
+                try:
+                    await response.prepare(self._request)
+                    await self._pass_through(answer, response)
+                except BaseException:
+                    self._well = False
+                    raise
+                return response
+        except (aiohttp.ClientError, OSError) as error:
+            self._well = False
+            raise await self._broke_off(error) from None
+
+    async def _pass_through(
+        self, answer: aiohttp.ClientResponse, response: web.StreamResponse
+    ) -> None:
+        """Chunk by chunk as they come; a broken answer is never made to look complete."""
+        try:
+            while True:
+                try:
+                    chunk = await answer.content.readany()
+                except (aiohttp.ClientError, OSError) as error:
+                    self._well = False
+                    await self._break(answer, response, error)
+                    return
+                if not chunk:
+                    break
+                self._well = self._well and ERROR_EVENT not in chunk
+                await response.write(chunk)
+            await response.write_eof()
+        except ConnectionError:  # the client went away: nobody to tell
+            self._well = False
+
+    async def _break(
+        self, answer: aiohttp.ClientResponse, response: web.StreamResponse, error: Exception
+    ) -> None:
+        if answer.content_type == EVENTS:
+            event = json.dumps((await self._broke_off(error)).body())
+            await response.write(f"data: {event}\n\n".encode())
+        if self._request.transport is not None:
+            self._request.transport.close()
+
+    # -- why it broke off ---------------------------------------------------------------
+
+    async def _broke_off(self, error: Exception) -> ApiError:
+        blame = await self._blame()
+        if blame is not None:
+            return self._ended(blame)
+        return ApiError(502, f"model {self._told.model!r}: its engine broke off ({error})")
+
+    async def _blame(self) -> Blame | None:
+        """What is known once the engine's end is; None if it lives."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BLAME_S):
+                while (blame := self._backend.suspects.blame(self._number)) is None:
+                    await asyncio.sleep(POLL_S)
+                return blame
+        return None
+
+    def _ended(self, blame: Blame) -> ApiError:
+        begin = f"model {self._told.model!r}: its engine ended"
+        others = len(blame.there) - 1
+        if blame.culprit is None:
+            return ApiError(502, f"{begin} over this request, or over one of {others} others")
+        if blame.culprit.fingerprint != self._told.fingerprint:
+            return ApiError(502, f"{begin} over another request: send this one again")
+        return ApiError(
+            502,
+            f"{begin} over this request (fingerprint {self._told.fingerprint}): it is refused "
+            f"for {REFUSED_S:g} s",
+            code="request_ended_engine",
+        )
+
+
+def _refused(name: str, wait_s: float, known: bool) -> ApiError:
+    if known:
+        message = f"ended over this very request: change it, or wait for {wait_s:.0f} s"
+        return ApiError(
+            422,
+            f"model {name!r}: its engine {message}",
+            code="request_ended_engine",
+            wait_s=wait_s,
+        )
+    message = "ended over this request or another one that runs now: try again later"
+    return ApiError(503, f"model {name!r}: its engine {message}", wait_s=wait_s)
+
+
+def _kept(headers: Mapping[str, str], dropped: set[str]) -> CIMultiDict[str]:
+    pairs = ((name, value) for name, value in headers.items() if name.lower() not in dropped)
+    return CIMultiDict(pairs)

@@ -1,0 +1,58 @@
+"""When an engine that ended is started again. Pure: no clock.
+
+The limit is for engines that end by themselves. What a request may have caused costs a pause,
+and no more than that: else a bad client could end a tenant for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RESTARTS = 3
+"""In a row, without a request that may have caused the end."""
+BACKOFF_S = 1.0
+"""Doubled with every end in a row."""
+LONGEST_BACKOFF_S = 60.0
+REST_S = 600.0
+"""How long a tenant is failed before it is tried again; doubled each time in a row."""
+LONGEST_REST_S = 3600.0
+FORGIVEN_AFTER_S = 600.0
+"""An engine that served this long has a clean record."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Seconds until the next start. `failed`: until then others may have the tenant's memory."""
+
+    seconds: float
+    failed: bool = False
+
+
+class Restarts:
+    """The record of one tenant's engine."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._ends = self.counted = self._rests = 0
+
+    def ended(self, served_s: float, *, excused: bool) -> Pause:
+        """The engine ended after `served_s` seconds; `excused` if requests were in flight."""
+        if served_s > FORGIVEN_AFTER_S:
+            self._clear()
+        self._ends += 1
+        self.counted += not excused
+        if self.counted > RESTARTS:
+            return self.rest()
+        return Pause(_doubled(BACKOFF_S, self._ends - 1, LONGEST_BACKOFF_S))
+
+    def rest(self) -> Pause:
+        """It does not start, or ended too often: from now on each such end makes a longer rest."""
+        self.counted = RESTARTS
+        self._rests += 1
+        return Pause(_doubled(REST_S, self._rests - 1, LONGEST_REST_S), failed=True)
+
+
+def _doubled(first: float, times: int, most: float) -> float:
+    return min(most, first * 2.0 ** min(times, 20))

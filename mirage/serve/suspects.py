@@ -1,0 +1,149 @@
+"""Which request ended an engine? Pure: the caller says what time it is, in seconds.
+
+A request that was alone with the engine when it ended is the culprit. If there were several,
+each is a suspect, and suspects that are sent again run one at a time; so the next time at most
+one of them is there, and it is the culprit. A culprit is refused for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+REFUSED_S = 300.0
+SUSPECTED_S = 600.0
+LATELY_S = 5.0
+"""A request that broke off may have ended its engine up to so long after."""
+MOST = 4096
+"""Suspects, and culprits, that are remembered at most."""
+MOST_NAMED = 4
+"""Requests that one line names."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What may be told of a request: nothing of its text."""
+
+    route: str
+    model: str
+    fingerprint: str
+    """Equal for equal bodies on the same route."""
+    body_bytes: int
+    id: str = ""
+    """Its ``X-Request-Id``."""
+
+    def __str__(self) -> str:
+        named = f", id {self.id[:64]!r}" if self.id else ""
+        return (
+            f"{self.route} of {self.model!r}, {self.body_bytes} bytes, "
+            f"fingerprint {self.fingerprint}{named}"
+        )
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Requests that were there when the engine ended, and which of them ended it, if known."""
+
+    there: tuple[Request, ...] = ()
+    culprit: Request | None = None
+
+    def __str__(self) -> str:
+        if self.culprit is not None:
+            count = f"; {len(self.there) - 1} others ran" if len(self.there) > 1 else ""
+            return f"ended over a request, refused for {REFUSED_S:g} s ({self.culprit}{count})"
+        named = "; ".join(map(str, self.there[:MOST_NAMED]))
+        more = f"; {len(self.there) - MOST_NAMED} more" if len(self.there) > MOST_NAMED else ""
+        return f"ended over one of {len(self.there)} requests ({named}{more})"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """`wait_s` seconds to wait; `known` if the request is the culprit, not just a suspect."""
+
+    wait_s: float
+    known: bool
+
+
+class Suspects:
+    """The requests of one tenant."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, Request] = {}
+        self._broken: list[tuple[float, Request]] = []
+        """Requests that broke off, and when."""
+        self._blames: dict[int, Blame] = {}
+        self._suspected: dict[str, float] = {}
+        """Until when, by fingerprint."""
+        self._culprits: dict[str, float] = {}
+        self._count = 0
+
+    def refuses(self, fingerprint: str, now: float) -> Refused | None:
+        """Why a request must not be sent to the engine now; None if it may."""
+        if (until := self._culprits.get(fingerprint, now)) > now:
+            return Refused(until - now, known=True)
+        others = {r.fingerprint for r in self._there(now)} - {fingerprint}
+        if self._is_suspect(fingerprint, now) and any(self._is_suspect(o, now) for o in others):
+            return Refused(LATELY_S, known=False)
+        return None
+
+    def begins(self, request: Request) -> int:
+        """It is sent to the engine; the number that `ends` and `blame` know it by."""
+        self._count += 1
+        self._running[self._count] = request
+        return self._count
+
+    def ends(self, number: int, now: float, *, well: bool) -> None:
+        """It was answered, or broke off: by the engine's end, an error of it, or the client."""
+        request = self._running.pop(number, None)
+        if self._blames.pop(number, None) is not None or request is None:
+            return
+        if well:
+            self._suspected.pop(request.fingerprint, None)
+        else:
+            self._broken = [*self._recent(now), (now, request)][-MOST:]
+
+    def engine_ended(self, now: float) -> Blame:
+        """The engine is gone, and with it all that it worked on."""
+        there = self._there(now)
+        blame = Blame(there, self._culprit(there, now))
+        if blame.culprit is None:
+            _remember(self._suspected, (r.fingerprint for r in there), now + SUSPECTED_S, now)
+        else:
+            _remember(self._culprits, [blame.culprit.fingerprint], now + REFUSED_S, now)
+            self._suspected.pop(blame.culprit.fingerprint, None)
+        self._blames.update(dict.fromkeys(self._running, blame))
+        self._running.clear()
+        self._broken.clear()
+        return blame
+
+    def blame(self, number: int) -> Blame | None:
+        """Of the end that met a request; None if its engine has not ended."""
+        return self._blames.get(number)
+
+    def _there(self, now: float) -> tuple[Request, ...]:
+        """Those that run, and those that broke off a moment ago: it may be at work on them."""
+        return (*self._running.values(), *(request for _, request in self._recent(now)))
+
+    def _is_suspect(self, fingerprint: str, now: float) -> bool:
+        return self._suspected.get(fingerprint, now) > now
+
+    def _recent(self, now: float) -> list[tuple[float, Request]]:
+        return [(since, request) for since, request in self._broken if since + LATELY_S > now]
+
+    def _culprit(self, there: Iterable[Request], now: float) -> Request | None:
+        distinct = {request.fingerprint: request for request in there}
+        before = [name for name in distinct if self._is_suspect(name, now)]
+        if len(distinct) == 1:
+            return next(iter(distinct.values()))
+        return distinct[before[0]] if len(before) == 1 else None
+
+
+def _remember(where: dict[str, float], names: Iterable[str], until: float, now: float) -> None:
+    """Forgets those whose time is over, and the oldest of too many."""
+    for name in [name for name, end in where.items() if end <= now]:
+        del where[name]
+    for name in names:
+        where.pop(name, None)
+        where[name] = until
+    for name in list(where)[: max(0, len(where) - MOST)]:
+        del where[name]

@@ -1,0 +1,25 @@
+"""Stands in for `mirage.engine.probe`: answers about `model_folder`'s models without vLLM."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))
+
+import msgspec
+from model_facts import facts_of
+
+for line in sys.stdin:
+    question = json.loads(line)
+    argv = question["argv"]
+    said = dict(pairwise(argv))
+    facts = facts_of(
+        Path(said["--model"]),
+        said["--dtype"],
+        int(said["--max-model-len"]),
+        int(said["--block-size"]),
+    )
+    print(json.dumps({"tenant": question["tenant"], "facts": msgspec.to_builtins(facts)}))

@@ -1,0 +1,61 @@
+"""A tenant that cannot start is failed, says why, and ends no other; later it may start."""
+
+from pathlib import Path
+
+import pytest
+from supervised import Served, serving, write_config
+
+pytestmark = pytest.mark.e2e
+
+REASON = "the engine ended with exit code 3 before it was ready: ValueError: the moon is too near"
+
+
+def ask(served: Served, model: str):  # type: ignore[no-untyped-def]
+    return served.request("POST", "/v1/completions", {"model": model, "prompt": "pids"})
+
+
+def test_one_that_cannot_start_is_failed_and_the_others_serve(tmp_path: Path) -> None:
+    with serving(write_config(tmp_path, "a", "b", "c"), environment={"FAKE_ENGINE": "dies:b"}) as s:
+        assert ask(s, "a")[0] == ask(s, "c")[0] == 200
+        status, body = ask(s, "b")
+        assert (status, body["error"]["type"]) == (503, "server_error")
+        assert body["error"]["message"] == f"model 'b' is failed: {REASON}"
+        status, health = s.request("GET", "/health")
+        assert (status, health["status"]) == (200, "degraded")
+        assert health["tenants"] == {"a": "ready", "b": "failed", "c": "ready"}
+        assert health["reasons"] == {"b": REASON}
+        engines = s.request("GET", "/mirage/state")[1]["engines"]
+        assert engines["b"] == {"state": "failed", "restarts": 0, "reason": REASON}
+        assert "reason" not in engines["a"]
+        status, stderr = s.end(15)
+    assert status == 0
+    lines = stderr.splitlines()
+    assert f"mirage: tenant 'b': {REASON} (--log-dir keeps logs)" in lines
+    assert "mirage: b: the other tenants may have its memory; tried again in 600 s" in lines
+    assert any("2 of 3 tenants" in line for line in lines)
+
+
+def test_if_none_can_start_the_command_fails_and_names_each(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "a", "b")
+    with serving(config, environment={"FAKE_ENGINE": "dies:all"}, ready_timeout_s=None) as s:
+        _, stderr = s.process.communicate(timeout=60)
+    assert s.process.returncode == 1
+    (line,) = (line for line in stderr.splitlines() if line.startswith("mirage: error: "))
+    assert line.startswith(f"mirage: error: no tenant could start: tenant 'a': {REASON} ")
+    assert f"; tenant 'b': {REASON} " in line
+    assert not s.ready_file.exists()
+
+
+def test_one_that_failed_is_tried_again_after_a_rest(tmp_path: Path) -> None:
+    remedy = tmp_path / "remedy"
+    environment = {"FAKE_ENGINE": f"after:b:{remedy}", "FAKE_REST_S": "0.1"}
+    with serving(write_config(tmp_path, "a", "b"), environment=environment) as s:
+        s.drain()
+        s.until("it was tried in vain", lambda: sum("given up" in line for line in s.log) > 0)
+        assert s.engine_state("a") == "ready"
+        remedy.touch()
+        s.until("b serves", lambda: ask(s, "b")[0] == 200)
+        assert s.request("GET", "/health")[1] == {
+            "status": "ok",
+            "tenants": {"a": "ready", "b": "ready"},
+        }

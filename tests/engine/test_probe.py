@@ -1,0 +1,172 @@
+"""vLLM asked about models before anything starts: what it says is what an engine then has."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tiny import ENVIRONMENT, make_model
+
+from benchmarks.gpu.dummies import hollow
+from mirage.facts import ModelFacts
+from mirage.serve.launcher import flags
+
+pytestmark = pytest.mark.engine
+
+ROOT = Path(__file__).parents[2]
+ARGUMENTS = {
+    "dtype": "bfloat16",
+    "block_size": 32,
+    "max_model_len": 512,
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 256,
+    "enforce_eager": True,
+    "distributed_executor_backend": "mirage.engine.executor.InProcessExecutor",
+}
+FALCON = {"vocab_size": 512, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8}
+
+
+def question(name: str, model: Path, **more: Any) -> dict[str, Any]:
+    arguments = ARGUMENTS | {"model": str(model)} | more
+    return {"tenant": name, "elastic": True, "argv": flags(arguments)}
+
+
+def answers(questions: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """One process for all of them."""
+    asked = subprocess.run(
+        [sys.executable, "-m", "mirage.engine.probe"],
+        input="".join(json.dumps(question) + "\n" for question in questions),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | ENVIRONMENT,
+    )
+    said = [json.loads(line) for line in asked.stdout.splitlines()]
+    assert len(said) == len(questions), asked.stderr[-3000:]
+    return {answer["tenant"]: answer for answer in said}
+
+
+def hf_folder(folder: Path, config: Any) -> Path:
+    """A model's configuration alone: nobody loads its weights here."""
+    config.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    import transformers as hf
+
+    folder = tmp_path_factory.mktemp("models")
+    falcon = hf.FalconConfig(**FALCON, multi_query=True, architectures=["FalconForCausalLM"])
+    gemma = hf.Gemma3TextConfig(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=8,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        sliding_window=64,
+        layer_types=(["sliding_attention"] * 3 + ["full_attention"]) * 2,
+        architectures=["Gemma3ForCausalLM"],
+    )
+    bert = hf.BertConfig(
+        vocab_size=512,
+        hidden_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        intermediate_size=128,
+        architectures=["BertModel"],
+    )
+    llama = make_model("llama", folder)
+    big = hollow(folder / "opt")
+    return answers(
+        [
+            question("llama", llama),
+            question("falcon", hf_folder(folder / "falcon", falcon)),
+            question("gemma", hf_folder(folder / "gemma", gemma)),
+            question(
+                "bert",
+                hf_folder(folder / "bert", bert),
+                runner="pooling",
+                max_num_batched_tokens=512,
+            ),
+            question("opt-13b", big, max_model_len=2048),
+            question("too long", llama, max_model_len=4096),
+            question("unknown", llama, enforce_egaer=True),
+            question("compiled", llama, enforce_eager=False),
+            question("two", llama, data_parallel_size=2),
+        ]
+    )
+
+
+def facts(said: dict[str, dict[str, Any]], name: str) -> ModelFacts:
+    assert "facts" in said[name], said[name]
+    return msgspec.convert(said[name]["facts"], ModelFacts)
+
+
+def test_a_llama_is_what_its_shape_says(said: dict[str, dict[str, Any]]) -> None:
+    found = facts(said, "llama")
+    assert (found.architecture, found.layers, found.stays) == ("LlamaForCausalLM", 10, None)
+    (group,) = found.kv.groups
+    assert (group.kind, group.layers, group.block_tokens) == ("full_attention", 10, 32)
+    assert found.block_bytes == 2 * 2 * 32 * 2 * 10 * 32  # keys and values, heads, size, bf16
+    assert found.kv.request_blocks == 512 // 32
+
+
+def test_one_head_of_keys_is_counted_once(said: dict[str, dict[str, Any]]) -> None:
+    """Falcon's configuration names 8 heads and means 1: eight times the blocks fit."""
+    found = facts(said, "falcon")
+    assert found.block_bytes == 2 * 1 * 32 * 2 * 4 * 32
+
+
+def test_windows_and_full_attention_are_groups_of_one_pool(
+    said: dict[str, dict[str, Any]],
+) -> None:
+    found = facts(said, "gemma")
+    kinds = sorted(group.kind for group in found.kv.groups)
+    assert kinds == ["full_attention", *["sliding_window"] * 3]
+    assert {group.layers for group in found.kv.groups} == {2}
+    assert found.block_bytes == 2 * 1 * 32 * 2 * 2 * 32, "two layers share a block"
+    full, *windows = sorted(found.kv.groups, key=lambda group: group.kind)
+    assert full.most_blocks == 16
+    # The window, a step's tokens, and a block that the window begins in.
+    assert {group.most_blocks for group in windows} == {-(-(63 + 256) // 32) + 1}
+
+
+def test_an_encoder_has_layers_and_no_kv_cache(said: dict[str, dict[str, Any]]) -> None:
+    found = facts(said, "bert")
+    assert (found.runner, found.layers, found.block_bytes) == ("pooling", 4, 0)
+    assert found.kv.groups == ()
+
+
+def test_a_large_model_takes_no_memory_to_ask(said: dict[str, dict[str, Any]]) -> None:
+    found = facts(said, "opt-13b")
+    assert found.layers == 40
+    assert found.layer_bytes == pytest.approx(629.4e6, rel=1e-3)
+    assert 40 * found.layer_bytes + found.fixed_bytes == pytest.approx(25.7e9, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("too long", "max_model_len (4096) is greater than"),
+        ("unknown", "enforce_egaer: this vLLM knows no such argument"),
+        ("compiled", "compilation mode"),
+        ("two", "data_parallel_size 2"),
+    ],
+)
+def test_what_vllm_or_mirage_refuses_is_one_line(
+    said: dict[str, dict[str, Any]], name: str, words: str
+) -> None:
+    assert words in said[name]["refused"]
+    assert "\n" not in said[name]["refused"]

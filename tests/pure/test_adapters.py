@@ -1,0 +1,99 @@
+"""LoRA adapters: names and paths out of engine_args, and whose name is whose."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirage.config import Config, ConfigError
+from mirage.serve.adapters import adapters_of, beside, check
+
+pytestmark = pytest.mark.pure
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ({}, {}),
+        ({"lora_modules": []}, {}),
+        ({"lora_modules": None}, {}),
+        ({"lora_modules": ["a=x/y", "b=z"]}, {"a": "x/y", "b": "z"}),
+        ({"lora-modules": "a=x=y"}, {"a": "x=y"}),
+        ({"lora_modules": ['{"name": "a", "path": "x", "base_model_name": "m"}']}, {"a": "x"}),
+        ({"lora_modules": [{"name": "a", "path": "x,y"}, ""]}, {"a": "x,y"}),
+    ],
+)
+def test_names_and_paths_are_read_as_vllm_reads_them(
+    written: dict[str, Any], found: dict[str, str]
+) -> None:
+    assert adapters_of(written) == found
+
+
+@pytest.mark.parametrize(
+    "item", ["a", "=x", "a=", "a=x,y", "[1]", '{"name": "a"}', {"name": "a", "path": 3}, 7]
+)
+def test_what_vllm_would_refuse_is_refused_by_its_text(item: Any) -> None:
+    with pytest.raises(ValueError, match=r"lora_modules has .*: write name=path"):
+        adapters_of({"lora_modules": [item]})
+
+
+def config(folder: Path, **modules: list[Any]) -> Config:
+    tenants = [
+        {
+            "name": name,
+            "model": "m",
+            "share": 10,
+            "engine_args": {"enable_lora": True, "lora_modules": written},
+        }
+        for name, written in modules.items()
+    ]
+    content = {"device": {"memory": "1MiB"}, "tenants": tenants}
+    return beside(Config.model_validate(content), folder)
+
+
+def adapter(folder: Path, name: str) -> str:
+    (folder / name).mkdir()
+    (folder / name / "adapter_config.json").write_text("{}")
+    return name
+
+
+def test_paths_are_beside_the_configuration_and_reach_vllm_as_json(tmp_path: Path) -> None:
+    adapter(tmp_path, "x")
+    other = {"name": "b", "path": str(tmp_path / "x"), "is_3d_lora_weight": True}
+    made = config(tmp_path, m=["a=x", other])
+    path = str(tmp_path / "x")
+    assert check(made) == {"m": {"a": path, "b": path}}
+    sent = made.tenants[0].engine_args["lora_modules"]
+    assert [json.loads(word) for word in sent] == [{"name": "a", "path": path}, other]
+
+
+@pytest.mark.parametrize(
+    ("modules", "words"),
+    [
+        ({"m": ["a=x", "a=x"]}, "tenant 'm': lora_modules names 'a' twice"),
+        ({"m": ["a=x"], "n": ["a=x"]}, "tenant 'n': adapter 'a' has the name of an adapter of "),
+        ({"m": ["n=x"], "n": []}, "tenant 'm': adapter 'n' has the name of tenant 'n': rename"),
+        ({"m": ["m=x"]}, "tenant 'm': adapter 'm' has the name of tenant 'm'"),
+        ({"m": ["a=nowhere"]}, "tenant 'm': adapter 'a': no adapter_config.json in /"),
+        ({"m": ["a"]}, "tenant 'm': lora_modules has 'a'"),
+    ],
+)
+def test_what_could_not_be_told_apart_is_refused(
+    tmp_path: Path, modules: dict[str, list[Any]], words: str
+) -> None:
+    adapter(tmp_path, "x")
+    with pytest.raises(ConfigError) as refused:
+        check(config(tmp_path, **modules))
+    assert words in str(refused.value)
+
+
+def test_adapters_without_enable_lora_are_refused(tmp_path: Path) -> None:
+    made = config(tmp_path, m=["a=" + adapter(tmp_path, "x")])
+    tenant = made.tenants[0]
+    arguments = {k: v for k, v in tenant.engine_args.items() if k != "enable_lora"}
+    off = made.model_copy(
+        update={"tenants": [tenant.model_copy(update={"engine_args": arguments})]}
+    )
+    with pytest.raises(ConfigError, match=r"set engine_args\.enable_lora true"):
+        check(off)

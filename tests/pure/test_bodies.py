@@ -1,0 +1,62 @@
+"""What the router reads in a request: its model, and what makes two requests the same."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.serve.bodies import fingerprint, model_of
+from mirage.serve.openai import ApiError
+
+pytestmark = pytest.mark.pure
+
+FORM = "multipart/form-data; boundary=XyZ"
+
+
+def form(boundary: str, *parts: tuple[str, bytes]) -> bytes:
+    lines = b""
+    for disposition, value in parts:
+        head = f"--{boundary}\r\nContent-Disposition: form-data; {disposition}\r\n\r\n"
+        lines += head.encode() + value + b"\r\n"
+    return lines + f"--{boundary}--\r\n".encode()
+
+
+AUDIO = ('name="file"; filename="a.wav"\r\nContent-Type: audio/wav', b'\r\n\0name="model"\r\n\r\nx')
+
+
+def test_the_model_of_a_form_is_one_of_its_fields() -> None:
+    body = form("XyZ", AUDIO, ('name="prompt"', b"model"), ('name="model"', b"team/whisper"))
+    assert model_of(body, FORM) == "team/whisper"
+    assert model_of(body, 'Multipart/Form-Data; charset=x; boundary="XyZ"') == "team/whisper"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"--XyZ", form("XyZ", AUDIO), form("XyZ", ('name="model"', b"")), b"\xff" * 9]
+)
+def test_a_form_without_a_model_is_refused(body: bytes) -> None:
+    with pytest.raises(ApiError, match="'model' must name a model"):
+        model_of(body, FORM)
+
+
+@given(st.binary(max_size=200), st.text(max_size=60))
+def test_anything_is_read_or_refused(body: bytes, kind: str) -> None:
+    for content_type in (kind, FORM, "application/json"):
+        fingerprint("/x", body, content_type)
+        try:
+            assert model_of(body, content_type)
+        except ApiError as error:
+            assert error.status == 400
+
+
+def test_the_fingerprint_is_of_route_and_body_and_not_of_the_boundary() -> None:
+    body = json.dumps({"model": "a", "prompt": "x"}).encode()
+    same = fingerprint("/v1/completions", body, "application/json")
+    assert same == fingerprint("/v1/completions", body, "")
+    assert same != fingerprint("/v1/chat/completions", body, "application/json")
+    assert same != fingerprint("/v1/completions", body + b" ", "application/json")
+    one, two = (
+        fingerprint("/x", form(b, AUDIO), f"multipart/form-data; boundary={b}") for b in ("A", "BB")
+    )
+    assert one == two
+    assert one != fingerprint("/x", form("A", AUDIO, AUDIO), "multipart/form-data; boundary=A")
