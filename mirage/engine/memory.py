@@ -106,7 +106,8 @@ class EngineMemory:
 
     def _place_layers(self, proof: Proof) -> None:
         self.streamer = self.parameters.place(self.backend, self.pool, poison=self.settings.poison)
-        proof.moved(self.streamer, self.begin_step)
+        if self.settings.prove:
+            proof.moved(self.streamer, self.begin_step)
         self.parameters.left.clear()
         self.layer_load_s = self._measure_load(self.streamer)
 

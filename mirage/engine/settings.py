@@ -37,6 +37,8 @@ class EngineSettings(BaseModel):
     """False leaves the layers where vLLM puts them, whatever the policy."""
     pieces: bool = False
     """Stream what steps compute between two attentions instead of whole layers."""
+    prove: bool = True
+    """Tests: False lets an engine start that has not been proven to compute the same."""
     poison: bool = False
     """Tests: overwrite every given-away frame with NaN."""
     wait: bool = True

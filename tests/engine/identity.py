@@ -35,7 +35,13 @@ MODES: dict[str, dict[str, Any] | None] = {
     "mirage": {"base_blocks": BASE, "poison": True},
     "cuda": {"base_blocks": BASE, "poison": True, "page": PAGE, "device": "cuda"},
     "slow": {"base_blocks": BASE, "poison": True, "copy_bytes_per_s": LINK},
-    "nowait": {"base_blocks": BASE, "poison": True, "copy_bytes_per_s": LINK, "wait": False},
+    "nowait": {
+        "base_blocks": BASE,
+        "poison": True,
+        "copy_bytes_per_s": LINK,
+        "wait": False,
+        "prove": False,
+    },
 }
 MODES |= {f"{mode}-pieces": {**more, "pieces": True} for mode, more in MODES.items() if more}
 
@@ -61,7 +67,7 @@ class Changes:
         scheduler = self.scheduler
         pool, memory, shape = scheduler.pool, scheduler.memory, scheduler.shape
         beta = self.rng.choice((1, 2))
-        alpha = self.rng.randrange(0, max(shape.layers - beta, 1))
+        alpha = self.rng.randrange(0, max(shape.movable_layers - beta, 1))
         # Blocks in use and cached ones stay, or prefix hits, and batches, would differ.
         cached = sum(b.block_hash is not None and b.ref_cnt == 0 for b in pool.blocks)
         least = pool.busy_extents() + -(-cached // pool.extent_blocks) + 16
@@ -132,6 +138,7 @@ def observe(
         facts["grown"], facts["shrunk"] = changes.grown, changes.shrunk
         streamer = scheduler.memory.streamer
         facts["bytes_streamed"] = streamer.bytes_streamed if streamer else 0
+        facts["movable"] = scheduler.shape.movable_layers
     if mode.startswith("cuda"):
         facts["calls"] = gpu_calls()
     facts["hits"] = sum(m.value for m in llm.get_metrics() if m.name == "vllm:prefix_cache_hits")

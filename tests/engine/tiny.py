@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import unusual
+
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -32,6 +34,8 @@ def make_model(family: str, folder: Path, layers: int = LAYERS, hidden: int = 12
     path = folder / f"{family}-{layers}-{hidden}"
     if (path / "model.safetensors").exists():
         return path
+    if family == "w8a8":
+        return unusual.quantise(make_model("llama", folder, layers, hidden), path)
     torch.manual_seed(0)
     common = {
         "vocab_size": VOCABULARY,
@@ -58,6 +62,7 @@ def make_model(family: str, folder: Path, layers: int = LAYERS, hidden: int = 12
             **gated, head_dim=32, moe_intermediate_size=hidden, num_experts=4, num_experts_per_tok=2
         ),
     }
+    makers |= unusual.configs(common, gated)
     model = hf.AutoModelForCausalLM.from_config(makers[family]()).to(torch.bfloat16)
     model.save_pretrained(path)
     return path

@@ -1,0 +1,75 @@
+"""Bit-identity for models that vLLM builds in another way: transformers' own, and quantised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from children import must, spawn
+from tiny import make_model
+from unusual import TRANSFORMERS
+
+pytestmark = pytest.mark.engine
+
+STAYS = "w8a8"
+MODES = {
+    "plain": (*TRANSFORMERS, STAYS),
+    "mirage": (*TRANSFORMERS, STAYS),
+    "mirage-pieces": TRANSFORMERS,
+    "slow": TRANSFORMERS[:1],
+    "nowait": TRANSFORMERS[:1],
+}
+AT_ONCE = 2
+
+Generated = dict[str, Future[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Generated]:
+    """What comes out of each mode, by family."""
+    models = tmp_path_factory.mktemp("models")
+    for family in MODES["plain"]:
+        make_model(family, models)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {mode: pool.submit(_generate, models, mode) for mode in MODES}
+        pool.shutdown(cancel_futures=True)
+
+
+def _generate(models: Path, mode: str) -> dict[str, Any]:
+    out = models / f"{mode}.json"
+    must(spawn("identity.py", models, out, mode, *MODES[mode]))
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+@pytest.mark.parametrize("mode", ["mirage", "mirage-pieces"])
+@pytest.mark.parametrize("family", TRANSFORMERS)
+def test_models_of_transformers_give_the_same_while_their_layers_move(
+    family: str, mode: str, generated: Generated
+) -> None:
+    plain, ours = generated["plain"].result()[family], generated[mode].result()[family]
+    assert ours["rounds"] == plain["rounds"]
+    assert len(ours["alphas"]) >= 4 and max(ours["alphas"]) >= 5 and {1, 2} <= set(ours["betas"])
+    assert ours["grown"] >= 3 and ours["shrunk"] >= 3
+    assert ours["bytes_streamed"] > 0 and ours["hits"] == plain["hits"] > 0
+    assert ours["pieces"] == (mode == "mirage-pieces")
+
+
+def test_int8_layers_stay_and_their_kv_cache_moves(generated: Generated) -> None:
+    """oneDNN keeps such weights, and the addresses of their scales: the text was garbage."""
+    plain, ours = generated["plain"].result()[STAYS], generated["mirage"].result()[STAYS]
+    assert ours["rounds"] == plain["rounds"]
+    assert ours["movable"] == 0 and ours["alphas"] == [0] and ours["bytes_streamed"] == 0
+    assert ours["grown"] >= 3 and ours["shrunk"] >= 3
+    assert ours["hits"] == plain["hits"] > 0
+
+
+def test_a_slow_link_changes_no_output_and_without_waits_it_does(generated: Generated) -> None:
+    family = TRANSFORMERS[0]
+    plain = generated["plain"].result()[family]["rounds"][:1]
+    assert generated["slow"].result()[family]["rounds"] == plain
+    assert generated["nowait"].result()[family]["rounds"] != plain

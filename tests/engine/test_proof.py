@@ -1,0 +1,129 @@
+"""A model that computes something else after its layers have moved does not become ready."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import torch
+from children import must, spawn
+from tiny import make_model
+from toys import LAYERS, WIDTH, Block, Model, Remembering, Runner, engine
+
+from mirage.engine.params import FixedParameters
+from mirage.engine.proof import UnsupportedModel
+
+pytestmark = pytest.mark.engine
+SLOW = 1e6
+"""Bytes per second of a link over which a toy's layer takes two milliseconds."""
+
+
+def test_a_model_is_proven_and_left_as_it_was() -> None:
+    model, plain = Model(), Model()
+    plain.load_state_dict(model.state_dict())
+    memory = engine(model)
+    assert memory.streamer is not None and not memory.streamer.slots
+    assert memory.streamer.bytes_streamed == 0
+    assert not memory.parameters.left, "what was kept to be poisoned is freed"
+    memory.check_integrity()
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(parameter, model.get_parameter(name))
+
+
+def test_an_address_that_was_kept_is_caught() -> None:
+    refused = r"'toy': after its layers were moved, layers\.0 gives another output \(with 0 of"
+    with pytest.raises(UnsupportedModel, match=refused + ".*max_percent to 0"):
+        engine(Model(Remembering))
+
+
+def test_layers_that_run_ahead_of_their_copies_are_caught() -> None:
+    with pytest.raises(UnsupportedModel, match=f"with {LAYERS} of {LAYERS} layers streamed"):
+        engine(Model(), wait=False, copy_bytes_per_s=SLOW)
+    assert engine(Model(), copy_bytes_per_s=SLOW).streamer is not None
+
+
+@pytest.mark.parametrize("index", range(LAYERS))
+def test_a_wrong_byte_in_a_master_is_caught(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = FixedParameters.place
+
+    def placed(self: FixedParameters, *args: object, **more: object) -> object:
+        streamer = place(self, *args, **more)  # type: ignore[arg-type]
+        ctypes.memset(streamer.layers[index].master, 0x55, 4)
+        return streamer
+
+    monkeypatch.setattr(FixedParameters, "place", placed)
+    with pytest.raises(UnsupportedModel, match=f"layers.{index}.*layers streamed"):
+        engine(Model())
+
+
+class Noisy(Block):
+    """Never gives the same bits twice."""
+
+    noise = 1e-5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        fresh = torch.rand(WIDTH, generator=torch.Generator().manual_seed(id(x) + Noisy.calls))
+        Noisy.calls += 1
+        return super().forward(x) + self.noise * fresh
+
+    calls = 0
+
+
+class NoisyAndRemembering(Noisy, Remembering):
+    """As well, and keeps an address."""
+
+
+def test_of_a_model_that_differs_each_time_only_more_than_that_counts() -> None:
+    assert engine(Model(Noisy)).streamer is not None
+    with pytest.raises(UnsupportedModel):
+        engine(Model(NoisyAndRemembering))
+
+
+class Asking(Model):
+    """Wants something that only a request brings."""
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        raise KeyError("pixels")
+
+
+def test_a_model_that_cannot_be_computed_without_requests_stays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    memory = engine(model := Asking())
+    assert memory.streamer is None and memory.layer_bytes > 0
+    assert "layers stay where they are: it cannot be computed" in caplog.text
+    assert "KeyError: 'pixels'" in caplog.text
+    assert memory.fixed_bytes == model.embed.weight.nbytes
+    assert memory.outside_bytes == memory.fixed_bytes + LAYERS * memory.layer_bytes
+
+
+def test_layers_stay_if_they_are_told_to() -> None:
+    model = Model()
+    before = [parameter.data_ptr() for parameter in model.parameters()]
+    assert engine(model, moves=False).streamer is None
+    assert [parameter.data_ptr() for parameter in model.parameters()] == before
+
+
+def test_weights_that_vanish_while_they_are_loaded_stay(caplog: pytest.LogCaptureFixture) -> None:
+    memory = engine(Model())
+    whole, model = memory.layer_bytes, Model()
+    runner = Runner(model)
+    late = type(memory)(memory.settings)
+    late.parameters.found(model)
+    for layer in model.layers:
+        layer.out.weight = torch.nn.Parameter(torch.empty(0))
+    late.loaded(runner, runner.step, runner.step)
+    assert late.streamer is None and late.layer_bytes == whole
+    assert "a kernel has taken their weights away while they were loaded (out)" in caplog.text
+
+
+def test_int8_weights_that_move_as_if_they_could_are_caught(tmp_path: Path) -> None:
+    """vLLM's kernel for them keeps a copy of the weight, and the address of the scale."""
+    make_model("w8a8", tmp_path)
+    out = must(spawn("forced.py", tmp_path, "w8a8"))
+    assert re.search(r"after its layers were moved, model\.layers\.0\.\S+ gives another", out), out
