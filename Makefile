@@ -21,7 +21,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo test lint types pure vmm engine e2e long bench gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo test lint types pure vmm engine e2e long models bench gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -57,7 +57,7 @@ pure vmm engine e2e: $(STAMP) ## One layer of tests
 	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q tests/$@; \
 		status=$$?; rm -rf $$t; exit $$status
 
-long: $(STAMP) ## Tests too long for `make test`: every argument of vLLM, some 20 minutes
+long: $(STAMP) ## Tests too long for `make test`: every argument of vLLM, every family
 	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q -s tests/long; \
 		status=$$?; rm -rf $$t; exit $$status
 
@@ -72,6 +72,10 @@ gpu-serve: ## Two OPT-13b served under three policies; needs vLLM, and more minu
 
 gpu-serve-graphs: ## The same with CUDA graphs
 	$(GPU_PYTHON) -m benchmarks.gpu serve-graphs
+
+models: $(STAMP) ## Every model family against plain vLLM, into docs/models.md; two hours
+	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python benchmarks/models.py; \
+		status=$$?; rm -rf $$t; exit $$status
 
 bench: $(STAMP) ## Overhead with nothing remapped, against plain vLLM
 	$(BIN)/python benchmarks/overhead.py

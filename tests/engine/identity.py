@@ -128,8 +128,9 @@ def observe(
     scheduler = scheduler_of(llm)
     changes = Changes(scheduler, chance) if MODES[mode] is not None else None
     rounds = [one_round(seed, changes or (lambda step: None)) for seed in seeds]
-    facts: dict[str, Any] = {"rounds": rounds}
+    facts: dict[str, Any] = {"rounds": rounds, "prompts": sum(map(len, rounds))}
     if changes is not None:
+        facts["changes"] = changes.revision
         facts["alphas"] = sorted(changes.alphas)
         facts["betas"] = sorted(changes.betas)
         facts["t_compute_s"] = scheduler.memory.layer_compute_s

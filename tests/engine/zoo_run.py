@@ -26,7 +26,7 @@ from tests.zoo import FAMILIES, Family, make
 ASYNCHRONOUS = "-async"
 TOKENS = 40
 """Generated per prompt."""
-TEXTS = {"generate": 6, "embed": 36, "score": 36}
+TEXTS = {"generate": 6, "embed": 24, "score": 24}
 """Prompts in a round: enough steps for some changes."""
 
 
@@ -67,6 +67,8 @@ def describe(llm: Any) -> dict[str, Any]:
     facts = {
         "architecture": config.model_config.hf_config.architectures[0],
         "class": f"{type(model).__module__}.{type(model).__qualname__}",
+        "quantisation": config.model_config.quantization or "",
+        "kv": bool(groups),
         "asynchronous": config.scheduler_config.async_scheduling,
         "prefix_caching": bool(config.cache_config.enable_prefix_caching),
         "block_tokens": config.cache_config.block_size,
@@ -83,6 +85,7 @@ def describe(llm: Any) -> dict[str, Any]:
     shape = getattr(scheduler, "shape", None)
     if shape is not None:
         facts["shape"] = {field: getattr(shape, field) for field in shape.__struct_fields__}
+        facts["layers"] = getattr(shape, "movable_layers", shape.layers)
     return facts
 
 

@@ -16,21 +16,31 @@ _GPT2 = {
 }
 
 DENSE = (
-    Family("opt", "opt", shape(ffn_dim=512, word_embed_proj_dim=HIDDEN)),
+    Family("opt", "opt", shape("num_key_value_heads", ffn_dim=512, word_embed_proj_dim=HIDDEN)),
     Family("gpt2", "gpt2", _GPT2),
     Family("gptj", "gptj", {**_GPT2, "rotary_dim": 16, "tie_word_embeddings": False}),
-    Family("gpt-neox", "gpt_neox", shape(rotary_pct=0.25)),
+    Family("gpt-neox", "gpt_neox", shape("num_key_value_heads", rotary_pct=0.25)),
     Family("gpt-bigcode", "gpt_bigcode", {**_GPT2, "multi_query": True}),
     Family(
         "bloom",
         "bloom",
         {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "n_layer": LAYERS, "n_head": 4},
     ),
-    Family("falcon-7b", "falcon", shape(multi_query=True, parallel_attn=True, bias=False)),
+    Family(
+        "falcon-7b",
+        "falcon",
+        shape("num_key_value_heads", multi_query=True, parallel_attn=True, bias=False),
+    ),
     Family(
         "falcon-40b",
         "falcon",
-        shape(new_decoder_architecture=True, num_kv_heads=2, parallel_attn=True, bias=False),
+        shape(
+            "num_key_value_heads",
+            new_decoder_architecture=True,
+            num_kv_heads=2,
+            parallel_attn=True,
+            bias=False,
+        ),
     ),
     Family("stablelm", "stablelm", shape()),
     Family("llama", "llama", shape()),

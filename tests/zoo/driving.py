@@ -1,4 +1,4 @@
-"""Runs families in child processes: one process for as many as it survives, with a deadline each."""
+"""Runs families in child processes: one for as many as it survives, with a deadline each."""
 
 from __future__ import annotations
 

@@ -7,17 +7,19 @@ from tests.zoo.family import Family, shape
 _ENCODER = shape("num_key_value_heads", "tie_word_embeddings", max_position_embeddings=514)
 _POOLING = {"runner": "pooling", "skip_tokenizer_init": False, "max_model_len": 256}
 """A pooled text is one step's, and vLLM asks for a tokenizer."""
+_BOTH_WAYS = {**_POOLING, "enable_prefix_caching": False}
+"""Whose tokens look ahead, too: vLLM keeps nothing of them."""
 _ONE = {"num_labels": 1}
 
 ENCODERS = (
-    Family("bert", "bert", _ENCODER, "AutoModel", "embed", arguments=_POOLING),
+    Family("bert", "bert", _ENCODER, "AutoModel", "embed", arguments=_BOTH_WAYS),
     Family(
         "roberta",
         "roberta",
         {**_ENCODER, "type_vocab_size": 1},
         "AutoModel",
         "embed",
-        arguments=_POOLING,
+        arguments=_BOTH_WAYS,
     ),
     Family(
         "xlm-roberta",
@@ -25,7 +27,7 @@ ENCODERS = (
         {**_ENCODER, "type_vocab_size": 1},
         "AutoModel",
         "embed",
-        arguments=_POOLING,
+        arguments=_BOTH_WAYS,
     ),
     Family(
         "modernbert",
@@ -33,7 +35,7 @@ ENCODERS = (
         shape("num_key_value_heads", local_attention=64),
         "AutoModel",
         "embed",
-        arguments=_POOLING,
+        arguments=_BOTH_WAYS,
     ),
     Family(
         "bert-reranker",
@@ -41,7 +43,7 @@ ENCODERS = (
         {**_ENCODER, **_ONE},
         "AutoModelForSequenceClassification",
         "score",
-        arguments=_POOLING,
+        arguments=_BOTH_WAYS,
     ),
     Family(
         "xlm-roberta-reranker",
@@ -49,7 +51,7 @@ ENCODERS = (
         {**_ENCODER, **_ONE, "type_vocab_size": 1},
         "AutoModelForSequenceClassification",
         "score",
-        arguments=_POOLING,
+        arguments=_BOTH_WAYS,
     ),
     Family(
         "qwen3-embedding",

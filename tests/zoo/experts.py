@@ -13,7 +13,10 @@ EXPERTS = (
         shape(num_local_experts=4, num_experts_per_tok=2, intermediate_size=128),
     ),
     Family(
-        "phimoe", "phimoe", shape(num_local_experts=4, num_experts_per_tok=2, intermediate_size=128)
+        "phimoe",
+        "phimoe",
+        shape(num_local_experts=4, num_experts_per_tok=2, intermediate_size=128),
+        architecture="PhiMoEForCausalLM",
     ),
     Family("qwen2-moe", "qwen2_moe", shape(**_FOUR, shared_expert_intermediate_size=64)),
     Family("qwen3-moe", "qwen3_moe", shape(**_FOUR, head_dim=32)),
@@ -60,19 +63,33 @@ EXPERTS = (
     Family(
         "hunyuan-moe",
         "hunyuan_v1_moe",
-        shape(head_dim=32, num_experts=4, moe_topk=2, moe_intermediate_size=64),
+        shape(
+            head_dim=32,
+            num_experts=4,
+            moe_topk=2,
+            moe_intermediate_size=64,
+            intermediate_size=64,
+        ),
     ),
     Family(
         "minimax-m2",
         "minimax_m2",
-        shape(head_dim=32, num_local_experts=4, num_experts_per_tok=2, intermediate_size=128),
+        shape(
+            head_dim=32,
+            rotary_dim=16,
+            scoring_func="sigmoid",
+            use_routing_bias=True,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            intermediate_size=128,
+        ),
     ),
     Family(
         "exaone-moe",
         "exaone_moe",
         shape(
             head_dim=32,
-            sliding_window=None,
+            sliding_window=64,
             layer_types=["full_attention"] * 8,
             num_experts=4,
             num_experts_per_tok=2,

@@ -13,7 +13,9 @@ def differences(plain: Facts, ours: Facts) -> list[str]:
         if "failed" in facts:
             return [f"{name}: {facts['failed']}"]
     found = []
-    if (where := first_difference(plain["rounds"], ours["rounds"])) is not None:
+    if len(plain["rounds"]) != len(ours["rounds"]):
+        found.append(f"{len(ours['rounds'])} rounds, not {len(plain['rounds'])}")
+    elif (where := first_difference(plain["rounds"], ours["rounds"])) is not None:
         found.append(where)
     if ours["hits"] != plain["hits"]:
         found.append(
@@ -36,12 +38,14 @@ def stillness(ours: Facts) -> list[str]:
 
 
 def first_difference(plain: list[Any], ours: list[Any]) -> str | None:
-    """Where two lists of rounds differ first."""
+    """Where the rounds that both have differ first. NaN equals nothing, itself included."""
     for i, (a, b) in enumerate(zip(plain, ours, strict=False)):
-        for j, (x, y) in enumerate(zip(a, b, strict=True)):
-            if x != y:
-                wrong = sum(p != q for p, q in zip(a, b, strict=True))
-                return f"round {i + 1}: {wrong} of {len(a)} prompts differ, the first is {j + 1}"
+        if len(a) != len(b):
+            return f"round {i + 1}: {len(b)} prompts, not {len(a)}"
+        wrong = [j for j, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
+        if wrong:
+            first = wrong[0] + 1
+            return f"round {i + 1}: {len(wrong)} of {len(a)} prompts differ, the first is {first}"
     return None
 
 

@@ -24,13 +24,15 @@ ROUTED = {
     "topk_group": 1,
 }
 
+_V3 = {**LATENT, **ROUTED, "q_lora_rank": 64, "topk_method": "noaux_tc"}
+
 LATENTS = (
     Family("deepseek-v2", "deepseek_v2", shape(**LATENT, **ROUTED, q_lora_rank=None)),
-    Family("deepseek-v3", "deepseek_v3", shape(**LATENT, **ROUTED, q_lora_rank=64)),
+    Family("deepseek-v3", "deepseek_v3", shape(**_V3)),
     Family(
         "kimi-k2",
         "deepseek_v3",
-        shape(**LATENT, **ROUTED, q_lora_rank=64, routed_scaling_factor=2.8, norm_topk_prob=True),
+        shape(**_V3, routed_scaling_factor=2.8, norm_topk_prob=True),
     ),
     Family("glm4-moe-lite", "glm4_moe_lite", shape(**LATENT, **ROUTED, q_lora_rank=64)),
     Family(

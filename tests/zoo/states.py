@@ -6,10 +6,10 @@ from tests.zoo.family import HIDDEN, LAYERS, VOCABULARY, Family, shape
 
 _LINEAR = ["linear_attention", "linear_attention", "linear_attention", "full_attention"]
 _DELTA = {
-    "linear_num_value_heads": 4,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 32,
-    "linear_value_head_dim": 32,
+    "linear_num_value_heads": 2,
+    "linear_num_key_heads": 1,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
     "linear_conv_kernel_dim": 4,
     "head_dim": 32,
     "layer_types": _LINEAR * (LAYERS // 4),
@@ -23,6 +23,10 @@ _MAMBA2 = {
     "mamba_expand": 2,
     "mamba_chunk_size": 64,
 }
+_UNCACHED = {"enable_prefix_caching": False}
+"""On a CPU, Mamba2's prefill gives the last state only, and a cached prefix needs those between."""
+_SINGLE = {"dtype": "float32"}
+"""Mamba's first layer fails in bfloat16: vLLM packs its convolution on such CPUs, and reads it."""
 _STATE = {
     "vocab_size": VOCABULARY,
     "hidden_size": HIDDEN,
@@ -36,12 +40,13 @@ _STATE = {
 }
 
 STATES = (
-    Family("mamba", "mamba", {**_STATE, "time_step_rank": 8}),
-    Family("falcon-mamba", "falcon_mamba", {**_STATE, "time_step_rank": 8}),
+    Family("mamba", "mamba", {**_STATE, "time_step_rank": 8}, arguments=_SINGLE),
+    Family("falcon-mamba", "falcon_mamba", {**_STATE, "time_step_rank": 8}, arguments=_SINGLE),
     Family(
         "mamba2",
         "mamba2",
         {**_STATE, "num_heads": 8, "head_dim": 32, "n_groups": 1, "chunk_size": 64},
+        arguments=_UNCACHED,
     ),
     Family(
         "granite4-hybrid",
@@ -55,8 +60,14 @@ STATES = (
             shared_intermediate_size=128,
             position_embedding_type="nope",
         ),
+        arguments=_UNCACHED,
     ),
-    Family("falcon-h1", "falcon_h1", shape(**{**_MAMBA2, "mamba_d_ssm": 256}, head_dim=32)),
+    Family(
+        "falcon-h1",
+        "falcon_h1",
+        shape(**{**_MAMBA2, "mamba_d_ssm": 256}, head_dim=32),
+        arguments=_UNCACHED,
+    ),
     Family(
         "nemotron-h",
         "nemotron_h",
@@ -70,6 +81,7 @@ STATES = (
             n_groups=1,
             chunk_size=64,
         ),
+        arguments=_UNCACHED,
     ),
     Family(
         "jamba",
@@ -86,6 +98,7 @@ STATES = (
             mamba_dt_rank=8,
             use_mamba_kernels=False,
         ),
+        arguments=_SINGLE,
     ),
     Family(
         "zamba2",
@@ -102,6 +115,7 @@ STATES = (
             chunk_size=64,
             tie_word_embeddings=True,
         ),
+        arguments=_UNCACHED,
     ),
     Family(
         "qwen3-next",
@@ -121,6 +135,9 @@ STATES = (
         shape(
             layer_types=["conv", "conv", "full_attention", "conv"] * 2,
             block_multiple_of=32,
+            block_dim=HIDDEN,
+            conv_dim=HIDDEN,
+            conv_dim_out=HIDDEN,
             tie_word_embeddings=True,
         ),
     ),

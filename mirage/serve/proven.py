@@ -1,0 +1,85 @@
+"""What has been tried: which architectures gave plain vLLM's tokens while their memory moved.
+
+The rows are data, written by `benchmarks/models.py` from real runs. Nothing here is measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+NOT_TRIED = "not tried"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One family: a model of an architecture, quantised or not. `reason` is empty if proven."""
+
+    family: str
+    architecture: str
+    quantisation: str
+    proven: bool
+    prompts: int
+    changes: int
+    """Allotments that moved memory while the prompts ran."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Book:
+    """All rows, the day and vLLM's version they are of, and who shares parts with whom."""
+
+    vllm: str
+    date: str
+    rows: Sequence[Row]
+    same_parts: Mapping[str, str]
+    """An untried architecture, by the tried one whose module of vLLM builds it."""
+
+
+def verdict(architecture: str, quantisation: str = "") -> str:
+    """What is known of `architecture` (as in config.json), for one line of `mirage check`."""
+    return judged(book(), architecture, quantisation)
+
+
+def judged(known: Book, architecture: str, quantisation: str = "") -> str:
+    """`verdict` by the rows of `known`. Pure."""
+    tried = [row for row in known.rows if row.architecture == architecture]
+    rows = [row for row in tried if row.quantisation == quantisation]
+    if rows:
+        return _summary(known, rows)
+    if tried:
+        return f"not tried as {quantisation or 'plain weights'}; {_summary(known, tried)}"
+    if (relative := known.same_parts.get(architecture)) is not None:
+        return f"same parts as {relative}, {NOT_TRIED}"
+    return NOT_TRIED
+
+
+def _summary(known: Book, rows: Sequence[Row]) -> str:
+    good = [row for row in rows if row.proven]
+    bad = [row for row in rows if not row.proven]
+    words = []
+    if good:
+        prompts, changes = sum(r.prompts for r in good), sum(r.changes for r in good)
+        words.append(
+            f"proven ({prompts} prompts, {changes} changes of memory, "
+            f"vLLM {known.vllm}, {known.date})"
+        )
+    words += [f"not proven as {row.family}: {row.reason}" for row in bad]
+    return "; ".join(words)
+
+
+def read_book(text: str) -> Book:
+    """The data file's JSON."""
+    data: dict[str, Any] = json.loads(text)
+    rows = [Row(**row) for row in data["rows"]]
+    return Book(data["vllm"], data["date"], rows, data["same_parts"])
+
+
+@cache
+def book() -> Book:
+    """What the package was released with."""
+    return read_book((files("mirage.serve") / "proven.json").read_text())

@@ -1,0 +1,52 @@
+"""Bit-identity of the families that differ most; `make long` has all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.zoo import FAMILIES, driving, make
+from tests.zoo.judging import differences, hidden, variety
+
+pytestmark = pytest.mark.engine
+
+MOST_DIFFERENT = (
+    "gemma3",  # windows and full attention: several KV groups
+    "granite4-hybrid",  # state space among attention and experts
+    "deepseek-v2",  # latent attention
+    "olmo2",  # vLLM's Transformers backend
+    "llama-w4a16",  # quantised
+    "qwen3-embedding",  # pooling
+)
+MODES = ("plain", "mirage", "nowait")
+
+Runs = dict[str, dict[str, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """By mode and family, one engine at a time."""
+    models = tmp_path_factory.mktemp("zoo")
+    _made(models)
+    return {mode: dict(driving.drive(mode, MOST_DIFFERENT, models)) for mode in MODES}
+
+
+def _made(models: Path) -> None:
+    for name in MOST_DIFFERENT:
+        make(FAMILIES[name], models)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("family", MOST_DIFFERENT)
+def test_outputs_are_plain_vllms_while_memory_moves(family: str, runs: Runs) -> None:
+    plain, ours = runs["plain"][family], runs["mirage"][family]
+    assert differences(plain, ours) == []
+    if FAMILIES[family].task == "generate":
+        assert variety(plain) > 50, "tokens that hardly vary would hide a fault"
+
+
+@pytest.mark.parametrize("family", MOST_DIFFERENT)
+def test_without_waits_they_differ(family: str, runs: Runs) -> None:
+    assert hidden(runs["plain"][family], runs["nowait"][family]) is None

@@ -1,0 +1,39 @@
+"""Every family of the zoo that is said to be proven is proven again, in each way of scheduling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirage.serve.proven import book
+from tests.zoo import FAMILIES, driving, make
+from tests.zoo.judging import differences, hidden
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * 3600)]
+
+PROVEN = [row.family for row in book().rows if row.proven]
+MODES = ("plain", "mirage", "nowait", "plain-async", "mirage-async")
+
+Runs = dict[str, dict[str, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """By mode and family, one engine at a time: more than an hour."""
+    models: Path = tmp_path_factory.mktemp("zoo")
+    for name in PROVEN:
+        make(FAMILIES[name], models)
+    return {mode: dict(driving.drive(mode, PROVEN, models)) for mode in MODES}
+
+
+@pytest.mark.parametrize("suffix", ["", "-async"])
+@pytest.mark.parametrize("family", PROVEN)
+def test_outputs_are_plain_vllms_while_memory_moves(family: str, suffix: str, runs: Runs) -> None:
+    assert differences(runs[f"plain{suffix}"][family], runs[f"mirage{suffix}"][family]) == []
+
+
+@pytest.mark.parametrize("family", PROVEN)
+def test_without_waits_they_differ(family: str, runs: Runs) -> None:
+    assert hidden(runs["plain"][family], runs["nowait"][family]) is None
