@@ -37,11 +37,10 @@ BACKENDS_WORDS = (
 )
 DRAFTS = "speculative decoding is set by speculative_config, in one place"
 
-DRAFT = "not yet: what a draft model holds, parameters and KV cache, is not counted"
-DRAFTED = frozenset({"ngram"})
-"""Kinds of speculative decoding that are served. For draft_model, eagle, eagle3 and medusa texts
-were as in plain vLLM while memory moves, the draft's own layers staying where vLLM put them; once
-what they hold is counted, add them here, and "model" to the keys of speculative_config."""
+DRAFT = "this kind of speculative decoding was not tried while memory moves"
+DRAFTED = frozenset({"ngram", "draft_model", "eagle", "eagle3", "medusa"})
+"""Kinds of speculative decoding that are served. A draft model's layers stay where vLLM put them,
+and what they hold is counted."""
 KV_DTYPES = frozenset({"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"})
 """Of vLLM's cache configuration, where auto has become the models' dtype."""
 
@@ -356,6 +355,7 @@ TABLE = merged(
                 "counts of tokens",
                 *("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"),
             ),
+            **works("its layers stay, and what they hold is counted", "model"),
         },
     ),
     refused(
