@@ -17,9 +17,9 @@ import torch
 
 from mirage.config import Policy
 from mirage.engine.backend import make_backend
+from mirage.engine.fixed import fixed_bytes, models_of
 from mirage.engine.kvbuffer import KVBuffer, counted_extent
 from mirage.engine.mailbox import Mailbox
-from mirage.engine.fixed import fixed_bytes, models_of
 from mirage.engine.params import FixedParameters
 from mirage.engine.pieces import UnknownPieces, watched
 from mirage.engine.proof import NoForward, Proof
