@@ -48,6 +48,14 @@ def test_nobody_is_held_for_a_whole_turn(sharing: dict[str, Any], held: float) -
     assert settings["hold_s"] == held
 
 
+@pytest.mark.parametrize(("percent", "moves"), [(None, True), (50, True), (0, False)])
+def test_an_engine_is_told_if_its_layers_stay(percent: float | None, moves: bool) -> None:
+    raw = config().model_dump()
+    raw["tenants"][0]["max_percent"] = percent
+    settings = json.loads(words(Config.model_validate(raw))["--additional-config"])["mirage"]
+    assert settings["moves"] is moves
+
+
 def words(made: Config) -> dict[str, str]:
     """The options with their values; those without one are empty."""
     line = command(made, made.tenants[0], FIT, Path("/run/a.sock"), None)
