@@ -13,6 +13,7 @@ from vllm.exceptions import VLLMError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from mirage.serve.argument_table import (
+    DRAFT,
     DRAFTED,
     EAGER,
     KV_DTYPES,
@@ -57,10 +58,22 @@ def parse(argv: list[str]) -> argparse.Namespace:
         if (word := args.model_tag) is not None:
             raise ArgumentRefused(f"{word!r} belongs to no argument: check the one before it")
         validate_parsed_serve_args(args)
+        _import_parsers(args)
         validate_api_server_args(args)
     except (VLLMError, ValueError, TypeError, LookupError, OSError) as error:
         raise ArgumentRefused(_one_line(error)) from None
     return args
+
+
+def _import_parsers(args: argparse.Namespace) -> None:
+    """The user's own, which the server would import before it looks for them by name."""
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    if args.tool_parser_plugin:
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if args.reasoning_parser_plugin:
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
 
 
 def _one_line(error: Exception) -> str:
@@ -92,7 +105,7 @@ def _problems(config: Any) -> Iterator[str]:
     if cache.cache_dtype not in KV_DTYPES:
         yield f"kv_cache_dtype {cache.cache_dtype}: {NOT_TRIED}"
     if speculative is not None and speculative.method not in DRAFTED:
-        yield f"speculative decoding by {speculative.method}: {NOT_TRIED}"
+        yield f"speculative decoding by {speculative.method}: {DRAFT}"
     for name in ("watermark_config", "diffusion_config", "engram_config"):
         if getattr(config, name, None) is not None:
             yield f"{name}: {NOT_TRIED}"

@@ -95,7 +95,7 @@ TABLE = merged(
     ),
     works(
         TRIED,
-        *("seed", "max_logprobs", "logprobs_mode", "use_fp64_gumbel", "return_sampling_mask"),
+        *("seed", "max_logprobs", "logprobs_mode", "use_fp64_gumbel"),
         *("enable_prompt_embeds", "structured_outputs_config"),
         *("enable_prefix_caching", "enable_chunked_prefill"),
         *("max_num_scheduled_tokens", "max_num_active_seqs", "long_prefill_token_threshold"),
@@ -252,7 +252,12 @@ TABLE = merged(
     ),
     refused(
         NOT_TRIED,
-        *("enable_return_routed_experts", "enable_trace_replay", "disable_sliding_window"),
+        *(
+            "enable_return_routed_experts",
+            "return_sampling_mask",
+            "enable_trace_replay",
+            "disable_sliding_window",
+        ),
         but=(False,),
     ),
     refused(
@@ -372,7 +377,7 @@ ENVIRONMENT = merged(
     refused(ELASTIC, "VLLM_KV_CACHE_LAYOUT", "VLLM_CPU_KVCACHE_SPACE", but=("0",)),
     refused(STATE, "VLLM_SSM_CONV_STATE_LAYOUT"),
     refused(
-        "MIRAGE knows vLLM's first model runner alone on a CPU, and asks for the other itself",
+        "vLLM chooses its model runner by what it can do, and another was not tried",
         "VLLM_USE_V2_MODEL_RUNNER",
         but=("0",),
     ),
@@ -395,7 +400,7 @@ ENVIRONMENT = merged(
     refused(ONE_GPU, "VLLM_PP_LAYER_PARTITION"),
     refused(LORA, "VLLM_ALLOW_RUNTIME_LORA_UPDATING", but=("0",)),
     refused(
-        "vLLM's development routes end sleep, reset and profile engines behind MIRAGE's back",
+        "vLLM's development routes let anybody put engines to sleep, reset and profile them",
         "VLLM_SERVER_DEV_MODE",
         but=("0",),
     ),

@@ -164,6 +164,17 @@ def test_what_vllm_refuses_is_one_line(arguments: dict[str, Any], line: str) -> 
     assert "\n" not in str(refusal.value)
 
 
+def test_a_parser_of_the_users_own_is_found(tmp_path: Path) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(
+        "from vllm.tool_parsers import ToolParser, ToolParserManager\n"
+        "@ToolParserManager.register_module('mine')\n"
+        "class Mine(ToolParser): pass\n"
+    )
+    given = {"tool_call_parser": "mine", "enable_auto_tool_choice": True}
+    assert parse(flags({**given, "tool_parser_plugin": str(plugin)}, joined=True))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_drawn_arguments_are_refused_in_one_line_or_read(seed: int) -> None:
     rng = random.Random(seed)

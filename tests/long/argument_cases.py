@@ -88,7 +88,6 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "scheduling_policy": {"priority": True},
     "structured_outputs_config": {"bound": True},
     "use_fp64_gumbel": {"sampled": True},
-    "return_sampling_mask": {"sampled": True},
     "logprobs_mode": {"sampled": True},
     "seed": {"sampled": True},
     "speculative_config": {"repeats": True},
