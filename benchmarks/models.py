@@ -71,7 +71,7 @@ def run_all(families: list[Family], kept: Kept, models: Path, *, again: bool) ->
     for family in families:
         make(family, models)
     missing = [f for f in families if again or not kept.has(f.name, "check")]
-    for name, facts in check(missing, models).items():
+    for name, facts in check(missing, models):
         kept.put(name, "check", facts)
     for mode in MODES:
         todo = [f.name for f in families if again or not kept.has(f.name, mode)]

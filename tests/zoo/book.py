@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.zoo import GROUPS
+from tests.zoo.checking import disagreements
 from tests.zoo.family import Family
 from tests.zoo.judging import differences, hidden
 
@@ -66,12 +67,8 @@ class Tried:
         if "refused" in said:
             return f"refused: {said['refused']}"
         if ours is None or "shape" not in ours:
-            return f"{said['layers']} layers, {said['block_bytes']} bytes a block"
-        wrong = [
-            f"{key} {said[key]}, engine {ours['shape'][key]}"
-            for key in said
-            if key in ours["shape"] and said[key] != ours["shape"][key]
-        ]
+            return "accepted"
+        wrong = disagreements(said, ours["shape"])
         return f"disagrees: {'; '.join(wrong)}" if wrong else "agrees"
 
     @property

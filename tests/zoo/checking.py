@@ -2,45 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mirage.config import Config, ConfigError
-from mirage.serve.fit import fit_config
+import msgspec
+
+from mirage.config import Config, ConfigError, Tenant
+from mirage.facts import ModelFacts
+from mirage.serve import ask
+from mirage.serve.fit import fit
 from tests.zoo.family import Family
 
 DEVICE_BYTES = 1 << 32
 """Enough for any of them."""
 PAGE_BYTES = 4096
+AT_ONCE = 8
+"""Families in one question: vLLM is imported once for them."""
+OURS = {"max_model_len", "dtype", "skip_tokenizer_init"}
+"""Of a family's arguments, those that the configuration says in other words or not at all."""
 
 
-def check(families: Sequence[Family], models: Path) -> dict[str, dict[str, Any]]:
-    """By family: the sizes it finds, as the engine names them, or `refused` with its line."""
-    return {family.name: _one(family, models / family.name) for family in families}
+def check(families: Sequence[Family], models: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of each family what the engine's shape shall be, or `refused` with the line."""
+    for dtype in ("bfloat16", "float32"):
+        asked = [f for f in families if f.arguments.get("dtype", "bfloat16") == dtype]
+        for start in range(0, len(asked), AT_ONCE):
+            yield from _ask(asked[start : start + AT_ONCE], dtype, models)
 
 
-def _one(family: Family, folder: Path) -> dict[str, Any]:
-    tenant = {
-        "name": family.name,
-        "model": folder,
-        "share": 100,
-        "max_model_len": family.arguments.get("max_model_len", 512),
-        "max_num_seqs": 16,
-        "max_num_batched_tokens": 256,
-    }
-    config = Config.model_validate(
-        {"device": {"memory": DEVICE_BYTES, "page": PAGE_BYTES}, "tenants": [tenant]}
-    )
+def _ask(families: Sequence[Family], dtype: str, models: Path) -> Iterator[tuple[str, Any]]:
+    tenants = [_tenant(family, models) for family in families]
+    with tempfile.TemporaryDirectory(prefix="mirage-check-") as folder:
+        answers = ask._answers(_config(tenants, dtype), Path(folder) / "log")
+    for tenant in tenants:
+        answer = answers.get(tenant.name) or {"refused": "vLLM gave no answer"}
+        if "refused" in answer:
+            yield tenant.name, {"refused": answer["refused"]}
+        else:
+            facts = msgspec.convert(answer["facts"], ModelFacts)
+            yield tenant.name, _said(tenant, facts, dtype)
+
+
+def _said(tenant: Tenant, facts: ModelFacts, dtype: str) -> dict[str, Any]:
+    """The fit of one tenant, in the words of an engine's `ModelShape`."""
+    alone = tenant.model_copy(update={"share": 100.0})
     try:
-        fit = fit_config(config)[family.name]
+        found = fit(_config([alone], dtype), {tenant.name: facts})[tenant.name]
     except ConfigError as error:
         return {"refused": str(error)}
     return {
-        "layers": fit.layers,
-        "layer_bytes": fit.layer_bytes,
-        "fixed_bytes": fit.fixed_bytes,
-        "extent_bytes": fit.extent_bytes,
-        "extent_blocks": fit.extent_blocks,
-        "block_bytes": fit.block_bytes,
+        "stays": facts.stays,
+        "layers": found.layers,
+        "layer_bytes": found.layer_bytes,
+        "fixed_bytes": found.fixed_bytes,
+        "extent_blocks": found.extent_blocks,
+        "extent_bytes": found.extent_bytes,
+        "min_extents": -(-found.min_blocks // found.extent_blocks),
     }
+
+
+def _tenant(family: Family, models: Path) -> Tenant:
+    return Tenant(
+        name=family.name,
+        model=models / family.name,
+        share=100 / AT_ONCE,
+        max_model_len=family.arguments.get("max_model_len", 512),
+        max_num_seqs=16,
+        max_num_batched_tokens=256,
+        engine_args={k: v for k, v in family.arguments.items() if k not in OURS},
+    )
+
+
+def _config(tenants: list[Tenant], dtype: str) -> Config:
+    device = {"memory": DEVICE_BYTES, "page": PAGE_BYTES}
+    return Config.model_validate({"device": device, "tenants": tenants, "dtype": dtype})
+
+
+def disagreements(said: dict[str, Any], shape: dict[str, Any]) -> list[str]:
+    """Where what was said beforehand is not what the engine then had. Pure."""
+    had = {
+        **shape,
+        "fixed_bytes": -(-shape["fixed_bytes"] // PAGE_BYTES) * PAGE_BYTES,
+        "stays": said["stays"] if bool(said["stays"]) == (not shape["movable_layers"]) else None,
+    }
+    if not shape["movable_layers"] and not said["stays"]:
+        had["stays"] = "they stay"
+    return [f"{key} {said[key]}, engine {had[key]}" for key in said if said[key] != had[key]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.zoo.family import Family, shape
 
 _ENCODER = shape("num_key_value_heads", "tie_word_embeddings", max_position_embeddings=514)
+_ROBERTA = {**_ENCODER, "type_vocab_size": 1, "position_embedding_type": "absolute"}
 _POOLING = {"runner": "pooling", "skip_tokenizer_init": False, "max_model_len": 256}
 """A pooled text is one step's, and vLLM asks for a tokenizer."""
 _BOTH_WAYS = {**_POOLING, "enable_prefix_caching": False}
@@ -16,7 +17,7 @@ ENCODERS = (
     Family(
         "roberta",
         "roberta",
-        {**_ENCODER, "type_vocab_size": 1},
+        _ROBERTA,
         "AutoModel",
         "embed",
         arguments=_BOTH_WAYS,
@@ -24,7 +25,7 @@ ENCODERS = (
     Family(
         "xlm-roberta",
         "xlm-roberta",
-        {**_ENCODER, "type_vocab_size": 1},
+        _ROBERTA,
         "AutoModel",
         "embed",
         arguments=_BOTH_WAYS,
@@ -48,7 +49,7 @@ ENCODERS = (
     Family(
         "xlm-roberta-reranker",
         "xlm-roberta",
-        {**_ENCODER, **_ONE, "type_vocab_size": 1},
+        {**_ROBERTA, **_ONE},
         "AutoModelForSequenceClassification",
         "score",
         arguments=_BOTH_WAYS,
