@@ -158,7 +158,8 @@ def test_a_draft_model_has_kv_and_takes_fixed_memory(said: dict[str, dict[str, A
     plain, drafted = facts(said, "llama"), facts(said, "drafted")
     assert (drafted.layers, drafted.layer_bytes) == (plain.layers, plain.layer_bytes)
     assert [group.layers for group in drafted.kv.groups] == [10 + 2]
-    assert drafted.fixed_bytes >= 2 * plain.fixed_bytes + 2 * plain.layer_bytes * 0.99
+    # Two layers, an embedding and an output head; the rotary cache is shared.
+    assert drafted.fixed_bytes >= plain.fixed_bytes + 2 * 393_472 + 2 * 512 * 128 * 2
 
 
 def test_adapters_take_fixed_memory(said: dict[str, dict[str, Any]]) -> None:
