@@ -67,12 +67,14 @@ class FixedParameters:
         self.left: list[torch.Tensor] = []
         """Places that small parameters left, poisoned."""
         self._sizes = stack.Sizes(())
+        self._built = False
         self._built_bytes = 0
 
     # -- finding ------------------------------------------------------------------------
 
     def found(self, model: torch.nn.Module) -> None:
         """vLLM has built `model`, and will load its weights next."""
+        self._built = True
         self.layers = stack.find(model)
         self.stays = self.stays or stack.why_stays(self.layers, model)
         self._sizes = stack.Sizes(self.layers)
@@ -82,7 +84,8 @@ class FixedParameters:
 
     def loaded(self, model: torch.nn.Module) -> None:
         """The weights are there: see what of them can move."""
-        if not self.layers:
+        if not self._built:
+            self.stays = self.stays or "vLLM built it in a way that is not known here"
             self.found(model)
         if self.stays is None and (name := self._sizes.emptied()):
             self.stays = stack.GONE.format(name)
@@ -149,7 +152,7 @@ class FixedParameters:
         placements, nbytes = _plan(unit)
         for placement in placements:
             old = _move(placement, home)
-            if placement.nbytes <= SMALL:
+            if old.untyped_storage().nbytes() <= SMALL:
                 self.left.append(old)
         return max(nbytes, 1)
 

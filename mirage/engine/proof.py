@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import torch
@@ -106,6 +107,8 @@ class Proof:
             raise NoForward(f"{type(error).__name__}: {error}") from error
         self._noise = _distance(first, self._before)
         self._steady = _steady(first, self._before)
+        if not isfinite(self._noise):
+            raise NoForward("its output is another one each time, and not finite")
 
     def moved(self, streamer: LayerStreamer, begin: Callable[[], None]) -> None:
         """Prove it with all layers resident, all streamed over one slot and over two, and back.
@@ -122,7 +125,13 @@ class Proof:
             self._compare(where)
         streamer.bytes_streamed = streamer.misses = 0
         forwards = len(settings) + 2
-        logger.info("proven to compute the same forwards=%d s=%.2f", forwards, self._seconds)
+        logger.info(
+            "proven to compute the same forwards=%d s=%.2f outputs=%d of %d",
+            forwards,
+            self._seconds,
+            sum(self._steady),
+            len(self._steady),
+        )
 
     def _observed(self) -> Seen:
         start = time.perf_counter()

@@ -15,6 +15,7 @@ from children import must, spawn
 from tiny import make_model
 from toys import LAYERS, WIDTH, Block, Model, Remembering, Runner, engine
 
+from mirage.engine.memory import EngineMemory
 from mirage.engine.params import FixedParameters
 from mirage.engine.proof import UnsupportedModel
 
@@ -102,6 +103,14 @@ def test_a_model_that_cannot_be_computed_without_requests_stays(
     assert memory.outside_bytes == memory.fixed_bytes + LAYERS * memory.layer_bytes
 
 
+def test_a_model_that_was_built_past_us_stays(caplog: pytest.LogCaptureFixture) -> None:
+    runner = Runner(Model())
+    late = EngineMemory(engine(Model()).settings)
+    late.loaded(runner, runner.step, runner.step)
+    assert late.streamer is None and late.layer_bytes > 0
+    assert "built it in a way that is not known" in caplog.text
+
+
 def test_layers_stay_if_they_are_told_to() -> None:
     model = Model()
     before = [parameter.data_ptr() for parameter in model.parameters()]
@@ -113,7 +122,7 @@ def test_weights_that_vanish_while_they_are_loaded_stay(caplog: pytest.LogCaptur
     memory = engine(Model())
     whole, model = memory.layer_bytes, Model()
     runner = Runner(model)
-    late = type(memory)(memory.settings)
+    late = EngineMemory(memory.settings)
     late.parameters.found(model)
     for layer in model.layers:
         layer.out.weight = torch.nn.Parameter(torch.empty(0))

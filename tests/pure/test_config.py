@@ -31,6 +31,14 @@ def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
         config.tenant("b")
 
 
+@pytest.mark.parametrize(("own", "percent"), [({}, 40), ({"max_percent": 0}, 0)])
+def test_a_tenants_own_percentage_comes_before_that_of_all(
+    tmp_path: Path, own: dict[str, float], percent: float
+) -> None:
+    config = load(write(tmp_path, tenant(**own) | {"remap": {"max_percent": 40}}))
+    assert config.max_percent(config.tenant("a")) == percent
+
+
 def tenant(**changes: Any) -> dict[str, Any]:
     return VALID | {"tenants": [TENANT | changes]}
 
@@ -48,6 +56,8 @@ def two(**second: Any) -> dict[str, Any]:
         ({"tenants": [TENANT]}, "device: it is missing"),
         (VALID | {"tenants": []}, "tenants: "),
         (VALID | {"tenant": []}, "unknown key 'tenant': check its spelling"),
+        (tenant(max_percent=101), "tenants.0.max_percent: "),
+        (tenant(max_percent=-1), "tenants.0.max_percent: "),
         (tenant(prioritty=1), "unknown key 'tenants.0.prioritty'"),
         (VALID | {"remap": {"alpha": 1}}, "unknown key 'remap.alpha'"),
         (VALID | {"policy": "magic"}, "policy: "),
