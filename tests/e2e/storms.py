@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from http.client import HTTPException
 
 from supervised import Served
 
@@ -50,7 +51,10 @@ class Storm:
                 body["seed"] = rng.randint(0, 9)
             with contextlib.closing(self._served.open("POST", "/v1/completions", body)) as line:
                 if rng.random() < 0.15:
-                    self._read(line.getresponse())
+                    try:
+                        self._read(line.getresponse())
+                    except (OSError, HTTPException) as error:
+                        self.errors.append(f"{body['model']}: {error!r}")
                 else:
                     time.sleep(rng.random() * 0.8)
                     self.left += 1
