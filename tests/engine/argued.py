@@ -2,8 +2,9 @@
 
 python argued.py MODELS CASES OUT MODE FIRST   MODE: plain, or mirage
 
-CASES is a JSON list of `{"engine_args": {...}}`, perhaps with "model" (a family), with kinds of
-requests ("sampled", "bound", "priority", "repeats"), or "unchecked": nobody asks the table.
+CASES is a JSON list of `{"engine_args": {...}}`, perhaps with "model" (a family), "batched" (tokens
+of a step), kinds of requests ("sampled", "bound", "priority", "repeats"), or "unchecked": nobody
+asks the table.
 Case by case from FIRST on, a line `{"case", "outcome", "said"}` is written: `refused` before an
 engine started, with one line; `text`, with the tokens and logprobs of each request; or `died`.
 `mirage` judges a case as `mirage check` does, and moves memory at random while text is made.
@@ -11,6 +12,7 @@ engine started, with one line; `text`, with the tokens and logprobs of each requ
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import sys
@@ -29,12 +31,15 @@ from mirage.serve.arguments import ArgumentRefused, check_names, normalised
 from mirage.serve.fit import Fit
 from mirage.serve.launcher import command, flags
 
-LENGTH = 512
+LENGTH, BATCHED = 512, 256
+"""Tokens of the longest request, and of one step."""
+SLOW_S = 250.0
+"""After which a case says on stderr where it is."""
 WHERE = "MODELS/"
 """In a case's values: the folder of models."""
 
 
-def config_of(path: Path, engine_args: dict[str, Any]) -> Config:
+def config_of(path: Path, engine_args: dict[str, Any], batched: int = BATCHED) -> Config:
     """One tenant on a host, as a configuration file would say."""
     tenant = {
         "name": "t",
@@ -42,7 +47,7 @@ def config_of(path: Path, engine_args: dict[str, Any]) -> Config:
         "share": 50,
         "max_model_len": LENGTH,
         "max_num_seqs": 16,
-        "max_num_batched_tokens": 256,
+        "max_num_batched_tokens": batched,
         "engine_args": engine_args,
     }
     device = {"memory": "1GiB", "page": 4096}
@@ -60,9 +65,11 @@ def fit_of(path: Path) -> Fit:
     return Fit(1 << 29, shape["num_hidden_layers"], 1, 1, block, 1, BASE, UNIVERSE, 17)
 
 
-def line_of(path: Path, engine_args: dict[str, Any], mode: str) -> list[str]:
+def line_of(
+    path: Path, engine_args: dict[str, Any], mode: str, batched: int = BATCHED
+) -> list[str]:
     """The words of vLLM's server, ours or plain vLLM's with the same limits."""
-    config = config_of(path, engine_args)
+    config = config_of(path, engine_args, batched)
     fit = fit_of(path)
     if mode == "mirage":
         return command(config, config.tenants[0], fit, Path("/none"), None)[3:]
@@ -72,7 +79,7 @@ def line_of(path: Path, engine_args: dict[str, Any], mode: str) -> list[str]:
         "block_size": BLOCK_TOKENS,
         "max_model_len": LENGTH,
         "max_num_seqs": 16,
-        "max_num_batched_tokens": 256,
+        "max_num_batched_tokens": batched,
         "num_gpu_blocks_override": UNIVERSE,
         "kv_cache_memory_bytes": 1 << 30,
         "enforce_eager": True,
@@ -162,7 +169,9 @@ def outcome(case: dict[str, Any], models: Path, mode: str) -> tuple[str, Any]:
         judged = mode == "mirage" and not case.get("unchecked")
         if judged:
             check_names(given)
-        config, quiet = configured(line_of(path, given, mode), mode, judged)
+        config, quiet = configured(
+            line_of(path, given, mode, case.get("batched", BATCHED)), mode, judged
+        )
     except ArgumentRefused as error:
         return "refused", str(error)
     engine = None
@@ -202,6 +211,7 @@ def main(models: Path, cases: Path, out: Path, mode: str, first: int) -> None:
     for number, case in enumerate(json.loads(cases.read_text())):
         if number < first:
             continue
+        faulthandler.dump_traceback_later(SLOW_S)
         kind, said = outcome(case, models, mode)
         with out.open("a") as lines:
             lines.write(json.dumps({"case": number, "outcome": kind, "said": said}) + "\n")

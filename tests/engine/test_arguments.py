@@ -245,7 +245,7 @@ FEW: list[dict[str, Any]] = [
         },
         "priority": True,
     },
-    {"engine_args": {"enable_chunked_prefill": False, "max_num_scheduled_tokens": 128}},
+    {"engine_args": {"enable_chunked_prefill": False, "kv_cache_dtype": "fp8"}, "batched": LENGTH},
     {
         "engine_args": {
             "speculative_config": {
@@ -262,6 +262,7 @@ FEW: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.timeout(1200)
 def test_engines_with_arguments_say_what_plain_vllm_says(models: Path) -> None:
     ours = outcomes(models, FEW, "mirage")
     plain = outcomes(models, FEW[:-2], "plain")

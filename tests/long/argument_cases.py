@@ -78,7 +78,6 @@ NEEDS_MORE: dict[str, dict[str, Any]] = {
     "kv_cache_metrics_sample": {"kv_cache_metrics": True},
     "long_prefill_token_threshold_adaptive": {"long_prefill_token_threshold": 40},
     "enable_per_request_metrics": {"disable_log_stats": False},
-    "enable_chunked_prefill": {"max_num_scheduled_tokens": 200},
     "fingerprint_value": {"fingerprint_mode": "custom"},
     "safetensors_prefetch_num_threads": {"safetensors_load_strategy": "prefetch"},
 }
@@ -90,6 +89,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "use_fp64_gumbel": {"sampled": True},
     "logprobs_mode": {"sampled": True},
     "seed": {"sampled": True},
+    "enable_chunked_prefill": {"batched": 512},
     "speculative_config": {"repeats": True},
 }
 """Requests that make an argument felt."""
@@ -107,6 +107,8 @@ def values(name: str, kind: str, choices: list[Any]) -> list[Any]:
     """Values of an argument that MIRAGE serves."""
     if name in SAID:
         return SAID[name]
+    if TABLE[name].verdict is Verdict.OURS:
+        return []
     if TABLE[name].verdict is Verdict.REFUSED:
         return [value for value in TABLE[name].but if value is not None]
     if kind == "switch":
