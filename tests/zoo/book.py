@@ -74,7 +74,7 @@ class Tried:
     @property
     def architecture(self) -> str:
         """As in config.json."""
-        facts = self.runs.get("mirage") or self.plain or {}
+        facts = self.plain or {}
         return str(facts.get("architecture") or self.family.architecture or self.family.model_type)
 
     @property
