@@ -53,8 +53,12 @@ lint: $(STAMP) ## ruff
 types: $(STAMP) ## mypy --strict on our packages
 	$(BIN)/mypy
 
-pure vmm engine e2e long: $(STAMP) ## One layer of tests; `long` is not part of `test`
+pure vmm engine e2e: $(STAMP) ## One layer of tests
 	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q tests/$@; \
+		status=$$?; rm -rf $$t; exit $$status
+
+long: $(STAMP) ## Tests too long for `make test`: every argument of vLLM, every family
+	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q -s tests/long; \
 		status=$$?; rm -rf $$t; exit $$status
 
 gpu-test: ## Memory, streams, graphs and processes on an NVIDIA GPU

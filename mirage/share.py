@@ -56,8 +56,9 @@ def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Want:
 def most_alpha(tenant: Tenant, shape: ModelShape, remap: Remap) -> int:
     """The most layers that may ever be given away; 0 of a model whose layers stay.
 
-    At most `max_percent` of them (the tenant's own, else `remap`'s), and such that `tenant.floor_layers` stay resident
-    beside all slots that may be wanted: the last layer is not worth loading without overlap.
+    At most `max_percent` of them (the tenant's own, else `remap`'s), and such that
+    `tenant.floor_layers` stay resident beside all slots that may be wanted: the last layer is
+    not worth loading without overlap.
     """
     slots = 1 if remap.beta == 1 else 2
     percent = remap.max_percent if tenant.max_percent is None else tenant.max_percent

@@ -9,16 +9,15 @@ from functools import cache
 from typing import Any, NoReturn
 
 from vllm.config import CompilationMode, CUDAGraphMode
-from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-from vllm.entrypoints.launchers.launcher import validate_api_server_args
+from vllm.exceptions import VLLMError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from mirage.serve.argument_table import (
+    DRAFT,
     DRAFTED,
     EAGER,
     KV_DTYPES,
     KV_ELSEWHERE,
-    LORA,
     NOT_TRIED,
     OFFLOAD,
     ONE_GPU,
@@ -40,6 +39,9 @@ class _Parser(FlexibleArgumentParser):
 @cache
 def server_parser() -> FlexibleArgumentParser:
     """Of the OpenAI server of the vLLM that is installed."""
+    # Not at the top: every engine imports this file, and this import takes seconds.
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+
     return make_arg_parser(_Parser(allow_abbrev=False))
 
 
@@ -48,17 +50,30 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
     Raises `ArgumentRefused` with one line in vLLM's words.
     """
+    from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
+    from vllm.entrypoints.launchers.launcher import validate_api_server_args
+
     try:
         args = server_parser().parse_args(argv)
-        if args.model_tag is not None:
-            raise ArgumentRefused(
-                f"{args.model_tag!r} belongs to no argument: check the one before"
-            )
+        if (word := args.model_tag) is not None:
+            raise ArgumentRefused(f"{word!r} belongs to no argument: check the one before it")
         validate_parsed_serve_args(args)
+        _import_parsers(args)
         validate_api_server_args(args)
-    except Exception as error:
+    except (VLLMError, ValueError, TypeError, LookupError, OSError) as error:
         raise ArgumentRefused(_one_line(error)) from None
     return args
+
+
+def _import_parsers(args: argparse.Namespace) -> None:
+    """The user's own, which the server would import before it looks for them by name."""
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    if args.tool_parser_plugin:
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if args.reasoning_parser_plugin:
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
 
 
 def _one_line(error: Exception) -> str:
@@ -90,9 +105,7 @@ def _problems(config: Any) -> Iterator[str]:
     if cache.cache_dtype not in KV_DTYPES:
         yield f"kv_cache_dtype {cache.cache_dtype}: {NOT_TRIED}"
     if speculative is not None and speculative.method not in DRAFTED:
-        yield f"speculative decoding by {speculative.method}: {NOT_TRIED}"
-    if config.lora_config is not None:
-        yield f"enable_lora: {LORA}"
+        yield f"speculative decoding by {speculative.method}: {DRAFT}"
     for name in ("watermark_config", "diffusion_config", "engram_config"):
         if getattr(config, name, None) is not None:
             yield f"{name}: {NOT_TRIED}"

@@ -200,8 +200,8 @@ def _plan(unit: Unit) -> tuple[list[Placement], int]:
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     """First byte and end of what `tensor` sees of its storage; strided views keep their gaps."""
     size = tensor.element_size()
-    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.storage_offset() * size
+    last = int(sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)))
+    start = int(tensor.storage_offset()) * size
     return start, start + (last + 1) * size
 
 

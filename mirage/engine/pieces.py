@@ -61,8 +61,9 @@ def watched(
 ) -> Pieces:
     """Run `step`, which computes the model once or more, and see what each piece needs.
 
-    Only of parameters whose ids are in `moving`; None for all. Raises `UnknownPieces` for a model with another number of attentions than layers, or with
-    a parameter that several pieces need, or that no module's forward tells of.
+    Only of parameters whose ids are in `moving`; None for all. Raises `UnknownPieces` for a model
+    with another number of attentions than layers, or with a parameter that several pieces need,
+    or that no module's forward tells of.
     """
     attentions = [_attention(index, layer) for index, layer in enumerate(layers)]
     watch = _Watch(len(layers))

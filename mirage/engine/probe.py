@@ -16,22 +16,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from multiprocessing import get_context
 from typing import Any
 
 import msgspec
-import torch
 import vllm
 from vllm.config import set_current_vllm_config
-from vllm.distributed import parallel_state
 from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import registry
 from vllm.platforms import current_platform
-from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.attention.backends.utils import (
     get_supported_kv_cache_layouts,
     resolve_kv_cache_layout,
@@ -39,7 +34,7 @@ from vllm.v1.attention.backends.utils import (
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from mirage.engine import arguments
+from mirage.engine import arguments, hollow
 from mirage.engine.fixed import fixed_bytes
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.kvgroups import kv_groups
@@ -73,8 +68,8 @@ def ask(argv: list[str], *, elastic: bool) -> ModelFacts:
     if reason := arguments.verify(config):
         raise Refused(reason)
     with set_current_vllm_config(config):
-        _alone()
-        models = _built(config)
+        hollow.alone()
+        models = hollow.built(config)
         current_platform.update_block_size_for_backend(config)
         specs = _kv_specs(config)
         _resolve_layout(config, specs, elastic=elastic)
@@ -100,23 +95,6 @@ def ask(argv: list[str], *, elastic: bool) -> ModelFacts:
 def _config(argv: list[str]) -> Any:
     args = arguments.parse(argv)
     return AsyncEngineArgs.from_cli_args(args).create_engine_config()
-
-
-def _alone() -> None:
-    """A world of one process, which layers ask for their part of."""
-    with tempfile.NamedTemporaryFile(prefix="mirage-probe-") as file:
-        parallel_state.init_distributed_environment(1, 0, f"file://{file.name}", 0, "gloo")
-        parallel_state.ensure_model_parallel_initialized(1, 1)
-
-
-def _built(config: Any) -> list[torch.nn.Module]:
-    """The model, and the draft model beside it if there is one, without memory."""
-    with set_default_torch_dtype(config.model_config.dtype), torch.device("meta"):
-        models = [initialize_model(vllm_config=config)]
-        draft = getattr(config.speculative_config, "draft_model_config", None)
-        if draft is not None and draft.model != config.model_config.model:
-            models.append(initialize_model(vllm_config=config, model_config=draft, prefix="draft"))
-    return models
 
 
 def _kv_specs(config: Any) -> dict[str, Any]:

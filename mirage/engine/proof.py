@@ -83,7 +83,7 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
 def checksum(tensor: torch.Tensor) -> int:
     """Of the bytes, so that NaN equals NaN."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return zlib.crc32(flat.view(torch.uint8).numpy())
+    return zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
 
 
 class Proof:
@@ -95,8 +95,8 @@ class Proof:
     def __init__(
         self, model: torch.nn.Module, step: Callable[[], Any], vocabulary: int, tenant: str
     ) -> None:
-        self._start = time.perf_counter()
-        self._observed = partial(observed, model, step, vocabulary)
+        self._observe = partial(observed, model, step, vocabulary)
+        self._seconds = 0.0
         self._tenant = tenant
         try:
             first, self._before = self._observed(), self._observed()
@@ -121,8 +121,15 @@ class Proof:
             where = f"with {streamer.alpha + streamer.beta} of {count} layers streamed"
             self._compare(where)
         streamer.bytes_streamed = streamer.misses = 0
-        seconds = time.perf_counter() - self._start
-        logger.info("proven to compute the same forwards=%d s=%.2f", len(settings) + 2, seconds)
+        forwards = len(settings) + 2
+        logger.info("proven to compute the same forwards=%d s=%.2f", forwards, self._seconds)
+
+    def _observed(self) -> Seen:
+        start = time.perf_counter()
+        try:
+            return self._observe()
+        finally:
+            self._seconds += time.perf_counter() - start
 
     def _compare(self, where: str) -> None:
         try:

@@ -91,7 +91,7 @@ def _packed_by_onednn(module: torch.nn.Module) -> bool:
 
     As vLLM's `CPUInt8ScaledMMLinearKernel` decides when it processes the loaded weights.
     """
-    kernel = getattr(getattr(module, "scheme", None), "kernel", None)
+    kernel: Any = getattr(getattr(module, "scheme", None), "kernel", None)
     kinds = {kind.__name__ for kind in type(kernel).__mro__}
     if not current_platform.is_cpu() or "CPUInt8ScaledMMLinearKernel" not in kinds:
         return False

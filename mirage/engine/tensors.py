@@ -55,11 +55,14 @@ def _parts(value: Any) -> Iterable[Any]:
         return list(value)
     if isinstance(value, FunctionType):
         return [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
-    helps = type(value).__module__.startswith("vllm.") and hasattr(value, "__dict__")
-    if helps and not isinstance(value, (torch.nn.Module, type)):
-        if not type(value).__module__.startswith(CONFIGURATION):
-            return list(vars(value).values())
-    return ()
+    return list(vars(value).values()) if _helps(value) else ()
+
+
+def _helps(value: Any) -> bool:
+    """Whether it is an object of vLLM's that computes, no module and no configuration."""
+    where = type(value).__module__
+    ours = where.startswith("vllm.") and not where.startswith(CONFIGURATION)
+    return ours and hasattr(value, "__dict__") and not isinstance(value, (torch.nn.Module, type))
 
 
 def _filled(cell: Any) -> bool:

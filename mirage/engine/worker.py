@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from vllm.config import set_current_vllm_config
@@ -39,13 +40,8 @@ class ElasticWorker(WorkerBase):
         with built(self.mirage.parameters.found):
             super().load_model(**kwargs)
         with set_current_vllm_config(self.vllm_config):
-            self.mirage.loaded(self.model_runner, self._forward, self.model_runner.profile_run)
-
-    def _forward(self) -> None:
-        """Compute the model once, without requests, as vLLM does to see what memory it takes."""
-        count = min(TOKENS, self.scheduler_config.max_num_batched_tokens)
-        more = {"skip_attn": True} if getattr(self, "use_v2_model_runner", False) else {}
-        self.model_runner._dummy_run(count, is_profile=True, **more)
+            runner = self.model_runner
+            self.mirage.loaded(runner, partial(_dummy_step, self), runner.profile_run)
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Serve vLLM's KV allocation from the reserved range."""
@@ -86,6 +82,13 @@ class ElasticWorker(WorkerBase):
             with self.mirage.timed_step():
                 self.mirage.begin_step()
                 return super().execute_model(scheduler_output)
+
+
+def _dummy_step(worker: Any) -> None:
+    """Compute the model once without requests, as vLLM does to see what memory it takes."""
+    count = min(TOKENS, worker.scheduler_config.max_num_batched_tokens)
+    more = {"skip_attn": True} if getattr(worker, "use_v2_model_runner", False) else {}
+    worker.model_runner._dummy_run(count, is_profile=True, **more)
 
 
 class MirageCPUWorker(ElasticWorker, CPUWorker):

@@ -27,8 +27,9 @@ FOLDER = "no effect: models are local folders, and nothing is downloaded"
 IMAGES = "in the API server; no effect on models of text"
 STATE = "kernels and state of state-space layers were not tried with memory that moves"
 PACKS = "kernels may pack weights their own way, and other than vLLM's choice was not tried"
-LORA = "not yet: adapters' memory is not counted, and the router does not know their names"
-POOLING = "not yet: the router has no routes for pooling models"
+ADAPTERS = "adapters are served under their own names, and their memory is counted"
+LORA = "adapters that come, go or are laid out otherwise than at start were not tried"
+POOLING = "embeddings, scores and rankings, on vLLM's own routes"
 BACKENDS = ("auto", "FLASH_ATTN", "TRITON_ATTN", "FLASHINFER", "CPU_ATTN")
 BACKENDS_WORDS = (
     "growing needs a layout in which a block's layers lie together, and other backends than "
@@ -36,9 +37,11 @@ BACKENDS_WORDS = (
 )
 DRAFTS = "speculative decoding is set by speculative_config, in one place"
 
-DRAFTED = frozenset({"ngram"})
-"""Kinds of speculative decoding that were tried."""
-KV_DTYPES = frozenset({"auto", "float32", "bfloat16", "float16"})
+DRAFT = "this kind of speculative decoding was not tried while memory moves"
+DRAFTED = frozenset({"ngram", "draft_model", "eagle", "eagle3", "medusa"})
+"""Kinds of speculative decoding that are served. A draft model's layers stay where vLLM put them,
+and what they hold is counted."""
+KV_DTYPES = frozenset({"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"})
 """Of vLLM's cache configuration, where auto has become the models' dtype."""
 
 TABLE = merged(
@@ -92,9 +95,9 @@ TABLE = merged(
     ),
     works(
         TRIED,
-        *("seed", "max_logprobs", "logprobs_mode", "use_fp64_gumbel", "return_sampling_mask"),
-        *("enable_prompt_embeds", "logits_processors", "structured_outputs_config"),
-        *("enable_prefix_caching", "prefix_caching_hash_algo", "enable_chunked_prefill"),
+        *("seed", "max_logprobs", "logprobs_mode", "use_fp64_gumbel"),
+        *("enable_prompt_embeds", "structured_outputs_config"),
+        *("enable_prefix_caching", "enable_chunked_prefill"),
         *("max_num_scheduled_tokens", "max_num_active_seqs", "long_prefill_token_threshold"),
         *("long_prefill_token_threshold_adaptive", "scheduling_policy", "async_scheduling"),
         *("scheduler_reserve_full_isl", "safetensors_prefetch_num_threads"),
@@ -182,6 +185,7 @@ TABLE = merged(
         *("dp_supervisor_probe_interval_s", "dp_supervisor_probe_timeout_s"),
         "dp_supervisor_probe_failure_threshold",
     ),
+    refused("code of others in every step was not tried", "logits_processors", but=(None,)),
     refused("code of others in MIRAGE's worker was not tried", "worker_extension_cls", but=("",)),
     # the front
     refused("it prints vLLM's options and serves nothing", "help"),
@@ -211,10 +215,9 @@ TABLE = merged(
     refused(NO_ROUTE, "tool_server", but=(None,)),
     refused(NO_ROUTE, "anthropic_disabled_thinking_effort", but=("auto",)),
     # pooling models
-    refused(POOLING, "runner", but=("auto", "generate")),
-    refused(POOLING, "convert", but=("auto", "none")),
-    refused(POOLING, "pooler_config", "io_processor_plugin", but=(None,)),
-    refused(POOLING, "enable_flash_late_interaction", but=(True,)),
+    works(POOLING, "runner", "convert", "pooler_config"),
+    refused(NOT_TRIED, "io_processor_plugin", but=(None,)),
+    refused(NOT_TRIED, "enable_flash_late_interaction", but=(True,)),
     # the model
     refused("requests are text, and need the tokenizer", "skip_tokenizer_init", but=(False,)),
     refused(
@@ -249,7 +252,12 @@ TABLE = merged(
     ),
     refused(
         NOT_TRIED,
-        *("enable_return_routed_experts", "enable_trace_replay", "disable_sliding_window"),
+        *(
+            "enable_return_routed_experts",
+            "return_sampling_mask",
+            "enable_trace_replay",
+            "disable_sliding_window",
+        ),
         but=(False,),
     ),
     refused(
@@ -273,9 +281,9 @@ TABLE = merged(
         inside={"backend": Rule(Verdict.REFUSED, BACKENDS_WORDS, BACKENDS)},
     ),
     refused(
-        "the KV cache has the models' dtype",
+        "other than the models' dtype, only eight-bit floating point was tried",
         "kv_cache_dtype",
-        but=("auto",),
+        but=("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "bfloat16"),
     ),
     refused("the KV cache has one dtype", "kv_cache_dtype_skip_layers"),
     refused(STATE, "gdn_prefill_backend", "mamba_ssu_algorithm", "mamba_block_size", but=(None,)),
@@ -291,6 +299,11 @@ TABLE = merged(
     ),
     refused(STATE, "mamba_cache_philox_rounds", but=(0,)),
     refused(STATE, "replayssm_buffer_len", but=(16,)),
+    refused(
+        "xxHash is no cryptographic hash: prompts of different users could share KV blocks",
+        "prefix_caching_hash_algo",
+        but=("sha256", "sha256_cbor"),
+    ),
     refused(NOT_TRIED, "prefix_cache_retention_interval", but=(0,)),
     refused(NOT_TRIED, "prefix_match_unit", "disable_hybrid_kv_cache_manager", but=(None,)),
     refused(NOT_TRIED, "kv_sharing_fast_prefill", but=(False,)),
@@ -318,18 +331,16 @@ TABLE = merged(
     # adapters
     refused(
         LORA,
-        *("enable_lora", "fully_sharded_loras", "enable_tower_connector_lora"),
+        *("fully_sharded_loras", "enable_tower_connector_lora"),
         *("specialize_active_lora", "enable_mixed_moe_lora_format", "enable_moe_shared_loras"),
         but=(False,),
     ),
     refused(
         LORA,
-        *("lora_modules", "max_cpu_loras", "lora_target_modules", "default_mm_loras"),
-        "max_lora_cls_labels",
+        *("lora_target_modules", "default_mm_loras", "max_lora_cls_labels"),
         but=(None,),
     ),
-    refused(LORA, "max_loras", but=(1,)),
-    refused(LORA, "max_lora_rank", but=(16,)),
+    works(ADAPTERS, "enable_lora", "lora_modules", "max_loras", "max_lora_rank", "max_cpu_loras"),
     refused(LORA, "lora_dtype", but=("auto",)),
     # the rest
     refused(NOT_TRIED, "otlp_traces_endpoint", "collect_detailed_traces", but=(None,)),
@@ -339,7 +350,19 @@ TABLE = merged(
     refused("profiling was not tried while memory moves", "profiler_config"),
     refused("a kernel compiled late would end the engine", "jit_monitor_mode", but=("warn",)),
     refused(DRAFTS, "spec_method", "spec_model", "spec_tokens", but=(None,)),
-    refused(NOT_TRIED, "speculative_config", but=(None,)),
+    refused(
+        DRAFT,
+        "speculative_config",
+        but=(None,),
+        inside={
+            "method": Rule(Verdict.REFUSED, DRAFT, tuple(sorted(DRAFTED))),
+            **works(
+                "counts of tokens",
+                *("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"),
+            ),
+            **works("its layers stay, and what they hold is counted", "model"),
+        },
+    ),
     refused(
         NOT_TRIED,
         *("watermark_config", "diffusion_config", "engram_config", "reasoning_config"),
@@ -354,7 +377,7 @@ ENVIRONMENT = merged(
     refused(ELASTIC, "VLLM_KV_CACHE_LAYOUT", "VLLM_CPU_KVCACHE_SPACE", but=("0",)),
     refused(STATE, "VLLM_SSM_CONV_STATE_LAYOUT"),
     refused(
-        "MIRAGE knows vLLM's first model runner alone on a CPU, and asks for the other itself",
+        "vLLM chooses its model runner by what it can do, and another was not tried",
         "VLLM_USE_V2_MODEL_RUNNER",
         but=("0",),
     ),
@@ -369,11 +392,6 @@ ENVIRONMENT = merged(
         but=("0",),
     ),
     refused(
-        "an engine's worker must be in the process of its scheduler",
-        "VLLM_ENABLE_V1_MULTIPROCESSING",
-        but=("1",),
-    ),
-    refused(
         ONE_GPU,
         *("VLLM_DP_SIZE", "VLLM_RAY_PER_WORKER_GPUS"),
         but=("1",),
@@ -382,7 +400,7 @@ ENVIRONMENT = merged(
     refused(ONE_GPU, "VLLM_PP_LAYER_PARTITION"),
     refused(LORA, "VLLM_ALLOW_RUNTIME_LORA_UPDATING", but=("0",)),
     refused(
-        "vLLM's development routes end sleep, reset and profile engines behind MIRAGE's back",
+        "vLLM's development routes let anybody put engines to sleep, reset and profile them",
         "VLLM_SERVER_DEV_MODE",
         but=("0",),
     ),

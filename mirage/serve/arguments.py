@@ -56,9 +56,6 @@ JSON_LISTS = {"allowed_headers", "allowed_methods", "allowed_origins"}
 REPEATED = {"middleware"}
 """The flag once for each item."""
 
-VALUED = {"hf_token"}
-"""Texts that may be true as well."""
-
 
 class ArgumentRefused(ValueError):
     """An argument that cannot be served; the message is one line for the user."""

@@ -14,7 +14,6 @@ from mirage.serve.arguments import (
     JSON_LISTS,
     REPEATED,
     SWITCHES,
-    VALUED,
     ArgumentRefused,
     check_environment,
     check_names,
@@ -50,6 +49,8 @@ LEAST_FREE = 0.01
 LEAST_KV_BYTES = 1 << 20
 """For a model without a KV cache, so that vLLM on a CPU does not size one by the machine."""
 EAGERLY: dict[str, Argument] = {"enforce_eager": True}
+GRAPHS = {"compilation_config", "enforce_eager", "optimization_level"}
+"""Arguments that device.graphs decides."""
 BREAKABLE = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}
 """Has vLLM capture a step in pieces by interrupting the capture at each attention."""
 
@@ -66,6 +67,12 @@ def check_engine_args(config: Config) -> None:
     for tenant in config.tenants:
         try:
             check_names(tenant.engine_args)
+            graphs = config.device.graphs and GRAPHS & normalised(tenant.engine_args).keys()
+            if graphs:
+                raise ArgumentRefused(
+                    f"engine_args.{sorted(graphs)[0]} follows from device.graphs: remove it, or "
+                    "set device.graphs to false"
+                )
         except ArgumentRefused as error:
             raise ConfigError(f"tenant {tenant.name!r}: {error}") from None
 
@@ -153,7 +160,7 @@ def flags(arguments: Mapping[str, Any], *, joined: bool = False) -> list[str]:
 
 
 def _words(name: str, value: Any, flag: str, joined: bool) -> list[str]:
-    if isinstance(value, bool) and name not in VALUED:
+    if isinstance(value, bool):
         return [flag] if value else [] if name in SWITCHES else [f"--no-{flag[2:]}"]
     if isinstance(value, list) and name in REPEATED:
         return [word for item in value for word in _joined(flag, item, joined)]

@@ -88,6 +88,9 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         architectures=["BertModel"],
     )
     llama = make_model("llama", folder)
+    drafting = {"method": "draft_model", "num_speculative_tokens": 2}
+    drafting["model"] = str(make_model("llama", folder, layers=2))
+    adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
     big = hollow(folder / "opt")
     return answers(
         [
@@ -100,6 +103,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
                 runner="pooling",
                 max_num_batched_tokens=512,
             ),
+            question("drafted", llama, speculative_config=drafting),
+            question("adapted", llama, **adapters),
             question("opt-13b", big, max_model_len=2048),
             question("too long", llama, max_model_len=4096),
             question("unknown", llama, enforce_egaer=True),
@@ -147,6 +152,21 @@ def test_an_encoder_has_layers_and_no_kv_cache(said: dict[str, dict[str, Any]]) 
     found = facts(said, "bert")
     assert (found.runner, found.layers, found.block_bytes) == ("pooling", 4, 0)
     assert found.kv.groups == ()
+
+
+def test_a_draft_model_has_kv_and_takes_fixed_memory(said: dict[str, dict[str, Any]]) -> None:
+    plain, drafted = facts(said, "llama"), facts(said, "drafted")
+    assert (drafted.layers, drafted.layer_bytes) == (plain.layers, plain.layer_bytes)
+    assert [group.layers for group in drafted.kv.groups] == [10 + 2]
+    # Two layers, an embedding and an output head; the rotary cache is shared.
+    assert drafted.fixed_bytes >= plain.fixed_bytes + 2 * 393_472 + 2 * 512 * 128 * 2
+
+
+def test_adapters_take_fixed_memory(said: dict[str, dict[str, Any]]) -> None:
+    plain, adapted = facts(said, "llama"), facts(said, "adapted")
+    assert adapted.layer_bytes == plain.layer_bytes
+    # Two stacked adapters of rank 8 for four linear layers in each of ten.
+    assert adapted.fixed_bytes > plain.fixed_bytes + 2 * 8 * 10 * 4 * 128 * 2
 
 
 def test_a_large_model_takes_no_memory_to_ask(said: dict[str, dict[str, Any]]) -> None:

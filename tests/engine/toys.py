@@ -92,9 +92,7 @@ class Runner:
 
 def engine(model: torch.nn.Module, **settings: Any) -> EngineMemory:
     """What holds an engine's memory, `model` loaded into it; of policy mirage."""
-    has = EngineSettings(
-        policy=Policy.MIRAGE, tenant="toy", page=4096, base_blocks=2, **settings
-    )
+    has = EngineSettings(policy=Policy.MIRAGE, tenant="toy", page=4096, base_blocks=2, **settings)
     memory, runner = EngineMemory(has), Runner(model)
     memory.parameters.found(model)
     memory.loaded(runner, runner.step, runner.step)

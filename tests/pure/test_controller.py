@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -377,10 +379,11 @@ def test_refused_events_have_names() -> None:
 @st.composite
 def shapes(draw: st.DrawFn) -> ModelShape:
     least = draw(st.integers(1, 4))
-    layers = draw(st.integers(3, 16))
+    found = draw(st.sampled_from([True, True, False]))
+    layers = draw(st.integers(3, 16)) if found else 0
     return ModelShape(
         layers=layers,
-        layer_bytes=draw(st.integers(1, 12)),
+        layer_bytes=draw(st.integers(1, 12)) if found else 0,
         fixed_bytes=draw(st.integers(0, 20)),
         extent_bytes=draw(st.integers(1, 9)),
         extent_blocks=draw(st.integers(1, 5)),
@@ -419,16 +422,19 @@ def worlds(draw: st.DrawFn, policy: Policy, temporal: bool) -> World:
     device += 1 + device // 10_000
     tenants = {
         n: (
-            Tenant(n, shares[n], draw(st.integers(0, 1)), draw(st.integers(1, 2))),
+            Tenant(
+                n,
+                shares[n],
+                draw(st.integers(0, 1)),
+                draw(st.integers(1, 2)),
+                draw(st.sampled_from([None, 0.0, 50.0])),
+            ),
             of[n],
         )
         for n in names
     }
     if sum(shares.values()) > 100:
-        tenants = {
-            n: (Tenant(n, t.share - 1e-4, t.priority, t.floor_layers), s)
-            for n, (t, s) in tenants.items()
-        }
+        tenants = {n: (replace(t, share=t.share - 1e-4), s) for n, (t, s) in tenants.items()}
     return World(tenants, device, policy, draw(remaps()), temporal)
 
 

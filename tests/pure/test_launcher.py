@@ -11,7 +11,7 @@ import pytest
 
 from mirage.config import Config, ConfigError
 from mirage.serve.fit import Fit
-from mirage.serve.launcher import command, environment
+from mirage.serve.launcher import check_engine_args, command, environment
 
 pytestmark = pytest.mark.pure
 FIT = Fit(
@@ -46,6 +46,14 @@ def test_nobody_is_held_for_a_whole_turn(sharing: dict[str, Any], held: float) -
     raw = config().model_dump() | {"sharing": sharing}
     settings = json.loads(words(Config.model_validate(raw))["--additional-config"])["mirage"]
     assert settings["hold_s"] == held
+
+
+@pytest.mark.parametrize(("percent", "moves"), [(None, True), (50, True), (0, False)])
+def test_an_engine_is_told_if_its_layers_stay(percent: float | None, moves: bool) -> None:
+    raw = config().model_dump()
+    raw["tenants"][0]["max_percent"] = percent
+    settings = json.loads(words(Config.model_validate(raw))["--additional-config"])["mirage"]
+    assert settings["moves"] is moves
 
 
 def words(made: Config) -> dict[str, str]:
@@ -111,3 +119,23 @@ def test_a_gpu_that_may_not_be_seen_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(ConfigError, match=r"device\.index 1: .* names 1 GPUs"):
         variables(config(kind="cuda", index=1))
+
+
+def test_graphs_are_the_devices_to_decide() -> None:
+    def asked(graphs: bool) -> Config:
+        raw = config(kind="cuda", graphs=graphs).model_dump()
+        raw["tenants"][0]["engine_args"] = {"cc.mode": 0}
+        return Config.model_validate(raw)
+
+    check_engine_args(asked(False))
+    with pytest.raises(ConfigError, match=r"compilation_config follows from device\.graphs"):
+        check_engine_args(asked(True))
+
+
+def test_a_tenants_arguments_stand_for_those_of_the_launcher() -> None:
+    raw = config().model_dump()
+    raw["tenants"][0]["engine_args"] = {"uvicorn-log-level": "info", "tp": 1}
+    made = Config.model_validate(raw)
+    line = command(made, made.tenants[0], FIT, Path("/run/a.sock"), None)
+    assert "--uvicorn-log-level=info" in line and "--tensor-parallel-size=1" in line
+    assert "--uvicorn-log-level" not in line, "not a second time"

@@ -359,6 +359,26 @@ def test_layers_taken_in_vain_go_back_to_the_active_and_to_who_gave_last(active:
     assert {name: want.alpha for name, want in wants.items()} == {"a": 0, "x": 1, "y": 0, "z": 2}
 
 
+@pytest.mark.parametrize("active", [False, True])
+@pytest.mark.parametrize(
+    "stays", [{"movable_layers": 0}, {"layers": 0, "layer_bytes": 0, "movable_layers": 0}]
+)
+def test_a_model_whose_layers_stay_gives_none_and_its_idle_kv_all_the_same(
+    active: bool, stays: dict[str, int]
+) -> None:
+    giving = tenant("b", 2, active=active, times=(0.001, 1.0))
+    giving = replace(giving, shape=structs.replace(SHAPE, **stays))
+    hungry = tenant("a", 10, 30)
+    remap = Remap(slack_extents=0, headroom_extents=0, decode_cap=False)
+    device = SHARE + cost(giving.shape, 0, 10)
+    tenants = sharing_exactly([hungry, giving], device)
+    wants = plan(tenants, device, 0, Policy.MIRAGE, remap)
+    assert wants["b"].alpha == 0
+    assert wants["b"].kv_extents == 2 and wants["a"].kv_extents >= 18
+    gives = [hungry, replace(giving, shape=SHAPE)]
+    assert plan(gives, 2 * SHARE, 0, Policy.MIRAGE, remap)["b"].alpha > 0, "or nothing was tried"
+
+
 # -- stability --------------------------------------------------------------------------
 
 

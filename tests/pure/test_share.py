@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mirage.config import Remap
 from mirage.protocol import ModelShape
@@ -62,6 +63,18 @@ def test_a_model_that_does_not_fit_is_named() -> None:
 def test_layers_that_may_ever_be_given(percent: float, floor: int, beta, most: int) -> None:
     remap = Remap(max_percent=percent, beta=beta)
     assert most_alpha(Tenant("a", 50, floor_layers=floor), SHAPE, remap) == most
+
+
+@pytest.mark.parametrize(
+    ("own", "movable", "most"),
+    [(None, 12, 9), (50.0, 12, 6), (100.0, 12, 9), (0.0, 12, 0), (None, 0, 0), (100.0, 0, 0)],
+)
+def test_a_tenants_own_percentage_and_layers_that_stay(
+    own: float | None, movable: int, most: int
+) -> None:
+    tenant = Tenant("a", 50, floor_layers=1, max_percent=own)
+    shape = structs.replace(SHAPE, movable_layers=movable)
+    assert most_alpha(tenant, shape, Remap(max_percent=75)) == most
 
 
 def nbytes(want: Want) -> int:

@@ -1,0 +1,106 @@
+"""Plain vLLM servers, to hold the answers of `mirage serve` against theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mirage.serve.launcher import flags
+
+HERE = Path(__file__).parent
+START_S = 240
+ENVIRONMENT = {
+    "PYTHONPATH": f"{HERE.parent.parent}:{HERE}",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+ARGUMENTS = {
+    "dtype": "float32",
+    "block_size": 32,
+    "enforce_eager": True,
+    "num_gpu_blocks_override": 400,
+    "kv_cache_memory_bytes": 1 << 30,
+    "worker_cls": "plain_worker.PlainWorker",
+}
+
+
+class Plain:
+    """One server on a Unix socket."""
+
+    def __init__(self, model: Path, name: str, folder: Path, **arguments: Any) -> None:
+        self._socket, self._log = folder / "s", folder / "log"
+        given = {"model": str(model), "served_model_name": name, "uds": str(self._socket)}
+        words = ["-m", "vllm.entrypoints.openai.api_server", *flags(given | ARGUMENTS | arguments)]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *words],
+                env={**os.environ, **ENVIRONMENT, "TMPDIR": str(folder)},
+                cwd=folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + START_S
+        while not self._healthy():
+            said = self._log.read_text(errors="replace")[-3000:]
+            assert self.process.poll() is None and time.monotonic() < deadline, said
+            time.sleep(0.2)
+
+    def _healthy(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self.request("GET", "/health")[0] == 200
+        return False
+
+    def request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and body, parsed if it is JSON."""
+        connection = http.client.HTTPConnection("engine", timeout=120)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(120)
+        with contextlib.closing(connection):
+            connection.sock.connect(str(self._socket))
+            data = None if body is None else json.dumps(body)
+            connection.request(method, path, data, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+            kind = answer.headers.get_content_type()
+            return answer.status, json.loads(text) if kind == "application/json" else text
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def plain(models: Mapping[str, Path], **arguments: Mapping[str, Any]) -> Iterator[dict[str, Plain]]:
+    """A server for each of `models`, started at once; `arguments` of vLLM by the model's name."""
+    with tempfile.TemporaryDirectory(prefix="p", dir="/tmp") as folder, contextlib.ExitStack() as s:
+        servers = {}
+        for name, path in models.items():
+            own = Path(folder) / str(len(servers))
+            own.mkdir()
+            servers[name] = Plain(path, name, own, **arguments.get(name, {}))
+            s.callback(servers[name].stop)
+        for server in servers.values():
+            server.wait_ready()
+        yield servers

@@ -1,0 +1,105 @@
+"""`mirage serve` with models that are no plain decoders: what `check` said is what engines have.
+
+One server for the whole file: windows and full attention, latent attention, int8 weights that
+oneDNN packs away, an encoder.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from supervised import Served, serving
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from mirage.config import load
+from mirage.serve.fit import Fit
+from mirage.serve.preflight import fit_config
+from tests.zoo import FAMILIES, make
+
+pytestmark = pytest.mark.e2e
+
+START_S = 400
+TEXTS = ("gemma3", "deepseek-v2", "llama-w8a8")
+ENCODER = "bert"
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("families")
+    tenants: list[dict[str, Any]] = [
+        {"name": name, "model": str(make(FAMILIES[name], folder)), "share": 28}
+        for name in (*TEXTS, ENCODER)
+    ]
+    for tenant in tenants:
+        tenant |= {"max_model_len": 256, "max_num_batched_tokens": 256, "max_num_seqs": 16}
+    tenants[-1] |= {"share": 16, "engine_args": {"runner": "pooling"}}
+    content = {"device": {"memory": "120MiB"}, "tenants": tenants}
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def fits(config: Path) -> dict[str, Fit]:
+    return fit_config(load(config))
+
+
+@pytest.fixture(scope="module")
+def served(config: Path) -> Iterator[Served]:
+    logs = str(config.parent / "logs")
+    with serving(config, "--log-dir", logs, fake=False, ready_timeout_s=START_S) as served:
+        served.drain()
+        yield served
+
+
+def complete(served: Served, model: str, prompt: str, tokens: int) -> str:
+    body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
+    status, answer = served.request("POST", "/v1/completions", body | {"ignore_eos": True})
+    assert status == 200, answer
+    return str(answer["choices"][0]["text"])
+
+
+def test_engines_are_what_check_said(served: Served, fits: dict[str, Fit]) -> None:
+    history = served.request("GET", "/mirage/timeline")[1]
+    for name, fit in fits.items():
+        engine = history["tenants"][name]
+        assert engine["layers"] == fit.layers
+        assert engine["layer_bytes"] == fit.layer_bytes
+        if fit.block_bytes:
+            assert engine["extent_blocks"] == fit.extent_blocks
+            assert engine["extent_bytes"] == fit.extent_bytes
+            blocks = history["samples"][-1]["tenants"][name]["kv_blocks"]
+            assert blocks == fit.base_blocks - 1
+
+
+def test_check_knows_whose_layers_stay(fits: dict[str, Fit]) -> None:
+    stays = {name for name, fit in fits.items() if fit.stays is not None}
+    assert stays == {"llama-w8a8"}
+
+
+def test_vectors_come_out_the_same_after_the_others_were_busy(served: Served) -> None:
+    body = {"model": ENCODER, "input": ["hello", "a longer text than that"]}
+    status, before = served.request("POST", "/v1/embeddings", body)
+    assert status == 200, before
+    texts = {model: complete(served, model, "hello", 12) for model in TEXTS}
+    most = busiest(served, "gemma3")
+    assert most > 0, "the encoder's and the others' layers became KV cache of the busy one"
+    assert texts == {model: complete(served, model, "hello", 12) for model in TEXTS}
+    assert served.request("POST", "/v1/embeddings", body)[1]["data"] == before["data"]
+
+
+def busiest(served: Served, model: str) -> int:
+    """Many long requests at once to one model; the most layers that all models gave for them."""
+    prompts = [chr(65 + i) * 150 for i in range(16)]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        texts = list(pool.map(lambda prompt: complete(served, model, prompt, 90), prompts))
+    assert all(texts)
+    samples = served.request("GET", "/mirage/timeline")[1]["samples"]
+    return max(sum(t["alpha"] for t in sample["tenants"].values()) for sample in samples)

@@ -1,0 +1,89 @@
+"""Run cases of `argued.py`, each at most so long, and compare plain vLLM with MIRAGE."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+DEADLINE_S = 150.0
+"""For one case, the start of the process included; a case takes some five seconds."""
+POLL_S = 0.2
+
+Case = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`refused`, `text`, `died`, or `hung` where nothing was said until the deadline."""
+
+    kind: str
+    said: Any
+
+
+def outcomes(models: Path, cases: list[Case], mode: str) -> list[Outcome]:
+    """Of all cases, in few processes. One that dies is tried again, in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="mirage-test-") as folder:
+        said: list[Outcome] = []
+        while len(said) < len(cases):
+            # An engine that shares vLLM's modules with others may die of what they left there.
+            batch = _spawned(Path(folder), models, cases, mode, len(said))
+            if not batch or (batch[0].kind != "died" and batch[-1].kind == "died"):
+                batch = batch[:-1] or [Outcome("hung", "no word until the deadline")]
+            said += batch[: len(cases) - len(said)]
+        return said
+
+
+def _spawned(folder: Path, models: Path, cases: list[Case], mode: str, first: int) -> list[Outcome]:
+    """From case `first` on, up to one that dies or hangs."""
+    listed, out = folder / "cases.json", folder / f"{mode}-{first}-{time.monotonic_ns()}.jsonl"
+    listed.write_text(json.dumps(cases))
+    words = [sys.executable, HERE / "argued.py", models, listed, out, mode, str(first)]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [str(word) for word in words],
+            stdout=log,
+            stderr=log,
+            cwd=HERE.parent.parent,
+            env={**os.environ, "TMPDIR": str(folder)},
+        )
+        try:
+            return _watched(process, out)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _watched(process: subprocess.Popen[bytes], out: Path) -> list[Outcome]:
+    said: list[Outcome] = []
+    heard = time.monotonic()
+    while True:
+        ended = process.poll() is not None
+        lines = [json.loads(x) for x in out.read_text().splitlines()] if out.exists() else []
+        if len(lines) > len(said):
+            said, heard = [Outcome(x["outcome"], x["said"]) for x in lines], time.monotonic()
+        if ended and process.returncode:
+            return [*said, Outcome("died", f"its process ended with {process.returncode}")]
+        if ended or (said and said[-1].kind == "died"):
+            return said
+        if time.monotonic() - heard > DEADLINE_S:
+            return [*said, Outcome("hung", "no word until the deadline")]
+        time.sleep(POLL_S)
+
+
+def judgement(plain: Outcome, ours: Outcome) -> str:
+    """One word: equal, refused, fails alike, or what must not be."""
+    if ours.kind == "refused":
+        return "refused"
+    if ours.kind == "text":
+        if plain.kind != "text":
+            return "only ours says a text"
+        return "equal" if plain.said["rounds"] == ours.said["rounds"] else "WRONG TEXT"
+    return f"{ours.kind} after a yes"

@@ -1,0 +1,278 @@
+"""The table against the installed vLLM: its parser, its configuration, and a few engines."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from argued import LENGTH, configured, line_of
+from drawing_arguments import actions, drawn, kind_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from judging import judgement, outcomes
+from tiny import make_model
+
+from mirage.demo.tokenizer import save_tokenizer
+from mirage.engine.arguments import parse, server_parser, verify
+from mirage.serve.argument_table import ENVIRONMENT, TABLE
+from mirage.serve.arguments import (
+    ALIASES,
+    JSON_LISTS,
+    REPEATED,
+    SWITCHES,
+    ArgumentRefused,
+    check_names,
+    normalised,
+)
+from mirage.serve.launcher import flags
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    save_tokenizer(make_model("llama", folder), LENGTH)
+    return folder
+
+
+@pytest.fixture
+def model(models: Path) -> Path:
+    return models / "llama-10-128"
+
+
+# -- the parser -----------------------------------------------------------------------------
+
+
+def test_the_table_has_exactly_vllms_arguments() -> None:
+    assert {action.dest for action in server_parser()._actions} == set(TABLE)
+
+
+def test_other_spellings_are_vllms() -> None:
+    spelled: dict[str, str] = {}
+    for action in server_parser()._actions:
+        for option in action.option_strings:
+            name = option.lstrip("-").replace("-", "_")
+            if name.removeprefix("no_") != action.dest and name != action.dest:
+                spelled[name] = action.dest
+    assert {**spelled, "O": "optimization_level"} == ALIASES
+
+
+def test_how_values_are_written_is_vllms() -> None:
+    parser = server_parser()._actions
+    on = argparse._StoreTrueAction
+    assert {a.dest for a in parser if isinstance(a, on)} == SWITCHES
+    repeated = argparse._AppendAction
+    assert {a.dest for a in parser if isinstance(a, repeated)} == REPEATED
+    for action in parser:
+        if action.dest in JSON_LISTS:
+            assert action.nargs is None and isinstance(action.default, list)
+
+
+def test_variables_are_vllms() -> None:
+    from vllm import envs
+
+    assert set(ENVIRONMENT) <= set(envs.environment_variables)
+
+
+VALUES: dict[str, Callable[[argparse.Action], st.SearchStrategy[Any]]] = {
+    "switch": lambda action: st.booleans(),
+    "bool": lambda action: st.booleans(),
+    "choice": lambda action: st.sampled_from([c for c in action.choices or () if c is not None]),
+    "int": lambda action: st.integers(-(2**31), 2**40),
+    "float": lambda action: st.floats(allow_nan=False, allow_infinity=False),
+    "json": lambda action: st.dictionaries(
+        st.text(), st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers())
+    ),
+    "text": lambda action: st.text(st.characters(min_codepoint=33, max_codepoint=0x2FFF)),
+}
+PLAIN = {
+    action.dest: action
+    for action in actions()
+    # Texts with a meaning of their own, and lists of numbers or of dotted names, come below.
+    if kind_of(action) in VALUES
+    and action.nargs != "+"
+    and action.dest not in ("lora_modules", "device_ids", "config")
+}
+ANY = st.sampled_from(sorted(PLAIN)).flatmap(
+    lambda name: st.tuples(st.just(name), VALUES[kind_of(PLAIN[name])](PLAIN[name]))
+)
+
+
+@given(ANY)
+@settings(max_examples=600, deadline=None)
+def test_vllm_reads_back_what_was_written(pair: tuple[str, Any]) -> None:
+    name, value = pair
+    read = vars(server_parser().parse_args(flags({name: value}, joined=True)))[name]
+    kind = kind_of(PLAIN[name])
+    if kind == "text" and read != value:  # a JSON object, a name of nothing, a bounded number
+        assert value in ("", "None") or str(value).strip().startswith("{"), (name, value)
+    else:
+        assert read == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "read"),
+    [
+        ("allowed_origins", ["a", "-b"], ["a", "-b"]),
+        ("middleware", ["a.b", "c"], ["a.b", "c"]),
+        ("api_key", ["one", "two"], ["one", "two"]),
+        ("api_key", "one", ["one"]),
+        ("api_key", ["-one"], ["-one"]),
+        ("logits_processors", ["a.b:C"], ["a.b:C"]),
+        ("cudagraph_capture_sizes", [1, 2], [1, 2]),
+        ("chat_template", None, None),
+        ("hf_token", True, True),
+        ("hf_overrides", {"rope_theta": 1.5, "a": [True, None]}, None),
+        ("disable_log_stats", False, False),
+    ],
+)
+def test_lists_and_other_shapes_are_read_back(name: str, value: Any, read: Any) -> None:
+    found = vars(server_parser().parse_args(flags({name: value}, joined=True)))[name]
+    assert found == (value if isinstance(value, dict) else read)
+
+
+def test_lora_modules_may_be_mappings() -> None:
+    item = {"name": "x", "path": "/p", "base_model_name": "m"}
+    (found,) = parse(flags({"lora_modules": [item]}, joined=True)).lora_modules
+    assert (found.name, found.path) == ("x", "/p")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"seed": "x"}, r"^engine_args\.seed: invalid int value: 'x'$"),
+        ({"logprobs_mode": "x"}, r"^engine_args\.logprobs_mode: invalid choice: 'x'"),
+        ({"enable_prefix_caching": "no"}, r"^engine_args\.enable_prefix_caching: .*'no'$"),
+        ({"seed": [1, 2]}, r"^'2' belongs to no argument"),
+        ({"enable_prefx_caching": True}, r"knows no such argument; nearest: enable_prefix_cach"),
+        ({"enforce_eag": True}, r"^engine_args\.enforce_eag: this vLLM knows no such argument"),
+        ({"ignore_patterns": []}, r"^engine_args\.ignore_patterns: expected at least one"),
+        ({"enable_auto_tool_choice": True}, r"requires --tool-call-parser"),
+        ({"tool_call_parser": "x", "enable_auto_tool_choice": True}, r"invalid tool call parser"),
+        ({"structured_outputs_config": {"backend": "x"}}, r"^engine_args\.structured_outputs_conf"),
+        ({"compilation_config": {"mood": 1}}, r"^engine_args\.compilation_config: .*mood"),
+    ],
+)
+def test_what_vllm_refuses_is_one_line(arguments: dict[str, Any], line: str) -> None:
+    with pytest.raises(ArgumentRefused, match=line) as refusal:
+        parse(flags(arguments, joined=True))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_parser_of_the_users_own_is_found(tmp_path: Path) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(
+        "from vllm.tool_parsers import ToolParser, ToolParserManager\n"
+        "@ToolParserManager.register_module('mine')\n"
+        "class Mine(ToolParser): pass\n"
+    )
+    given = {"tool_call_parser": "mine", "enable_auto_tool_choice": True}
+    assert parse(flags({**given, "tool_parser_plugin": str(plugin)}, joined=True))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drawn_arguments_are_refused_in_one_line_or_read(seed: int) -> None:
+    rng = random.Random(seed)
+    for action in actions():
+        value = drawn(action, rng)
+        try:
+            check_names({action.dest: value})
+            parse(flags(normalised({action.dest: value}), joined=True))
+        except ArgumentRefused as error:
+            assert str(error) and "\n" not in str(error), (action.dest, value)
+
+
+# -- the effective configuration --------------------------------------------------------------
+
+
+def effective(model: Path, **engine_args: Any) -> Any:
+    """vLLM's configuration of our command line with these, the table not asked."""
+    words = line_of(model, {}, "mirage") + flags(engine_args, joined=True)
+    return configured(words, "plain")[0]
+
+
+@pytest.mark.parametrize(
+    ("engine_args", "line"),
+    [
+        ({"enforce_eager": False}, "compilation mode"),
+        ({"data_parallel_size": 2}, "data_parallel_size 2: one GPU"),
+        ({"cpu_offload_gb": 1.0}, "weight offloading"),
+        ({"offload_group_size": 2}, "weight offloading"),
+        ({"enable_lora": True}, "enable_lora: not yet"),
+        ({"kv_offloading_size": 1.0}, "kv_"),
+        ({"kv_events_config": {"enable_kv_cache_events": False}}, "kv_events_config"),
+        ({"worker_extension_cls": "x.Y"}, "worker_extension_cls x.Y"),
+    ],
+)
+def test_an_effective_configuration_that_cannot_be_served_is_named(
+    model: Path, engine_args: dict[str, Any], line: str
+) -> None:
+    assert (why := verify(effective(model, **engine_args))) is not None
+    assert line in why and "\n" not in why
+
+
+@pytest.mark.parametrize(
+    "engine_args",
+    [
+        {},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
+        {"enable_chunked_prefill": True, "seed": 4},
+        {"compilation_config": {"mode": 0}},
+    ],
+)
+def test_what_is_served_is_not_refused(model: Path, engine_args: dict[str, Any]) -> None:
+    assert verify(effective(model, **engine_args)) is None
+
+
+# -- engines ----------------------------------------------------------------------------------
+
+FEW: list[dict[str, Any]] = [
+    {
+        "engine_args": {
+            "seed": 7,
+            "max_logprobs": 30,
+            "logprobs_mode": "processed_logprobs",
+            "scheduling_policy": "priority",
+            "max_num_active_seqs": 4,
+            "long_prefill_token_threshold": 32,
+            "kv_cache_metrics": True,
+            "enable_mfu_metrics": True,
+        },
+        "priority": True,
+    },
+    {"engine_args": {"enable_chunked_prefill": False, "max_num_scheduled_tokens": 128}},
+    {
+        "engine_args": {
+            "speculative_config": {
+                "method": "ngram",
+                "num_speculative_tokens": 3,
+                "prompt_lookup_min": 1,
+                "prompt_lookup_max": 3,
+            }
+        },
+        "repeats": True,
+    },
+    {"engine_args": {"enforce_eager": False}},
+    {"engine_args": {"enforce_eager": False}, "unchecked": True},
+]
+
+
+def test_engines_with_arguments_say_what_plain_vllm_says(models: Path) -> None:
+    ours = outcomes(models, FEW, "mirage")
+    plain = outcomes(models, FEW[:-2], "plain")
+    found = [judgement(a, b) for a, b in zip(plain, ours, strict=False)]
+    assert found == ["equal"] * len(plain), [o.said for o in ours if o.kind != "text"]
+    for outcome in ours[: len(plain)]:
+        alpha, grown, shrunk = outcome.said["moved"]
+        assert alpha >= 5 and grown and shrunk
+    guessed, right = ours[2].said["drafts"]
+    assert guessed > right > 0, "what was guessed was sometimes right, and sometimes not"
+    # Compiled steps: the check says so, and the worker itself if nobody has asked the check.
+    checked, unchecked = ours[-2:]
+    assert checked.kind == "refused" and "compiled steps" in checked.said
+    assert unchecked.kind == "died" and "RuntimeError: compilation mode" in unchecked.said

@@ -1,0 +1,134 @@
+"""What concerns the API server alone: real servers, with all such arguments and with none."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from argued import LENGTH, config_of, fit_of
+from argument_cases import NEEDS_MORE, SAID
+from tiny import make_model, prompts
+
+from mirage.demo.tokenizer import save_tokenizer
+from mirage.serve.argument_table import FOLDER, FRONT, IMAGES, LOGS, TABLE
+from mirage.serve.arguments import check_names
+from mirage.serve.launcher import command
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+READY_S = 240.0
+KEY = "a"
+
+SWITCHES = {
+    name: True
+    for name, rule in TABLE.items()
+    if rule.words in (FRONT, LOGS) and name.startswith(("enable_", "return_", "trust_", "exclude_"))
+}
+MORE: dict[str, Any] = {
+    "chat_template_content_format": "string",
+    "tool_strict_level": "function",
+    "fingerprint_mode": "hash",
+    "uvicorn_log_level": "error",
+    "log_level": "ERROR",
+    "api_key": [KEY, "b"],
+    "disable_fastapi_docs": True,
+    "aggregate_engine_logging": True,
+    "log_error_stack": True,
+    "max_num_queued_reqs": 100,
+}
+"""Of arguments with several values, one."""
+
+
+def all_of_the_front() -> dict[str, Any]:
+    """Every such argument that is served, with one value each."""
+    names = [name for name, rule in TABLE.items() if rule.words in (FRONT, LOGS, FOLDER, IMAGES)]
+    said = {name: SAID[name][0] for name in names if name in SAID}
+    needed = {key: v for name in names for key, v in NEEDS_MORE.get(name, {}).items()}
+    return {"kv_cache_metrics": True, **needed, **SWITCHES, **said, **MORE}
+
+
+class Unix(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("engine", timeout=60)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.connect(str(self._path))
+
+
+def asked(path: Path, route: str, body: dict[str, Any] | None, key: str) -> tuple[int, Any]:
+    """(status, answer) of one request; GET without a body."""
+    connection = Unix(path)
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    sent = None if body is None else json.dumps(body)
+    connection.request("GET" if body is None else "POST", route, sent, headers)
+    answer = connection.getresponse()
+    read = answer.read()
+    return answer.status, json.loads(read) if read else None
+
+
+def served(model: Path, folder: Path, engine_args: dict[str, Any]) -> list[Any]:
+    """What a server with these arguments says to three prompts and in a chat."""
+    config = config_of(model, engine_args)
+    uds = folder / "s"
+    words = command(config, config.tenants[0], fit_of(model), uds, None)
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen([sys.executable, *words[1:]], stdout=log, stderr=log)
+        try:
+            _await(server, uds, folder / "log")
+            return _said(uds)
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+def _await(server: subprocess.Popen[bytes], uds: Path, log: Path) -> None:
+    end = time.monotonic() + READY_S
+    while time.monotonic() < end:
+        assert server.poll() is None, log.read_text()[-3000:]
+        try:
+            if asked(uds, "/health", None, KEY)[0] == 200:
+                return
+        except OSError:
+            time.sleep(0.5)
+    raise AssertionError(log.read_text()[-3000:])
+
+
+def _said(uds: Path) -> list[Any]:
+    said: list[Any] = []
+    limits = {"model": "t", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+    for tokens in prompts(3, 40, 9):
+        more = {"prompt": tokens, "logprobs": 3, "return_token_ids": True}
+        status, answer = asked(uds, "/v1/completions", limits | more, KEY)
+        assert status == 200, answer
+        choice = answer["choices"][0]
+        said.append([choice["token_ids"], choice["logprobs"]["token_logprobs"]])
+    chat = {"messages": [{"role": "user", "content": "hello"}]}
+    status, answer = asked(uds, "/v1/chat/completions", limits | chat, KEY)
+    assert status == 200 and answer["choices"][0]["message"], answer
+    status, _ = asked(uds, "/v1/completions", limits | {"prompt": "x"}, "wrong")
+    said.append(status)
+    return said
+
+
+def test_the_front_changes_no_text(tmp_path: Path) -> None:
+    model = make_model("llama", tmp_path)
+    save_tokenizer(model, LENGTH)
+    given = all_of_the_front()
+    assert len(given) > 50
+    check_names(given)
+    for name in ("bare", "full"):
+        (tmp_path / name).mkdir()
+    *bare, anybody = served(model, tmp_path / "bare", {})
+    *full, stranger = served(model, tmp_path / "full", given)
+    assert full == bare
+    assert (anybody, stranger) == (200, 401), "a key is asked for"
