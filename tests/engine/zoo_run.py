@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from deferred import schedule_asynchronously
-from identity import MODES, UNIVERSE, observe
+from identity import MODES, observe
 from tiny import make_llm, prompts, run, scheduler_of, step_through
 
 from tests.zoo import FAMILIES, Family, make
@@ -28,6 +28,8 @@ from tests.zoo import FAMILIES, Family, make
 ASYNCHRONOUS = "-async"
 UNIMPORTABLE = "failed to be inspected"
 """vLLM's word for a model class that it could not import."""
+BLOCKS = 512
+"""KV blocks in all: no prefix of three rounds is evicted, with several groups either."""
 TOKENS = 40
 """Generated per prompt."""
 TEXTS = {"generate": 6, "embed": 24, "score": 24}
@@ -37,7 +39,7 @@ TEXTS = {"generate": 6, "embed": 24, "score": 24}
 def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
     """Three rounds, the third of the first one's prompts; over a slow link one."""
     settings = MODES[mode]
-    llm = make_llm(make(family, folder), blocks=UNIVERSE, mirage=settings, **family.arguments)
+    llm = make_llm(make(family, folder), blocks=BLOCKS, mirage=settings, **family.arguments)
     throttled = "copy_bytes_per_s" in (settings or {})
     about = describe(llm)
     facts = observe(
