@@ -27,6 +27,8 @@ from mirage.protocol import Allotment
 UNIVERSE, BASE = 256, 48
 PAGE, MEMORY = 1 << 16, 1 << 28
 """Of the stand-in for a GPU, in bytes."""
+MOST_TOKENS = 192
+"""Of one request here."""
 LINK = 40e6
 """Bytes per second of the throttled link: a layer takes several times its compute."""
 
@@ -70,7 +72,9 @@ class Changes:
         alpha = self.rng.randrange(0, max(shape.movable_layers - beta, 1))
         # Blocks in use and cached ones stay, or prefix hits, and batches, would differ.
         cached = sum(b.block_hash is not None and b.ref_cnt == 0 for b in pool.blocks)
-        least = pool.busy_extents() + -(-cached // pool.extent_blocks) + 16
+        # Neither may a newcomer wait for memory: it would join another batch than without us.
+        coming = 6 * scheduler.groups.blocks(MOST_TOKENS)
+        least = pool.busy_extents() + -(-(cached + coming) // pool.extent_blocks)
         extents = self.rng.randrange(min(least, shape.max_extents), shape.max_extents + 1)
         self.grown += pool.backed_extents() > self.backed
         self.shrunk += pool.backed_extents() < self.backed

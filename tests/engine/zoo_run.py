@@ -12,18 +12,24 @@ import gc
 import json
 import sys
 import time
+import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from deferred import schedule_asynchronously
-from identity import MODES, UNIVERSE, observe
+from identity import MODES, observe
 from tiny import make_llm, prompts, run, scheduler_of, step_through
 
 from tests.zoo import FAMILIES, Family, make
 
 ASYNCHRONOUS = "-async"
+UNIMPORTABLE = "failed to be inspected"
+"""vLLM's word for a model class that it could not import."""
+BLOCKS = 512
+"""KV blocks in all: no prefix of three rounds is evicted, with several groups either."""
 TOKENS = 40
 """Generated per prompt."""
 TEXTS = {"generate": 6, "embed": 24, "score": 24}
@@ -33,7 +39,7 @@ TEXTS = {"generate": 6, "embed": 24, "score": 24}
 def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
     """Three rounds, the third of the first one's prompts; over a slow link one."""
     settings = MODES[mode]
-    llm = make_llm(make(family, folder), blocks=UNIVERSE, mirage=settings, **family.arguments)
+    llm = make_llm(make(family, folder), blocks=BLOCKS, mirage=settings, **family.arguments)
     throttled = "copy_bytes_per_s" in (settings or {})
     about = describe(llm)
     facts = observe(
@@ -89,11 +95,36 @@ def describe(llm: Any) -> dict[str, Any]:
     return facts
 
 
+def failure(error: Exception, family: Family, folder: Path) -> dict[str, Any]:
+    """The error at the root, in a line or two, and the architecture that met it."""
+    config = folder / family.name / "config.json"
+    known = json.loads(config.read_text())["architectures"] if config.exists() else [""]
+    text = cause(error)
+    if UNIMPORTABLE in text:
+        text = importing(known[0]) or text
+    return {"failed": text, "architecture": known[0]}
+
+
 def cause(error: BaseException) -> str:
-    """The error at the root, its first lines."""
+    """The error at the root; of a refused configuration only what was refused."""
     while error.__cause__ or (error.__context__ and not error.__suppress_context__):
         error = error.__cause__ or error.__context__
-    return f"{type(error).__name__}: {error}"[:600]
+    text = f"{type(error).__name__}: {error}"
+    if "Value error, " in text:
+        text = text.partition("Value error, ")[2].partition(" [type=value_error")[0]
+    return text[:300]
+
+
+def importing(architecture: str) -> str | None:
+    """Why vLLM's class of that name cannot be imported."""
+    from vllm.model_executor.models import registry
+
+    module = registry._VLLM_MODELS[architecture][0]
+    try:
+        import_module(f"vllm.model_executor.models.{module}")
+    except Exception as error:
+        return cause(error)
+    return None
 
 
 def main(models: Path, out: Path, mode: str, names: list[str]) -> None:
@@ -105,10 +136,8 @@ def main(models: Path, out: Path, mode: str, names: list[str]) -> None:
         try:
             facts = prove(FAMILIES[name], models, mode)
         except Exception as error:
-            import traceback
-
             traceback.print_exc()
-            facts = {"failed": cause(error)}
+            facts = failure(error, FAMILIES[name], models)
         facts["seconds"] = round(time.monotonic() - began, 1)
         with out.open("a") as file:
             file.write(json.dumps({"family": name} | facts) + "\n")

@@ -55,7 +55,7 @@ class Tried:
     def control(self) -> str | None:
         """Why the run without waits shows nothing; None if it differs; "" if it was not run."""
         plain, broken = self.plain, self.runs.get("nowait")
-        if plain is None or broken is None or "failed" in plain:
+        if plain is None or broken is None or "failed" in plain or broken.get("layers") == 0:
             return ""
         return hidden(plain, broken)
 
@@ -74,7 +74,7 @@ class Tried:
     @property
     def architecture(self) -> str:
         """As in config.json."""
-        facts = self.runs.get("mirage") or self.plain or {}
+        facts = self.plain or {}
         return str(facts.get("architecture") or self.family.architecture or self.family.model_type)
 
     @property
@@ -177,7 +177,8 @@ def _identical(tried: Tried, suffix: str) -> str:
         return ""
     if reasons:
         return "**no**"
-    return f"{run['prompts']} prompts, {run['changes']} changes, {run['date']}"
+    stay = ", the layers stay" if not run["layers"] else ""
+    return f"{run['prompts']} prompts, {run['changes']} changes, {run['date']}{stay}"
 
 
 def _groups(plain: Mapping[str, Any]) -> str:

@@ -23,6 +23,15 @@ AT_ONCE = 8
 OURS = {"max_model_len", "dtype", "skip_tokenizer_init"}
 """Of a family's arguments, those that the configuration says in other words or not at all."""
 
+SIZES = (
+    "layers",
+    "layer_bytes",
+    "fixed_bytes",
+    "extent_blocks",
+    "extent_bytes",
+    "min_extents",
+)
+
 
 def check(families: Sequence[Family], models: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Of each family what the engine's shape shall be, or `refused` with the line."""
@@ -82,11 +91,8 @@ def _config(tenants: list[Tenant], dtype: str) -> Config:
 
 def disagreements(said: dict[str, Any], shape: dict[str, Any]) -> list[str]:
     """Where what was said beforehand is not what the engine then had. Pure."""
-    had = {
-        **shape,
-        "fixed_bytes": -(-shape["fixed_bytes"] // PAGE_BYTES) * PAGE_BYTES,
-        "stays": said["stays"] if bool(said["stays"]) == (not shape["movable_layers"]) else None,
-    }
-    if not shape["movable_layers"] and not said["stays"]:
-        had["stays"] = "they stay"
-    return [f"{key} {said[key]}, engine {had[key]}" for key in said if said[key] != had[key]]
+    had = {**shape, "fixed_bytes": -(-shape["fixed_bytes"] // PAGE_BYTES) * PAGE_BYTES}
+    found = [f"{key} {said[key]}, engine {had[key]}" for key in SIZES if said[key] != had[key]]
+    if bool(said["stays"]) != (not shape["movable_layers"]):
+        found.append(f"layers that move: {not said['stays']}, engine {shape['movable_layers']}")
+    return found

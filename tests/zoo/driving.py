@@ -20,7 +20,7 @@ Facts = dict[str, Any]
 
 
 def drive(
-    mode: str, families: Sequence[str], models: Path, *, deadline_s: float = 180.0
+    mode: str, families: Sequence[str], models: Path, *, deadline_s: float = 300.0
 ) -> Iterator[tuple[str, Facts]]:
     """Each family's facts in `mode`, as they come.
 

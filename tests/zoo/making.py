@@ -62,6 +62,11 @@ def edit(path: Path, **fields: Any) -> None:
     file.write_text(json.dumps({k: v for k, v in config.items() if v is not None}, indent=1))
 
 
+def config_of(model: Any) -> dict[str, Any]:
+    """Its configuration with the name of its class, as `save_pretrained` writes it."""
+    return model.config.to_dict() | {"architectures": [type(model).__name__]}
+
+
 def save(path: Path, config: dict[str, Any], tensors: dict[str, Any], **fields: Any) -> None:
     """A folder written by hand: `config` with `fields`, and one safetensors file."""
     from safetensors.torch import save_file

@@ -17,7 +17,7 @@ def packing(packer: str, config: dict[str, Any]) -> Maker:
         import torch
 
         from tests.zoo import packed
-        from tests.zoo.making import build, save
+        from tests.zoo.making import build, config_of, save
 
         torch.manual_seed(family.seed)
         pack: packed.Packer = getattr(packed, packer)
@@ -29,7 +29,7 @@ def packing(packer: str, config: dict[str, Any]) -> Maker:
                 tensors |= {f"{stem}.{part}": t for part, t in pack(tensor).items()}
             else:
                 tensors[name] = tensor
-        save(path, model.config.to_dict(), tensors, quantization_config=config)
+        save(path, config_of(model), tensors, quantization_config=config)
 
     return maker
 
@@ -39,7 +39,7 @@ def gpt_oss(family: Family, path: Path) -> None:
     import torch
 
     from tests.zoo import packed
-    from tests.zoo.making import build, save
+    from tests.zoo.making import build, config_of, save
 
     torch.manual_seed(family.seed)
     model = build(family)
@@ -52,7 +52,7 @@ def gpt_oss(family: Family, path: Path) -> None:
             tensors[name] = tensor
     plain = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens"]
     config = {"quant_method": "mxfp4", "modules_to_not_convert": [*plain, "lm_head"]}
-    save(path, model.config.to_dict(), tensors, quantization_config=config)
+    save(path, config_of(model), tensors, quantization_config=config)
 
 
 def _compressed(
