@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,13 +23,15 @@ def alone() -> None:
         parallel_state.ensure_model_parallel_initialized(1, 1)
 
 
-def built(config: Any) -> list[torch.nn.Module]:
+def built(config: Any, found: Callable[[torch.nn.Module], None]) -> list[torch.nn.Module]:
     """The model of vLLM's configuration, with room for its adapters, and its draft model.
 
+    `found` sees the model as vLLM built it, before adapters change its modules.
     The layers of both are noted in `config`, where vLLM looks for what needs a KV cache.
     """
     with set_default_torch_dtype(config.model_config.dtype), META:
         models = [initialize_model(vllm_config=config)]
+        found(models[0])
         if config.lora_config is not None:
             _make_room_for_adapters(config, models[0])
         draft = getattr(config.speculative_config, "draft_model_config", None)

@@ -69,12 +69,12 @@ def ask(argv: list[str], *, elastic: bool) -> ModelFacts:
         raise Refused(reason)
     with set_current_vllm_config(config):
         hollow.alone()
-        models = hollow.built(config)
+        parameters = FixedParameters()
+        models = hollow.built(config, parameters.found)
         current_platform.update_block_size_for_backend(config)
         specs = _kv_specs(config)
         _resolve_layout(config, specs, elastic=elastic)
         plan = get_kv_cache_configs(config, [specs], [ENOUGH_BYTES])[0] if specs else None
-    parameters = FixedParameters()
     parameters.loaded(models[0])
     block_bytes, runs = block_geometry(plan) if plan is not None else (0, 1)
     return ModelFacts(

