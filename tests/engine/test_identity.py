@@ -28,7 +28,7 @@ MODES = {
     "nowait-pieces": ONE,
 }
 """Each in a process of its own, on one core."""
-AT_ONCE = 1
+AT_ONCE = 2
 
 Generated = dict[str, Future[dict[str, Any]]]
 
