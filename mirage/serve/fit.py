@@ -11,11 +11,12 @@ from math import gcd
 
 from mirage.config import Config, ConfigError, Policy, Tenant
 from mirage.facts import NO_KV, KVGroups, ModelFacts
+from scheduler import tenants
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One tenant's memory at start. Bytes are page-rounded; blocks include the null block.
+    """One tenant's memory at start. Layers are page-rounded; blocks include the null block.
 
     `base_blocks` fill what the share leaves beside the parameters; `max_blocks` is the
     universe that vLLM's block pool is built for: the most that could ever be granted.
@@ -64,7 +65,7 @@ def _fit_tenant(config: Config, tenant: Tenant, facts: ModelFacts, movable: int)
     page = config.device.page
     extent_blocks = _extent_blocks(facts, page)
     extent_bytes = extent_blocks * facts.block_bytes
-    grant = int(config.device.memory * tenant.share / 100) // page * page
+    grant = tenants.Tenant.of(tenant).share_bytes(config.device.memory)
     parameters = _parameter_bytes(facts, page)
     # The first block is vLLM's null block: it is never handed to a request.
     min_blocks = facts.kv.request_blocks + 1 if facts.block_bytes else 0
@@ -79,7 +80,7 @@ def _fit_tenant(config: Config, tenant: Tenant, facts: ModelFacts, movable: int)
         grant_bytes=grant,
         layers=facts.layers,
         layer_bytes=_up(facts.layer_bytes, page),
-        fixed_bytes=_up(facts.fixed_bytes, page),
+        fixed_bytes=facts.fixed_bytes,
         block_bytes=facts.block_bytes,
         extent_blocks=extent_blocks,
         base_blocks=base * extent_blocks,
@@ -101,7 +102,7 @@ def _extent_blocks(facts: ModelFacts, page: int) -> int:
 
 
 def _parameter_bytes(facts: ModelFacts, page: int) -> int:
-    return _up(facts.fixed_bytes, page) + facts.layers * _up(facts.layer_bytes, page)
+    return facts.fixed_bytes + facts.layers * _up(facts.layer_bytes, page)
 
 
 def _movable_layers(config: Config, tenant: Tenant, facts: ModelFacts) -> int:

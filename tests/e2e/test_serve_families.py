@@ -78,8 +78,7 @@ def test_engines_are_what_check_said(served: Served, fits: dict[str, Fit]) -> No
             assert engine["extent_blocks"] == fit.extent_blocks
             assert engine["extent_bytes"] == fit.extent_bytes
             blocks = history["samples"][-1]["tenants"][name]["kv_blocks"]
-            # Some tables that only the loaded model shares may leave room for a little more.
-            assert fit.base_blocks - 1 <= blocks <= 1.01 * fit.base_blocks
+            assert blocks == fit.base_blocks - 1
 
 
 def test_check_knows_whose_layers_stay(fits: dict[str, Fit]) -> None:
