@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mirage.serve.guard import kill_members
 from mirage.serve.launcher import flags
 
 HERE = Path(__file__).parent
@@ -86,8 +87,7 @@ class Plain:
             self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(20)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        kill_members(self.process.pid)  # its resource trackers tidy up /dev/shm and end then
         self.process.wait()
 
 

@@ -1,4 +1,4 @@
-"""An embedding model and a classifier's routes beside a model that writes, over HTTP."""
+"""An embedding model beside a model that writes, over HTTP."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +50,7 @@ def served(models: dict[str, Path], expected: list[list[float]]) -> Iterator[Ser
         {"name": "writer", "model": str(models["writer"])} | common,
         {"name": "embedder", "model": str(models["embedder"]), "engine_args": EMBED} | common,
     ]
-    content = {"device": {"memory": "64MiB"}, "dtype": "float32", "tenants": tenants}
+    content = {"device": {"memory": "34MiB"}, "dtype": "float32", "tenants": tenants}
     config = models["writer"].parent / "config.yaml"
     config.write_text(yaml.safe_dump(content))
     with serving(config, "--all-or-nothing", fake=False, ready_timeout_s=START_S) as served:
