@@ -21,10 +21,12 @@ from multiprocessing import get_context
 from typing import Any
 
 import msgspec
+import torch
 import vllm
 from vllm.config import set_current_vllm_config
 from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
 from vllm.model_executor.models import registry
 from vllm.platforms import current_platform
 from vllm.v1.attention.backends.utils import (
@@ -71,6 +73,8 @@ def ask(argv: list[str], *, elastic: bool) -> ModelFacts:
         hollow.alone()
         parameters = FixedParameters()
         models = hollow.built(config, parameters.found)
+        if reason := _cached_states(config, models[0]):
+            raise Refused(reason)
         current_platform.update_block_size_for_backend(config)
         specs = _kv_specs(config)
         _resolve_layout(config, specs, elastic=elastic)
@@ -95,6 +99,19 @@ def ask(argv: list[str], *, elastic: bool) -> ModelFacts:
 def _config(argv: list[str]) -> Any:
     args = arguments.parse(argv)
     return AsyncEngineArgs.from_cli_args(args).create_engine_config()
+
+
+def _cached_states(config: Any, model: torch.nn.Module) -> str | None:
+    """Why prefixes must not be cached: vLLM's Mamba2 on a CPU gives the last state of a prefill
+    alone, and reads a wrong one, or beyond the end, where it wants one from between.
+    """
+    caches = current_platform.is_cpu() and config.cache_config.enable_prefix_caching
+    if not caches or not any(isinstance(part, MambaMixer2) for part in model.modules()):
+        return None
+    return (
+        "engine_args.enable_prefix_caching: on a CPU vLLM cannot cache prefixes of a model with "
+        "Mamba2 layers: set it to false"
+    )
 
 
 def _kv_specs(config: Any) -> dict[str, Any]:

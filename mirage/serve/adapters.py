@@ -17,6 +17,9 @@ from mirage.config import Config, ConfigError, Tenant
 MODULES = ("lora_modules", "lora-modules")
 ENABLE = ("enable_lora", "enable-lora")
 FILE = "adapter_config.json"
+RANK = ("max_lora_rank", "max-lora-rank")
+VLLMS_RANK = 16
+"""The largest rank without `RANK`."""
 
 
 def adapters_of(engine_args: Mapping[str, Any]) -> dict[str, str]:
@@ -47,9 +50,22 @@ def check(config: Config) -> dict[str, dict[str, str]]:
             if name in owners:
                 raise _error(tenant, f"adapter {name!r} has the name of {owners[name]}: rename it")
             owners[name] = f"an adapter of tenant {tenant.name!r}"
-            if not (Path(path) / FILE).is_file():
-                raise _error(tenant, f"adapter {name!r}: no {FILE} in {path}: check the path")
+            if problem := _problem(Path(path), tenant.engine_args):
+                raise _error(tenant, f"adapter {name!r}: {problem}")
     return found
+
+
+def _problem(folder: Path, engine_args: Mapping[str, Any]) -> str | None:
+    """Why vLLM could not load the adapter in `folder`; None if nothing speaks against it."""
+    try:
+        rank = json.loads((folder / FILE).read_text())["r"]
+    except OSError:
+        return f"no {FILE} in {folder}: check the path"
+    except (ValueError, KeyError, TypeError):
+        return f"{folder / FILE} names no rank r: it is no LoRA adapter"
+    given = (engine_args[name] for name in RANK if engine_args.get(name) is not None)
+    most = int(next(given, VLLMS_RANK))
+    return f"its rank is {rank}: set engine_args.max_lora_rank to that" if rank > most else None
 
 
 def _beside(tenant: Tenant, folder: Path) -> Tenant:

@@ -17,6 +17,7 @@ from tiny import ENVIRONMENT, make_model
 from benchmarks.gpu.dummies import hollow
 from mirage.facts import ModelFacts
 from mirage.serve.launcher import flags
+from tests.zoo import FAMILIES, make
 
 pytestmark = pytest.mark.engine
 
@@ -103,6 +104,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
                 runner="pooling",
                 max_num_batched_tokens=512,
             ),
+            question("states", make(FAMILIES["mamba2"], folder), enable_prefix_caching=True),
             question("drafted", llama, speculative_config=drafting),
             question("adapted", llama, **adapters),
             question("opt-13b", big, max_model_len=2048),
@@ -183,6 +185,7 @@ def test_a_large_model_takes_no_memory_to_ask(said: dict[str, dict[str, Any]]) -
         ("unknown", "enforce_egaer: this vLLM knows no such argument"),
         ("compiled", "compilation mode"),
         ("two", "data_parallel_size 2"),
+        ("states", "cannot cache prefixes of a model with Mamba2 layers: set it to false"),
     ],
 )
 def test_what_vllm_or_mirage_refuses_is_one_line(

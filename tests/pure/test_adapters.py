@@ -52,9 +52,9 @@ def config(folder: Path, **modules: list[Any]) -> Config:
     return beside(Config.model_validate(content), folder)
 
 
-def adapter(folder: Path, name: str) -> str:
+def adapter(folder: Path, name: str, written: str = '{"r": 8}') -> str:
     (folder / name).mkdir()
-    (folder / name / "adapter_config.json").write_text("{}")
+    (folder / name / "adapter_config.json").write_text(written)
     return name
 
 
@@ -97,3 +97,27 @@ def test_adapters_without_enable_lora_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"set engine_args\.enable_lora true"):
         check(off)
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("{", "names no rank r"),
+        ("{}", "names no rank r"),
+        ('{"r": 32}', "its rank is 32: set engine_args.max_lora_rank to that"),
+    ],
+)
+def test_an_adapter_that_vllm_could_not_load_is_refused(
+    tmp_path: Path, written: str, words: str
+) -> None:
+    made = config(tmp_path, m=["a=" + adapter(tmp_path, "x", written)])
+    with pytest.raises(ConfigError) as refused:
+        check(made)
+    assert words in str(refused.value)
+
+
+def test_a_larger_rank_is_fine_where_the_engine_is_told(tmp_path: Path) -> None:
+    made = config(tmp_path, m=["a=" + adapter(tmp_path, "x", '{"r": 32}')])
+    tenant = made.tenants[0]
+    told = tenant.model_copy(update={"engine_args": tenant.engine_args | {"max_lora_rank": 32}})
+    assert check(made.model_copy(update={"tenants": [told]}))
