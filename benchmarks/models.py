@@ -1,6 +1,6 @@
 """Every family of the zoo: plain vLLM, `mirage check`, and the same outputs while memory moves.
 
-python benchmarks/models.py [--only FAMILY,...] [--again] [--render] [--output DIR]
+python benchmarks/models.py [--only FAMILY,...] [--again] [--http] [--render] [--output DIR]
 
 For each family, in child processes of one engine at a time: plain vLLM; policy mirage with layers
 given and taken back and the KV cache grown and shrunk at random; the same over a slow link
@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.zoo import FAMILIES, Family, driving, make
 from tests.zoo.book import Tried, page, proven
 from tests.zoo.checking import check
+from tests.zoo.serving import serve
 
 ROOT = Path(__file__).parent.parent
 MODES = ("plain", "mirage", "nowait", "plain-async", "mirage-async")
@@ -62,7 +63,10 @@ def main() -> None:
     asked = arguments()
     kept, models = Kept(asked.output / "runs"), asked.output / "models"
     if not asked.render:
-        run_all([FAMILIES[name] for name in asked.only], kept, models, again=asked.again)
+        families = [FAMILIES[name] for name in asked.only]
+        run_all(families, kept, models, again=asked.again)
+        if asked.http:
+            serve_all(families, kept, models, again=asked.again)
     write(kept)
 
 
@@ -83,10 +87,20 @@ def run_all(families: list[Family], kept: Kept, models: Path, *, again: bool) ->
             write(kept)
 
 
+def serve_all(families: list[Family], kept: Kept, models: Path, *, again: bool) -> None:
+    """Behind `mirage serve`, a few at a time: those that were the same in the engine alone."""
+    good = [f for f in families if "shape" in (kept.get(f.name, "mirage") or {})]
+    todo = [f for f in good if again or not kept.has(f.name, "http")]
+    for name, facts in serve(todo, models):
+        kept.put(name, "http", facts)
+        print(f"{'http':14s}{name:24s}{facts}", flush=True)
+        write(kept)
+
+
 def write(kept: Kept) -> None:
     """The data file and the page, of all that has been run."""
     tried = [
-        Tried(family, {mode: kept.get(family.name, mode) for mode in ("check", *MODES)})
+        Tried(family, {mode: kept.get(family.name, mode) for mode in ("check", *MODES, "http")})
         for family in FAMILIES.values()
     ]
     data = proven(tried, vllm_version(), relatives())
@@ -121,6 +135,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", type=names, default=list(FAMILIES), metavar="FAMILY,...")
     parser.add_argument("--again", action="store_true", help="also what has been run")
+    parser.add_argument("--http", action="store_true", help="also over HTTP; another hour")
     parser.add_argument("--render", action="store_true", help="write the page and run nothing")
     parser.add_argument("--output", type=Path, default=ROOT / "out" / "zoo", metavar="DIR")
     return parser.parse_args()

@@ -25,8 +25,9 @@ at every third step a random allotment gives layers away or takes them back (alp
 but one or two, beta 1 and 2) and the KV cache grows or shrinks, with NaN in all memory that was
 given away; prefix caching is on where vLLM has it for the model. *Two in flight*: the same with
 asynchronous scheduling, as on a GPU. *Control*: over a slow link and without the waits for
-streamed layers the outputs differ, so the comparison would see a fault. *Check*: what `mirage
-check` says before anything starts, compared with what the engine then had.
+streamed layers the outputs differ, so the comparison would see a fault. *Over HTTP*: behind
+`mirage serve` with three others, the same tokens before and after bursts took memory. *Check*:
+what `mirage check` says before anything starts, compared with what the engine then had.
 
 {summary}
 """
@@ -70,6 +71,17 @@ class Tried:
             return "accepted"
         wrong = disagreements(said, ours["shape"])
         return f"disagrees: {'; '.join(wrong)}" if wrong else "agrees"
+
+    def over_http(self) -> str:
+        """What `mirage serve` answered before and after a burst took the layers' memory."""
+        run = self.runs.get("http")
+        if run is None:
+            return "not tried"
+        if "failed" in run:
+            return f"**failed**: {run['failed']}"
+        if not run["same"]:
+            return "**differs**"
+        return f"same, {run['given']} layers away meanwhile"
 
     @property
     def architecture(self) -> str:
@@ -144,7 +156,7 @@ def page(tried: Sequence[Tried], vllm: str) -> str:
 
 HEADINGS = (
     "family", "architecture", "plain vLLM here", "check", "identical", "two in flight", "control",
-    "KV groups", "reason",
+    "over HTTP", "KV groups", "reason",
 )  # fmt: skip
 
 
@@ -166,6 +178,7 @@ def _cells(tried: Tried) -> tuple[str, ...]:
         _identical(tried, ""),
         _identical(tried, "-async"),
         "" if control == "" else "differs" if control is None else "**hides it**",
+        tried.over_http() if works == "works" else "",
         _groups(plain or {}),
         row["reason"] if row else "not run",
     )
