@@ -14,7 +14,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 DEADLINE_S = 300.0
-"""For one case, the start of the process included; a case takes some five seconds on a quiet machine."""
+"""For one case, the start of the process included: some five seconds where nobody else computes."""
 POLL_S = 0.2
 
 Case = dict[str, Any]
