@@ -19,7 +19,8 @@ from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, CudaGraphManager
 
 from mirage.config import Policy
-from mirage.engine.gpu_worker import MirageGPUWorker, block_outermost, only_mapped_blocks
+from mirage.engine.gpu_worker import MirageGPUWorker, only_mapped_blocks
+from mirage.engine.layouts import elastic_layouts, layouts_on_cpu
 from mirage.engine.graphs import gate, known
 from mirage.engine.memory import EngineMemory
 from mirage.engine.settings import EngineSettings
@@ -145,10 +146,17 @@ def test_it_is_said_how_steps_run_while_layers_stream(
             assert how in caplog.text
 
 
-def test_a_layout_that_cannot_grow_in_one_piece_is_refused() -> None:
-    assert block_outermost(["LBNHC", "BLHNC", "BLNHC"]) == ["BLHNC", "BLNHC"]
-    with pytest.raises(RuntimeError, match="LBNHC, and none of BLHNC, BLNHC: choose another"):
-        block_outermost(["LBNHC"])
+def test_a_layout_in_which_a_kv_cache_can_grow_is_chosen() -> None:
+    assert elastic_layouts(["LBNHC", "BLHNC", "BLNHC"]) == ["BLHNC", "BLNHC"]
+    assert elastic_layouts(["LHBNC", "LBNHC"]) == ["LBNHC"], "larger extents, but it can grow"
+    with pytest.raises(RuntimeError, match="as LHBNC, and none of BLHNC, BLNHC, .*: choose ano"):
+        elastic_layouts(["LHBNC"])
+
+
+def test_on_a_cpu_only_latent_attention_needs_its_blocks_side_by_side() -> None:
+    declared = ["LBNHC", "BLHNC"]
+    assert layouts_on_cpu(declared, mla=False) == ["BLHNC"]
+    assert layouts_on_cpu(declared, mla=True) == ["LBNHC"]
 
 
 def test_the_worker_extends_vllms_own() -> None:
