@@ -53,10 +53,15 @@ class Refused(Exception):
     """What keeps this tenant from being served; the message is one line for the user."""
 
 
-def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """`facts` or `refused`. Raises nothing that a model or an argument can cause."""
+def answer(question: dict[str, Any], device: str) -> dict[str, Any]:
+    """`facts`, `refused`, or nothing if the model must be built on another of `DEVICES`.
+
+    Raises nothing that a model or an argument can cause.
+    """
     try:
-        facts = ask(question["argv"], elastic=question["elastic"])
+        facts = ask(question["argv"], device, elastic=question["elastic"])
+    except hollow.NeedsNumbers:
+        return {}
     except (Refused, ArgumentRefused) as error:
         return {"tenant": question["tenant"], "refused": str(error)}
     except Exception as error:
@@ -64,7 +69,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     return {"tenant": question["tenant"], "facts": msgspec.to_builtins(facts)}
 
 
-def ask(argv: list[str], *, elastic: bool) -> ModelFacts:
+def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
     """The facts behind one server's command line. Raises `Refused`, or what vLLM raises."""
     config = _config(argv)
     if reason := arguments.verify(config):
@@ -72,7 +77,7 @@ def ask(argv: list[str], *, elastic: bool) -> ModelFacts:
     with set_current_vllm_config(config):
         hollow.alone()
         parameters = FixedParameters()
-        models = hollow.built(config, parameters.found)
+        models = hollow.built(config, parameters.found, device)
         if reason := _cached_states(config, models[0]):
             raise Refused(reason)
         current_platform.update_block_size_for_backend(config)
@@ -137,11 +142,11 @@ def _one_line(error: Exception) -> str:
     return " ".join(words.removeprefix("Value error, ").split()) or type(error).__name__
 
 
-def _forked(question: dict[str, Any]) -> dict[str, Any]:
+def _forked(question: dict[str, Any], device: str) -> dict[str, Any]:
     """`answer` in a process of its own, which may die of it."""
     context = get_context("fork")
     here, there = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: there.send(answer(question)))
+    child = context.Process(target=lambda: there.send(answer(question, device)))
     child.start()
     there.close()
     try:
@@ -161,7 +166,9 @@ def main() -> None:
     # This process is thrown away: models may be looked at here, without one more child each.
     registry._run_in_subprocess = lambda inspect: inspect()
     for line in sys.stdin:
-        print(json.dumps(_forked(json.loads(line))), file=answers, flush=True)
+        question = json.loads(line)
+        said = next(filter(None, (_forked(question, device) for device in hollow.DEVICES)))
+        print(json.dumps(said), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -55,9 +55,9 @@ def attends(module: torch.nn.Module) -> bool:
     return any(isinstance(part, AttentionLayerBase) for part in module.modules())
 
 
-def parameter_bytes(module: torch.nn.Module, *, recurse: bool = True) -> int:
+def parameter_bytes(module: torch.nn.Module) -> int:
     """Bytes of its parameters, as far as they are known already."""
-    known = (p for p in module.parameters(recurse) if not is_lazy(p))
+    known = (p for p in module.parameters() if not is_lazy(p))
     return sum(p.numel() * p.element_size() for p in known)
 
 
@@ -116,12 +116,21 @@ def keep_plain_weights(layers: Iterable[torch.nn.Module]) -> None:
                 module._cpu_skip_gemm_dispatch = True  # type: ignore[assignment]
 
 
+def matrix_bytes(module: torch.nn.Module) -> int:
+    """Bytes of the matrices that `module` itself has: what a kernel may pack away.
+
+    Not of numbers, such as an attention's scales, which vLLM reads when they are loaded.
+    """
+    own = (p for p in module.parameters(recurse=False) if not is_lazy(p) and p.dim() > 1)
+    return sum(p.numel() * p.element_size() for p in own)
+
+
 class Sizes:
-    """The parameters' bytes of every module of some layers, as vLLM built them."""
+    """The bytes of the matrices in every module of some layers, as vLLM built them."""
 
     def __init__(self, layers: Iterable[torch.nn.Module]) -> None:
         self._built = [
-            (name, module, parameter_bytes(module, recurse=False))
+            (name, module, matrix_bytes(module))
             for layer in layers
             for name, module in layer.named_modules()
         ]
@@ -129,7 +138,7 @@ class Sizes:
     def emptied(self) -> str | None:
         """The name of a module whose weight has vanished since, into memory of a kernel."""
         for name, module, nbytes in self._built:
-            if parameter_bytes(module, recurse=False) * EMPTIED < nbytes:
+            if matrix_bytes(module) * EMPTIED < nbytes:
                 return name
         return None
 
