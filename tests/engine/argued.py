@@ -62,7 +62,8 @@ def fit_of(path: Path) -> Fit:
     heads = shape.get("num_key_value_heads", shape["num_attention_heads"])
     head = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
     block = 2 * 2 * heads * head * shape["num_hidden_layers"] * BLOCK_TOKENS
-    return Fit(1 << 29, shape["num_hidden_layers"], 1, 1, block, 1, BASE, UNIVERSE, 17)
+    layers = shape["num_hidden_layers"]
+    return Fit(1 << 29, layers, 1, 1, block, 1, BASE, UNIVERSE, 17, layers)
 
 
 def line_of(

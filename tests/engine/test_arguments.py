@@ -203,7 +203,6 @@ def effective(model: Path, **engine_args: Any) -> Any:
         ({"data_parallel_size": 2}, "data_parallel_size 2: one GPU"),
         ({"cpu_offload_gb": 1.0}, "weight offloading"),
         ({"offload_group_size": 2}, "weight offloading"),
-        ({"enable_lora": True}, "enable_lora: not yet"),
         ({"kv_offloading_size": 1.0}, "kv_"),
         ({"kv_events_config": {"enable_kv_cache_events": False}}, "kv_events_config"),
         ({"worker_extension_cls": "x.Y"}, "worker_extension_cls x.Y"),
@@ -223,6 +222,7 @@ def test_an_effective_configuration_that_cannot_be_served_is_named(
         {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
         {"enable_chunked_prefill": True, "seed": 4},
         {"compilation_config": {"mode": 0}},
+        {"enable_lora": True},
     ],
 )
 def test_what_is_served_is_not_refused(model: Path, engine_args: dict[str, Any]) -> None:
