@@ -158,7 +158,9 @@ TABLE = merged(
         *("data_parallel_size_local", "api_server_count", "prefill_schedule_interval"),
         but=(1,),
     ),
-    refused(ONE_GPU, "node_rank", "data_parallel_rank", "data_parallel_start_rank", but=(0,)),
+    refused(ONE_GPU, "node_rank", but=(0,)),
+    # Rank 0 of 1 is refused by vLLM: a rank means that others balance the load.
+    refused(ONE_GPU, "data_parallel_rank", "data_parallel_start_rank", but=(None,)),
     refused(
         ONE_GPU,
         *("headless", "numa_bind", "data_parallel_hybrid_lb", "data_parallel_external_lb"),

@@ -184,7 +184,8 @@ def outcome(case: dict[str, Any], models: Path, mode: str) -> tuple[str, Any]:
         said = {"rounds": generated(case, engine, changes, case.get("rounds", 2))}
         if isinstance(changes, Changes):
             said["moved"] = [max(changes.alphas), changes.grown, changes.shrunk]
-        said["drafts"] = _drafts(engine)
+        if not quiet:
+            said["drafts"] = _drafts(engine)
     except BaseException as error:
         return "died", "".join(traceback.format_exception(error))[-1500:]
     finally:

@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 DEADLINE_S = 300.0
 """For one case, the start of the process included: some five seconds where nobody else computes."""
 POLL_S = 0.2
+ENDED = "its process ended"
 
 Case = dict[str, Any]
 
@@ -56,8 +57,8 @@ def _spawned(folder: Path, models: Path, cases: list[Case], mode: str, first: in
         )
         try:
             said = _watched(process, out)
-            if said and said[-1].kind == "hung":
-                said[-1] = Outcome("hung", (folder / "log").read_text()[-3000:])
+            if said and (said[-1].kind == "hung" or said[-1].said == ENDED):
+                said[-1] = Outcome(said[-1].kind, (folder / "log").read_text()[-3000:])
             return said
         finally:
             process.kill()
@@ -73,7 +74,7 @@ def _watched(process: subprocess.Popen[bytes], out: Path) -> list[Outcome]:
         if len(lines) > len(said):
             said, heard = [Outcome(x["outcome"], x["said"]) for x in lines], time.monotonic()
         if ended and process.returncode:
-            return [*said, Outcome("died", f"its process ended with {process.returncode}")]
+            return [*said, Outcome("died", ENDED)]
         if ended or (said and said[-1].kind == "died"):
             return said
         if time.monotonic() - heard > DEADLINE_S:

@@ -10,12 +10,18 @@ from mirage.serve.argument_table import TABLE, TRIED
 
 Case = dict[str, Any]
 
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_min": 1,
+    "prompt_lookup_max": 3,
+}
+
 SAID: dict[str, list[Any]] = {
     "chat_template": ["{{ messages[0]['content'] }}"],
     "default_chat_template_kwargs": [{"a": True}],
     "response_role": ["robot"],
     "tool_call_parser": ["hermes", "llama3_json"],
-    "reasoning_parser": ["deepseek_r1", "qwen3"],
     "sse_keep_alive_interval": [5],
     "fingerprint_value": ["mine"],
     "cohere_format": ["cmd3"],
@@ -30,11 +36,11 @@ SAID: dict[str, list[Any]] = {
     "max_num_queued_tokens": ["64k"],
     "api_key": [["a", "b"], "-a"],
     "max_log_len": [10],
-    "logging_config": [{"level": "ERROR"}],
+    "logging_config": [{"log_level": "ERROR", "formatter": "json"}],
     "disable_access_log_for_endpoints": ["/health,/metrics"],
     "show_hidden_metrics_for_version": ["0.30"],
     "kv_cache_metrics_sample": [0.5],
-    "custom_histogram_buckets": [{"vllm:time_to_first_token_seconds": [0.1, 1.0]}],
+    "custom_histogram_buckets": [{"request_latency": [0.1, 1.0]}],
     "seed": [0, 12345],
     "max_logprobs": [3, -1, 512],
     "structured_outputs_config": [{"backend": "xgrammar"}, {"backend": "guidance"}],
@@ -54,14 +60,7 @@ SAID: dict[str, list[Any]] = {
     "tokenizer_revision": ["main"],
     "hf_token": ["x", True],
     "download_dir": ["/tmp"],
-    "speculative_config": [
-        {
-            "method": "ngram",
-            "num_speculative_tokens": 3,
-            "prompt_lookup_min": 1,
-            "prompt_lookup_max": 3,
-        }
-    ],
+    "speculative_config": [NGRAM],
     "hf_overrides": [
         {"rope_theta": 50000.0},
         {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}},
@@ -69,6 +68,11 @@ SAID: dict[str, list[Any]] = {
     "attention_config": [{"backend": "CPU_ATTN"}],
     "compilation_config": [{"mode": 0}, '{"mode": "NONE", "cudagraph_mode": "NONE"}'],
     "mm_hasher_algorithm": ["sha256"],
+    "runner": ["auto", "generate"],
+    "convert": ["auto", "none"],
+    "max_loras": [2],
+    "max_cpu_loras": [2],
+    "max_lora_rank": [8],
 }
 """Where a value cannot be drawn from the type alone."""
 
@@ -79,6 +83,8 @@ NEEDS_MORE: dict[str, dict[str, Any]] = {
     "long_prefill_token_threshold_adaptive": {"long_prefill_token_threshold": 40},
     "enable_per_request_metrics": {"disable_log_stats": False},
     "fingerprint_value": {"fingerprint_mode": "custom"},
+    "per_request_spec_decode_metrics": {"speculative_config": NGRAM},
+    **{name: {"enable_lora": True} for name in ("max_loras", "max_cpu_loras", "max_lora_rank")},
     "safetensors_prefetch_num_threads": {"safetensors_load_strategy": "prefetch"},
 }
 """Arguments that mean something together with others alone."""
@@ -91,14 +97,16 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "seed": {"sampled": True},
     "enable_chunked_prefill": {"batched": 512},
     "speculative_config": {"repeats": True},
+    "per_request_spec_decode_metrics": {"repeats": True},
 }
 """Requests that make an argument felt."""
 
 NEEDS_A_FILE = {
     *("tool_parser_plugin", "reasoning_parser_plugin", "log_config_file", "logits_processors"),
-    "tokenizer",
+    *("tokenizer", "reasoning_parser", "lora_modules", "pooler_config"),
 }
-"""Served, and tried elsewhere or not at all: they name code or files of the user's."""
+"""Served, and tried elsewhere or not at all: they name code or files of the user's,
+or tokens and tasks that a tiny model has not."""
 DIFFERENT_TEXT = {"load_format": "dummy"}
 """Weights that are made up differ from those in the folder, and so from case to case."""
 
@@ -148,6 +156,12 @@ def felt_by_engines(name: str) -> bool:
         or name
         in (
             *("kv_cache_dtype", "prefix_caching_hash_algo", "load_format", "hf_overrides"),
-            *("kv_cache_metrics", "compilation_config", "safetensors_load_strategy"),
+            *(
+                "kv_cache_metrics",
+                "compilation_config",
+                "safetensors_load_strategy",
+                "disable_log_stats",
+            ),
+            *("enable_lora", "max_loras", "max_cpu_loras", "max_lora_rank"),
         )
     )

@@ -23,12 +23,14 @@ from mirage.serve.launcher import flags
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 SEED = 20
+OTHER_TASKS = {"runner", "convert"}
+"""Engines that say no text."""
 AT_ONCE = 25
 """Arguments in one start that leave the engine as it is."""
 
 
-def cases(rng: random.Random) -> list[Case]:
-    """All arguments with all values that are served."""
+def cases() -> tuple[list[Case], list[Case]]:
+    """All arguments with all values that are served: by themselves, and many in one start."""
     single: list[Case] = []
     grouped: list[tuple[str, Any]] = []
     for action in actions():
@@ -42,11 +44,12 @@ def cases(rng: random.Random) -> list[Case]:
                 single.append(alone(name, value))
             else:
                 grouped.append((name, value))
-    return single + together(grouped, rng, AT_ONCE)
+    return single, together(grouped, random.Random(SEED), AT_ONCE)
 
 
-def test_every_argument_that_is_served_leaves_the_text_as_it_is(tmp_path: Path) -> None:
-    every = cases(random.Random(SEED))
+@pytest.mark.parametrize("which", [0, 1], ids=["alone", "together"])
+def test_every_argument_that_is_served_leaves_the_text_as_it_is(tmp_path: Path, which: int) -> None:
+    every = cases()[which]
     ours = outcomes(tmp_path, every, "mirage")
     plain = outcomes(tmp_path, every, "plain")
     table = [
@@ -55,10 +58,7 @@ def test_every_argument_that_is_served_leaves_the_text_as_it_is(tmp_path: Path) 
     ]
     for word, engine_args, said in table:
         print(f"{word}: {engine_args} {said}")
-    wrong = [row for row in table if row[0] not in ("equal", "refused")]
-    assert not wrong
-    refused = [row for row in table if row[0] == "refused"]
-    assert len(refused) <= len(every) // 10, "what is said to work is mostly refused"
+    assert not [row for row in table if row[0] != "equal"]
 
 
 def test_drawn_values_of_every_argument_never_die_after_a_yes(tmp_path: Path) -> None:
@@ -66,13 +66,13 @@ def test_drawn_values_of_every_argument_never_die_after_a_yes(tmp_path: Path) ->
     rng = random.Random(SEED)
     passed: list[Case] = []
     for action in actions():
-        if action.dest in NEEDS_A_FILE | set(DIFFERENT_TEXT):
+        if action.dest in NEEDS_A_FILE | set(DIFFERENT_TEXT) | OTHER_TASKS:
             continue
         for _ in range(30):
             case = {"engine_args": {action.dest: drawn(action, rng)}, "rounds": 1}
             if _passes(case["engine_args"]):
                 passed.append(case)
-    some = rng.sample(passed, min(60, len(passed)))
+    some = rng.sample(passed, min(40, len(passed)))
     ours = outcomes(tmp_path, some, "mirage")
     plain = outcomes(tmp_path, some, "plain")
     found = [

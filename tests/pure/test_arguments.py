@@ -109,7 +109,7 @@ def test_what_mirage_does_anyway_may_be_said(written: dict[str, Any]) -> None:
         ({"enable_sleep_mode": True}, "engine_args.enable_sleep_mode: true is refused"),
         ({"cpu_offload_gb": 0.5}, "engine_args.cpu_offload_gb: 0.5 is refused"),
         ({"load_format": "gguf"}, "use auto, hf, safetensors or dummy"),
-        ({"speculative_config": {"method": "eagle", "model": "x"}}, ".method: 'eagle' is refused"),
+        ({"speculative_config": {"method": "suffix"}}, ".method: 'suffix' is refused"),
         (
             {"hf_overrides": {"num_hidden_layers": 2}},
             "hf_overrides.num_hidden_layers: 2 is refused",
