@@ -149,7 +149,7 @@ def test_it_is_said_how_steps_run_while_layers_stream(
 def test_a_layout_in_which_a_kv_cache_can_grow_is_chosen() -> None:
     assert elastic_layouts(["LBNHC", "BLHNC", "BLNHC"]) == ["BLHNC", "BLNHC"]
     assert elastic_layouts(["LHBNC", "LBNHC"]) == ["LBNHC"], "larger extents, but it can grow"
-    with pytest.raises(RuntimeError, match="as LHBNC, and none of BLHNC, BLNHC, .*: choose ano"):
+    with pytest.raises(RuntimeError, match=r"as LHBNC, and none of BLHNC, BLNHC, .*: choose ano"):
         elastic_layouts(["LHBNC"])
 
 
