@@ -59,6 +59,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
             raise ArgumentRefused(f"{word!r} belongs to no argument: check the one before it")
         validate_parsed_serve_args(args)
         _import_parsers(args)
+        _check_tokenizer(args.tokenizer_mode)
         validate_api_server_args(args)
     except (VLLMError, ValueError, TypeError, LookupError, OSError) as error:
         raise ArgumentRefused(_one_line(error)) from None
@@ -74,6 +75,17 @@ def _import_parsers(args: argparse.Namespace) -> None:
         ToolParserManager.import_tool_parser(args.tool_parser_plugin)
     if args.reasoning_parser_plugin:
         ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
+
+
+def _check_tokenizer(mode: str) -> None:
+    """vLLM itself asks when the engine has started. Raises `ArgumentRefused`."""
+    from vllm.tokenizers.registry import TokenizerRegistry
+
+    known = {"auto", *TokenizerRegistry.tokenizers}
+    if mode not in known:
+        raise ArgumentRefused(
+            f"engine_args.tokenizer_mode: {mode!r} is none of {', '.join(sorted(known))}"
+        )
 
 
 def _one_line(error: Exception) -> str:

@@ -151,6 +151,7 @@ def test_lora_modules_may_be_mappings() -> None:
         ({"seed": [1, 2]}, r"^'2' belongs to no argument"),
         ({"enable_prefx_caching": True}, r"knows no such argument; nearest: enable_prefix_cach"),
         ({"enforce_eag": True}, r"^engine_args\.enforce_eag: this vLLM knows no such argument"),
+        ({"tokenizer_mode": "slow"}, r"^engine_args\.tokenizer_mode: 'slow' is none of auto, .*hf"),
         ({"ignore_patterns": []}, r"^engine_args\.ignore_patterns: expected at least one"),
         ({"enable_auto_tool_choice": True}, r"requires --tool-call-parser"),
         ({"tool_call_parser": "x", "enable_auto_tool_choice": True}, r"invalid tool call parser"),

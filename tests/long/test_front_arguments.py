@@ -40,6 +40,7 @@ MORE: dict[str, Any] = {
     "disable_fastapi_docs": True,
     "aggregate_engine_logging": True,
     "log_error_stack": True,
+    "fail_on_environ_validation": True,
     "max_num_queued_reqs": 100,
 }
 """Of arguments with several values, one."""
