@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
 import sys
 import time
 import traceback
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -116,15 +116,13 @@ def cause(error: BaseException) -> str:
 
 
 def importing(architecture: str) -> str | None:
-    """Why vLLM's class of that name cannot be imported."""
+    """Why vLLM's class of that name cannot be imported, tried in a process as vLLM does."""
     from vllm.model_executor.models import registry
 
-    module = registry._VLLM_MODELS[architecture][0]
-    try:
-        import_module(f"vllm.model_executor.models.{module}")
-    except Exception as error:
-        return cause(error)
-    return None
+    module = f"vllm.model_executor.models.{registry._VLLM_MODELS[architecture][0]}"
+    command = [sys.executable, "-c", f"import {module}"]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    return tried.stderr.strip().splitlines()[-1][:300] if tried.returncode else None
 
 
 def main(models: Path, out: Path, mode: str, names: list[str]) -> None:

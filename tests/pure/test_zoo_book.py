@@ -27,6 +27,7 @@ PLAIN = {
     "architecture": "LlamaForCausalLM",
     "rounds": [[[[5, 6], [-1.0]]]] * 3,
     "hits": 0,
+    "groups": [],
     "prompts": 3,
 } | DAY
 OURS = {

@@ -11,7 +11,11 @@ from tests.zoo.judging import differences, first_difference, hidden, variety
 
 pytestmark = pytest.mark.pure
 
-PLAIN: dict[str, Any] = {"rounds": [[[[5, 6], [-1.0]], [[7, 8], [-2.0]]]] * 3, "hits": 32}
+PLAIN: dict[str, Any] = {
+    "rounds": [[[[5, 6], [-1.0]], [[7, 8], [-2.0]]]] * 3,
+    "hits": 32,
+    "groups": [],
+}
 OURS = {
     **PLAIN,
     "alphas": [0, 2, 3, 6],
@@ -49,6 +53,10 @@ def test_equal_runs_in_which_enough_moved_prove() -> None:
 )
 def test_anything_else_does_not(fields: dict[str, Any], says: str) -> None:
     assert says in other(**fields)[0]
+
+
+def test_other_groups_may_hit_more_prefixes() -> None:
+    assert other(hits=64, groups=[{"kind": "SlidingWindowSpec"}]) == []
 
 
 def test_layers_that_stay_and_no_kv_cache_need_not_move() -> None:

@@ -21,7 +21,7 @@ GROUPS: dict[str, tuple[Family, ...]] = {
     "latent attention": LATENTS,
     "state space and linear attention": STATES,
     "quantised": QUANTISED,
-    "pictures and sound": PICTURES,
+    "pictures": PICTURES,
     "embedding and scoring": ENCODERS,
 }
 FAMILIES = {family.name: family for group in GROUPS.values() for family in group}

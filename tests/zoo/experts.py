@@ -72,19 +72,6 @@ EXPERTS = (
         ),
     ),
     Family(
-        "minimax-m2",
-        "minimax_m2",
-        shape(
-            head_dim=32,
-            rotary_dim=16,
-            scoring_func="sigmoid",
-            use_routing_bias=True,
-            num_local_experts=4,
-            num_experts_per_tok=2,
-            intermediate_size=128,
-        ),
-    ),
-    Family(
         "exaone-moe",
         "exaone_moe",
         shape(

@@ -17,7 +17,8 @@ def differences(plain: Facts, ours: Facts) -> list[str]:
         found.append(f"{len(ours['rounds'])} rounds, not {len(plain['rounds'])}")
     elif (where := first_difference(plain["rounds"], ours["rounds"])) is not None:
         found.append(where)
-    if ours["hits"] != plain["hits"]:
+    # In another layout vLLM may group layers of several sizes in another way.
+    if ours["hits"] != plain["hits"] and ours["groups"] == plain["groups"]:
         found.append(
             f"{ours['hits']:.0f} tokens came from the prefix cache, not {plain['hits']:.0f}"
         )

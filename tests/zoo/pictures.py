@@ -1,4 +1,4 @@
-"""Models that also see or hear: a small tower beside the decoder."""
+"""Models that also see: a small tower beside the decoder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ PROCESSORS = {
     "qwen2-vl": ("Qwen2VLImageProcessor",),
     "gemma3-mm": ("Gemma3ImageProcessor",),
     "llava": ("CLIPImageProcessor",),
-    "whisper": ("WhisperFeatureExtractor",),
 }
 
 _TEXT_ONLY = {"limit_mm_per_prompt": {"image": 0, "video": 0}}
@@ -104,29 +103,5 @@ PICTURES = (
         "AutoModelForImageTextToText",
         maker=with_processor,
         arguments={"limit_mm_per_prompt": {"image": 0}},
-    ),
-    Family(
-        "whisper",
-        "whisper",
-        {
-            "vocab_size": ROWS,
-            "d_model": 128,
-            "encoder_layers": 4,
-            "decoder_layers": 8,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 256,
-            "decoder_ffn_dim": 256,
-            "num_mel_bins": 80,
-            "max_source_positions": 1500,
-            "max_target_positions": 448,
-            "decoder_start_token_id": 1,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "pad_token_id": 0,
-        },
-        "AutoModelForSpeechSeq2Seq",
-        task="hear",
-        maker=with_processor,
     ),
 )

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
 from supervised import Served, serving
