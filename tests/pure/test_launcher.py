@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,17 +49,16 @@ def test_nobody_is_held_for_a_whole_turn(sharing: dict[str, Any], held: float) -
     assert settings["hold_s"] == held
 
 
-@pytest.mark.parametrize(("percent", "moves"), [(None, True), (50, True), (0, False)])
-def test_an_engine_is_told_if_its_layers_stay(percent: float | None, moves: bool) -> None:
-    raw = config().model_dump()
-    raw["tenants"][0]["max_percent"] = percent
-    settings = json.loads(words(Config.model_validate(raw))["--additional-config"])["mirage"]
-    assert settings["moves"] is moves
+@pytest.mark.parametrize("movable", [7, 0])
+def test_an_engine_is_told_if_its_layers_stay(movable: int) -> None:
+    said = words(config(), replace(FIT, movable_layers=movable))
+    settings = json.loads(said["--additional-config"])["mirage"]
+    assert settings["moves"] is (movable > 0)
 
 
-def words(made: Config) -> dict[str, str]:
+def words(made: Config, fit: Fit = FIT) -> dict[str, str]:
     """The options with their values; those without one are empty."""
-    line = command(made, made.tenants[0], FIT, Path("/run/a.sock"), None)
+    line = command(made, made.tenants[0], fit, Path("/run/a.sock"), None)
     pairs = zip(line, [*line[1:], "--"], strict=True)
     return {
         word: "" if after.startswith("--") else after
