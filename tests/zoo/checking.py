@@ -90,9 +90,17 @@ def _config(tenants: list[Tenant], dtype: str) -> Config:
 
 
 def disagreements(said: dict[str, Any], shape: dict[str, Any]) -> list[str]:
-    """Where what was said beforehand is not what the engine then had. Pure."""
-    had = {**shape, "fixed_bytes": -(-shape["fixed_bytes"] // PAGE_BYTES) * PAGE_BYTES}
-    found = [f"{key} {said[key]}, engine {had[key]}" for key in SIZES if said[key] != had[key]]
+    """Where what was said beforehand is not what the engine then had. Pure.
+
+    Fixed bytes are compared in pages. Without a KV cache an extent has no size.
+    """
+    said, had = _in_pages(said), _in_pages(shape)
+    sizes = [key for key in SIZES if said["extent_bytes"] or key != "extent_bytes"]
+    found = [f"{key} {said[key]}, engine {had[key]}" for key in sizes if said[key] != had[key]]
     if bool(said["stays"]) != (not shape["movable_layers"]):
         found.append(f"layers that move: {not said['stays']}, engine {shape['movable_layers']}")
     return found
+
+
+def _in_pages(sizes: dict[str, Any]) -> dict[str, Any]:
+    return {**sizes, "fixed_bytes": -(-sizes["fixed_bytes"] // PAGE_BYTES) * PAGE_BYTES}
