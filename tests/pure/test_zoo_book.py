@@ -21,7 +21,7 @@ SHAPE = {
     "min_extents": 17,
     "movable_layers": 8,
 }
-SAID: dict[str, Any] = {**SHAPE, "fixed_bytes": 8192, "stays": None, "date": "2026-11-22"}
+SAID: dict[str, Any] = {**SHAPE, "stays": None, "date": "2026-11-22"}
 DAY = {"date": "2026-11-22"}
 PLAIN = {
     "architecture": "LlamaForCausalLM",

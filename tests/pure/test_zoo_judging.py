@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def test_equal_runs_in_which_enough_moved_prove() -> None:
     [
         ({"rounds": [[[[5, 6], [-1.0]], [[7, 9], [-2.0]]]] * 3}, "round 1: 1 of 2"),
         ({"rounds": [[[[5, 6], [-1.0]], [[7, 8], [-2.5]]]] * 3}, "the first is 2"),
-        ({"rounds": [[[[5, 6], [float("nan")]]]] * 3}, "round 1: "),
+        ({"rounds": [[[[5, 6], [float("nan")]]]] * 3}, "mirage: NaN in its outputs"),
         ({"rounds": PLAIN["rounds"][:2]}, "2 rounds, not 3"),
         ({"hits": 0}, "0 tokens came from the prefix cache, not 32"),
         ({"alphas": [0]}, "alpha was [0]"),
@@ -57,6 +58,13 @@ def test_anything_else_does_not(fields: dict[str, Any], says: str) -> None:
 
 def test_other_groups_may_hit_more_prefixes() -> None:
     assert other(hits=64, groups=[{"kind": "SlidingWindowSpec"}]) == []
+
+
+def test_nan_proves_nothing_though_it_is_on_both_sides() -> None:
+    rounds = json.loads("[[[[5, 6], [NaN]], [[7, 8], [-2.0]]]]") * 3
+    assert first_difference(rounds, rounds) is None, "one NaN is another"
+    found = differences(PLAIN | {"rounds": rounds}, OURS | {"rounds": rounds})
+    assert found == ["plain vLLM: NaN in its outputs, which equals anything here"]
 
 
 def test_layers_that_stay_and_no_kv_cache_need_not_move() -> None:

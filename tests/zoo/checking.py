@@ -26,7 +26,6 @@ OURS = {"max_model_len", "dtype", "skip_tokenizer_init"}
 SIZES = (
     "layers",
     "layer_bytes",
-    "fixed_bytes",
     "extent_blocks",
     "extent_bytes",
     "min_extents",
@@ -65,7 +64,7 @@ def _said(tenant: Tenant, facts: ModelFacts, dtype: str) -> dict[str, Any]:
         "stays": facts.stays,
         "layers": found.layers,
         "layer_bytes": found.layer_bytes,
-        "fixed_bytes": found.fixed_bytes,
+        "fixed_bytes": facts.fixed_bytes,
         "extent_blocks": found.extent_blocks,
         "extent_bytes": found.extent_bytes,
         "min_extents": -(-found.min_blocks // found.extent_blocks),
@@ -90,17 +89,14 @@ def _config(tenants: list[Tenant], dtype: str) -> Config:
 
 
 def disagreements(said: dict[str, Any], shape: dict[str, Any]) -> list[str]:
-    """Where what was said beforehand is not what the engine then had. Pure.
-
-    Fixed bytes are compared in pages. Without a KV cache an extent has no size.
-    """
-    said, had = _in_pages(said), _in_pages(shape)
-    sizes = [key for key in SIZES if said["extent_bytes"] or key != "extent_bytes"]
-    found = [f"{key} {said[key]}, engine {had[key]}" for key in sizes if said[key] != had[key]]
+    """Where what was said beforehand is not what the engine then had. Pure."""
+    found = [f"{key} {said[key]}, engine {shape[key]}" for key in SIZES if said[key] != shape[key]]
+    if _pages(said["fixed_bytes"]) != _pages(shape["fixed_bytes"]):
+        found.append(f"fixed_bytes {said['fixed_bytes']}, engine {shape['fixed_bytes']}")
     if bool(said["stays"]) != (not shape["movable_layers"]):
         found.append(f"layers that move: {not said['stays']}, engine {shape['movable_layers']}")
     return found
 
 
-def _in_pages(sizes: dict[str, Any]) -> dict[str, Any]:
-    return {**sizes, "fixed_bytes": -(-sizes["fixed_bytes"] // PAGE_BYTES) * PAGE_BYTES}
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // PAGE_BYTES)
