@@ -38,7 +38,6 @@ def _made(models: Path) -> None:
         make(FAMILIES[name], models)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("family", MOST_DIFFERENT)
 def test_outputs_are_plain_vllms_while_memory_moves(family: str, runs: Runs) -> None:
     plain, ours = runs["plain"][family], runs["mirage"][family]
