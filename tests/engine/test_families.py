@@ -13,11 +13,11 @@ from tests.zoo.judging import differences, hidden, variety
 pytestmark = pytest.mark.engine
 
 MOST_DIFFERENT = (
-    "gemma3",  # windows and full attention: several KV groups
+    "cohere2",  # windows and full attention: several KV groups
     "granite4-hybrid",  # state space among attention and experts
     "deepseek-v2",  # latent attention
     "olmo2",  # vLLM's Transformers backend
-    "llama-w4a16",  # quantised
+    "llama-awq",  # quantised
     "qwen3-embedding",  # pooling
 )
 MODES = ("plain", "mirage", "nowait")
