@@ -166,11 +166,6 @@ def units(layers: Sequence[torch.nn.Module], model: torch.nn.Module) -> list[Uni
     ]
 
 
-def unit_bytes(unit: Unit) -> int:
-    """Bytes of a unit in its range, gaps for alignment included."""
-    return _plan(unit)[1]
-
-
 def _ordered(
     forward: Callable[..., Any], streamer: LayerStreamer, index: int
 ) -> Callable[..., Any]:
