@@ -36,7 +36,7 @@ from vllm.v1.attention.backends.utils import (
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from mirage.engine import arguments, hollow
+from mirage.engine import arguments, hollow, postload
 from mirage.engine.fixed import fixed_bytes
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.kvgroups import kv_groups
@@ -84,6 +84,8 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
         specs = _kv_specs(config)
         _resolve_layout(config, specs, elastic=elastic)
         plan = get_kv_cache_configs(config, [specs], [ENOUGH_BYTES])[0] if specs else None
+    for model in models:
+        postload.apply(model, config.model_config.dtype)
     parameters.loaded(models[0])
     block_bytes, runs = block_geometry(plan) if plan is not None else (0, 1)
     return ModelFacts(

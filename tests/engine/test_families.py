@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from tests.zoo import FAMILIES, driving, make
+from tests.zoo.checking import check, disagreements
 from tests.zoo.judging import differences, hidden, variety
 
 pytestmark = pytest.mark.engine
 
 MOST_DIFFERENT = (
     "cohere2",  # windows and full attention: several KV groups
-    "granite4-hybrid",  # state space among attention and experts
+    "granite4-hybrid",  # state space and convolutions among attention and experts
     "deepseek-v2",  # latent attention
     "olmo2",  # vLLM's Transformers backend
     "llama-awq",  # quantised
@@ -26,16 +27,22 @@ Runs = dict[str, dict[str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("zoo")
+    for name in MOST_DIFFERENT:
+        make(FAMILIES[name], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(models: Path) -> Runs:
     """By mode and family, one engine at a time."""
-    models = tmp_path_factory.mktemp("zoo")
-    _made(models)
     return {mode: dict(driving.drive(mode, MOST_DIFFERENT, models)) for mode in MODES}
 
 
-def _made(models: Path) -> None:
-    for name in MOST_DIFFERENT:
-        make(FAMILIES[name], models)
+@pytest.fixture(scope="module")
+def checked(models: Path) -> dict[str, dict[str, Any]]:
+    return dict(check([FAMILIES[name] for name in MOST_DIFFERENT], models))
 
 
 @pytest.mark.parametrize("family", MOST_DIFFERENT)
@@ -49,3 +56,10 @@ def test_outputs_are_plain_vllms_while_memory_moves(family: str, runs: Runs) -> 
 @pytest.mark.parametrize("family", MOST_DIFFERENT)
 def test_without_waits_they_differ(family: str, runs: Runs) -> None:
     assert hidden(runs["plain"][family], runs["nowait"][family]) is None
+
+
+@pytest.mark.parametrize("family", MOST_DIFFERENT)
+def test_check_says_what_the_engine_then_has(
+    family: str, runs: Runs, checked: dict[str, dict[str, Any]]
+) -> None:
+    assert disagreements(checked[family], runs["mirage"][family]["shape"]) == []

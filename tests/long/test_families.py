@@ -9,6 +9,7 @@ import pytest
 
 from mirage.serve.proven import book
 from tests.zoo import FAMILIES, driving, make
+from tests.zoo.checking import check, disagreements
 from tests.zoo.judging import differences, hidden
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * 3600)]
@@ -20,11 +21,16 @@ Runs = dict[str, dict[str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """By mode and family, one engine at a time: more than an hour."""
-    models: Path = tmp_path_factory.mktemp("zoo")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("zoo")
     for name in PROVEN:
-        make(FAMILIES[name], models)
+        make(FAMILIES[name], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(models: Path) -> Runs:
+    """By mode and family, one engine at a time: more than an hour."""
     return {mode: dict(driving.drive(mode, PROVEN, models)) for mode in MODES}
 
 
@@ -37,3 +43,9 @@ def test_outputs_are_plain_vllms_while_memory_moves(family: str, suffix: str, ru
 @pytest.mark.parametrize("family", PROVEN)
 def test_without_waits_they_differ(family: str, runs: Runs) -> None:
     assert hidden(runs["plain"][family], runs["nowait"][family]) is None
+
+
+def test_check_says_what_the_engines_then_have(models: Path, runs: Runs) -> None:
+    said = dict(check([FAMILIES[name] for name in PROVEN], models))
+    wrong = {name: disagreements(said[name], runs["mirage"][name]["shape"]) for name in PROVEN}
+    assert {name: what for name, what in wrong.items() if what} == {}

@@ -1,0 +1,47 @@
+"""What vLLM changes in a model's memory after building it, done to a model without memory.
+
+When weights are loaded, a CPU's kernels keep copies of convolutions. At the first step, rotary
+tables take the type of the queries. vLLM's own functions decide; where they read numbers they
+get a stand-in.
+"""
+
+from __future__ import annotations
+
+import torch
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
+
+CONVOLUTION = 3
+"""Dimensions of a convolution's weight, which vLLM keeps in a linear layer."""
+
+
+def apply(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Let `model` hold the tensors that it holds while it serves in `dtype`.
+
+    Their sizes are right afterwards, their numbers are not.
+    """
+    for module in model.modules():
+        if isinstance(module, RotaryEmbeddingBase) and hasattr(module, "cos_sin_cache"):
+            module._match_cos_sin_cache_dtype(module.cos_sin_cache.new_empty(0, dtype=dtype))
+        method = getattr(module, "quant_method", None)
+        weight = getattr(module, "weight", None)
+        if not isinstance(method, UnquantizedLinearMethod) or weight is None:
+            continue
+        if weight.dim() == CONVOLUTION:
+            _load_convolution(module, weight, method)
+
+
+def _load_convolution(
+    module: torch.nn.Module, weight: torch.Tensor, method: UnquantizedLinearMethod
+) -> None:
+    """Process a stand-in of `weight` on the CPU, and give `module` what came of it."""
+    stand_in = torch.nn.Module()
+    before = torch.zeros(weight.shape, dtype=weight.dtype, device="cpu")
+    stand_in.weight = torch.nn.Parameter(before, requires_grad=False)
+    method.process_weights_after_loading(stand_in)
+    if stand_in.weight.data_ptr() != before.data_ptr():
+        # Whatever looks at the old storage (Mamba2's view of it) still does.
+        weight.data = torch.empty_like(stand_in.weight, device=weight.device)
+    for name, value in vars(stand_in).items():
+        if isinstance(value, torch.Tensor):
+            setattr(module, name, torch.empty_like(value, device=weight.device))
