@@ -9,6 +9,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CACHE := $(CURDIR)/.cache
 
+# Models that see need torchvision, which has to stay out of .venv: see below.
+SEEING := $(CACHE)/torchvision
+SEE := $(SEEING)/.installed
+
 export PIP_NO_CACHE_DIR := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export XDG_CACHE_HOME := $(CACHE)
@@ -57,7 +61,15 @@ pure vmm engine e2e: $(STAMP) ## One layer of tests
 	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q tests/$@; \
 		status=$$?; rm -rf $$t; exit $$status
 
-long: $(STAMP) ## Tests too long for `make test`: every argument of vLLM, every family
+# A build for CUDA, made to work as far as the models need it.
+$(SEE): $(STAMP)
+	rm -rf $(SEEING)
+	$(BIN)/python -m pip install -q --no-deps --target $(SEEING) 'torchvision==0.28.0'
+	touch $@
+
+long models: export PYTHONPATH := $(CURDIR):$(CURDIR)/tests/zoo/torchvision_on_cpu:$(SEEING)
+
+long: $(STAMP) $(SEE) ## Tests too long for `make test`: every argument of vLLM, every family
 	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q -s tests/long; \
 		status=$$?; rm -rf $$t; exit $$status
 
@@ -73,7 +85,7 @@ gpu-serve: ## Two OPT-13b served under three policies; needs vLLM, and more minu
 gpu-serve-graphs: ## The same with CUDA graphs
 	$(GPU_PYTHON) -m benchmarks.gpu serve-graphs
 
-models: $(STAMP) ## Every model family against plain vLLM, into docs/models.md; two hours
+models: $(STAMP) $(SEE) ## Every model family against plain vLLM, into docs/models.md; two hours
 	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python benchmarks/models.py; \
 		status=$$?; rm -rf $$t; exit $$status
 

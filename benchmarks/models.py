@@ -1,13 +1,14 @@
 """Every family of the zoo: plain vLLM, `mirage check`, and the same outputs while memory moves.
 
-python benchmarks/models.py [--only FAMILY,...] [--again] [--http] [--render] [--output DIR]
+python benchmarks/models.py [--only FAMILY,...] [--again] [--http] [--jobs N] [--render]
+    [--output DIR]
 
-For each family, in child processes of one engine at a time: plain vLLM; policy mirage with layers
+For each family, in child processes with one engine at a time: plain vLLM; policy mirage with layers
 given and taken back and the KV cache grown and shrunk at random; the same over a slow link
 without the waits, whose outputs must differ; and both with two steps in flight. `mirage check`
 says beforehand what the engine will be. What has been run is kept in DIR and not run again
 without `--again`. After each family `mirage/serve/proven.json` and `docs/models.md` are written.
-About an hour and a half on two cores.
+About three quarters of an hour on two cores.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ def main() -> None:
     kept, models = Kept(asked.output / "runs"), asked.output / "models"
     if not asked.render:
         families = [FAMILIES[name] for name in asked.only]
-        run_all(families, kept, models, again=asked.again)
+        run_all(families, kept, models, again=asked.again, jobs=asked.jobs)
         if asked.http:
             serve_all(families, kept, models, again=asked.again)
     write(kept)
 
 
-def run_all(families: list[Family], kept: Kept, models: Path, *, again: bool) -> None:
+def run_all(families: list[Family], kept: Kept, models: Path, *, again: bool, jobs: int) -> None:
     """All that is missing, plain vLLM first: what fails there is not tried further."""
     for family in families:
         make(family, models)
@@ -81,7 +82,7 @@ def run_all(families: list[Family], kept: Kept, models: Path, *, again: bool) ->
         todo = [f.name for f in families if again or not kept.has(f.name, mode)]
         if mode != "plain":
             todo = [name for name in todo if "failed" not in (kept.get(name, "plain") or {})]
-        for name, facts in driving.drive(mode, todo, models):
+        for name, facts in driving.drive_all(mode, todo, models, jobs):
             kept.put(name, mode, facts)
             print(f"{mode:14s}{name:24s}{facts.get('failed', 'ran')[:120]}", flush=True)
             write(kept)
@@ -91,7 +92,8 @@ def serve_all(families: list[Family], kept: Kept, models: Path, *, again: bool) 
     """Behind `mirage serve`, a few at a time: those that were the same in the engine alone."""
     good = [f for f in families if "shape" in (kept.get(f.name, "mirage") or {})]
     todo = [f for f in good if again or not kept.has(f.name, "http")]
-    for name, facts in serve(todo, models):
+    sizes = {f.name: kept.get(f.name, "check") or {} for f in todo}
+    for name, facts in serve(todo, models, sizes):
         kept.put(name, "http", facts)
         print(f"{'http':14s}{name:24s}{facts}", flush=True)
         write(kept)
@@ -136,6 +138,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", type=names, default=list(FAMILIES), metavar="FAMILY,...")
     parser.add_argument("--again", action="store_true", help="also what has been run")
     parser.add_argument("--http", action="store_true", help="also over HTTP; another hour")
+    parser.add_argument("--jobs", type=int, default=2, help="engines side by side, one core each")
     parser.add_argument("--render", action="store_true", help="write the page and run nothing")
     parser.add_argument("--output", type=Path, default=ROOT / "out" / "zoo", metavar="DIR")
     return parser.parse_args()

@@ -24,7 +24,7 @@ from deferred import schedule_asynchronously
 from identity import MODES, observe
 from tiny import make_llm, prompts, run, scheduler_of, step_through
 
-from tests.zoo import FAMILIES, Family, make
+from tests.zoo import FAMILIES, Family, make, pictures
 
 ASYNCHRONOUS = "-async"
 UNIMPORTABLE = "failed to be inspected"
@@ -59,7 +59,9 @@ def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
 
 def outputs(llm: Any, family: Family, seed: int, change: Any) -> Any:
     """What must be equal: tokens and logprobs, or the pooled vectors."""
-    batch = prompts(TEXTS[family.task], 40, seed)
+    batch: list[Any] = prompts(TEXTS[family.task], 40, seed)
+    if family.name in pictures.PROCESSORS:
+        batch = pictures.prompts(family, batch, seed)
     if family.task == "generate":
         return run(llm, batch, TOKENS, change)
     from vllm import PoolingParams

@@ -41,23 +41,23 @@ def check(families: Sequence[Family], models: Path) -> Iterator[tuple[str, dict[
 
 
 def _ask(families: Sequence[Family], dtype: str, models: Path) -> Iterator[tuple[str, Any]]:
-    tenants = [_tenant(family, models) for family in families]
+    tenants = [tenant(family, models, 100 / AT_ONCE) for family in families]
     with tempfile.TemporaryDirectory(prefix="mirage-check-") as folder:
         answers = ask._answers(_config(tenants, dtype), Path(folder) / "log")
-    for tenant in tenants:
-        answer = answers.get(tenant.name) or {"refused": "vLLM gave no answer"}
+    for each in tenants:
+        answer = answers.get(each.name) or {"refused": "vLLM gave no answer"}
         if "refused" in answer:
-            yield tenant.name, {"refused": answer["refused"]}
+            yield each.name, {"refused": answer["refused"]}
         else:
             facts = msgspec.convert(answer["facts"], ModelFacts)
-            yield tenant.name, _said(tenant, facts, dtype)
+            yield each.name, _said(each, facts, dtype)
 
 
-def _said(tenant: Tenant, facts: ModelFacts, dtype: str) -> dict[str, Any]:
+def _said(asked: Tenant, facts: ModelFacts, dtype: str) -> dict[str, Any]:
     """The fit of one tenant, in the words of an engine's `ModelShape`."""
-    alone = tenant.model_copy(update={"share": 100.0})
+    alone = asked.model_copy(update={"share": 100.0})
     try:
-        found = fit(_config([alone], dtype), {tenant.name: facts})[tenant.name]
+        found = fit(_config([alone], dtype), {asked.name: facts})[asked.name]
     except ConfigError as error:
         return {"refused": str(error)}
     return {
@@ -71,11 +71,12 @@ def _said(tenant: Tenant, facts: ModelFacts, dtype: str) -> dict[str, Any]:
     }
 
 
-def _tenant(family: Family, models: Path) -> Tenant:
+def tenant(family: Family, models: Path, share: float) -> Tenant:
+    """As the zoo asks about it and serves it; `share` in per cent."""
     return Tenant(
         name=family.name,
-        model=models / family.name,
-        share=100 / AT_ONCE,
+        model=(models / family.name).resolve(),
+        share=share,
         max_model_len=family.arguments.get("max_model_len", 512),
         max_num_seqs=16,
         max_num_batched_tokens=256,

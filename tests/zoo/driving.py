@@ -9,7 +9,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 SCRIPT = Path(__file__).parents[1] / "engine" / "zoo_run.py"
@@ -34,6 +36,28 @@ def drive(
             yield todo.pop(0), facts
 
 
+def drive_all(
+    mode: str, families: Sequence[str], models: Path, jobs: int
+) -> Iterator[tuple[str, Facts]]:
+    """`drive` in `jobs` processes side by side, each with its part of the families."""
+    parts = [part for job in range(jobs) if (part := families[job::jobs])]
+    said: Queue[tuple[str, Facts] | None] = Queue()
+
+    def run(part: Sequence[str]) -> None:
+        try:
+            for result in drive(mode, part, models):
+                said.put(result)
+        finally:
+            said.put(None)
+
+    with ThreadPoolExecutor(max(jobs, 1)) as pool:
+        running = [pool.submit(run, part) for part in parts]
+        for _ in running:
+            yield from iter(said.get, None)
+    for each in running:
+        each.result()  # raises what was raised there
+
+
 def _one_process(
     mode: str, families: Sequence[str], models: Path, deadline_s: float
 ) -> Iterator[Facts]:
@@ -48,7 +72,11 @@ def _one_process(
                 stdout=file,
                 stderr=file,
                 cwd=ROOT,
-                env={**os.environ, "TMPDIR": folder, "PYTHONPATH": str(ROOT)},
+                env={
+                    **os.environ,
+                    "TMPDIR": folder,
+                    "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+                },
             )
         seen, failed, late = 0, False, False
         try:

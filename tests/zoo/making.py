@@ -16,7 +16,8 @@ def make(family: Family, folder: Path) -> Path:
     if (path / "config.json").exists():
         return path
     (family.maker or with_transformers)(family, path)
-    save_tokenizer(path, 2048)
+    if not (path / "tokenizer.json").exists():
+        save_tokenizer(path, 2048)
     return path
 
 

@@ -6,9 +6,11 @@ those layers streamed or back, must be what it answered before.
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,33 +22,47 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
 from supervised import Served, serving
 
-from tests.zoo.checking import OURS
+from tests.zoo import pictures
+from tests.zoo.checking import PAGE_BYTES, tenant
 from tests.zoo.family import Family
 
 AT_ONCE = 4
-DEVICE = "160MiB"
 START_S = 500
 BURST = 16
-"""Requests of 150 and more tokens at once."""
+"""Requests of 150 and more tokens at once: several times what a tenant's own KV cache holds."""
+ROOM = 1.5
+"""KV cache of a tenant's own, in parts of the least that it can start with."""
+
+Facts = dict[str, Any]
 
 
-def serve(families: Sequence[Family], models: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Of each family `same` and the most layers given meanwhile, or `failed`."""
-    for start in range(0, len(families), AT_ONCE):
-        some = families[start : start + AT_ONCE]
+def serve(
+    families: Sequence[Family], models: Path, sizes: Mapping[str, Facts]
+) -> Iterator[tuple[str, Facts]]:
+    """Of each family `same` and the most layers given meanwhile, or `failed`.
+
+    `sizes` is what `checking.check` said of each. Tenants that stand beside each other in
+    `families` are served apart, so that those without a KV cache have neighbours with one.
+    """
+    groups = -(-len(families) // AT_ONCE)
+    for start in range(groups):
+        some = families[start::groups]
         try:
-            yield from _together(some, models)
+            yield from _together(some, models, sizes)
         except Exception as error:
             for family in some:
-                yield family.name, {"failed": f"{type(error).__name__}: {error}"[-300:]}
+                yield family.name, {"failed": f"{type(error).__name__}: {error}"[:300]}
 
 
-def _together(families: Sequence[Family], models: Path) -> list[tuple[str, dict[str, Any]]]:
+def _together(
+    families: Sequence[Family], models: Path, sizes: Mapping[str, Facts]
+) -> list[tuple[str, Facts]]:
+    paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     with tempfile.TemporaryDirectory(prefix="mirage-http-") as folder:
         path = Path(folder) / "config.yaml"
-        tenants = [_tenant(family, models) for family in families]
-        path.write_text(yaml.safe_dump({"device": {"memory": DEVICE}, "tenants": tenants}))
-        with serving(path, fake=False, ready_timeout_s=START_S) as served:
+        path.write_text(yaml.safe_dump(_config(families, models, sizes)))
+        with serving(path, fake=False, environment=environment, ready_timeout_s=START_S) as served:
             served.drain()
             before = {f.name: _answer(served, f) for f in families}
             given = {f.name: _burst(served, f) for f in families}
@@ -55,26 +71,35 @@ def _together(families: Sequence[Family], models: Path) -> list[tuple[str, dict[
     return [(n, {"same": before[n] == after[n], "given": most[n]}) for n in before]
 
 
-def _tenant(family: Family, models: Path) -> dict[str, Any]:
-    return {
-        "name": family.name,
-        "model": str((models / family.name).resolve()),
-        "share": 100 // AT_ONCE,
-        "max_model_len": 256,
-        "max_num_batched_tokens": 256,
-        "max_num_seqs": BURST,
-        "engine_args": {k: v for k, v in family.arguments.items() if k not in OURS},
-    }
+def _config(families: Sequence[Family], models: Path, sizes: Mapping[str, Facts]) -> Facts:
+    """A device on which each has its own memory and hardly more."""
+    needs = {family.name: _need(sizes[family.name]) for family in families}
+    device = {"memory": sum(needs.values()), "page": PAGE_BYTES}
+    # A little less than all, or rounding makes it more.
+    shares = {name: 99.99 * need / device["memory"] for name, need in needs.items()}
+    tenants = [
+        tenant(f, models, shares[f.name]).model_dump(mode="json", exclude_unset=True)
+        for f in families
+    ]
+    return {"device": device, "tenants": tenants}
+
+
+def _need(size: Facts) -> int:
+    kv = math.ceil(ROOM * size["min_extents"]) * size["extent_bytes"]
+    layers = size["layers"] * size["layer_bytes"]
+    return int(-(-(size["fixed_bytes"] + layers + kv) // PAGE_BYTES) + 1) * PAGE_BYTES
 
 
 def _answer(served: Served, family: Family, text: str = "hello", tokens: int = 16) -> Any:
     """Texts, or vectors, or scores. Raises `RuntimeError` for any other status than 200."""
     body: dict[str, Any] = {"model": family.name}
     if family.task == "generate":
-        path = "/v1/completions"
-        body |= {"prompt": text, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-        body["return_token_ids"] = True
-        wanted = "choices"
+        path, wanted = "/v1/completions", "choices"
+        body |= {"max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        body |= {"return_token_ids": True, "prompt": text}
+        if family.name in pictures.PROCESSORS:
+            path = "/v1/chat/completions"
+            body |= {"messages": pictures.chat(body.pop("prompt"))}
     elif family.task == "embed":
         path, wanted = "/v1/embeddings", "data"
         body["input"] = [text, f"{text} again"]
