@@ -85,7 +85,7 @@ gpu-serve: ## Two OPT-13b served under three policies; needs vLLM, and more minu
 gpu-serve-graphs: ## The same with CUDA graphs
 	$(GPU_PYTHON) -m benchmarks.gpu serve-graphs
 
-models: $(STAMP) $(SEE) ## Every model family against plain vLLM, into docs/models.md; two hours
+models: $(STAMP) $(SEE) ## Every model family against plain vLLM, into docs/models.md; an hour and more
 	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python benchmarks/models.py; \
 		status=$$?; rm -rf $$t; exit $$status
 
