@@ -6,8 +6,9 @@ python benchmarks/models.py [--only FAMILY,...] [--again] [--no-http] [--jobs N]
 For each family, in child processes with one engine at a time: plain vLLM; policy mirage with layers
 given and taken back and the KV cache grown and shrunk at random; the same over a slow link
 without the waits, whose outputs must differ; and both with two steps in flight. `mirage check`
-says beforehand what the engine will be. Then all that ran, four at a time, behind `mirage serve`. What has been run is kept in DIR and not run again
-without `--again`. After each family `mirage/serve/proven.json` and `docs/models.md` are written.
+says beforehand what the engine will be. Then all that ran, behind `mirage serve`.
+What has been run is kept in DIR and not run again without `--again`. After each family
+`mirage/serve/proven.json` and `docs/models.md` are written.
 About an hour and a quarter on two cores.
 """
 

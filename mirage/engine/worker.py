@@ -94,6 +94,15 @@ def _dummy_step(worker: Any) -> None:
 class MirageCPUWorker(ElasticWorker, CPUWorker):
     """On host memory."""
 
+    def load_model(self, **kwargs: Any) -> None:
+        """As `ElasticWorker`'s; with adapters, kernels for LoRA that are right on a CPU."""
+        if self.vllm_config.lora_config is not None:
+            # Not at the top: few engines have adapters.
+            from mirage.engine.unadapted import stay_unadapted
+
+            stay_unadapted()
+        super().load_model(**kwargs)
+
     def get_supported_kv_cache_layouts(self) -> list[str]:
         """Those that can grow; see `layouts_on_cpu`."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,7 @@ def run(
     max_tokens: int,
     before_step: Callable[[int], None] = lambda step: None,
     logprobs: int | None = 5,
+    adapters: Sequence[Any] = (),
 ) -> list[tuple[list[int], list[list[tuple[int, float]]]]]:
     """Step until all are done; (tokens, top logprobs per token) of each prompt."""
     from vllm import SamplingParams
@@ -136,7 +137,7 @@ def run(
             list(out.outputs[0].token_ids),
             [sorted((t, lp.logprob) for t, lp in d.items()) for d in out.outputs[0].logprobs or []],
         )
-        for out in step_through(llm, batch, params, before_step)
+        for out in step_through(llm, batch, params, before_step, adapters)
     ]
 
 
@@ -145,12 +146,17 @@ def step_through(
     batch: list[Any],
     params: Any,
     before_step: Callable[[int], None] = lambda step: None,
+    adapters: Sequence[Any] = (),
 ) -> list[Any]:
-    """Step until all are done; vLLM's output of each prompt, which is tokens or vLLM's own."""
+    """Step until all are done; vLLM's output of each prompt, which is tokens or vLLM's own.
+
+    `adapters` are requests for LoRA or None, taken in turn.
+    """
     engine = llm.llm_engine
     for i, prompt in enumerate(batch):
         inputs = {"prompt_token_ids": prompt} if isinstance(prompt, list) else prompt
-        engine.add_request(str(i), inputs, params)
+        adapter = adapters[i % len(adapters)] if adapters else None
+        engine.add_request(str(i), inputs, params, lora_request=adapter)
     done: dict[str, Any] = {}
     step = 0
     while engine.has_unfinished_requests():

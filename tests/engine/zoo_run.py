@@ -24,7 +24,8 @@ from deferred import schedule_asynchronously
 from identity import MODES, observe
 from tiny import make_llm, prompts, run, scheduler_of, step_through
 
-from tests.zoo import FAMILIES, Family, make, pictures
+from mirage.engine.unadapted import stay_unadapted
+from tests.zoo import FAMILIES, Family, companions, make, pictures
 
 ASYNCHRONOUS = "-async"
 UNIMPORTABLE = "failed to be inspected"
@@ -43,27 +44,31 @@ def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
     # The head lies outside the layers: it gets the kernel that plain vLLM has here, or one
     # logit in many is rounded the other way.
     ops._supports_onednn = False
-    llm = make_llm(make(family, folder), blocks=BLOCKS, mirage=settings, **family.arguments)
+    if family.arguments.get("enable_lora") and settings is None:
+        stay_unadapted()  # plain vLLM is wrong there, see test_unadapted.py
+    path = make(family, folder)
+    llm = make_llm(path, blocks=BLOCKS, mirage=settings, **family.all_arguments(path))
     throttled = "copy_bytes_per_s" in (settings or {})
     rounds = (1, 2, 1) if family.task == "generate" else (1, 2, 1, 2, 1)
     about = describe(llm)
     facts = observe(
         llm,
         mode,
-        lambda seed, change: outputs(llm, family, seed, change),
+        lambda seed, change: outputs(llm, family, path, seed, change),
         seeds=(1,) if throttled else rounds,
         chance=len(family.name),
     )
     return facts | about
 
 
-def outputs(llm: Any, family: Family, seed: int, change: Any) -> Any:
+def outputs(llm: Any, family: Family, path: Path, seed: int, change: Any) -> Any:
     """What must be equal: tokens and logprobs, or the pooled vectors."""
     batch: list[Any] = prompts(TEXTS[family.task], 40, seed)
     if family.name in pictures.PROCESSORS:
         batch = pictures.prompts(family, batch, seed)
     if family.task == "generate":
-        return run(llm, batch, TOKENS, change)
+        adapters = companions.requests(path) if family.arguments.get("enable_lora") else ()
+        return run(llm, batch, TOKENS, change, adapters=adapters)
     from vllm import PoolingParams
 
     params = PoolingParams(task="embed" if family.task == "embed" else "classify")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.zoo.companions import COMPANIONS
 from tests.zoo.dense import DENSE
 from tests.zoo.encoders import ENCODERS
 from tests.zoo.experts import EXPERTS
@@ -21,6 +22,7 @@ GROUPS: dict[str, tuple[Family, ...]] = {
     "latent attention": LATENTS,
     "state space and linear attention": STATES,
     "quantised": QUANTISED,
+    "adapters and drafts": COMPANIONS,
     "pictures": PICTURES,
     "embedding and scoring": ENCODERS,
 }

@@ -73,14 +73,16 @@ def _said(asked: Tenant, facts: ModelFacts, dtype: str) -> dict[str, Any]:
 
 def tenant(family: Family, models: Path, share: float) -> Tenant:
     """As the zoo asks about it and serves it; `share` in per cent."""
+    path = (models / family.name).resolve()
+    arguments = family.all_arguments(path)
     return Tenant(
         name=family.name,
-        model=(models / family.name).resolve(),
+        model=path,
         share=share,
         max_model_len=family.arguments.get("max_model_len", 512),
         max_num_seqs=16,
         max_num_batched_tokens=256,
-        engine_args={k: v for k, v in family.arguments.items() if k not in OURS},
+        engine_args={k: v for k, v in arguments.items() if k not in OURS},
     )
 
 

@@ -26,13 +26,16 @@ def drive(
 ) -> Iterator[tuple[str, Facts]]:
     """Each family's facts in `mode`, as they come.
 
-    A failure ends its process, and the next family begins in a fresh one. `deadline_s` is for one
+    A failure ends its process, and the next family begins in a fresh one. Who failed in a process
+    that others had used before is tried once more, first in a fresh one. `deadline_s` is for one
     family, the start of a process included.
     """
     todo = list(families)
     while todo:
-        for facts in _one_process(mode, todo, models, deadline_s):
+        for place, facts in enumerate(_one_process(mode, todo, models, deadline_s)):
             assert facts.pop("family") == todo[0]
+            if "failed" in facts and place > 0:
+                break
             yield todo.pop(0), facts
 
 

@@ -33,8 +33,14 @@ class Family:
     spread: float = 0.1
     """Standard deviation of the random matrices."""
     seed: int = 0
+    beside: Callable[[Path], Mapping[str, Any]] | None = None
+    """Further arguments that name files in the model's folder."""
     architecture: str | None = None
     """Written into config.json instead of the name of the class that made the weights."""
+
+    def all_arguments(self, path: Path) -> dict[str, Any]:
+        """vLLM's, for the model in `path`."""
+        return {**self.arguments, **(self.beside(path) if self.beside else {})}
 
 
 def shape(*without: str, **more: Any) -> dict[str, Any]:

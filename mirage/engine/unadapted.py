@@ -1,0 +1,48 @@
+"""Requests without an adapter in a step with requests that have one, on a CPU.
+
+vLLM numbers "no adapter" -1. Its kernels for LoRA on a CPU take that for the last slot, so such
+requests are computed with whatever adapter lies there, and their text is wrong. Here their rows
+are zero before the kernels see them, and nothing is added to what the model computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from vllm.lora.ops.torch_ops import lora_ops
+from vllm.lora.punica_wrapper import punica_cpu
+
+KERNELS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
+"""The others call these."""
+
+Kernel = Callable[..., None]
+
+
+def stay_unadapted() -> None:
+    """From now on in this process. A second call does nothing."""
+    for name in KERNELS:
+        kernel: Kernel = getattr(lora_ops, name)
+        if hasattr(kernel, "__wrapped__"):
+            continue
+        careful = _without_last_slot(kernel)
+        for module in (lora_ops, punica_cpu):
+            setattr(module, name, careful)
+
+
+def _without_last_slot(kernel: Kernel) -> Kernel:
+    @wraps(kernel)
+    def careful(
+        inputs: torch.Tensor,
+        weights: torch.Tensor,
+        outputs: torch.Tensor,
+        slots: torch.Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        adapted = torch.where((slots < 0)[:, None], 0, inputs)
+        kernel(adapted, weights, outputs, slots, *args, **kwargs)
+
+    return careful

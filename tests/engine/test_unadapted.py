@@ -1,0 +1,35 @@
+"""Requests for a model itself, in steps with requests for its adapters, give the model's text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.zoo import FAMILIES, companions, driving, make
+
+pytestmark = pytest.mark.engine
+
+EVERY = 1 + len(companions.ADAPTERS)
+"""Of that many prompts the first is for no adapter."""
+
+
+def test_no_adapter_is_no_adapter_beside_others_while_memory_moves(tmp_path: Path) -> None:
+    for name in ("llama", "llama-lora"):
+        make(FAMILIES[name], tmp_path)
+    (_, alone), *_ = driving.drive("plain", ["llama"], tmp_path)
+    (_, beside), *_ = driving.drive("mirage", ["llama-lora"], tmp_path)
+    assert len(beside["alphas"]) > 3 and beside["bytes_streamed"]
+    for plain, ours in zip(
+        map(tokens, alone["rounds"]), map(tokens, beside["rounds"]), strict=True
+    ):
+        assert ours[::EVERY] == plain[::EVERY]
+        assert ours[1] != plain[1] and ours[2] != plain[2], "the adapters do something"
+
+
+def tokens(outputs: list[Any]) -> list[list[int]]:
+    """Of each prompt, without logprobs: adapters share no prefixes, so batches are others, and
+    some kernels round by them.
+    """
+    return [output[0] for output in outputs]
