@@ -7,14 +7,18 @@ Those are built on the CPU, where memory that nobody writes to is not taken eith
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from vllm.config import replace
 from vllm.distributed import parallel_state
 from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
 from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.model_executor.models.interfaces import supports_any_eagle
+from vllm.model_executor.models.utils import process_eagle_weight
 from vllm.utils.torch_utils import set_default_torch_dtype
 
 DEVICES = ("meta", "cpu")
@@ -59,7 +63,7 @@ def _models(
         _make_room_for_adapters(config, models[0], device)
     draft = getattr(config.speculative_config, "draft_model_config", None)
     if draft is not None and config.speculative_config.method != "ngram":
-        models.append(_draft(config, draft))
+        models.append(_draft(config, draft, models[0]))
     return models
 
 
@@ -68,9 +72,42 @@ def _make_room_for_adapters(config: Any, model: torch.nn.Module, device: torch.d
     manager.create_lora_manager(model, config)
 
 
-def _draft(config: Any, draft: Any) -> torch.nn.Module:
+def _draft(config: Any, draft: Any, target: torch.nn.Module) -> torch.nn.Module:
     """As vLLM's proposers do: a draft model is one of its own, a head belongs to the model."""
     if config.speculative_config.method == "draft_model":
         own = replace(config, quant_config=None, model_config=draft)
         return initialize_model(vllm_config=own, prefix="draft_model")
-    return initialize_model(vllm_config=config, model_config=draft)
+    model = initialize_model(vllm_config=config, model_config=draft)
+    if supports_any_eagle(model) and (names := _tensor_names(Path(draft.model))):
+        _share(model, target, names)
+    return model
+
+
+def _share(draft: torch.nn.Module, target: torch.nn.Module, names: Iterable[str]) -> None:
+    """Give a head of EAGLE's the embeddings of `target` that its checkpoint does not have.
+
+    vLLM also shares what is there and equal, which only numbers show.
+    """
+    for name in names:
+        process_eagle_weight(draft, name)
+    table, own = _embeddings(target), _embeddings(draft)
+    lacking = None not in (table, own) and not draft.has_own_embed_tokens
+    if lacking and table.weight.shape == own.weight.shape:
+        own.weight = table.weight
+    if not draft.has_own_lm_head and hasattr(draft, "lm_head") and hasattr(target, "lm_head"):
+        draft.lm_head = target.lm_head
+
+
+def _embeddings(model: torch.nn.Module) -> Any:
+    """Under either name that vLLM's models have for them."""
+    inner = getattr(model, "model", None)
+    return getattr(inner, "embed_tokens", getattr(inner, "embedding", None))
+
+
+def _tensor_names(folder: Path) -> list[str]:
+    """Of all tensors in the folder's files; none where only loading could tell."""
+    names: list[str] = []
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            names += tensors.keys()
+    return names

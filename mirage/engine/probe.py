@@ -36,7 +36,7 @@ from vllm.v1.attention.backends.utils import (
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from mirage.engine import arguments, hollow, postload
+from mirage.engine import arguments, hollow, kernels, postload
 from mirage.engine.fixed import fixed_bytes
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.kvgroups import kv_groups
@@ -47,6 +47,10 @@ from mirage.serve.arguments import ArgumentRefused
 
 ENOUGH_BYTES = 1 << 50
 """KV memory to reckon with: whether there is so much is for the shares to say."""
+NO_PREFIXES = (
+    "engine_args.enable_prefix_caching: this model has no KV cache, in which prefixes would "
+    "stay: leave it out"
+)
 
 
 class Refused(Exception):
@@ -78,10 +82,12 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
         hollow.alone()
         parameters = FixedParameters()
         models = hollow.built(config, parameters.found, device)
-        if reason := _cached_states(config, models[0]):
+        if reason := _cached_states(config, models[0]) or kernels.missing(models[0]):
             raise Refused(reason)
         current_platform.update_block_size_for_backend(config)
         specs = _kv_specs(config)
+        if not specs and config.cache_config.enable_prefix_caching:
+            raise Refused(NO_PREFIXES)
         _resolve_layout(config, specs, elastic=elastic)
         plan = get_kv_cache_configs(config, [specs], [ENOUGH_BYTES])[0] if specs else None
     for model in models:

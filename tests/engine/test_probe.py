@@ -92,6 +92,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     drafting = {"method": "draft_model", "num_speculative_tokens": 2}
     drafting["model"] = str(make_model("llama", folder, layers=2))
     adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
+    eagle = make(FAMILIES["llama-eagle"], folder)
     big = hollow(folder / "opt")
     return answers(
         [
@@ -104,9 +105,20 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
                 runner="pooling",
                 max_num_batched_tokens=512,
             ),
+            question(
+                "prefixes of bert",
+                hf_folder(folder / "bert", bert),
+                runner="pooling",
+                max_num_batched_tokens=512,
+                enable_prefix_caching=True,
+            ),
+            question("scanned", make(FAMILIES["mamba"], folder)),
+            question("fp8", make(FAMILIES["llama-fp8"], folder)),
             question("states", make(FAMILIES["mamba2"], folder), enable_prefix_caching=True),
             question("drafted", llama, speculative_config=drafting),
             question("adapted", llama, **adapters),
+            question("eagle", eagle, **FAMILIES["llama-eagle"].all_arguments(eagle)),
+            question("no eagle", eagle),
             question("opt-13b", big, max_model_len=2048),
             question("too long", llama, max_model_len=4096),
             question("unknown", llama, enforce_egaer=True),
@@ -164,6 +176,15 @@ def test_a_draft_model_has_kv_and_takes_fixed_memory(said: dict[str, dict[str, A
     assert drafted.fixed_bytes >= plain.fixed_bytes + 2 * 393_472 + 2 * 512 * 128 * 2
 
 
+def test_a_head_that_guesses_shares_the_embeddings_that_it_does_not_have(
+    said: dict[str, dict[str, Any]],
+) -> None:
+    more = facts(said, "eagle").fixed_bytes - facts(said, "no eagle").fixed_bytes
+    # One layer, the matrix over a state and an embedding, a norm; an attention's scales.
+    head = 2 * (4 * 128 * 128 - 2 * 64 * 128 + 3 * 256 * 128 + 256 * 128 + 128)
+    assert head <= more < head + 64
+
+
 def test_adapters_take_fixed_memory(said: dict[str, dict[str, Any]]) -> None:
     plain, adapted = facts(said, "llama"), facts(said, "adapted")
     assert adapted.layer_bytes == plain.layer_bytes
@@ -185,6 +206,9 @@ def test_a_large_model_takes_no_memory_to_ask(said: dict[str, dict[str, Any]]) -
         ("unknown", "enforce_egaer: this vLLM knows no such argument"),
         ("compiled", "compilation mode"),
         ("two", "data_parallel_size 2"),
+        ("prefixes of bert", "has no KV cache, in which prefixes would stay: leave it out"),
+        ("scanned", "no kernel selective_scan_fwd, which its Mamba layers need"),
+        ("fp8", "no kernel static_scaled_fp8_quant, which its FP8 layers need"),
         ("states", "cannot cache prefixes of a model with Mamba2 layers: set it to false"),
     ],
 )

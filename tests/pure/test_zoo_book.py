@@ -104,7 +104,7 @@ def test_check_and_engine_are_compared() -> None:
     assert disagreements(SAID | {"stays": "packed"}, SHAPE) != []
     assert disagreements(SAID, SHAPE | {"movable_layers": 0}) != []
     assert tried().check() == "agrees"
-    assert tried(check={"refused": "no room"} | DAY).check() == "refused: no room"
+    assert tried(check={"refused": "no room"} | DAY).check() == "refuses it"
 
 
 def test_the_page_has_every_family_and_no_broken_cell() -> None:

@@ -66,9 +66,9 @@ class Tried:
         if said is None:
             return "not asked"
         if "refused" in said:
-            return f"refused: {said['refused']}"
+            return "refuses it"
         if ours is None or "shape" not in ours:
-            return "accepted"
+            return "accepts it"
         wrong = disagreements(said, ours["shape"])
         return f"disagrees: {'; '.join(wrong)}" if wrong else "agrees"
 
@@ -174,7 +174,7 @@ def _cells(tried: Tried) -> tuple[str, ...]:
         tried.family.name,
         tried.architecture,
         works,
-        tried.check() if works == "works" else "",
+        tried.check(),
         _identical(tried, ""),
         _identical(tried, "-async"),
         "" if control == "" else "differs" if control is None else "**hides it**",
