@@ -26,8 +26,13 @@ but one or two, beta 1 and 2) and the KV cache grows or shrinks, with NaN in all
 given away; prefix caching is on where vLLM has it for the model. *Two in flight*: the same with
 asynchronous scheduling, as on a GPU. *Control*: over a slow link and without the waits for
 streamed layers the outputs differ, so the comparison would see a fault. *Over HTTP*: behind
-`mirage serve` with three others, the same tokens before and after bursts took memory. *Check*:
-what `mirage check` says before anything starts, compared with what the engine then had.
+`mirage serve` with three others on a device that is nearly full, the same tokens before and after
+bursts took memory. *Check*: what `mirage check` says before anything starts, compared with what
+the engine then had. Models that see get a picture with each prompt.
+
+All run with vLLM's plain kernels for the output head. Requests for a llama with adapters are for
+none, the first and the second in turn; there plain vLLM runs with MIRAGE's correction, since on a
+CPU it gives those without an adapter the last one's text.
 
 {summary}
 """
