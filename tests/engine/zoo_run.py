@@ -49,7 +49,7 @@ def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
     path = make(family, folder)
     llm = make_llm(path, blocks=BLOCKS, mirage=settings, **family.all_arguments(path))
     throttled = "copy_bytes_per_s" in (settings or {})
-    rounds = (1, 2, 1) if family.task == "generate" else (1, 2, 1, 2, 1)
+    rounds = (1, 2, 1) if family.task == "generate" else (1, 2, 1, 2, 1, 2, 1)
     about = describe(llm)
     facts = observe(
         llm,

@@ -15,7 +15,14 @@ EXPERTS = (
     Family(
         "phimoe",
         "phimoe",
-        shape(num_local_experts=4, num_experts_per_tok=2, intermediate_size=128),
+        # vLLM has these biases always: left out of a checkpoint, they are whatever memory holds.
+        shape(
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            intermediate_size=128,
+            attention_bias=True,
+            lm_head_bias=True,
+        ),
         architecture="PhiMoEForCausalLM",
     ),
     Family("qwen2-moe", "qwen2_moe", shape(**_FOUR, shared_expert_intermediate_size=64)),
