@@ -50,10 +50,15 @@ class Controller:
         remap: Remap,
         *,
         temporal: bool = False,
+        drain: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """A wish is answered after `patience_s` seconds, whatever other engines do."""
+        """A wish is answered after `patience_s` seconds, whatever other engines do.
+
+        `temporal` tenants take turns; with `drain`, a turn lasts until its requests have finished.
+        """
         self._patience_s = patience_s
+        self._lend_all = drain or not temporal
         self._tenants = {t.name: t for t in tenants}
         self._policy = policy
         self._remap = remap
@@ -82,6 +87,7 @@ class Controller:
             config.policy,
             config.remap,
             temporal=config.sharing.mode == "temporal",
+            drain=config.sharing.drain,
             patience_s=config.sharing.patience_s,
         )
 
@@ -197,7 +203,8 @@ class Controller:
         """Made anew after each event; what was sent since is no reason to."""
         if now >= self._planned_until:
             device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
-            self._wants = plan(tenants, device_bytes, kept, self._policy, self._remap)
+            how = self._policy, self._remap
+            self._wants = plan(tenants, device_bytes, kept, *how, lend_all=self._lend_all)
             change = self._store.next_deadline(now)
             self._planned_until = inf if change is None else change
         return self._wants

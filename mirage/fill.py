@@ -27,6 +27,8 @@ class Ask(NamedTuple):
 
     most: int
     """That may ever be away."""
+    lends: int
+    """That new wishes of others may take while it is idle."""
     hidden: int
     """That its decode does not feel now."""
     lately_hidden: int
@@ -60,6 +62,10 @@ def out(row: Row) -> int:
 
 def most(row: Row) -> int:
     return max(row.ask.most, row.ask.out)
+
+
+def lends(row: Row) -> int:
+    return row.ask.lends
 
 
 def hidden(row: Row) -> int:

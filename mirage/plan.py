@@ -27,10 +27,16 @@ alternative is to preempt, also such layers of the other active tenants. Layers 
 needs any more are restored, active tenants first, then in reverse victim order; that is the
 paper's dynamic reversion, and with no wishes at all the plan is everybody's share.
 
+*What an idle tenant lends.* All layers that may ever be away, if whoever borrows has finished
+its requests when the lender runs again: turns that drain. Where turns end with requests
+unfinished (`drain: false`), their KV sits on the lender's layers when its turn begins: there it
+lends no more than its own decode hides, or it would stream nearly all of itself, step after step.
+
 *Way back for a woken donor.* A tenant that becomes active while others' KV sits on its layers
-keeps away more of them than its decode hides only if running requests, their growth included,
-cannot do without after everything else was tried. Nobody's waiting requests, and nobody's
-surplus, keep a layer of another active tenant away, and no hysteresis delays its return.
+keeps away more of them than its decode hides only if running requests, their growth up to
+their tenant's share included, cannot do without after everything else was tried. Nobody's waiting
+requests, no growth beyond a share, and nobody's surplus, keep a layer of another active tenant
+away, and no hysteresis delays its return.
 """
 
 from __future__ import annotations
@@ -39,7 +45,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from mirage.config import Policy, Remap
-from mirage.fill import Ask, Fill, Row, Tier, hidden, hidden_or_out, most, none, out, still_hidden
+from mirage.fill import Ask, Fill, Row, Tier, hidden, hidden_or_out, lends, none, out, still_hidden
 from mirage.layers import best_beta, largest_alpha, nested_step
 from mirage.metadata import TenantSnapshot
 from mirage.share import Want, base, cost, most_alpha
@@ -50,12 +56,12 @@ CLEARLY = 0.98
 
 # Each tier: how far to serve, then layers of idle tenants, own ones, those of other active ones.
 GROWTH = [
-    Tier(lambda r: min(r.ask.growth, r.ask.share), most, hidden, hidden_or_out),
-    Tier(lambda r: r.ask.growth, most, hidden, hidden_or_out),
+    Tier(lambda r: min(r.ask.growth, r.ask.share), lends, hidden, hidden_or_out),
+    Tier(lambda r: r.ask.growth, lends, hidden, hidden),
 ]
 ADMISSION = [
-    Tier(lambda r: min(r.ask.admission, r.ask.share), most, hidden, none),
-    Tier(lambda r: r.ask.admission, most, hidden, none),
+    Tier(lambda r: min(r.ask.admission, r.ask.share), lends, hidden, none),
+    Tier(lambda r: r.ask.admission, lends, hidden, none),
 ]
 LINGER = [Tier(lambda r: r.ask.linger, out, still_hidden, none)]
 
@@ -66,10 +72,13 @@ def plan(
     reserved_bytes: int,
     policy: Policy,
     remap: Remap,
+    *,
+    lend_all: bool = True,
 ) -> dict[str, Want]:
     """What each tenant shall hold, by name.
 
-    All `tenants` have had their first allotment. Shares are per cent of `device_bytes`, of
+    `lend_all` says that idle tenants lend all layers that may ever be away, not only those that
+    hide. All `tenants` have had their first allotment. Shares are per cent of `device_bytes`, of
     which `reserved_bytes` are kept for tenants that are not among them. The targets fit into
     the rest, unless running requests alone sit on more; no tenant's target is below what its
     own sit on, or below its least.
@@ -77,7 +86,7 @@ def plan(
     if policy is Policy.STATIC:
         return {t.name: base(t.tenant, t.shape, device_bytes) for t in tenants}
     streams = max(1, sum(t.active for t in tenants))  # which all may, and then share the link
-    asks = tuple(_ask(t, device_bytes, policy, remap, streams) for t in tenants)
+    asks = tuple(_ask(t, device_bytes, policy, remap, streams, lend_all) for t in tenants)
     candidates = [
         victims.Candidate(t.name, t.active, t.tenant.priority, t.last_busy) for t in tenants
     ]
@@ -137,7 +146,14 @@ def _open(row: Row, lent: int) -> int | None:
 
 # Most events are about one tenant.
 @lru_cache(maxsize=64)
-def _ask(t: TenantSnapshot, device_bytes: int, policy: Policy, remap: Remap, streams: int) -> Ask:
+def _ask(
+    t: TenantSnapshot,
+    device_bytes: int,
+    policy: Policy,
+    remap: Remap,
+    streams: int,
+    lend_all: bool,
+) -> Ask:
     shape = t.shape
 
     def fit(extents: int) -> int:
@@ -146,6 +162,8 @@ def _ask(t: TenantSnapshot, device_bytes: int, policy: Policy, remap: Remap, str
     share = base(t.tenant, shape, device_bytes).kv_extents
     late = policy is Policy.MIRAGE and _late(t, remap)
     layers = policy is Policy.MIRAGE
+    ever = most_alpha(t.tenant, shape, remap) if layers else 0
+    unfelt = hidden_alpha(t, t.report.layer_compute_s, remap, streams) if layers else 0
     return Ask(
         name=t.name,
         active=t.active,
@@ -157,8 +175,9 @@ def _ask(t: TenantSnapshot, device_bytes: int, policy: Policy, remap: Remap, str
         admission=fit(t.demand.growth if late else t.demand.admission),
         linger=fit(_linger(fit(t.peak_extents), share, remap.slack_extents)),
         share=share,
-        most=most_alpha(t.tenant, shape, remap) if layers else 0,
-        hidden=hidden_alpha(t, t.report.layer_compute_s, remap, streams) if layers else 0,
+        most=ever,
+        lends=ever if lend_all else unfelt,
+        hidden=unfelt,
         lately_hidden=hidden_alpha(t, t.peak_compute_s, remap, streams) if layers else 0,
         out=t.layers_out,
         late=late,

@@ -76,9 +76,14 @@ def tenant(
     )
 
 
-def planned(*tenants: TenantSnapshot, policy: Policy = Policy.MIRAGE, remap: Remap = REMAP):
+def planned(
+    *tenants: TenantSnapshot,
+    policy: Policy = Policy.MIRAGE,
+    remap: Remap = REMAP,
+    lend_all: bool = True,
+):
     """{name: (alpha, kv_extents)}, checked to fit into the device."""
-    wants = plan(tenants, len(tenants) * SHARE, 0, policy, remap)
+    wants = plan(tenants, len(tenants) * SHARE, 0, policy, remap, lend_all=lend_all)
     total = sum(cost(SHAPE, want.alpha, want.kv_extents) for want in wants.values())
     assert total <= len(tenants) * SHARE
     return {name: (want.alpha, want.kv_extents) for name, want in wants.items()}
@@ -316,10 +321,28 @@ def test_a_woken_donor_gets_its_layers_back_before_others_are_admitted() -> None
     assert planned(hungry, awake) == {"a": (0, 18), "b": (0, 2)}
 
 
-def test_a_woken_donor_waits_for_what_requests_run_on_and_grow_into() -> None:
+def test_a_woken_donor_waits_for_what_requests_run_on_but_not_for_growth_beyond_a_share() -> None:
     running = tenant("a", 24, 2, 40, kv=28, times=(9.0, 1.0))
     awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
-    assert planned(running, awake) == {"a": (0, 26), "b": (4, 2)}
+    assert planned(running, awake) == {"a": (0, 24), "b": (3, 2)}
+
+
+@pytest.mark.parametrize("wishes", [(24, 0), (0, 24)], ids=["growth", "admission"])
+@pytest.mark.parametrize(("compute", "given"), [(4.0, 8), (2.0, 4), (1.0, 1)])
+def test_where_requests_outlive_a_turn_an_idle_model_lends_what_it_hides(
+    wishes: tuple[int, int], compute: float, given: int
+) -> None:
+    """T_T = 4: of the eight layers that are wanted, it hides all, four or one."""
+    asks = tenant("a", 10, *wishes, times=(4.0, 0.1))
+    asleep = tenant("b", active=False, times=(4.0, compute))
+    assert planned(asks, asleep)["b"][0] == 8
+    assert planned(asks, asleep, lend_all=False)["b"][0] == given
+
+
+def test_what_runs_on_lent_layers_is_never_asked_back_either() -> None:
+    runs = tenant("a", 34, 0, 0, kv=34, times=(4.0, 0.1))
+    asleep = tenant("b", active=False, alpha=9, kv=2, times=(4.0, 0.1))
+    assert planned(runs, asleep, lend_all=False) == planned(runs, asleep)
 
 
 def test_what_requests_run_on_is_never_asked_back() -> None:
