@@ -50,15 +50,15 @@ class Controller:
         remap: Remap,
         *,
         temporal: bool = False,
-        drain: bool = False,
+        turn_s: float | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         """A wish is answered after `patience_s` seconds, whatever other engines do.
 
-        `temporal` tenants take turns; with `drain`, a turn lasts until its requests have finished.
+        `temporal` tenants take turns, of `turn_s` seconds if that is known.
         """
         self._patience_s = patience_s
-        self._lend_all = drain or not temporal
+        self._turn_s = turn_s if temporal else None
         self._tenants = {t.name: t for t in tenants}
         self._policy = policy
         self._remap = remap
@@ -87,7 +87,7 @@ class Controller:
             config.policy,
             config.remap,
             temporal=config.sharing.mode == "temporal",
-            drain=config.sharing.drain,
+            turn_s=config.sharing.turn_s,
             patience_s=config.sharing.patience_s,
         )
 
@@ -204,7 +204,7 @@ class Controller:
         if now >= self._planned_until:
             device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
             how = self._policy, self._remap
-            self._wants = plan(tenants, device_bytes, kept, *how, lend_all=self._lend_all)
+            self._wants = plan(tenants, device_bytes, kept, *how, turn_s=self._turn_s, now=now)
             change = self._store.next_deadline(now)
             self._planned_until = inf if change is None else change
         return self._wants

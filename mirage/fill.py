@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 
@@ -95,8 +96,13 @@ class Tier(NamedTuple):
 class Fill:
     """Serves wishes out of free bytes and layers; `rows` carry the result."""
 
-    def __init__(self, rows: Sequence[Row], donors: Iterable[str], free: int) -> None:
-        """`donors` in the order in which they give; `free` bytes if nobody had any KV."""
+    def __init__(
+        self, rows: Sequence[Row], donors: Iterable[str], free: int, lent: float = inf
+    ) -> None:
+        """`donors` in the order in which they give; `free` bytes if nobody had any KV.
+
+        Wishes take layers up to `lent` bytes over all tenants. Running requests may sit on more.
+        """
         by_name = {r.ask.name: r for r in rows}
         givers = [by_name[name] for name in donors]
         self.rows = rows
@@ -107,6 +113,7 @@ class Fill:
             for priority in sorted({r.ask.priority for r in rows}, reverse=True)
         ]
         self.free = free
+        self._lent, self._most_lent = lent, inf
 
     def keep_running(self) -> None:
         """Nothing that running requests sit on is ever asked back.
@@ -120,6 +127,7 @@ class Fill:
         self._gather(self.idle, most, 0)
         self._gather([r for r in self.active if r.ask.running > r.ask.share], hidden, 0)
         self._gather(self.active, hidden_or_out, 0)
+        self._most_lent = self._lent
 
     def serve(self, tier: Tier) -> None:
         """Serve one tier: higher priorities first, free bytes before layers."""
@@ -204,9 +212,16 @@ class Fill:
                 if bound <= row.alpha:
                     continue
                 short = -(-max(0, wanted - self.free) // row.ask.layer_bytes)
-                layers = min(short, bound - row.alpha)
+                layers = min(short, bound - row.alpha, self._lendable(row))
                 row.alpha += layers
                 self.free += layers * row.ask.layer_bytes
+
+    def _lendable(self, row: Row) -> int:
+        """Layers that may be lent yet."""
+        if self._most_lent == inf:
+            return row.ask.most
+        lent = sum(r.alpha * r.ask.layer_bytes for r in self.rows)
+        return max(0, int((self._most_lent - lent) // row.ask.layer_bytes))
 
 
 def _missing(rows: Iterable[Row], level: Amount) -> int:

@@ -27,10 +27,11 @@ alternative is to preempt, also such layers of the other active tenants. Layers 
 needs any more are restored, active tenants first, then in reverse victim order; that is the
 paper's dynamic reversion, and with no wishes at all the plan is everybody's share.
 
-*What an idle tenant lends.* All layers that may ever be away, if whoever borrows has finished
-its requests when the lender runs again: turns that drain. Where turns end with requests
-unfinished (`drain: false`), their KV sits on the lender's layers when its turn begins: there it
-lends no more than its own decode hides, or it would stream nearly all of itself, step after step.
+*What may be lent.* Layers must be back, or hide, when their owner runs again. In turns, what
+requests left unfinished then sits on the layers of others, so all that is lent moves once a
+turn: over all tenants, wishes take no more than the link brings back in `give_back_percent` of a
+turn, or than the tenant that hides the least hides. At once, there is no such moment: an idle
+tenant lends what its own decode hides, and more only after `rest_s` without work.
 
 *Way back for a woken donor.* A tenant that becomes active while others' KV sits on its layers
 keeps away more of them than its decode hides only if running requests, their growth up to
@@ -43,6 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import inf
 
 from mirage.config import Policy, Remap
 from mirage.fill import Ask, Fill, Row, Tier, hidden, hidden_or_out, lends, none, out, still_hidden
@@ -73,20 +75,31 @@ def plan(
     policy: Policy,
     remap: Remap,
     *,
-    lend_all: bool = True,
+    turn_s: float | None = None,
+    now: float = inf,
 ) -> dict[str, Want]:
     """What each tenant shall hold, by name.
 
-    `lend_all` says that idle tenants lend all layers that may ever be away, not only those that
-    hide. All `tenants` have had their first allotment. Shares are per cent of `device_bytes`, of
-    which `reserved_bytes` are kept for tenants that are not among them. The targets fit into
-    the rest, unless running requests alone sit on more; no tenant's target is below what its
-    own sit on, or below its least.
+    `turn_s` are the seconds of a turn, None if tenants run at once; `now` in the seconds of
+    `last_busy`. All `tenants` have had their first allotment. Shares are per cent of
+    `device_bytes`, of which `reserved_bytes` are kept for tenants that are not among them. The
+    targets fit into the rest, unless running requests alone sit on more; no tenant's target is
+    below what its own sit on, or below its least.
     """
     if policy is Policy.STATIC:
         return {t.name: base(t.tenant, t.shape, device_bytes) for t in tenants}
     streams = max(1, sum(t.active for t in tenants))  # which all may, and then share the link
-    asks = tuple(_ask(t, device_bytes, policy, remap, streams, lend_all) for t in tenants)
+    asks = tuple(
+        _ask(
+            t,
+            device_bytes,
+            policy,
+            remap,
+            streams,
+            bool(turn_s) or now - t.last_busy >= remap.rest_s,
+        )
+        for t in tenants
+    )
     candidates = [
         victims.Candidate(t.name, t.active, t.tenant.priority, t.last_busy) for t in tenants
     ]
@@ -94,7 +107,8 @@ def plan(
     free = device_bytes - reserved_bytes - sum(cost(t.shape, 0, 0) for t in tenants)
     growth_only = policy is Policy.MIRAGE and remap.serve == "growth"
     lend_percent = remap.lend_percent if growth_only else None
-    given = _fill(asks, donors, free, lend_percent, remap.reversion)
+    lent = _most_lent(tenants, asks, turn_s, remap) if turn_s and remap.decode_cap else inf
+    given = _fill(asks, donors, free, lend_percent, remap.reversion, lent)
     return {
         t.name: Want(alpha, _beta(t, alpha, remap, streams), kv, free_for_all)
         for t, (alpha, kv, free_for_all) in zip(tenants, given, strict=True)
@@ -109,14 +123,16 @@ def _fill(
     free: int,
     lend_percent: float | None,
     reversion: bool,
+    lent: float,
 ) -> list[tuple[int, int, int | None]]:
     """Layers given away, KV extents, and those of them for newcomers too, of each.
 
-    With `lend_percent`, no layers go for admission, and no more than that of idle KV.
+    `lent`: most bytes of layers that wishes take. With `lend_percent`, no layers go for
+    admission, and no more than that of idle KV.
     """
     admission = lend_percent is None
     rows = [Row(ask) for ask in asks]
-    fill = Fill(rows, donors, free)
+    fill = Fill(rows, donors, free, lent)
     fill.keep_running()
     for tier in [*GROWTH, *(ADMISSION if admission else []), *LINGER]:
         fill.serve(tier)
@@ -130,8 +146,8 @@ def _fill(
     fill.serve(beyond)
     fill.free += kept
     fill.share_out(rows, lambda r: r.ask.share)
-    lent = 0 if admission else sum(r.alpha * r.ask.layer_bytes for r in rows)
-    return [(r.alpha, r.kv, _open(r, lent)) for r in rows]
+    paid = 0 if admission else sum(r.alpha * r.ask.layer_bytes for r in rows)
+    return [(r.alpha, r.kv, _open(r, paid)) for r in rows]
 
 
 def _open(row: Row, lent: int) -> int | None:
@@ -144,6 +160,15 @@ def _open(row: Row, lent: int) -> int | None:
     return open_extents if open_extents < row.kv else None
 
 
+def _most_lent(
+    tenants: Sequence[TenantSnapshot], asks: Sequence[Ask], turn_s: float, remap: Remap
+) -> float:
+    """Bytes of layers that may be lent in turns: what is soon back, or hides wherever it falls."""
+    loads = [t.shape.layer_bytes / t.report.layer_load_s for t in tenants if t.report.layer_load_s]
+    soon = max(loads, default=0.0) * turn_s * remap.give_back_percent / 100
+    return max(soon, min((a.hidden * a.layer_bytes for a in asks if a.most), default=0))
+
+
 # Most events are about one tenant.
 @lru_cache(maxsize=64)
 def _ask(
@@ -152,7 +177,7 @@ def _ask(
     policy: Policy,
     remap: Remap,
     streams: int,
-    lend_all: bool,
+    lends_all: bool,
 ) -> Ask:
     shape = t.shape
 
@@ -176,7 +201,7 @@ def _ask(
         linger=fit(_linger(fit(t.peak_extents), share, remap.slack_extents)),
         share=share,
         most=ever,
-        lends=ever if lend_all else unfelt,
+        lends=ever if lends_all else unfelt,
         hidden=unfelt,
         lately_hidden=hidden_alpha(t, t.peak_compute_s, remap, streams) if layers else 0,
         out=t.layers_out,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -80,10 +81,11 @@ def planned(
     *tenants: TenantSnapshot,
     policy: Policy = Policy.MIRAGE,
     remap: Remap = REMAP,
-    lend_all: bool = True,
+    turn_s: float | None = None,
+    now: float = inf,
 ):
     """{name: (alpha, kv_extents)}, checked to fit into the device."""
-    wants = plan(tenants, len(tenants) * SHARE, 0, policy, remap, lend_all=lend_all)
+    wants = plan(tenants, len(tenants) * SHARE, 0, policy, remap, turn_s=turn_s, now=now)
     total = sum(cost(SHAPE, want.alpha, want.kv_extents) for want in wants.values())
     assert total <= len(tenants) * SHARE
     return {name: (want.alpha, want.kv_extents) for name, want in wants.items()}
@@ -327,22 +329,51 @@ def test_a_woken_donor_waits_for_what_requests_run_on_but_not_for_growth_beyond_
     assert planned(running, awake) == {"a": (0, 24), "b": (3, 2)}
 
 
-@pytest.mark.parametrize("wishes", [(24, 0), (0, 24)], ids=["growth", "admission"])
+WISHES = pytest.mark.parametrize("wishes", [(24, 0), (0, 24)], ids=["growth", "admission"])
+
+
+@WISHES
 @pytest.mark.parametrize(("compute", "given"), [(4.0, 8), (2.0, 4), (1.0, 1)])
-def test_where_requests_outlive_a_turn_an_idle_model_lends_what_it_hides(
+def test_at_once_an_idle_model_lends_what_it_hides_until_it_has_rested(
     wishes: tuple[int, int], compute: float, given: int
 ) -> None:
     """T_T = 4: of the eight layers that are wanted, it hides all, four or one."""
     asks = tenant("a", 10, *wishes, times=(4.0, 0.1))
-    asleep = tenant("b", active=False, times=(4.0, compute))
-    assert planned(asks, asleep)["b"][0] == 8
-    assert planned(asks, asleep, lend_all=False)["b"][0] == given
+    asleep = tenant("b", active=False, times=(4.0, compute), last_busy=5.0)
+    assert planned(asks, asleep, now=5.0 + REMAP.rest_s)["b"][0] == 8
+    assert planned(asks, asleep, now=4.9 + REMAP.rest_s)["b"][0] == given
+
+
+@WISHES
+@pytest.mark.parametrize(("turn_s", "given"), [(800.0, 8), (240.0, 3), (80.0, 1), (1.0, 1)])
+def test_in_turns_so_much_is_lent_as_is_soon_back(
+    wishes: tuple[int, int], turn_s: float, given: int
+) -> None:
+    """A layer takes 4 s: of 240 s, 5 % are three. One hides in any case."""
+    asks = tenant("a", 10, *wishes, times=(4.0, 1.0))
+    asleep = tenant("b", active=False, times=(4.0, 1.0), last_busy=5.0)
+    targets = planned(asks, asleep, turn_s=turn_s, now=5.0)
+    assert targets["a"][0] + targets["b"][0] == given
+
+
+def test_in_turns_layers_that_running_requests_sit_on_count_as_lent() -> None:
+    """Else each turn would lend some more, and leave it to the next one's owner."""
+    runs = tenant("a", 22, 20, 0, kv=22, times=(4.0, 1.0))
+    asleep = tenant("b", active=False, alpha=3, kv=2, times=(4.0, 1.0))
+    assert planned(runs, asleep, turn_s=160.0) == {"a": (0, 22), "b": (2, 2)}
+
+
+def test_without_a_cap_all_is_lent_in_any_turn() -> None:
+    asks = tenant("a", 10, 24, times=(4.0, 1.0))
+    asleep = tenant("b", active=False, times=(4.0, 1.0))
+    uncapped = REMAP.model_copy(update={"decode_cap": False})
+    assert planned(asks, asleep, turn_s=1.0, remap=uncapped)["b"][0] == 8
 
 
 def test_what_runs_on_lent_layers_is_never_asked_back_either() -> None:
     runs = tenant("a", 34, 0, 0, kv=34, times=(4.0, 0.1))
     asleep = tenant("b", active=False, alpha=9, kv=2, times=(4.0, 0.1))
-    assert planned(runs, asleep, lend_all=False) == planned(runs, asleep)
+    assert planned(runs, asleep, turn_s=1.0) == planned(runs, asleep)
 
 
 def test_what_requests_run_on_is_never_asked_back() -> None:
@@ -468,10 +499,15 @@ SETTINGS = st.builds(
 )
 
 
-@given(situations(), SETTINGS)
-def test_any_plan_keeps_its_bounds(situation, remap: Remap) -> None:
+WHEN = st.fixed_dictionaries(
+    {"turn_s": st.sampled_from([None, 1.0, 100.0]), "now": st.sampled_from([3.0, 32.0, inf])}
+)
+
+
+@given(situations(), SETTINGS, WHEN)
+def test_any_plan_keeps_its_bounds(situation, remap: Remap, when) -> None:
     tenants, device = situation
-    wants = plan(tenants, device, 0, Policy.MIRAGE, remap)
+    wants = plan(tenants, device, 0, Policy.MIRAGE, remap, **when)
     total = 0
     for t in tenants:
         want = wants[t.name]
@@ -484,9 +520,9 @@ def test_any_plan_keeps_its_bounds(situation, remap: Remap) -> None:
     assert total <= device
 
 
-@given(situations(), SETTINGS)
+@given(situations(), SETTINGS, WHEN)
 @settings(max_examples=600, deadline=None)
-def test_plans_settle(situation, remap: Remap) -> None:
+def test_plans_settle(situation, remap: Remap, when) -> None:
     """A plan that was carried out is the next one too, or else the one after it.
 
     Else the controller would chase its own decisions.
@@ -494,7 +530,7 @@ def test_plans_settle(situation, remap: Remap) -> None:
     tenants, device = situation
     plans = []
     for _ in range(4):
-        plans.append(plan(tenants, device, 0, Policy.MIRAGE, remap))
+        plans.append(plan(tenants, device, 0, Policy.MIRAGE, remap, **when))
         tenants = [carried_out(t, plans[-1][t.name]) for t in tenants]
     assert plans[2] == plans[3]
 

@@ -1,0 +1,37 @@
+"""Worlds in which moving layers once did harm do none any more, on several seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.worlds import draw, harmed, ratios
+
+pytestmark = pytest.mark.e2e
+
+WORLDS = sorted((Path(__file__).parents[2] / "configs/experiments/worlds").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+@pytest.mark.parametrize("file", WORLDS, ids=lambda file: file.stem)
+def test_nobody_is_worse_off_than_with_pooling(file: Path, seed: int) -> None:
+    found = ratios(yaml.safe_load(file.read_text()), seed)
+    assert not harmed(found), found
+
+
+def test_some_gain_much() -> None:
+    """Or memory does not move at all, which harms nobody either."""
+    gains = [ratios(yaml.safe_load(file.read_text()), 7)["tokens/s"] for file in WORLDS]
+    assert max(gains) > 1.2
+
+
+def test_uncapped_they_are_harmed() -> None:
+    """What was seen before there was a bound, or these worlds would prove nothing."""
+    world = yaml.safe_load(WORLDS[0].read_text()) | {"remap": {"decode_cap": False}}
+    assert harmed(ratios(world, 7))
+
+
+def test_a_drawn_world_is_the_same_each_time() -> None:
+    assert draw(5) == draw(5) != draw(6)
