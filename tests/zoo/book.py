@@ -53,6 +53,8 @@ class Tried:
         """Why it is not proven with this way of scheduling; None if it was not run."""
         plain, ours = self.runs.get("plain" + suffix), self.runs.get("mirage" + suffix)
         if plain is not None and "failed" in plain:
+            if suffix and self.plain and "failed" not in self.plain:
+                return None  # vLLM itself cannot do it this way
             return [f"plain vLLM fails: {plain['failed']}"]
         if plain is None or ours is None:
             return None
