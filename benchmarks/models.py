@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.zoo import FAMILIES, Family, driving, make
+from tests.zoo import FAMILIES, Family, driving, make_all
 from tests.zoo.book import Tried, page, proven
 from tests.zoo.checking import check
 from tests.zoo.serving import serve
@@ -74,8 +74,7 @@ def main() -> None:
 
 def run_all(families: list[Family], kept: Kept, models: Path, *, again: bool, jobs: int) -> None:
     """All that is missing, plain vLLM first: what fails there is not tried further."""
-    for family in families:
-        make(family, models)
+    make_all(families, models)
     missing = [f for f in families if again or not kept.has(f.name, "check")]
     for name, facts in check(missing, models):
         kept.put(name, "check", facts)

@@ -95,10 +95,10 @@ def drawn(first: int) -> Iterator[World]:
         yield world
 
 
-def ratios(world: World, seed: int, policy: str = "mirage") -> Ratios:
-    """`policy`'s figures over `pooled`'s, by the names of `FIGURES`."""
+def ratios(world: World, seed: int) -> Ratios:
+    """`mirage`'s figures over `pooled`'s, by the names of `FIGURES`."""
     setup = Setup(Experiment.model_validate(world))
-    ours, pooled = (run(setup, name, seed) for name in (policy, "pooled"))
+    ours, pooled = (run(setup, name, seed) for name in ("mirage", "pooled"))
     return {name: ours[key] / pooled[key] for name, key in FIGURES.items()}
 
 

@@ -49,16 +49,15 @@ class Controller:
         policy: Policy,
         remap: Remap,
         *,
-        temporal: bool = False,
         turn_s: float | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         """A wish is answered after `patience_s` seconds, whatever other engines do.
 
-        `temporal` tenants take turns, of `turn_s` seconds if that is known.
+        Tenants take turns of `turn_s` seconds, or run at once if it is None.
         """
         self._patience_s = patience_s
-        self._turn_s = turn_s if temporal else None
+        self._turn_s = turn_s
         self._tenants = {t.name: t for t in tenants}
         self._policy = policy
         self._remap = remap
@@ -68,7 +67,7 @@ class Controller:
             linger_s=remap.hysteresis_s,
             headroom_extents=remap.headroom_extents,
             for_admission=remap.serve == "admission",
-            temporal=temporal,
+            temporal=turn_s is not None,
         )
         self._new: set[str] = set()
         """Tenants that joined and have had no allotment yet."""
@@ -86,8 +85,7 @@ class Controller:
             config.device.memory,
             config.policy,
             config.remap,
-            temporal=config.sharing.mode == "temporal",
-            turn_s=config.sharing.turn_s,
+            turn_s=config.sharing.turn_s if config.sharing.mode == "temporal" else None,
             patience_s=config.sharing.patience_s,
         )
 

@@ -96,13 +96,8 @@ class Tier(NamedTuple):
 class Fill:
     """Serves wishes out of free bytes and layers; `rows` carry the result."""
 
-    def __init__(
-        self, rows: Sequence[Row], donors: Iterable[str], free: int, lent: float = inf
-    ) -> None:
-        """`donors` in the order in which they give; `free` bytes if nobody had any KV.
-
-        Wishes take layers up to `lent` bytes over all tenants. Running requests may sit on more.
-        """
+    def __init__(self, rows: Sequence[Row], donors: Iterable[str], free: int) -> None:
+        """`donors` in the order in which they give; `free` bytes if nobody had any KV."""
         by_name = {r.ask.name: r for r in rows}
         givers = [by_name[name] for name in donors]
         self.rows = rows
@@ -113,7 +108,8 @@ class Fill:
             for priority in sorted({r.ask.priority for r in rows}, reverse=True)
         ]
         self.free = free
-        self._lent, self._most_lent = lent, inf
+        self.most_lent = inf
+        """Bytes of layers, over all tenants, beyond which no wish takes any."""
 
     def keep_running(self) -> None:
         """Nothing that running requests sit on is ever asked back.
@@ -127,7 +123,6 @@ class Fill:
         self._gather(self.idle, most, 0)
         self._gather([r for r in self.active if r.ask.running > r.ask.share], hidden, 0)
         self._gather(self.active, hidden_or_out, 0)
-        self._most_lent = self._lent
 
     def serve(self, tier: Tier) -> None:
         """Serve one tier: higher priorities first, free bytes before layers."""
@@ -218,10 +213,10 @@ class Fill:
 
     def _lendable(self, row: Row) -> int:
         """Layers that may be lent yet."""
-        if self._most_lent == inf:
+        if self.most_lent == inf:
             return row.ask.most
         lent = sum(r.alpha * r.ask.layer_bytes for r in self.rows)
-        return max(0, int((self._most_lent - lent) // row.ask.layer_bytes))
+        return max(0, int((self.most_lent - lent) // row.ask.layer_bytes))
 
 
 def _missing(rows: Iterable[Row], level: Amount) -> int:

@@ -132,8 +132,9 @@ def _fill(
     """
     admission = lend_percent is None
     rows = [Row(ask) for ask in asks]
-    fill = Fill(rows, donors, free, lent)
-    fill.keep_running()
+    fill = Fill(rows, donors, free)
+    fill.keep_running()  # on whatever it takes
+    fill.most_lent = lent
     for tier in [*GROWTH, *(ADMISSION if admission else []), *LINGER]:
         fill.serve(tier)
     if reversion:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.zoo import FAMILIES, driving, make
+from tests.zoo import FAMILIES, driving, make_all
 from tests.zoo.checking import check, disagreements
 from tests.zoo.judging import differences, hidden, variety
 
@@ -28,16 +28,13 @@ Runs = dict[str, dict[str, dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("zoo")
-    for name in MOST_DIFFERENT:
-        make(FAMILIES[name], folder)
-    return folder
+    return make_all([FAMILIES[name] for name in MOST_DIFFERENT], tmp_path_factory.mktemp("zoo"))
 
 
 @pytest.fixture(scope="module")
 def runs(models: Path) -> Runs:
     """By mode and family, one engine at a time."""
-    return {mode: dict(driving.drive(mode, MOST_DIFFERENT, models)) for mode in MODES}
+    return driving.in_modes(MODES, MOST_DIFFERENT, models)
 
 
 @pytest.fixture(scope="module")

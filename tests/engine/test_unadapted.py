@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.zoo import FAMILIES, companions, driving, make
+from tests.zoo import FAMILIES, companions, driving, make_all
 
 pytestmark = pytest.mark.engine
 
@@ -16,8 +16,7 @@ EVERY = 1 + len(companions.ADAPTERS)
 
 
 def test_no_adapter_is_no_adapter_beside_others_while_memory_moves(tmp_path: Path) -> None:
-    for name in ("llama", "llama-lora"):
-        make(FAMILIES[name], tmp_path)
+    make_all((FAMILIES["llama"], FAMILIES["llama-lora"]), tmp_path)
     (_, alone), *_ = driving.drive("plain", ["llama"], tmp_path)
     (_, beside), *_ = driving.drive("mirage", ["llama-lora"], tmp_path)
     assert len(beside["alphas"]) > 3 and beside["bytes_streamed"]

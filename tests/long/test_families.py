@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mirage.serve.proven import book
-from tests.zoo import FAMILIES, driving, make
+from tests.zoo import FAMILIES, driving, make_all
 from tests.zoo.checking import check, disagreements
 from tests.zoo.judging import differences, hidden
 
@@ -23,16 +23,13 @@ Runs = dict[str, dict[str, dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("zoo")
-    for name in PROVEN:
-        make(FAMILIES[name], folder)
-    return folder
+    return make_all([FAMILIES[name] for name in PROVEN], tmp_path_factory.mktemp("zoo"))
 
 
 @pytest.fixture(scope="module")
 def runs(models: Path) -> Runs:
     """By mode and family, two engines at a time: most of an hour."""
-    return {mode: dict(driving.drive_all(mode, PROVEN, models, JOBS)) for mode in MODES}
+    return driving.in_modes(MODES, PROVEN, models, JOBS)
 
 
 @pytest.mark.parametrize("suffix", ["", "-async"])

@@ -165,8 +165,9 @@ class World:
         self.tenants = {n: t for n, (t, _) in tenants.items()}
         self.shapes = {n: s for n, (_, s) in tenants.items()}
         self.temporal = temporal
+        turn_s = 1.0 if temporal else None
         self.controller = Controller(
-            self.tenants.values(), device_bytes, policy, remap, temporal=temporal
+            self.tenants.values(), device_bytes, policy, remap, turn_s=turn_s
         )
         self.engines: dict[str, FakeEngine | None] = dict.fromkeys(tenants)
         self.sent: dict[str, Allotment] = {}

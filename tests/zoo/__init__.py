@@ -8,7 +8,7 @@ from tests.zoo.encoders import ENCODERS
 from tests.zoo.experts import EXPERTS
 from tests.zoo.family import Family
 from tests.zoo.latent import LATENTS
-from tests.zoo.making import make
+from tests.zoo.making import make, make_all
 from tests.zoo.pictures import PICTURES
 from tests.zoo.quantised import QUANTISED
 from tests.zoo.renamed import RENAMED
@@ -28,4 +28,4 @@ GROUPS: dict[str, tuple[Family, ...]] = {
 }
 FAMILIES = {family.name: family for group in GROUPS.values() for family in group}
 
-__all__ = ["FAMILIES", "GROUPS", "Family", "make"]
+__all__ = ["FAMILIES", "GROUPS", "Family", "make", "make_all"]

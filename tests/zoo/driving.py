@@ -61,6 +61,13 @@ def drive_all(
         each.result()  # raises what was raised there
 
 
+def in_modes(
+    modes: Sequence[str], families: Sequence[str], models: Path, jobs: int = 1
+) -> dict[str, dict[str, Facts]]:
+    """The facts of all `families` by mode and family, one mode after the other."""
+    return {mode: dict(drive_all(mode, families, models, jobs)) for mode in modes}
+
+
 def _one_process(
     mode: str, families: Sequence[str], models: Path, deadline_s: float
 ) -> Iterator[Facts]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ def make(family: Family, folder: Path) -> Path:
     if not (path / "tokenizer.json").exists():
         save_tokenizer(path, 2048)
     return path
+
+
+def make_all(families: Iterable[Family], folder: Path) -> Path:
+    """The models of `families` in `folder`, which is given back."""
+    for family in families:
+        make(family, folder)
+    return folder
 
 
 def with_transformers(family: Family, path: Path) -> None:
