@@ -119,8 +119,9 @@ class Sharing(Strict):
 
     mode: Literal["spatial", "temporal"] = "spatial"
     turn_s: float = Field(default=1.0, gt=0, le=1e6)
-    drain: bool = False
-    """Temporal: a turn lasts until its running requests have finished."""
+    drain: bool | Literal["auto"] = "auto"
+    """Temporal: a turn lasts until its running requests have finished; auto: if the next model
+    would else stream more layers than its decode hides, and for one more `turn_s` at most."""
 
     @property
     def patience_s(self) -> float:
@@ -158,10 +159,9 @@ class Remap(Strict):
     """Most of a model's layers that may be given away (the remapping percentage)."""
     decode_cap: bool = True
     """Bound alpha by what hides behind the model's own decode steps."""
-    give_back_percent: float = Field(default=5, gt=0, le=100)
-    """In turns: most of a turn that the link may take to bring lent layers back."""
-    rest_s: float = Field(default=30, ge=0, le=1e6)
-    """At once: seconds without work after which a model lends more layers than its decode hides."""
+    rest_s: float = Field(default=300, ge=0, le=1e6)
+    """At once: seconds without work after which a model lends more layers than hide behind the
+    decode of a single request."""
     headroom_extents: int = Field(default=2, ge=0)
     """Free extents an engine asks for ahead of need (the low-water mark)."""
     lookahead_steps: int = Field(default=16, ge=0)

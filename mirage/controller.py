@@ -22,11 +22,11 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple, Self
 
-from mirage.config import PATIENCE_S, Config, Policy, Remap
+from mirage.config import PATIENCE_S, Config, Policy, Remap, Sharing
 from mirage.grants import Grants
 from mirage.ledger import LedgerError
 from mirage.metadata import MetadataStore, Snapshot, TenantSnapshot
-from mirage.plan import plan
+from mirage.plan import Turns, covers, plan
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from mirage.share import Want, base, cost, most_alpha, toward
 from scheduler.tenants import Tenant
@@ -49,15 +49,15 @@ class Controller:
         policy: Policy,
         remap: Remap,
         *,
-        turn_s: float | None = None,
+        turns: Turns | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         """A wish is answered after `patience_s` seconds, whatever other engines do.
 
-        Tenants take turns of `turn_s` seconds, or run at once if it is None.
+        `turns` is None if tenants run at once.
         """
         self._patience_s = patience_s
-        self._turn_s = turn_s
+        self._turns = turns
         self._tenants = {t.name: t for t in tenants}
         self._policy = policy
         self._remap = remap
@@ -67,7 +67,7 @@ class Controller:
             linger_s=remap.hysteresis_s,
             headroom_extents=remap.headroom_extents,
             for_admission=remap.serve == "admission",
-            temporal=turn_s is not None,
+            temporal=turns is not None,
         )
         self._new: set[str] = set()
         """Tenants that joined and have had no allotment yet."""
@@ -85,7 +85,7 @@ class Controller:
             config.device.memory,
             config.policy,
             config.remap,
-            turn_s=config.sharing.turn_s if config.sharing.mode == "temporal" else None,
+            turns=_turns(config.sharing),
             patience_s=config.sharing.patience_s,
         )
 
@@ -161,6 +161,11 @@ class Controller:
             times.append(change)
         return min(times, default=None)
 
+    def covers(self, name: str, now: float) -> bool:
+        """Whether a tenant, were it its turn now, would stream no more layers than hide."""
+        device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
+        return covers(self._present(now), name, device_bytes - kept, self._policy, self._remap)
+
     def has_room(self, name: str) -> bool:
         """Whether an engine that holds up to its tenant's share may be started."""
         return self._grants.has_room(name)
@@ -202,7 +207,7 @@ class Controller:
         if now >= self._planned_until:
             device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
             how = self._policy, self._remap
-            self._wants = plan(tenants, device_bytes, kept, *how, turn_s=self._turn_s, now=now)
+            self._wants = plan(tenants, device_bytes, kept, *how, turns=self._turns, now=now)
             change = self._store.next_deadline(now)
             self._planned_until = inf if change is None else change
         return self._wants
@@ -274,6 +279,12 @@ class Controller:
         )
         if not legal:
             raise LedgerError(f"tenant {t.name!r} was sent {sent}, which its limits do not allow")
+
+
+def _turns(sharing: Sharing) -> Turns | None:
+    if sharing.mode == "spatial":
+        return None
+    return Turns(sharing.turn_s, drains=sharing.drain is True)
 
 
 def _lacks_growth(t: TenantSnapshot) -> bool:

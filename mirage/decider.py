@@ -10,6 +10,7 @@ from typing import Self
 
 from mirage.config import Config
 from mirage.controller import Controller
+from mirage.draining import Draining
 from mirage.protocol import Allotment, Hello, Refusal, Report, Turn
 from scheduler.sharing import Sharing, make_sharing
 
@@ -20,17 +21,21 @@ class Decider:
     Under spatial sharing no turn is ever sent.
     """
 
-    def __init__(self, controller: Controller, sharing: Sharing, *, temporal: bool) -> None:
+    def __init__(
+        self, controller: Controller, sharing: Sharing, *, temporal: bool, draining: Draining
+    ) -> None:
         self.controller = controller
         self.sharing = sharing
         self._temporal = temporal
+        self._draining = draining
         self._holders: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, config: Config) -> Self:
         sharing = make_sharing(config.sharing, [t.name for t in config.tenants])
         temporal = config.sharing.mode == "temporal"
-        return cls(Controller.of(config), sharing, temporal=temporal)
+        draining = Draining(config.sharing.drain, config.sharing.turn_s)
+        return cls(Controller.of(config), sharing, temporal=temporal, draining=draining)
 
     def joined(self, hello: Hello, now: float) -> None:
         """Raises `DoesNotFitError`, `LedgerError`: see `Controller.joined`."""
@@ -55,12 +60,40 @@ class Decider:
 
     def next_deadline(self, now: float) -> float | None:
         """When `decide` may have more to say without another event; None for never."""
-        times = (self.sharing.next_deadline(), self.controller.next_deadline(now))
+        times = (
+            self.sharing.next_deadline(),
+            self.controller.next_deadline(now),
+            self._draining.until,
+        )
         return min((t for t in times if t is not None), default=None)
 
     def _turns(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
         before, self._holders = self._holders, self.sharing.decide(now)
         for name in self._holders - before:
             self.controller.turn(name, now)
-        changed = sorted(before ^ self._holders)
-        return [(name, Turn(name in self._holders)) for name in changed]
+        return [
+            *((name, self._turn(name, now)) for name in sorted(before ^ self._holders)),
+            *((name, Turn(False)) for name in self._drained_enough(now)),
+        ]
+
+    def _turn(self, name: str, now: float) -> Turn:
+        if name in self._holders:
+            return Turn(True)
+        return Turn(False, drain=self._draining.begins(name, now, costly=self._costly(now)))
+
+    def _drained_enough(self, now: float) -> list[str]:
+        """The tenant that leaves, if it shall not wait for its running requests any longer."""
+        name = self._draining.name
+        if name is None:
+            return []
+        if self.sharing.leaving != name:
+            self._draining.over()
+            return []
+        return [name] if self._draining.ends(now, costly=self._costly(now)) else []
+
+    def _costly(self, now: float) -> bool:
+        """Whether whoever is next would stream more layers than its decode hides."""
+        upcoming = self.sharing.upcoming()
+        if upcoming in (None, self.sharing.leaving):
+            return False
+        return not self.controller.covers(upcoming, now)

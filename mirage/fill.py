@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import NamedTuple
 
 
@@ -30,6 +29,8 @@ class Ask(NamedTuple):
     """That may ever be away."""
     lends: int
     """That new wishes of others may take while it is idle."""
+    surely_hidden: int
+    """That its decode does not feel however small its batch is."""
     hidden: int
     """That its decode does not feel now."""
     lately_hidden: int
@@ -108,8 +109,13 @@ class Fill:
             for priority in sorted({r.ask.priority for r in rows}, reverse=True)
         ]
         self.free = free
-        self.most_lent = inf
-        """Bytes of layers, over all tenants, beyond which no wish takes any."""
+        self._pool = free
+        self.most_lent: int | None = None
+        """Bytes of KV, over all tenants, that wishes may have beyond what no layer pays for.
+
+        In KV, not in layers: what whole layers bring too much would be lent at every change of
+        turns, and paid for with whole layers of another size at the next.
+        """
 
     def keep_running(self) -> None:
         """Nothing that running requests sit on is ever asked back.
@@ -144,15 +150,15 @@ class Fill:
 
     def share_out(self, rows: Iterable[Row], level: Amount) -> None:
         """Give free bytes, the same to each until it has enough (max-min fairness)."""
-        if self.free <= 0:
+        if self._usable() <= 0:
             return
         short = [r for r in rows if r.kv < level(r)]
         if len(short) > 1:
             short.sort(key=lambda r: _missing([r], level))
         for left, row in zip(range(len(short), 0, -1), short, strict=True):
-            self._give(row, level(row), self.free // left)
+            self._give(row, level(row), self._usable() // left)
         for row in short:  # what rounding to extents left over
-            self._give(row, level(row), self.free)
+            self._give(row, level(row), self._usable())
 
     def restore(self) -> None:
         """Layers come back for free bytes that no wish took; first those still in place."""
@@ -196,6 +202,7 @@ class Fill:
         Of idle tenants those away already; of active ones those that hide, whatever is away,
         or layers that one wish took would be there for all others in the next plan.
         """
+        wanted = min(wanted, self._room(wanted))
         if wanted <= self.free:
             return
         donors = list(donors)
@@ -207,16 +214,19 @@ class Fill:
                 if bound <= row.alpha:
                     continue
                 short = -(-max(0, wanted - self.free) // row.ask.layer_bytes)
-                layers = min(short, bound - row.alpha, self._lendable(row))
+                layers = min(short, bound - row.alpha)
                 row.alpha += layers
                 self.free += layers * row.ask.layer_bytes
 
-    def _lendable(self, row: Row) -> int:
-        """Layers that may be lent yet."""
-        if self.most_lent == inf:
-            return row.ask.most
-        lent = sum(r.alpha * r.ask.layer_bytes for r in self.rows)
-        return max(0, int((self.most_lent - lent) // row.ask.layer_bytes))
+    def _usable(self) -> int:
+        """Free bytes that may become KV."""
+        return min(self.free, self._room(self.free))
+
+    def _room(self, otherwise: int) -> int:
+        """Bytes of KV until the most is lent; `otherwise` if there is no such bound."""
+        if self.most_lent is None:
+            return otherwise
+        return self._pool + self.most_lent - sum(r.kv * r.ask.extent_bytes for r in self.rows)
 
 
 def _missing(rows: Iterable[Row], level: Amount) -> int:

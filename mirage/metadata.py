@@ -120,6 +120,8 @@ class TenantSnapshot:
     """The most that it wanted in the last `linger_s` seconds."""
     peak_compute_s: float
     """The largest T_c in the last `linger_s` seconds."""
+    least_compute_s: float = 0.0
+    """The smallest T_c that it ever reported, as of a batch of one; 0 before the first."""
 
     @property
     def name(self) -> str:
@@ -153,6 +155,7 @@ class _Record:
     """Made last, if nothing was heard or said since."""
     until: float = inf
     """How long it holds."""
+    least_compute_s: float = 0.0
 
 
 class MetadataStore:
@@ -202,6 +205,9 @@ class MetadataStore:
             a for a in record.sent if a.revision >= report.revision or a is record.sent[-1]
         ]
         record.compute.add(report.layer_compute_s, now)
+        if report.layer_compute_s:
+            before = record.least_compute_s or inf
+            record.least_compute_s = min(before, report.layer_compute_s)
         self._note(name, now)
 
     def sent(self, name: str, allotment: Allotment) -> None:
@@ -285,4 +291,5 @@ class MetadataStore:
             demand=self._demand(name, now),
             peak_extents=int(record.wanted.get(now)),
             peak_compute_s=record.compute.get(now),
+            least_compute_s=record.least_compute_s,
         )

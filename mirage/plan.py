@@ -27,11 +27,13 @@ alternative is to preempt, also such layers of the other active tenants. Layers 
 needs any more are restored, active tenants first, then in reverse victim order; that is the
 paper's dynamic reversion, and with no wishes at all the plan is everybody's share.
 
-*What may be lent.* Layers must be back, or hide, when their owner runs again. In turns, what
-requests left unfinished then sits on the layers of others, so all that is lent moves once a
-turn: over all tenants, wishes take no more than the link brings back in `give_back_percent` of a
-turn, or than the tenant that hides the least hides. At once, there is no such moment: an idle
-tenant lends what its own decode hides, and more only after `rest_s` without work.
+*What may be lent* is priced before it is given. Layers must be back, or hide, when their owner
+runs again. At once, an idle tenant lends what hides behind the decode of a single request, with
+which it may wake; and all only after `rest_s` without work. In turns, what requests left
+unfinished sits on layers of whoever is suspended, so all that is lent moves at every change. Over
+all tenants, wishes take no more than where the last byte's way back takes as much of a turn as
+the byte adds to the work of one (`mirage.price`); and, unless turns drain, no more than the
+others can cover whoever's turn it is, with what it hides itself.
 
 *Way back for a woken donor.* A tenant that becomes active while others' KV sits on its layers
 keeps away more of them than its decode hides only if running requests, their growth up to
@@ -45,13 +47,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
+from typing import NamedTuple
 
 from mirage.config import Policy, Remap
 from mirage.fill import Ask, Fill, Row, Tier, hidden, hidden_or_out, lends, none, out, still_hidden
 from mirage.layers import best_beta, largest_alpha, nested_step
 from mirage.metadata import TenantSnapshot
+from mirage.price import worth_lending
 from mirage.share import Want, base, cost, most_alpha
 from scheduler import victims
+
+
+class Turns(NamedTuple):
+    """How tenants take turns."""
+
+    seconds: float
+    drains: bool = False
+    """Whether no request is left unfinished when a turn ends."""
+
 
 CLEARLY = 0.98
 """A step must get that much shorter before another number of slots is worth the copies."""
@@ -75,16 +88,15 @@ def plan(
     policy: Policy,
     remap: Remap,
     *,
-    turn_s: float | None = None,
+    turns: Turns | None = None,
     now: float = inf,
 ) -> dict[str, Want]:
     """What each tenant shall hold, by name.
 
-    `turn_s` are the seconds of a turn, None if tenants run at once; `now` in the seconds of
-    `last_busy`. All `tenants` have had their first allotment. Shares are per cent of
-    `device_bytes`, of which `reserved_bytes` are kept for tenants that are not among them. The
-    targets fit into the rest, unless running requests alone sit on more; no tenant's target is
-    below what its own sit on, or below its least.
+    `turns` is None if tenants run at once; `now` in the seconds of `last_busy`. All `tenants` have
+    had their first allotment. Shares are per cent of `device_bytes`, of which `reserved_bytes` are
+    kept for tenants that are not among them. The targets fit into the rest, unless running requests
+    alone sit on more; no tenant's target is below what its own sit on, or below its least.
     """
     if policy is Policy.STATIC:
         return {t.name: base(t.tenant, t.shape, device_bytes) for t in tenants}
@@ -96,7 +108,7 @@ def plan(
             policy,
             remap,
             streams,
-            bool(turn_s) or now - t.last_busy >= remap.rest_s,
+            bool(turns) or now - t.last_busy >= remap.rest_s,
         )
         for t in tenants
     )
@@ -107,7 +119,7 @@ def plan(
     free = device_bytes - reserved_bytes - sum(cost(t.shape, 0, 0) for t in tenants)
     growth_only = policy is Policy.MIRAGE and remap.serve == "growth"
     lend_percent = remap.lend_percent if growth_only else None
-    lent = _most_lent(tenants, asks, turn_s, remap) if turn_s and remap.decode_cap else inf
+    lent = _most_lent(tenants, asks, free, turns) if turns and remap.decode_cap else None
     given = _fill(asks, donors, free, lend_percent, remap.reversion, lent)
     return {
         t.name: Want(alpha, _beta(t, alpha, remap, streams), kv, free_for_all)
@@ -123,12 +135,12 @@ def _fill(
     free: int,
     lend_percent: float | None,
     reversion: bool,
-    lent: float,
+    lent: int | None,
 ) -> list[tuple[int, int, int | None]]:
     """Layers given away, KV extents, and those of them for newcomers too, of each.
 
-    `lent`: most bytes of layers that wishes take. With `lend_percent`, no layers go for
-    admission, and no more than that of idle KV.
+    `lent`: most bytes of KV that wishes have beyond what no layer pays for. With
+    `lend_percent`, no layers go for admission, and no more than that of idle KV.
     """
     admission = lend_percent is None
     rows = [Row(ask) for ask in asks]
@@ -162,12 +174,38 @@ def _open(row: Row, lent: int) -> int | None:
 
 
 def _most_lent(
-    tenants: Sequence[TenantSnapshot], asks: Sequence[Ask], turn_s: float, remap: Remap
-) -> float:
-    """Bytes of layers that may be lent in turns: what is soon back, or hides wherever it falls."""
-    loads = [t.shape.layer_bytes / t.report.layer_load_s for t in tenants if t.report.layer_load_s]
-    soon = max(loads, default=0.0) * turn_s * remap.give_back_percent / 100
-    return max(soon, min((a.hidden * a.layer_bytes for a in asks if a.most), default=0))
+    tenants: Sequence[TenantSnapshot], asks: Sequence[Ask], pool: int, turns: Turns
+) -> int:
+    """Bytes that may be lent in turns, where all KV without them is `pool` bytes."""
+    rates = [t.shape.layer_bytes / t.report.layer_load_s for t in tenants if t.report.layer_load_s]
+    worth = worth_lending(pool, max(rates, default=0.0) * turns.seconds)
+    return worth if turns.drains else min(worth, covered(asks))
+
+
+def covered(asks: Sequence[Ask]) -> int:
+    """Bytes of layers that can be away whoever's turn it is: of all others, and own hidden ones."""
+    every = sum(a.most * a.layer_bytes for a in asks)
+    missing = max(((a.most - a.surely_hidden) * a.layer_bytes for a in asks), default=0)
+    return every - missing
+
+
+def covers(
+    tenants: Sequence[TenantSnapshot], name: str, usable_bytes: int, policy: Policy, remap: Remap
+) -> bool:
+    """Whether all KV in use fits beside the layers that `name` cannot hide, were it its turn.
+
+    `usable_bytes`: of the device, what is kept for tenants that are not here not counted.
+    """
+    used = sum(t.demand.used * t.shape.extent_bytes for t in tenants)
+    away = used + sum(cost(t.shape, 0, 0) for t in tenants) - usable_bytes
+    if away <= 0 or policy is not Policy.MIRAGE:
+        return True
+    capped = remap.model_copy(update={"decode_cap": True})
+    for t in tenants:
+        own = hidden_alpha(t, t.report.layer_compute_s, capped)
+        layers = own if t.name == name else most_alpha(t.tenant, t.shape, remap)
+        away -= layers * t.shape.layer_bytes
+    return away <= 0
 
 
 # Most events are about one tenant.
@@ -190,6 +228,7 @@ def _ask(
     layers = policy is Policy.MIRAGE
     ever = most_alpha(t.tenant, shape, remap) if layers else 0
     unfelt = hidden_alpha(t, t.report.layer_compute_s, remap, streams) if layers else 0
+    surely = hidden_alpha(t, t.least_compute_s, remap, streams) if layers else 0
     return Ask(
         name=t.name,
         active=t.active,
@@ -202,7 +241,8 @@ def _ask(
         linger=fit(_linger(fit(t.peak_extents), share, remap.slack_extents)),
         share=share,
         most=ever,
-        lends=ever if lends_all else unfelt,
+        lends=ever if lends_all else surely,
+        surely_hidden=surely,
         hidden=unfelt,
         lately_hidden=hidden_alpha(t, t.peak_compute_s, remap, streams) if layers else 0,
         out=t.layers_out,

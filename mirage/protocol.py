@@ -112,6 +112,8 @@ class Turn(msgspec.Struct, tag="turn", tag_field="type", frozen=True):
     """Temporal sharing: an engine steps only while it holds the turn."""
 
     holds: bool
+    drain: bool = False
+    """Whether an engine that loses the turn first finishes the requests that it has begun."""
 
 
 class Shutdown(msgspec.Struct, tag="shutdown", tag_field="type", frozen=True):

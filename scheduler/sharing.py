@@ -21,6 +21,9 @@ class Sharing(ABC):
     that left. `decide` is idempotent and never looks at a clock.
     """
 
+    leaving: str | None = None
+    """The tenant that was told to stop stepping, and may do so yet."""
+
     @abstractmethod
     def has_work(self, name: str, work: bool, now: float) -> None:
         """A tenant has requests running or waiting, or has none any more."""
@@ -46,6 +49,10 @@ class Sharing(ABC):
     def next_deadline(self) -> float | None:
         """When `decide` would change its mind without another event; None for never."""
 
+    @abstractmethod
+    def upcoming(self) -> str | None:
+        """Who steps next, once the present holder has stopped."""
+
 
 class Spatial(Sharing):
     """All tenants step at once."""
@@ -68,6 +75,9 @@ class Spatial(Sharing):
     def next_deadline(self) -> float | None:
         return None
 
+    def upcoming(self) -> str | None:
+        return None
+
 
 class Temporal(Sharing):
     """Round robin among tenants with work, at most one of them stepping.
@@ -75,17 +85,15 @@ class Temporal(Sharing):
     A turn lasts `turn_s` seconds, and goes on while nobody else waits. It ends early when its
     holder runs out of work and another has some. A revoked holder is `leaving`: it may still
     step until it says that it holds the turn no more, so nobody gets the turn before that.
-    With `drain` it stops once its running requests have finished, admitting no new ones;
-    without, after the step in flight. That is the holder's doing: this class waits either way.
+    One that drains stops once its running requests have finished, another after the step in
+    flight. That is the holder's doing: this class waits either way.
 
     A turn is revoked only after its holder has confirmed it. Else a report from before the
     turn, saying that it is not held, could be taken for the answer to the revocation.
     """
 
-    def __init__(self, names: Iterable[str], turn_s: float, drain: bool = False) -> None:
-        self.drain = drain
+    def __init__(self, names: Iterable[str], turn_s: float) -> None:
         self.holder: str | None = None
-        self.leaving: str | None = None
         self._ring = list(names)
         self._turn_s = turn_s
         self._work = dict.fromkeys(self._ring, False)
@@ -120,6 +128,10 @@ class Temporal(Sharing):
     def next_deadline(self) -> float | None:
         return self._ends() if self._confirmed and self._others_wait() else None
 
+    def upcoming(self) -> str | None:
+        start = self._ring.index(self._last) + 1
+        return next((n for n in self._ring[start:] + self._ring[:start] if self._work[n]), None)
+
     def check(self) -> None:
         """Raises `SharingError` if two tenants could be stepping."""
         if self.holder is not None and self.leaving is not None:
@@ -139,9 +151,7 @@ class Temporal(Sharing):
         return not self._work[self.holder] or now >= self._ends()
 
     def _begin(self, now: float) -> None:
-        start = self._ring.index(self._last) + 1
-        waiting = (n for n in self._ring[start:] + self._ring[:start] if self._work[n])
-        self.holder = next(waiting, None)
+        self.holder = self.upcoming()
         if self.holder is not None:
             self._last, self._since, self._confirmed = self.holder, now, False
 
@@ -149,5 +159,5 @@ class Temporal(Sharing):
 def make_sharing(sharing: config.Sharing, names: Iterable[str]) -> Sharing:
     """The sharing that a configuration asks for, over `names` in the order of their turns."""
     if sharing.mode == "temporal":
-        return Temporal(names, sharing.turn_s, sharing.drain)
+        return Temporal(names, sharing.turn_s)
     return Spatial(names)

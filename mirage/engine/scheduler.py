@@ -56,7 +56,7 @@ class ObservingMixin(Mixable):
         self.preemptions = 0
         self.tokens = 0
         self.revision = 0
-        self.turn = TurnTaking(temporal=self.settings.temporal, drain=self.settings.drain)
+        self.turn = TurnTaking(temporal=self.settings.temporal)
         self._said_holding: bool | None = None
         self._old_only = False
         """Whether only requests that ran before are scheduled in this step."""
@@ -174,7 +174,7 @@ class ObservingMixin(Mixable):
 
     def _handle(self, message: ToEngine) -> None:
         if isinstance(message, Turn):
-            self.turn.granted = message.holds
+            self.turn.told(message)
         elif isinstance(message, Allotment):
             self.revision = max(self.revision, message.revision)
         self.reporter.now()

@@ -29,8 +29,6 @@ class EngineSettings(BaseModel):
     kept: Kept = "nothing"
     """What newcomers leave free for running requests."""
     temporal: bool = False
-    drain: bool = False
-    """Temporal: a revoked turn lasts until the running requests have finished."""
     hold_s: float = 1.0
     """Longest time a request is held for an answer before vLLM may preempt."""
     moves: bool = True

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from mirage.protocol import Turn
+
 
 class TurnTaking:
     """What the control server's `Turn` messages mean here.
 
-    A revoked engine stops after the step in flight. With `drain` it first lets the requests
-    finish that it has begun, preempted ones included, and begins no others.
+    A revoked engine stops after the step in flight. If it is told to drain it first lets the
+    requests finish that it has begun, preempted ones included, and begins no others.
     """
 
-    def __init__(self, *, temporal: bool, drain: bool) -> None:
+    def __init__(self, *, temporal: bool) -> None:
         self.granted = not temporal
-        self._drain = drain
+        self._drain = False
+
+    def told(self, message: Turn) -> None:
+        """The turn came or went, or is to end without draining further."""
+        self.granted, self._drain = message.holds, message.drain
 
     def may_step(self, begun: int) -> bool:
         """Whether another step may be scheduled, with `begun` requests not finished."""

@@ -20,7 +20,8 @@ class Wish:
         self.missing = 0
         self._step_missing = 0
         self._needed_free = 0
-        self._since: float | None = None
+        self.since: float | None = None
+        """When the present wish began, or was last answered by an allotment that did not do."""
         self._hopeless = False
 
     def begin_step(self) -> None:
@@ -31,15 +32,15 @@ class Wish:
         """A running request could not get `blocks` blocks beyond the `free` ones."""
         self._step_missing = max(self._step_missing, blocks)
         self._needed_free = free + self._step_missing
-        if self._since is None:
-            self._since = self._clock()
+        if self.since is None:
+            self.since = self._clock()
 
     def end_step(self) -> bool:
         """The pass is over; True if the wish changed and should be reported at once."""
         changed = self._step_missing != self.missing
         self.missing = self._step_missing
         if not self.missing:
-            self._since = None
+            self.since = None
             self._hopeless = False
         return changed
 
@@ -50,14 +51,14 @@ class Wish:
 
     def may_hold(self) -> bool:
         """Whether there is still an answer to wait for."""
-        if self._hopeless or self._since is None:
+        if self._hopeless or self.since is None:
             return False
-        return self._clock() - self._since < self.hold_s
+        return self._clock() - self.since < self.hold_s
 
     def answered(self) -> None:
         """An allotment came: memory may be on its way."""
         self._hopeless = False
-        self._since = None
+        self.since = None
 
     def refused(self) -> None:
         """No memory can be had for the present wish. Late, for one that is over: ignored."""

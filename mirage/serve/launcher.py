@@ -136,7 +136,6 @@ def engine_settings(
         "lookahead_steps": config.remap.lookahead_steps,
         "kept": config.remap.kept if config.policy is Policy.MIRAGE else "nothing",
         "temporal": config.sharing.mode == "temporal",
-        "drain": config.sharing.drain,
         "hold_s": config.sharing.patience_s,
         "moves": fit.movable_layers > 0,
     }

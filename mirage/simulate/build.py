@@ -95,7 +95,6 @@ class _Builder:
             max_num_batched_tokens=experiment.limits.max_num_batched_tokens,
             elastic=elastic,
             temporal=experiment.sharing.mode == "temporal",
-            drain=experiment.sharing.drain,
             hold_s=experiment.sharing.patience_s,
             headroom_extents=remap.headroom_extents,
             lookahead_steps=remap.lookahead_steps,

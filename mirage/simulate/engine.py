@@ -70,7 +70,6 @@ class Limits:
     max_num_batched_tokens: int
     elastic: bool
     temporal: bool
-    drain: bool
     headroom_extents: int
     lookahead_steps: int
     kept: Kept
@@ -107,7 +106,7 @@ class Engine:
         self.waiting: deque[Request] = deque()
         self.prefilling: deque[Request] = deque()
         self.held: list[Request] = []
-        self.turn = TurnTaking(temporal=limits.temporal, drain=limits.drain)
+        self.turn = TurnTaking(temporal=limits.temporal)
         self.wish = Wish(limits.hold_s, world.now_s)
         self.stepping = False
         self.stirred = False
@@ -131,7 +130,6 @@ class Engine:
         """When the last of the layers that came back will have been loaded."""
         self._waiting_blocks = 0
         """That the waiting requests need to start."""
-        self._held_at = 0
         self._preempted = 0
         """Requests at the head of the queue that ran before."""
         self._next_report = 0
@@ -146,7 +144,8 @@ class Engine:
         if self._upcoming is not None and not self.has_work:
             return self._upcoming.arrival
         if self.held and self.turn.may_step(self._begun()):
-            return self._held_at + self.limits.hold_ps
+            assert self.wish.since is not None, "held for a wish"
+            return round(self.wish.since * PS) + self.limits.hold_ps
         return None
 
     @property
@@ -204,7 +203,7 @@ class Engine:
         while self._inbox:
             message = self._inbox.pop(0)
             if isinstance(message, Turn):
-                self.turn.granted = message.holds
+                self.turn.told(message)
             elif isinstance(message, Refusal):
                 self.wish.refused()
                 continue
@@ -374,8 +373,6 @@ class Engine:
 
     def _hold(self, now: int) -> None:
         """The newest requests that lack a block sit out until the controller has answered."""
-        if not self.held:
-            self._held_at = now
         for request in [r for r in reversed(self.running) if r.joined >= 0]:
             if self.batch.blocks_due() <= self.free_blocks:
                 break

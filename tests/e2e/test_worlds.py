@@ -27,9 +27,14 @@ def test_some_gain_much() -> None:
     assert max(gains) > 1.2
 
 
-def test_uncapped_they_are_harmed() -> None:
-    """What was seen before there was a bound, or these worlds would prove nothing."""
-    world = yaml.safe_load(WORLDS[0].read_text()) | {"remap": {"decode_cap": False}}
+@pytest.mark.parametrize("number", [31, 282])
+def test_uncapped_they_are_harmed(number: int) -> None:
+    """What was seen before there was a bound, or these worlds would prove nothing.
+
+    In the second, requests are held again and again while their model waits for its turn.
+    """
+    sharing = draw(number)["sharing"] | {"drain": False}
+    world = draw(number) | {"remap": {"decode_cap": False}, "sharing": sharing}
     assert harmed(ratios(world, 7))
 
 

@@ -22,8 +22,8 @@ AT_ONCE, REQUESTS, TOKENS = 2, 4, 12
 class Probe:
     """Takes the turn away after the third step was scheduled, before it is executed."""
 
-    def __init__(self, executor: Any, scheduler: Any) -> None:
-        self.scheduler, self.calls = scheduler, 0
+    def __init__(self, executor: Any, scheduler: Any, *, drain: bool) -> None:
+        self.scheduler, self.calls, self.drain = scheduler, 0, drain
         self.while_executing: bool | None = None
         self._execute = executor.execute_model
         executor.execute_model = self.execute_model
@@ -31,7 +31,7 @@ class Probe:
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
         if self.calls == 3:
-            self.scheduler.mailbox.post(Turn(False))
+            self.scheduler.mailbox.post(Turn(False, drain=self.drain))
             self.while_executing = self.scheduler.report().holds_turn
         return self._execute(*args, **kwargs)
 
@@ -41,7 +41,7 @@ def main(models: str, out: str, mode: str) -> None:
 
     llm = make_llm(
         make_model("llama", Path(models)),
-        mirage={"temporal": True, "drain": mode != "stop"},
+        mirage={"temporal": True},
         max_num_seqs=AT_ONCE,
     )
     engine, scheduler = llm.llm_engine, scheduler_of(llm)
@@ -50,7 +50,8 @@ def main(models: str, out: str, mode: str) -> None:
         engine.add_request(str(i), {"prompt_token_ids": tokens}, params)
     before = scheduler.report().holds_turn
     scheduler.mailbox.post(Turn(True))
-    probe = Probe(engine.engine_core.engine_core.model_executor, scheduler)
+    executor = engine.engine_core.engine_core.model_executor
+    probe = Probe(executor, scheduler, drain=mode != "stop")
     done: dict[str, int] = {}
 
     def step() -> None:

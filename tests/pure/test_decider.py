@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from mirage.config import Config, Device, Policy, Sharing, Tenant
 from mirage.decider import Decider
@@ -25,12 +26,12 @@ SHAPE = ModelShape(
 )
 
 
-def decider(mode: str) -> Decider:
+def decider(mode: str, drain: bool | str = "auto") -> Decider:
     tenants = [Tenant(name=n, model=Path(n), share=50) for n in "ab"]
     config = Config(
         device=Device(memory=3400),
         tenants=tenants,
-        sharing=Sharing(mode=mode, turn_s=1.0),
+        sharing=Sharing(mode=mode, turn_s=1.0, drain=drain),
         policy=Policy.MIRAGE,
     )
     made = Decider.of(config)
@@ -74,6 +75,59 @@ def test_a_turn_is_given_confirmed_revoked_and_passed_on() -> None:
     assert made.decide(1.1) == []
     made.reported("a", report(False, running=1), 1.2)
     assert made.decide(1.2) == [("b", Turn(True))]
+
+
+def drained(drain: bool | str, used: int) -> Decider:
+    """Two tenants of 34 extents each, without layers; `a` has the turn and runs on `used`."""
+    made = decider("temporal", drain)
+    for name in "ab":
+        made.reported(name, report(False, running=1), 0.0)
+    assert made.decide(0.0)[0] == ("a", Turn(True))
+    made.reported("a", structs.replace(report(True, running=1), kv_used_extents=used), 0.1)
+    made.decide(0.1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("drain", "used", "drains"),
+    [(True, 10, True), (False, 31, False), ("auto", 10, False), ("auto", 31, True)],
+)
+def test_a_turn_drains_if_it_is_told_to_or_the_next_model_would_stream(
+    drain: bool | str, used: int, drains: bool
+) -> None:
+    """`b` sits on 10 extents; of the 30 beyond them `a` has 22 layers' worth in its own layers."""
+    assert ("a", Turn(False, drains)) in drained(drain, used).decide(1.0)
+
+
+def test_draining_by_cost_ends_once_the_change_is_cheap() -> None:
+    made = drained("auto", 31)
+    made.decide(1.0)
+    assert made.next_deadline(1.0) == 2.0
+    made.reported("a", structs.replace(report(True, running=1), kv_used_extents=31), 1.1)
+    assert ("a", Turn(False)) not in made.decide(1.1)
+    made.reported("a", report(True, running=1), 1.2)
+    assert ("a", Turn(False)) in made.decide(1.2)
+    made.reported("a", report(False, running=1), 1.3)
+    assert ("b", Turn(True)) in made.decide(1.3)
+
+
+def test_draining_by_cost_ends_after_another_turn() -> None:
+    made = drained("auto", 31)
+    made.decide(1.0)
+    assert ("a", Turn(False)) not in made.decide(1.9)
+    assert ("a", Turn(False)) in made.decide(2.0)
+    assert ("a", Turn(False)) not in made.decide(2.1)
+
+
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_a_death_ends_draining_by_cost(lost: str) -> None:
+    """Of who drains, or of the only one who waits for it."""
+    made = drained("auto", 31)
+    made.decide(1.0)
+    made.lost(lost, 1.1)
+    decided = made.decide(1.1)
+    assert (("b", Turn(True)) if lost == "a" else ("a", Turn(False))) in decided
+    assert made.next_deadline(1.1) != 2.0
 
 
 def test_the_holder_gets_the_idle_kv_of_the_others() -> None:

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from mirage.config import Policy, Remap
 from mirage.metadata import Demand, TenantSnapshot
-from mirage.plan import hidden_alpha, plan
+from mirage.plan import Turns, covers, hidden_alpha, plan
 from mirage.protocol import Allotment, ModelShape, Report
 from mirage.share import Want, cost, most_alpha
 from scheduler.tenants import Tenant
@@ -49,8 +49,13 @@ def tenant(
     priority: int = 0,
     last_busy: float = 0.0,
     times: tuple[float, float] = (1.0, 1.0),
+    least: float | None = None,
+    percent: float | None = None,
 ) -> TenantSnapshot:
-    """One of `of` equal tenants. `growth` and `admission` are beyond `used`."""
+    """One of `of` equal tenants. `growth` and `admission` are beyond `used`.
+
+    `least`: the T_c of a single request, if it is not that of `times`.
+    """
     wants = Demand(used, used + growth, used + growth + admission)
     report = Report(
         revision=1,
@@ -64,7 +69,7 @@ def tenant(
         layer_compute_s=times[1],
     )
     return TenantSnapshot(
-        tenant=Tenant(name, 100 / of, priority),
+        tenant=Tenant(name, 100 / of, priority, max_percent=percent),
         shape=SHAPE,
         report=report,
         allotment=Allotment(1, alpha, beta, kv, cost(SHAPE, alpha, kv)),
@@ -74,6 +79,7 @@ def tenant(
         demand=wants,
         peak_extents=max(peak, wants.growth),
         peak_compute_s=times[1],
+        least_compute_s=times[1] if least is None else least,
     )
 
 
@@ -81,11 +87,11 @@ def planned(
     *tenants: TenantSnapshot,
     policy: Policy = Policy.MIRAGE,
     remap: Remap = REMAP,
-    turn_s: float | None = None,
+    turns: Turns | None = None,
     now: float = inf,
 ):
     """{name: (alpha, kv_extents)}, checked to fit into the device."""
-    wants = plan(tenants, len(tenants) * SHARE, 0, policy, remap, turn_s=turn_s, now=now)
+    wants = plan(tenants, len(tenants) * SHARE, 0, policy, remap, turns=turns, now=now)
     total = sum(cost(SHAPE, want.alpha, want.kv_extents) for want in wants.values())
     assert total <= len(tenants) * SHARE
     return {name: (want.alpha, want.kv_extents) for name, want in wants.items()}
@@ -337,43 +343,74 @@ WISHES = pytest.mark.parametrize("wishes", [(24, 0), (0, 24)], ids=["growth", "a
 def test_at_once_an_idle_model_lends_what_it_hides_until_it_has_rested(
     wishes: tuple[int, int], compute: float, given: int
 ) -> None:
-    """T_T = 4: of the eight layers that are wanted, it hides all, four or one."""
+    """T_T = 4: of the eight layers that are wanted, one request hides all, four or one."""
     asks = tenant("a", 10, *wishes, times=(4.0, 0.1))
-    asleep = tenant("b", active=False, times=(4.0, compute), last_busy=5.0)
+    asleep = tenant("b", active=False, times=(4.0, 4.0), least=compute, last_busy=5.0)
     assert planned(asks, asleep, now=5.0 + REMAP.rest_s)["b"][0] == 8
     assert planned(asks, asleep, now=4.9 + REMAP.rest_s)["b"][0] == given
 
 
 @WISHES
-@pytest.mark.parametrize(("turn_s", "given"), [(800.0, 8), (240.0, 3), (80.0, 1), (1.0, 1)])
-def test_in_turns_so_much_is_lent_as_is_soon_back(
+@pytest.mark.parametrize(("turn_s", "given"), [(800.0, 8), (240.0, 5), (160.0, 2), (120.0, 0)])
+def test_in_turns_so_much_is_lent_as_brings_more_than_its_way_back_costs(
     wishes: tuple[int, int], turn_s: float, given: int
 ) -> None:
-    """A layer takes 4 s: of 240 s, 5 % are three. One hides in any case."""
+    """A layer takes 4 s and is a tenth of all KV: 240 s load six times that, half of it pays."""
     asks = tenant("a", 10, *wishes, times=(4.0, 1.0))
     asleep = tenant("b", active=False, times=(4.0, 1.0), last_busy=5.0)
-    targets = planned(asks, asleep, turn_s=turn_s, now=5.0)
+    targets = planned(asks, asleep, turns=Turns(turn_s), now=5.0)
     assert targets["a"][0] + targets["b"][0] == given
+
+
+@WISHES
+def test_in_turns_what_whole_layers_bring_too_much_is_not_lent(wishes: tuple[int, int]) -> None:
+    """186 bytes pay, three extents; the fourth of two layers would be paid for at each change."""
+    asks = tenant("a", 10, *wishes, times=(4.0, 1.0))
+    asleep = tenant("b", active=False, times=(4.0, 1.0))
+    assert planned(asks, asleep, turns=Turns(160.0)) == {"a": (0, 21), "b": (2, 2)}
+
+
+@pytest.mark.parametrize(("drains", "given"), [(True, 8), (False, 3)])
+def test_in_turns_so_much_is_lent_as_the_others_can_give_when_the_donor_runs(
+    drains: bool, given: int
+) -> None:
+    """The borrower has two layers to give, and the donor hides one."""
+    asks = tenant("a", 10, 24, times=(4.0, 0.1), percent=20)
+    asleep = tenant("b", active=False, times=(4.0, 1.0))
+    assert planned(asks, asleep, turns=Turns(1e6, drains))["b"][0] == given
+
+
+@pytest.mark.parametrize(("used", "covered"), [(18, True), (24, True), (25, False)])
+def test_a_turn_is_covered_while_all_kv_fits_beside_what_its_holder_cannot_hide(
+    used: int, covered: bool
+) -> None:
+    borrower = tenant("a", used, percent=20, times=(4.0, 1.0))
+    donor = tenant("b", active=False, kv=2, times=(4.0, 0.4))
+    usable = 2 * SHARE
+    uncapped = REMAP.model_copy(update={"decode_cap": False})
+    for remap in (REMAP, uncapped):
+        assert covers([borrower, donor], "b", usable, Policy.MIRAGE, remap) == covered
+    assert covers([borrower, donor], "b", usable, Policy.STATIC, REMAP)
 
 
 def test_in_turns_layers_that_running_requests_sit_on_count_as_lent() -> None:
     """Else each turn would lend some more, and leave it to the next one's owner."""
     runs = tenant("a", 22, 20, 0, kv=22, times=(4.0, 1.0))
     asleep = tenant("b", active=False, alpha=3, kv=2, times=(4.0, 1.0))
-    assert planned(runs, asleep, turn_s=160.0) == {"a": (0, 22), "b": (2, 2)}
+    assert planned(runs, asleep, turns=Turns(160.0)) == {"a": (0, 22), "b": (2, 2)}
 
 
 def test_without_a_cap_all_is_lent_in_any_turn() -> None:
     asks = tenant("a", 10, 24, times=(4.0, 1.0))
     asleep = tenant("b", active=False, times=(4.0, 1.0))
     uncapped = REMAP.model_copy(update={"decode_cap": False})
-    assert planned(asks, asleep, turn_s=1.0, remap=uncapped)["b"][0] == 8
+    assert planned(asks, asleep, turns=Turns(1.0), remap=uncapped)["b"][0] == 8
 
 
 def test_what_runs_on_lent_layers_is_never_asked_back_either() -> None:
     runs = tenant("a", 34, 0, 0, kv=34, times=(4.0, 0.1))
     asleep = tenant("b", active=False, alpha=9, kv=2, times=(4.0, 0.1))
-    assert planned(runs, asleep, turn_s=1.0) == planned(runs, asleep)
+    assert planned(runs, asleep, turns=Turns(1.0)) == planned(runs, asleep)
 
 
 def test_what_requests_run_on_is_never_asked_back() -> None:
@@ -500,7 +537,10 @@ SETTINGS = st.builds(
 
 
 WHEN = st.fixed_dictionaries(
-    {"turn_s": st.sampled_from([None, 1.0, 100.0]), "now": st.sampled_from([3.0, 32.0, inf])}
+    {
+        "turns": st.none() | st.builds(Turns, st.sampled_from([1.0, 100.0, 1e4]), st.booleans()),
+        "now": st.sampled_from([3.0, 302.0, inf]),
+    }
 )
 
 

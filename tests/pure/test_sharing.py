@@ -34,9 +34,20 @@ def test_spatial_lets_all_step() -> None:
 
 
 def test_configuration_chooses() -> None:
-    sharing = make_sharing(config.Sharing(mode="temporal", turn_s=2, drain=True), NAMES)
+    sharing = make_sharing(config.Sharing(mode="temporal", turn_s=2), NAMES)
     assert isinstance(sharing, Temporal)
-    assert sharing.drain
+
+
+def test_upcoming_is_who_gets_the_turn_next() -> None:
+    assert Spatial(NAMES).upcoming() is None
+    sharing = started("a", "b", "c")
+    assert sharing.upcoming() == "b"
+    assert sharing.decide(5.0) == frozenset()
+    assert sharing.leaving == "a"
+    assert sharing.upcoming() == "b"
+    sharing.holds("a", False, 5.1)
+    assert sharing.decide(5.1) == {"b"}
+    assert sharing.upcoming() == "c"
 
 
 def test_nobody_has_the_turn_without_work() -> None:

@@ -64,7 +64,6 @@ def lone(
         "max_num_batched_tokens": 2048,
         "elastic": False,
         "temporal": False,
-        "drain": False,
         "headroom_extents": 0,
         "lookahead_steps": 0,
         "kept": "nothing",

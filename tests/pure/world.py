@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from mirage.config import PATIENCE_S, Policy, Remap
 from mirage.controller import Command, Controller
+from mirage.plan import Turns
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from mirage.share import Want, base, cost, most_alpha
 from scheduler.tenants import Tenant
@@ -165,9 +166,9 @@ class World:
         self.tenants = {n: t for n, (t, _) in tenants.items()}
         self.shapes = {n: s for n, (_, s) in tenants.items()}
         self.temporal = temporal
-        turn_s = 1.0 if temporal else None
+        turns = Turns(1.0) if temporal else None
         self.controller = Controller(
-            self.tenants.values(), device_bytes, policy, remap, turn_s=turn_s
+            self.tenants.values(), device_bytes, policy, remap, turns=turns
         )
         self.engines: dict[str, FakeEngine | None] = dict.fromkeys(tenants)
         self.sent: dict[str, Allotment] = {}

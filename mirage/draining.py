@@ -1,0 +1,41 @@
+"""Whether a tenant that loses its turn first finishes the requests that it has begun.
+
+Draining keeps the KV of suspended requests off the next model's layers and tokens coming
+evenly, but lets batches run empty and others wait. So by default it is done only where stopping
+would cost more: where the next model would have to stream layers in every step of its turn.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+
+class Draining:
+    """Times in seconds. `drain`: always, never, or by cost and then for `turn_s` at most."""
+
+    def __init__(self, drain: bool | Literal["auto"], turn_s: float) -> None:
+        self._drain = drain
+        self._turn_s = turn_s
+        self.name: str | None = None
+        """The tenant that drains by cost."""
+        self.until: float | None = None
+        """When it has to stop."""
+
+    def begins(self, name: str, now: float, *, costly: bool) -> bool:
+        """Whether a tenant whose turn is over drains. `costly`: what stopping now would be."""
+        if self._drain != "auto":
+            return self._drain
+        if costly:
+            self.name, self.until = name, now + self._turn_s
+        return costly
+
+    def ends(self, now: float, *, costly: bool) -> bool:
+        """Whether the one that drains by cost shall stop now."""
+        if self.until is None or (costly and now < self.until):
+            return False
+        self.over()
+        return True
+
+    def over(self) -> None:
+        """It has stopped, or is gone."""
+        self.name = self.until = None

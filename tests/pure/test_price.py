@@ -1,0 +1,47 @@
+"""How much of lending in turns pays."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.price import PARAMETERS_PART, worth_lending
+
+pytestmark = pytest.mark.pure
+
+GIB = 1 << 30
+pools = st.integers(1, 200 * GIB)
+ratios = st.floats(0, 1e4)
+
+
+def tokens(x: float, ratio: float) -> float:
+    """Tokens a second with x times the pool lent, of those with none, at its first-order cost."""
+    p = PARAMETERS_PART
+    return (1 + x) / (p + (1 - p) * (1 + x)) * 2.718281828459045 ** (-x / ratio)
+
+
+@given(st.integers(GIB, 200 * GIB), st.floats(3.1, 1e3))
+def test_neither_more_nor_less_would_pay_better(pool: int, ratio: float) -> None:
+    best = worth_lending(pool, ratio * pool) / pool
+    for other in (best * 0.9, best * 1.1):
+        assert tokens(other, ratio) <= tokens(best, ratio) * (1 + 1e-9)
+
+
+@given(pools, st.floats(0, 3))
+def test_nothing_pays_where_a_turn_loads_less_than_three_times_the_kv(pool: int, r: float) -> None:
+    assert worth_lending(pool, r * pool) == 0
+
+
+@given(pools, ratios, st.floats(1, 10))
+def test_a_faster_link_or_a_longer_turn_lends_no_less(pool: int, r: float, times: float) -> None:
+    assert worth_lending(pool, r * pool) <= worth_lending(pool, times * r * pool)
+
+
+@given(pools, ratios)
+def test_the_way_back_never_takes_more_than_an_eighth_of_a_turn(pool: int, ratio: float) -> None:
+    assert worth_lending(pool, ratio * pool) <= ratio * pool / 8
+
+
+def test_no_memory_or_no_link_lends_nothing() -> None:
+    assert worth_lending(0, 1e9) == worth_lending(-5, 1e9) == worth_lending(GIB, 0.0) == 0
