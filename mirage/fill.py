@@ -70,6 +70,10 @@ def lends(row: Row) -> int:
     return row.ask.lends
 
 
+def lends_or_out(row: Row) -> int:
+    return max(row.ask.lends, row.ask.out)
+
+
 def hidden(row: Row) -> int:
     return row.ask.hidden
 
@@ -120,14 +124,17 @@ class Fill:
     def keep_running(self) -> None:
         """Nothing that running requests sit on is ever asked back.
 
-        Those that have outgrown their share pay with their own hidden layers before layers
-        of a woken donor stay away for them.
+        Those that have outgrown their share pay with their own hidden layers before an idle tenant
+        gives more than it lends, or layers of a woken donor stay away for them. Else what a
+        tenant grows by on its own layers would be moved to an idle one's in the next plan, and its
+        own be there to grow by once more.
         """
         for row in self.rows:
             row.kv = row.ask.running
             self.free -= row.ask.running * row.ask.extent_bytes
-        self._gather(self.idle, most, 0)
+        self._gather(self.idle, lends_or_out, 0)
         self._gather([r for r in self.active if r.ask.running > r.ask.share], hidden, 0)
+        self._gather(self.idle, most, 0)
         self._gather(self.active, hidden_or_out, 0)
 
     def serve(self, tier: Tier) -> None:

@@ -42,6 +42,13 @@ Rate = Annotated[float, AfterValidator(_rate)]
 """Requests a second."""
 
 
+class Silence(Strict):
+    """What would come from `from_s` on comes `for_s` seconds later."""
+
+    from_s: Annotated[float, Field(ge=0, le=1e6)]
+    for_s: Annotated[float, Field(gt=0, le=1e6)]
+
+
 class Tenant(Strict):
     """One model, its share of the device in per cent, and the rate of its requests."""
 
@@ -52,6 +59,8 @@ class Tenant(Strict):
     """Requests a second; left out where a trace says when requests come, and to whom."""
     lengths: str | None = None
     """Of its requests, where they differ from the workload's."""
+    silence: Silence | None = None
+    """A time in which nobody asks it for anything."""
     priority: int = 0
     floor_layers: Count = 1
 
@@ -149,6 +158,7 @@ class Experiment(Strict):
     title: str
     hardware: str = "gh200"
     step_overhead_ms: Annotated[float, Field(ge=0)] | None = None
+    message_ms: Annotated[float, Field(ge=0)] | None = None
     link_gb_s: PositiveFloat | None = None
     """Instead of the hardware's, both one-way and mixed."""
     link_mixed_gb_s: PositiveFloat | None = None
@@ -256,7 +266,7 @@ class Setup:
             if tenant.rate is None:
                 raise ConfigError(f"tenant {tenant.name!r} has no rate: write requests a second")
             return
-        for key in ("rate", "lengths"):
+        for key in ("rate", "lengths", "silence"):
             if getattr(tenant, key) is not None:
                 raise ConfigError(
                     f"tenant {tenant.name!r}: {key} changes nothing, the trace brings its own: "
@@ -300,10 +310,9 @@ def load(path: Path) -> Setup:
 def _overridden(hardware: Hardware, experiment: Experiment) -> Hardware:
     update = {}
     stated = "set by the experiment"
-    if experiment.step_overhead_ms is not None:
-        update["step_overhead_ms"] = profiles.Figure(
-            value=experiment.step_overhead_ms, source=stated
-        )
+    for key in ("step_overhead_ms", "message_ms"):
+        if (value := getattr(experiment, key)) is not None:
+            update[key] = profiles.Figure(value=value, source=stated)
     if experiment.link_gb_s is not None:
         rate = profiles.Positive(value=experiment.link_gb_s, source=stated)
         update |= {"link_gb_s": rate, "link_mixed_gb_s": rate}

@@ -111,7 +111,13 @@ def _arrivals(setup: Setup, tenant: Tenant, requests: int, seed: int) -> Iterato
     for number, gap in enumerate(steps):
         factor = workload.peak.factor if workload.peak and number < fast else 1.0
         time += gap / mean / tenant.rate / factor
-        yield round(time * PS)
+        yield round((time + _silent_s(tenant, time)) * PS)
+
+
+def _silent_s(tenant: Tenant, time: float) -> float:
+    """How much later a request comes that would come at `time`, in seconds."""
+    silence = tenant.silence
+    return silence.for_s if silence is not None and time >= silence.from_s else 0.0
 
 
 def _unit_gaps(workload: Workload, tenant: Tenant, requests: int, seed: int) -> Iterator[float]:

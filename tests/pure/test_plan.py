@@ -335,6 +335,15 @@ def test_a_woken_donor_waits_for_what_requests_run_on_but_not_for_growth_beyond_
     assert planned(running, awake) == {"a": (0, 24), "b": (3, 2)}
 
 
+def test_what_grew_on_own_layers_stays_on_them() -> None:
+    """Moved to an idle model's, it would let the next plan grow on own layers once more."""
+    asleep = tenant("b", active=False, kv=2, times=(4.0, 0.1), last_busy=5.0)
+    more = tenant("a", 20, 20, kv=20, alpha=1, times=(4.0, 1.0))
+    first = planned(more, asleep, now=6.0)
+    grown = tenant("a", first["a"][1], 20, kv=first["a"][1], alpha=1, times=(4.0, 1.0))
+    assert planned(grown, asleep, now=6.0) == first
+
+
 WISHES = pytest.mark.parametrize("wishes", [(24, 0), (0, 24)], ids=["growth", "admission"])
 
 

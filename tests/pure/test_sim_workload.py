@@ -16,7 +16,7 @@ from mirage.config import Traffic
 from mirage.replay import trace
 from mirage.replay.workload import assign, clip
 from mirage.simulate import workload
-from mirage.simulate.experiment import Experiment, Setup
+from mirage.simulate.experiment import Experiment, Setup, Silence
 from mirage.simulate.roofline import PS
 
 pytestmark = pytest.mark.pure
@@ -64,6 +64,24 @@ def bursts(tmp_path):
         time += float(gap)
     azure(path, rows)
     return path
+
+
+def test_nobody_asks_a_silent_tenant_for_anything() -> None:
+    made = setup({"a": 6.0, "b": 3.0})
+    quiet = Silence(from_s=10, for_s=100)
+    tenants = [
+        t.model_copy(update={"silence": quiet if t.name == "a" else None})
+        for t in made.experiment.tenants
+    ]
+    silent = Setup(made.experiment.model_copy(update={"tenants": tenants}))
+    loud, still = drawn(made), drawn(silent)
+    assert still["b"] == loud["b"]
+    before = [row for row in loud["a"] if row[0] < 10 * PS]
+    assert 0 < len(before) < len(loud["a"])
+    assert still["a"][: len(before)] == before
+    for (late, *tokens), (early, *same) in zip(still["a"], loud["a"], strict=True):
+        assert tokens == same
+        assert late - early == pytest.approx(0 if early < 10 * PS else 100 * PS, abs=2)
 
 
 # -- any arrivals -----------------------------------------------------------------------

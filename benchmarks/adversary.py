@@ -1,0 +1,218 @@
+"""An optimiser that looks for the world in which `mirage` does the greatest harm.
+
+    .venv/bin/python benchmarks/adversary.py [--minutes 60] [--jobs 2] [--seed 0] [--output DIR]
+
+Varied besides what `benchmarks/worlds.py` draws: the link's speed, reports, messages, step
+overheads, priorities, floors, models that fall silent, and what turns do with unfinished
+requests. Optuna's TPE sampler proposes, the simulator judges: how far `mirage` is beyond what
+counts as harm, against `pooled`. What it tried is kept in DIR/adversary.log and gone on with;
+harmed worlds are written into DIR. Prints the worst, and the distribution.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.worlds import (
+    FIGURES,
+    LEAST_TOKENS,
+    LENGTHS,
+    MACHINES,
+    MODELS,
+    MOST_E2E,
+    Ratios,
+    World,
+    about,
+    harmed,
+    keep,
+    ratios,
+)
+from mirage.config import ConfigError
+
+STUDY = "harm"
+WORST = 10
+"""Worlds that are printed."""
+SEEDS = 1, 2, 3
+"""Of what happens in a world; the optimiser chooses one, as it chooses the world."""
+
+
+def badness(found: Ratios) -> float:
+    """Over 1 where there is harm: the figure that is farthest beyond its bound."""
+    return max(
+        LEAST_TOKENS / found["tokens/s"],
+        found["E2E mean"] / MOST_E2E,
+        found["E2E P99"] / MOST_E2E,
+    )
+
+
+def propose(trial: optuna.Trial) -> World:
+    """A world out of what the sampler suggests."""
+    count = trial.suggest_int("models", 2, 4)
+    parts = [trial.suggest_float(f"part{i}", 0.5, 1.5) for i in range(count)]
+    return {
+        "title": f"adversary {trial.number}",
+        "hardware": trial.suggest_categorical("hardware", MACHINES),
+        "link_gb_s": trial.suggest_float("link_gb_s", 8, 600, log=True),
+        "step_overhead_ms": trial.suggest_float("step_overhead_ms", 0.5, 10, log=True),
+        "message_ms": trial.suggest_float("message_ms", 0.05, 20, log=True),
+        "report_s": trial.suggest_float("report_s", 0.05, 2, log=True),
+        "tenants": [_tenant(trial, i, part / sum(parts)) for i, part in enumerate(parts)],
+        "sharing": _sharing(trial),
+        "limits": {"max_model_len": 2048},
+        "workload": {
+            "arrivals": trial.suggest_categorical("arrivals", ("bursty", "poisson")),
+            "requests": trial.suggest_int("requests", 200, 600, step=100),
+        },
+        "policies": ["mirage"],
+    }
+
+
+def _tenant(trial: optuna.Trial, number: int, part: float) -> World:
+    def name(key: str) -> str:
+        return f"{key}{number}"
+
+    tenant: World = {
+        "name": f"t{number}",
+        "model": trial.suggest_categorical(name("model"), MODELS),
+        "share": round(98 * part, 1),
+        "rate": round(trial.suggest_float(name("rate"), 0.3, 25, log=True), 2),
+        "lengths": trial.suggest_categorical(name("lengths"), LENGTHS),
+        "priority": trial.suggest_int(name("priority"), 0, 1),
+        "floor_layers": trial.suggest_int(name("floor"), 1, 16, log=True),
+    }
+    if trial.suggest_categorical(name("silent"), (False, True)):
+        tenant["silence"] = {
+            "from_s": round(trial.suggest_float(name("from_s"), 1, 60), 1),
+            "for_s": round(trial.suggest_float(name("for_s"), 5, 600, log=True), 1),
+        }
+    return tenant
+
+
+def _sharing(trial: optuna.Trial) -> World:
+    mode = trial.suggest_categorical("mode", ("spatial", "temporal"))
+    if mode == "spatial":
+        return {"mode": mode}
+    return {
+        "mode": mode,
+        "turn_s": round(trial.suggest_float("turn_s", 0.2, 10, log=True), 2),
+        "drain": {"auto": "auto", "stop": False, "drain": True}[
+            trial.suggest_categorical("drain", ("auto", "stop", "drain"))
+        ],
+    }
+
+
+def judge(trial: optuna.Trial, folder: Path) -> float:
+    """Badness of one proposed world. One whose models do not fit is pruned."""
+    world = propose(trial)
+    seed = trial.suggest_categorical("seed", SEEDS)
+    try:
+        found = ratios(world, seed)
+    except ConfigError as error:
+        raise optuna.TrialPruned(str(error)) from None
+    trial.set_user_attr("ratios", found)
+    trial.set_user_attr("about", about(world))
+    if harmed(found):
+        keep(world, folder)
+    return badness(found)
+
+
+def study(folder: Path, seed: int | None) -> optuna.Study:
+    """All that was tried in `folder`, and who proposes next."""
+    storage = JournalStorage(JournalFileBackend(str(folder / "adversary.log")))
+    # Groups: what only some worlds have, such as turns, is learnt apart.
+    sampler = optuna.samplers.TPESampler(
+        seed=seed, multivariate=True, group=True, constant_liar=True, n_startup_trials=60
+    )
+    return optuna.create_study(
+        study_name=STUDY,
+        storage=storage,
+        sampler=sampler,
+        direction="maximize",
+        load_if_exists=True,
+    )
+
+
+def search(folder: Path, minutes: float, trials: int | None, seed: int) -> None:
+    """In this process, until either bound."""
+    study(folder, seed).optimize(
+        lambda trial: judge(trial, folder), n_trials=trials, timeout=minutes * 60
+    )
+
+
+def report(tried: list[Any]) -> None:
+    """The worst worlds, and how all are distributed."""
+    if not tried:
+        print("nothing could be tried: no world's models fit its machine")
+        return
+    tried.sort(key=lambda trial: -trial.value)
+    print("| world | | " + " | ".join(FIGURES) + " | |")
+    print("|---|---|" + "---:|" * len(FIGURES) + "---|")
+    for trial in tried[:WORST]:
+        found = trial.user_attrs["ratios"]
+        cells = " | ".join(f"{found[name]:.2f}" for name in FIGURES)
+        word = "harm" if harmed(found) else ""
+        about_it = trial.user_attrs["about"]
+        print(f"| adversary {trial.number} | {about_it} | {cells} | {word} |")
+    every = [trial.user_attrs["ratios"] for trial in tried]
+    print(f"\n{sum(map(harmed, every))} of {len(every)} worlds are harmed")
+    for name in FIGURES:
+        values = sorted(found[name] for found in every)
+        quarters = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+        print(
+            f"{name}: least {values[0]:.2f}, quarters "
+            + ", ".join(f"{q:.2f}" for q in quarters)
+            + f", most {values[-1]:.2f}"
+        )
+
+
+def main() -> None:
+    asked = arguments()
+    asked.output.mkdir(parents=True, exist_ok=True)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    others = [
+        subprocess.Popen([*_command(asked), "--worker", "--seed", str(asked.seed + number)])
+        for number in range(1, asked.jobs)
+    ]
+    started = time.monotonic()
+    search(asked.output, asked.minutes, asked.trials, asked.seed)
+    for other in others:
+        other.wait()
+    if asked.worker:
+        return
+    done = study(asked.output, None).get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+    report([trial for trial in done if math.isfinite(trial.value)])
+    print(f"\n{time.monotonic() - started:.0f} s, {asked.jobs} processes")
+
+
+def _command(asked: argparse.Namespace) -> list[str]:
+    bounds = ["--minutes", str(asked.minutes), "--output", str(asked.output)]
+    bounds += ["--trials", str(asked.trials)] if asked.trials else []
+    return [sys.executable, __file__, *bounds]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--trials", type=int, help="worlds that each process tries at most")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, one core each")
+    parser.add_argument("--seed", type=int, default=0, help="of the optimiser")
+    parser.add_argument("--output", type=Path, default=Path("out/adversary"), metavar="DIR")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
