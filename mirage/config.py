@@ -84,6 +84,16 @@ class Device(Strict):
     """On a GPU leave room beside it for what each engine needs besides: see operating.md."""
     page: Bytes = Field(default_factory=lambda data: PAGE[data["kind"]])
     """Physical page, the unit of mapping. A power of two; on a GPU at least 2 MiB."""
+    link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
+    """Host only: imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
+
+    @model_validator(mode="after")
+    def _has_its_own_link(self) -> Device:
+        if self.kind == "cuda" and self.link_gb_s is not None:
+            raise ValueError(
+                "link_gb_s is for kind host: a GPU has a link of its own, leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _page_is_power_of_two(self) -> Device:

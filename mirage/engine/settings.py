@@ -44,7 +44,7 @@ class EngineSettings(BaseModel):
     fence: bool = True
     """Tests: False unmaps KV blocks while steps in flight may still touch them."""
     copy_bytes_per_s: float | None = None
-    """Tests and demonstrations: imitate a slower host link."""
+    """Host only: imitate a link of that speed."""
 
 
 def from_vllm(vllm_config: Any) -> EngineSettings:

@@ -9,6 +9,8 @@ from mirage.serve import ask
 from mirage.serve.checkpoint import check_checkpoint
 from mirage.serve.fit import Fit, fit, mib
 from mirage.serve.launcher import check_engine_args
+from mirage.serve.outlook import Speeds
+from mirage.simulate import profiles
 from vmm.driver import DeviceUnavailable
 
 
@@ -30,6 +32,16 @@ def fit_config(config: Config) -> dict[str, Fit]:
         except ConfigError as error:
             raise ConfigError(f"tenant {tenant.name!r}: {error}") from None
     return fit(config, ask.ask(config))
+
+
+def speeds(device: Device) -> Speeds:
+    """What is known of the machine before anything runs: of a GPU what its profile says."""
+    if device.kind == "host":
+        return Speeds(device.link_gb_s and device.link_gb_s * 1e9)
+    from vmm.cuda_device import device_facts
+
+    profile = profiles.of_device(device_facts(device.index).name)
+    return Speeds(profile.link_gb_s.value * 1e9, profile.bytes_per_s) if profile else Speeds()
 
 
 def _present_bytes(device: Device) -> int:

@@ -195,6 +195,13 @@ def hardware(name: str, near: Path | None = None) -> Hardware:
     return _load("hardware", name, Hardware, near)
 
 
+def of_device(name: str) -> Hardware | None:
+    """The profile of a GPU that calls itself `name`, such as ``NVIDIA GH200 480GB``."""
+    known = (path.stem for path in (configs.HERE / "hardware").glob("*.yaml"))
+    fitting = [stem for stem in known if stem in name.lower()]  # gh200 is no h200
+    return hardware(max(fitting, key=len)) if fitting else None
+
+
 def model(name: str, near: Path | None = None) -> Model:
     """The shape of that name, or in the YAML file of that path. Raises `ConfigError`."""
     return _load("models", name, Model, near)

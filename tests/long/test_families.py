@@ -35,7 +35,10 @@ def runs(models: Path) -> Runs:
 @pytest.mark.parametrize("suffix", ["", "-async"])
 @pytest.mark.parametrize("family", PROVEN)
 def test_outputs_are_plain_vllms_while_memory_moves(family: str, suffix: str, runs: Runs) -> None:
-    assert differences(runs[f"plain{suffix}"][family], runs[f"mirage{suffix}"][family]) == []
+    plain = runs[f"plain{suffix}"][family]
+    if suffix and "failed" in plain:
+        pytest.skip(f"vLLM itself cannot do it this way: {plain['failed'][:80]}")
+    assert differences(plain, runs[f"mirage{suffix}"][family]) == []
 
 
 @pytest.mark.parametrize("family", PROVEN)

@@ -53,12 +53,20 @@ class Tried:
         """Why it is not proven with this way of scheduling; None if it was not run."""
         plain, ours = self.runs.get("plain" + suffix), self.runs.get("mirage" + suffix)
         if plain is not None and "failed" in plain:
-            if suffix and self.plain and "failed" not in self.plain:
-                return None  # vLLM itself cannot do it this way
+            if self.only_so_fails(suffix):
+                return None
             return [f"plain vLLM fails: {plain['failed']}"]
         if plain is None or ours is None:
             return None
         return differences(plain, ours)
+
+    def only_so_fails(self, suffix: str) -> bool:
+        """Whether plain vLLM runs it, but not with this way of scheduling."""
+        return (
+            bool(suffix)
+            and "failed" not in (self.plain or {"failed": ""})
+            and "failed" in (self.runs.get("plain" + suffix) or {})
+        )
 
     def control(self) -> str | None:
         """Why the run without waits shows nothing; None if it differs; "" if it was not run."""
@@ -192,6 +200,8 @@ def _cells(tried: Tried) -> tuple[str, ...]:
 
 
 def _identical(tried: Tried, suffix: str) -> str:
+    if tried.only_so_fails(suffix):
+        return "vLLM itself fails"
     reasons, run = tried.reasons(suffix), tried.runs.get(f"mirage{suffix}")
     if reasons is None or run is None:
         return ""

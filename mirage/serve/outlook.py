@@ -1,0 +1,78 @@
+"""Where a configuration has little to win by moving layers, said before anything starts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mirage.config import Config, Policy
+from mirage.layers import largest_alpha
+from mirage.price import PARAMETERS_PART, worth_lending
+from mirage.serve.fit import Fit
+
+LITTLE = 0.1
+"""Layers that may be lent, of all KV memory: less is not worth a change of policy."""
+
+
+class Speeds(NamedTuple):
+    """Of a machine, in bytes a second; None where it is not known before engines run."""
+
+    link: float | None = None
+    """Host to device."""
+    memory: float | None = None
+    """What decode reads parameters at."""
+
+
+def outlook(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str]:
+    """Lines that begin with ``note:``, none where much may be won or nothing is known."""
+    if config.policy is not Policy.MIRAGE:
+        return []
+    pool = config.device.memory - sum(fit.parameter_bytes for fit in fits.values())
+    movable = {name: fit.movable_layers * fit.layer_bytes for name, fit in fits.items()}
+    if sum(movable.values()) < LITTLE * pool:
+        return [
+            _note("all layers that can move are less than a tenth of the KV memory: use pooled")
+        ]
+    if speeds.link is None:
+        return []
+    if config.sharing.mode == "temporal":
+        return _in_turns(pool, speeds.link, config.sharing.turn_s)
+    return _at_once(config, fits, speeds)
+
+
+def _in_turns(pool: int, link: float, turn_s: float) -> list[str]:
+    if worth_lending(pool, link * turn_s) >= LITTLE * pool:
+        return []
+    # Where lending begins to pay, and a fifth more, so that it is worth something.
+    longer = 1.2 * pool / link / PARAMETERS_PART
+    return [
+        _note(
+            f"in turns of {turn_s:g} s little is to be had: the link loads "
+            f"{link * turn_s / 1e9:.3g} GB in one, and the KV memory without any layers lent is "
+            f"{pool / 1e9:.3g} GB. Turns from {longer:.2g} s would pay, or use pooled"
+        )
+    ]
+
+
+def _at_once(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str]:
+    if speeds.link is None or speeds.memory is None:
+        return []
+    ratio = speeds.memory / speeds.link
+    if any(_hidden(fit, ratio) for fit in fits.values()):
+        return []
+    return [
+        _note(
+            f"over {speeds.link / 1e9:.3g} GB/s no layer hides behind the decode of one request: "
+            f"models lend layers only after {config.remap.rest_s:g} s without work "
+            "(remap.rest_s), or behind large batches"
+        )
+    ]
+
+
+def _hidden(fit: Fit, ratio: float) -> int:
+    """Layers that stream unfelt where loading one takes `ratio` times as long as reading it."""
+    return min(fit.movable_layers, largest_alpha(fit.layers, ratio, 1.0, (1, 2), fit.layers)[0])
+
+
+def _note(text: str) -> str:
+    return f"note: {text}"

@@ -1,0 +1,92 @@
+"""What `mirage check` says of a machine where little is to be won."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirage.config import Config, Device, Policy, Sharing, Tenant
+from mirage.price import worth_lending
+from mirage.serve.fit import Fit
+from mirage.serve.outlook import Speeds, outlook
+from mirage.simulate.profiles import of_device
+
+pytestmark = pytest.mark.pure
+
+GB = 10**9
+H100 = Speeds(51e9, 2.68e12)
+GH200 = Speeds(427e9, 3.2e12)
+
+
+def config(mode: str = "temporal", turn_s: float = 1.0, policy: Policy = Policy.MIRAGE) -> Config:
+    return Config(
+        device=Device(memory=80 * GB),
+        tenants=[Tenant(name=n, model=Path(n), share=50) for n in "ab"],
+        sharing=Sharing(mode=mode, turn_s=turn_s),
+        policy=policy,
+    )
+
+
+def fits(movable: int = 30) -> dict[str, Fit]:
+    """Two models of 20 GB; 40 GB are left for KV."""
+    one = Fit(
+        grant_bytes=40 * GB,
+        layers=40,
+        layer_bytes=GB // 2,
+        fixed_bytes=0,
+        block_bytes=1 << 20,
+        extent_blocks=2,
+        base_blocks=1000,
+        max_blocks=9000,
+        min_blocks=4,
+        movable_layers=movable,
+    )
+    return {"a": one, "b": one}
+
+
+def test_a_short_turn_over_a_slow_link_wins_little_and_a_longer_one_would() -> None:
+    (line,) = outlook(config(turn_s=1.0), fits(), H100)
+    assert "the link loads 51 GB in one" in line
+    assert "is 40 GB" in line
+    assert "Turns from 2.8 s" in line
+    assert outlook(config(turn_s=2.8), fits(), H100) == []
+    assert worth_lending(40 * GB, 2.8 * 51e9) >= 4 * GB
+
+
+def test_a_fast_link_is_worth_no_word() -> None:
+    for mode in ("temporal", "spatial"):
+        assert outlook(config(mode), fits(), GH200) == []
+
+
+def test_at_once_no_layer_hides_over_pcie() -> None:
+    (line,) = outlook(config("spatial"), fits(), H100)
+    assert "over 51 GB/s no layer hides" in line
+    assert "300 s" in line
+
+
+@pytest.mark.parametrize("mode", ["temporal", "spatial"])
+def test_few_layers_that_move_win_little_on_any_link(mode: str) -> None:
+    (line,) = outlook(config(mode), fits(movable=3), GH200)
+    assert "less than a tenth" in line
+
+
+def test_nothing_is_said_of_what_is_not_known_or_not_asked_for() -> None:
+    assert outlook(config(), fits(), Speeds()) == []
+    assert outlook(config("spatial"), fits(), Speeds(link=1e9)) == []
+    for policy in (Policy.POOLED, Policy.STATIC):
+        assert outlook(config(policy=policy), fits(), H100) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("NVIDIA GH200 480GB", "GH200"), ("NVIDIA H200", "H200"), ("NVIDIA A100-SXM4-80GB", "A100")],
+)
+def test_a_gpu_is_known_by_its_name(name: str, title: str) -> None:
+    profile = of_device(name)
+    assert profile is not None
+    assert title in profile.title.split()[1]
+
+
+def test_an_unknown_gpu_has_no_profile() -> None:
+    assert of_device("NVIDIA GeForce RTX 4090") is None
