@@ -5,8 +5,10 @@
 Varied besides what `benchmarks/worlds.py` draws: the link's speed, reports, messages, step
 overheads, priorities, floors, models that fall silent, and what turns do with unfinished
 requests. Optuna's TPE sampler proposes, the simulator judges: how far `mirage` is beyond what
-counts as harm, against `pooled`. What it tried is kept in DIR/adversary.log and gone on with;
-harmed worlds are written into DIR. Prints the worst, and the distribution.
+counts as harm, against `pooled`. Where one run shows harm, the medians of five seeds decide: in
+drained turns much hangs on the turn that a request just catches, for better or worse. What was
+tried is kept in DIR/adversary.log and gone on with; worlds that are harmed in the median are
+written into DIR. Prints the worst, and the distribution.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from mirage.config import ConfigError
 STUDY = "harm"
 WORST = 10
 """Worlds that are printed."""
-SEEDS = 1, 2, 3
+SEEDS = 1, 2, 3, 4, 5
 """Of what happens in a world; the optimiser chooses one, as it chooses the world."""
 
 
@@ -122,6 +124,10 @@ def judge(trial: optuna.Trial, folder: Path) -> float:
         found = ratios(world, seed)
     except ConfigError as error:
         raise optuna.TrialPruned(str(error)) from None
+    trial.set_user_attr("once", harmed(found))
+    if harmed(found):
+        runs = [ratios(world, other) for other in SEEDS]
+        found = {name: statistics.median(each[name] for each in runs) for name in FIGURES}
     trial.set_user_attr("ratios", found)
     trial.set_user_attr("about", about(world))
     if harmed(found):
@@ -167,7 +173,8 @@ def report(tried: list[Any]) -> None:
         about_it = trial.user_attrs["about"]
         print(f"| adversary {trial.number} | {about_it} | {cells} | {word} |")
     every = [trial.user_attrs["ratios"] for trial in tried]
-    print(f"\n{sum(map(harmed, every))} of {len(every)} worlds are harmed")
+    once = sum(trial.user_attrs["once"] for trial in tried)
+    print(f"\n{sum(map(harmed, every))} of {len(every)} worlds are harmed, {once} in a single run")
     for name in FIGURES:
         values = sorted(found[name] for found in every)
         quarters = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3

@@ -181,10 +181,11 @@ class Remap(Strict):
     hysteresis_s: float = Field(default=0.5, ge=0, le=1e6)
     """Seconds a surplus must last before it is handed back."""
 
-    @property
-    def kept(self) -> Kept:
-        """What newcomers leave free of what their model holds."""
-        if self.serve == "growth" or self.tbt_ms is not None:
+    def kept(self, policy: Policy) -> Kept:
+        """What newcomers leave free of what their model holds; with `static` as vLLM does."""
+        if policy is Policy.STATIC:
+            return "nothing"
+        if policy is Policy.MIRAGE and (self.serve == "growth" or self.tbt_ms is not None):
             return "asked"
         return "soon" if self.keep_free else "nothing"
 

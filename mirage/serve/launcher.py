@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mirage.config import Config, ConfigError, Device, Policy, Tenant
+from mirage.config import Config, ConfigError, Device, Tenant
 from mirage.serve.arguments import (
     JSON_LISTS,
     REPEATED,
@@ -134,7 +134,7 @@ def engine_settings(
         "base_blocks": fit.base_blocks,
         "headroom_extents": config.remap.headroom_extents,
         "lookahead_steps": config.remap.lookahead_steps,
-        "kept": config.remap.kept if config.policy is Policy.MIRAGE else "nothing",
+        "kept": config.remap.kept(config.policy),
         "temporal": config.sharing.mode == "temporal",
         "hold_s": config.sharing.patience_s,
         "moves": fit.movable_layers > 0,

@@ -98,7 +98,7 @@ class _Builder:
             hold_s=experiment.sharing.patience_s,
             headroom_extents=remap.headroom_extents,
             lookahead_steps=remap.lookahead_steps,
-            kept=remap.kept if self.variant.policy is Policy.MIRAGE else "nothing",
+            kept=remap.kept(self.variant.policy),
             report_ps=round(experiment.report_s * PS),
             apply_ps=_milliseconds(self.setup.hardware.apply_ms.value),
         )
