@@ -56,7 +56,7 @@ class Controller:
 
         `turns` is None if tenants run at once.
         """
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._turns = turns
         self._tenants = {t.name: t for t in tenants}
         self._policy = policy
@@ -153,13 +153,22 @@ class Controller:
     def next_deadline(self, now: float) -> float | None:
         """When `decide` may have more to say without another event; None for never."""
         times = [
-            since + self._patience_s
+            since + self.patience_s
             for name, since in self._wishes.items()
             if self._store.is_active(name, now)
         ]
         if (change := self._store.next_deadline(now)) is not None:
             times.append(change)
         return min(times, default=None)
+
+    def restores(self, name: str, now: float) -> bool:
+        """Whether layers of a tenant come back once others have given what they were told to."""
+        tenants = self._present(now)
+        wants = self._plan(tenants, now)
+        return any(
+            t.name == name and t.allotment is not None and t.allotment.alpha > wants[name].alpha
+            for t in tenants
+        )
 
     def covers(self, name: str, now: float) -> bool:
         """Whether a tenant, were it its turn now, would stream no more layers than hide."""
@@ -248,7 +257,7 @@ class Controller:
                 continue
             missing = _lacks_growth(t)
             coming = wants[t.name].kv_extents > t.allotment.kv_extents
-            if missing and coming and now < self._wishes[t.name] + self._patience_s:
+            if missing and coming and now < self._wishes[t.name] + self.patience_s:
                 continue
             del self._wishes[t.name]
             if missing:

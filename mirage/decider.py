@@ -29,6 +29,9 @@ class Decider:
         self._temporal = temporal
         self._draining = draining
         self._holders: frozenset[str] = frozenset()
+        self._granting: str | None = None
+        """Whose turn it is, without having been told: its layers are about to come back."""
+        self._grant_by = 0.0
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -54,9 +57,13 @@ class Decider:
         self._holders -= {tenant}
 
     def decide(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
-        """The messages to send now, in order: turns first, then memory."""
-        turns = self._turns(now) if self._temporal else []
-        return [*turns, *self.controller.decide(now)]
+        """The messages to send now, in order: turns that end, memory, turns that begin.
+
+        A turn begins once the others have made room for its holder's layers. Were it told before,
+        its first step would stream them all, which takes longer than waiting.
+        """
+        ended = self._turns(now) if self._temporal else []
+        return [*ended, *self.controller.decide(now), *self._grant(now)]
 
     def next_deadline(self, now: float) -> float | None:
         """When `decide` may have more to say without another event; None for never."""
@@ -64,6 +71,7 @@ class Decider:
             self.sharing.next_deadline(),
             self.controller.next_deadline(now),
             self._draining.until,
+            self._grant_by if self._granting else None,
         )
         return min((t for t in times if t is not None), default=None)
 
@@ -71,15 +79,23 @@ class Decider:
         before, self._holders = self._holders, self.sharing.decide(now)
         for name in self._holders - before:
             self.controller.turn(name, now)
+            self._granting, self._grant_by = name, now + self.controller.patience_s
         return [
-            *((name, self._turn(name, now)) for name in sorted(before ^ self._holders)),
+            *((name, self._revoked(name, now)) for name in sorted(before - self._holders)),
             *((name, Turn(False)) for name in self._drained_enough(now)),
         ]
 
-    def _turn(self, name: str, now: float) -> Turn:
-        if name in self._holders:
-            return Turn(True)
+    def _revoked(self, name: str, now: float) -> Turn:
         return Turn(False, drain=self._draining.begins(name, now, costly=self._costly(now)))
+
+    def _grant(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
+        name = self._granting
+        if name is None:
+            return []
+        if name in self._holders and now < self._grant_by and self.controller.restores(name, now):
+            return []
+        self._granting = None
+        return [(name, Turn(True))] if name in self._holders else []
 
     def _drained_enough(self, now: float) -> list[str]:
         """The tenant that leaves, if it shall not wait for its running requests any longer."""

@@ -179,6 +179,8 @@ def _most_lent(
     """Bytes that may be lent in turns, where all KV without them is `pool` bytes."""
     rates = [t.shape.layer_bytes / t.report.layer_load_s for t in tenants if t.report.layer_load_s]
     worth = worth_lending(pool, max(rates, default=0.0) * turns.seconds)
+    largest = max((a.layer_bytes for a in asks), default=1)
+    worth -= worth % largest  # what whole layers bring too much has to come back as well
     return worth if turns.drains else min(worth, covered(asks))
 
 

@@ -53,6 +53,8 @@ def report(holds: bool, running: int = 0, growth: int = 0) -> Report:
         kv_blocks=9,
         growth_extents=growth,
         running=running,
+        layer_load_s=0.01,
+        layer_compute_s=0.001,
     )
 
 
@@ -82,7 +84,7 @@ def drained(drain: bool | str, used: int) -> Decider:
     made = decider("temporal", drain)
     for name in "ab":
         made.reported(name, report(False, running=1), 0.0)
-    assert made.decide(0.0)[0] == ("a", Turn(True))
+    assert made.decide(0.0)[-1] == ("a", Turn(True))
     made.reported("a", structs.replace(report(True, running=1), kv_used_extents=used), 0.1)
     made.decide(0.1)
     return made
@@ -130,12 +132,80 @@ def test_a_death_ends_draining_by_cost(lost: str) -> None:
     assert made.next_deadline(1.1) != 2.0
 
 
+def returning() -> Decider:
+    """`a` has lent layers to `b`, whose turn ends when it uses 12 of its 30 extents."""
+    made = decider("temporal", drain=False)
+    made.reported("a", report(False), 0.0)
+    made.reported("b", report(False, running=1, growth=20), 0.0)
+    sent = dict(made.decide(0.0))
+    lent = sent["a"]
+    assert isinstance(lent, Allotment) and lent.alpha == 6
+    gave = structs.replace(
+        report(False, running=1),
+        revision=lent.revision,
+        alpha=lent.alpha,
+        beta=lent.beta,
+        kv_extents=2,
+        kv_used_extents=2,
+        held_bytes=lent.grant_bytes,
+    )
+    made.reported("a", gave, 0.1)
+    ((_, more), *_) = [m for m in made.decide(0.1) if m[0] == "b"]
+    assert isinstance(more, Allotment)
+    holds = structs.replace(
+        report(True, running=1),
+        revision=more.revision,
+        kv_extents=more.kv_extents,
+        kv_used_extents=12,
+        held_bytes=more.grant_bytes,
+    )
+    made.reported("b", holds, 0.2)
+    made.decide(0.2)
+    made.decide(1.3)
+    made.reported("b", structs.replace(holds, holds_turn=False), 1.4)
+    return made
+
+
+def test_a_turn_begins_when_the_others_have_made_room_for_its_layers() -> None:
+    made = returning()
+    asked = dict(made.decide(1.4))
+    assert "a" not in asked
+    less = asked["b"]
+    assert isinstance(less, Allotment)
+    gave = structs.replace(
+        report(False, running=1),
+        revision=less.revision,
+        kv_extents=less.kv_extents,
+        kv_used_extents=12,
+        held_bytes=less.grant_bytes,
+    )
+    made.reported("b", gave, 1.41)
+    (_, back), last = [m for m in made.decide(1.41) if m[0] == "a"]
+    assert isinstance(back, Allotment) and back.alpha == 0
+    assert last == ("a", Turn(True))
+
+
+def test_a_turn_begins_without_room_where_the_others_do_not_answer() -> None:
+    made = returning()
+    made.decide(1.4)
+    assert made.next_deadline(1.4) == pytest.approx(1.65)
+    assert ("a", Turn(True)) not in made.decide(1.6)
+    assert ("a", Turn(True)) in made.decide(1.66)
+    assert ("a", Turn(True)) not in made.decide(1.67)
+
+
+def test_a_turn_that_has_not_begun_passes_on_if_its_holder_dies() -> None:
+    made = returning()
+    made.decide(1.4)
+    made.lost("a", 1.5)
+    assert ("b", Turn(True)) in made.decide(1.5)
+
+
 def test_the_holder_gets_the_idle_kv_of_the_others() -> None:
     made = decider("temporal")
     made.reported("a", report(False, running=1, growth=6), 0.0)
-    first, second = made.decide(0.0)
-    assert first == ("a", Turn(True))
-    name, allotment = second
+    (name, allotment), last = made.decide(0.0)
+    assert last == ("a", Turn(True))
     assert name == "b"
     assert isinstance(allotment, Allotment)
     assert (allotment.alpha, allotment.kv_extents) == (0, 2)
