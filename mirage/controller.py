@@ -162,13 +162,14 @@ class Controller:
         return min(times, default=None)
 
     def restores(self, name: str, now: float) -> bool:
-        """Whether layers of a tenant come back once others have given what they were told to."""
+        """Whether layers of a tenant come back once others have done what they were just told."""
         tenants = self._present(now)
         wants = self._plan(tenants, now)
-        return any(
+        returning = any(
             t.name == name and t.allotment is not None and t.allotment.alpha > wants[name].alpha
             for t in tenants
         )
+        return returning and any(t.pending for t in tenants if t.name != name)
 
     def covers(self, name: str, now: float) -> bool:
         """Whether a tenant, were it its turn now, would stream no more layers than hide."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Self
 
 from mirage.config import Config
-from mirage.controller import Controller
+from mirage.controller import Command, Controller
 from mirage.draining import Draining
 from mirage.protocol import Allotment, Hello, Refusal, Report, Turn
 from scheduler.sharing import Sharing, make_sharing
@@ -63,7 +63,8 @@ class Decider:
         its first step would stream them all, which takes longer than waiting.
         """
         ended = self._turns(now) if self._temporal else []
-        return [*ended, *self.controller.decide(now), *self._grant(now)]
+        memory = [m for m in self.controller.decide(now) if not self._is_early(m)]
+        return [*ended, *memory, *self._grant(now)]
 
     def next_deadline(self, now: float) -> float | None:
         """When `decide` may have more to say without another event; None for never."""
@@ -87,6 +88,10 @@ class Decider:
 
     def _revoked(self, name: str, now: float) -> Turn:
         return Turn(False, drain=self._draining.begins(name, now, costly=self._costly(now)))
+
+    def _is_early(self, command: Command) -> bool:
+        """Whether it refuses one that cannot step yet: it would ask again at once."""
+        return command.tenant == self._granting and isinstance(command.message, Refusal)
 
     def _grant(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
         name = self._granting

@@ -122,6 +122,8 @@ class TenantSnapshot:
     """The largest T_c in the last `linger_s` seconds."""
     least_compute_s: float = 0.0
     """The smallest T_c that it ever reported, as of a batch of one; 0 before the first."""
+    mean_compute_s: float = 0.0
+    """The mean T_c of its reports with running requests; 0 before the first."""
 
     @property
     def name(self) -> str:
@@ -156,6 +158,19 @@ class _Record:
     until: float = inf
     """How long it holds."""
     least_compute_s: float = 0.0
+    mean_compute_s: float = 0.0
+    computing: int = 0
+    """Reports that the mean is of."""
+
+    def computed(self, report: Report) -> None:
+        """Note the T_c of a report, if it has one."""
+        now = report.layer_compute_s
+        if not now:
+            return
+        self.least_compute_s = min(self.least_compute_s or inf, now)
+        if report.running:
+            self.computing += 1
+            self.mean_compute_s += (now - self.mean_compute_s) / self.computing
 
 
 class MetadataStore:
@@ -205,9 +220,7 @@ class MetadataStore:
             a for a in record.sent if a.revision >= report.revision or a is record.sent[-1]
         ]
         record.compute.add(report.layer_compute_s, now)
-        if report.layer_compute_s:
-            before = record.least_compute_s or inf
-            record.least_compute_s = min(before, report.layer_compute_s)
+        record.computed(report)
         self._note(name, now)
 
     def sent(self, name: str, allotment: Allotment) -> None:
@@ -292,4 +305,5 @@ class MetadataStore:
             peak_extents=int(record.wanted.get(now)),
             peak_compute_s=record.compute.get(now),
             least_compute_s=record.least_compute_s,
+            mean_compute_s=record.mean_compute_s,
         )

@@ -178,10 +178,19 @@ def _most_lent(
 ) -> int:
     """Bytes that may be lent in turns, where all KV without them is `pool` bytes."""
     rates = [t.shape.layer_bytes / t.report.layer_load_s for t in tenants if t.report.layer_load_s]
-    worth = worth_lending(pool, max(rates, default=0.0) * turns.seconds)
+    part = min(map(_staying_part, tenants), default=1.0)
+    worth = worth_lending(pool, max(rates, default=0.0) * turns.seconds, part)
     largest = max((a.layer_bytes for a in asks), default=1)
     worth -= worth % largest  # what whole layers bring too much has to come back as well
     return worth if turns.drains else min(worth, covered(asks))
+
+
+def _staying_part(t: TenantSnapshot) -> float:
+    """Of its decode step on average, what a single request's takes as well.
+
+    Not of its present one: what is lent would come and go with the batch.
+    """
+    return t.least_compute_s / t.mean_compute_s if t.mean_compute_s else 1.0
 
 
 def covered(asks: Sequence[Ask]) -> int:

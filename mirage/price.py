@@ -10,26 +10,27 @@ from __future__ import annotations
 from math import sqrt
 
 PARAMETERS_PART = 1 / 3
-"""Of a decode step, the part that does not grow with the batch: reading the parameters.
+"""Of a decode step, at most the part that is taken not to grow with the batch.
 
 Low, so that lending is rather too little than too much: large batches of long contexts come
 down to it.
 """
 
 
-def worth_lending(pool_bytes: int, turn_bytes: float) -> int:
+def worth_lending(pool_bytes: int, turn_bytes: float, part: float = PARAMETERS_PART) -> int:
     """Bytes of layers up to which lending brings more than it costs.
 
-    `pool_bytes`: KV memory with all layers in place; `turn_bytes`: what the link loads in a turn.
+    `pool_bytes`: KV memory with all layers in place; `turn_bytes`: what the link loads in a turn;
+    `part`: what of a decode step does not grow with the batch, such as reading the parameters.
 
-    With x times the pool lent, batches are 1 + x times as large, and a step of which p is the
-    parameters' part takes p + (1 - p)(1 + x) times as long: tokens a second are the quotient g.
+    With x times the pool lent, batches are 1 + x times as large, and a step of which the part p
+    stays takes p + (1 - p)(1 + x) times as long: tokens a second are the quotient g.
     Bringing x back takes the part x/r of a turn, r = turn_bytes / pool_bytes. The best x is where
     g'/g, which is p / ((1 + x)(1 + (1 - p) x)), has fallen to the cost of the last byte, 1/r.
     """
     if pool_bytes <= 0 or turn_bytes <= 0:
         return 0
-    p = PARAMETERS_PART
+    p = min(part, PARAMETERS_PART)
     # (1 - p) x^2 + (2 - p) x + 1 - p r = 0
     square, linear, constant = 1 - p, 2 - p, 1 - p * turn_bytes / pool_bytes
     if constant >= 0:

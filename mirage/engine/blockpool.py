@@ -71,17 +71,23 @@ class ElasticBlockPool(BlockPool):
         return found
 
     def busy_extents(self) -> int:
-        """Backed extents with at least one block that belongs to a request."""
+        """Backed extents that cannot leave: with blocks of requests, and then the null block's.
+
+        0 if no request has a block. Less than this an engine cannot hold, whatever it is told.
+        """
         if not self.state:
             return 0
         if self.extent_blocks == 1:
-            free_or_null = self.free_block_queue.num_free_blocks + 1
-            return self.usable_blocks - free_or_null + sum(self.retiring.values())
-        return sum(
-            any(block.ref_cnt > 0 and not block.is_null for block in self.blocks_of(extent))
-            for extent, state in enumerate(self.state)
-            if state is not Extent.UNMAPPED
-        )
+            busy = self.usable_blocks - 1 - self.free_block_queue.num_free_blocks
+            busy += sum(self.retiring.values())
+            return busy + 1 if busy else 0
+        busy = sum(map(self._is_busy, range(1, len(self.state))))
+        return busy + 1 if busy or self._is_busy(0) else 0
+
+    def _is_busy(self, extent: int) -> bool:
+        if self.state[extent] is Extent.UNMAPPED:
+            return False
+        return any(block.ref_cnt > 0 and not block.is_null for block in self.blocks_of(extent))
 
     # -- growing ------------------------------------------------------------------------
 

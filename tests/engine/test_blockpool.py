@@ -79,7 +79,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert backed == self.mapped
         assert self.pool.backed_extents() == len(backed)
         in_use = {b.block_id // self.extent_blocks for blocks in self.held for b in blocks}
-        assert self.pool.busy_extents() == len(in_use)
+        assert self.pool.busy_extents() == (len(in_use | {0}) if in_use else 0)
         assert 0.0 <= self.pool.get_usage() <= 1.0
 
     @precondition(lambda self: not self.held)

@@ -9,7 +9,8 @@ from msgspec import structs
 
 from mirage.config import Config, Device, Policy, Sharing, Tenant
 from mirage.decider import Decider
-from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, ModelShape, Report, Turn
+from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, ModelShape, Refusal, Report, Turn
+from mirage.share import cost
 
 pytestmark = pytest.mark.pure
 
@@ -132,8 +133,8 @@ def test_a_death_ends_draining_by_cost(lost: str) -> None:
     assert made.next_deadline(1.1) != 2.0
 
 
-def returning() -> Decider:
-    """`a` has lent layers to `b`, whose turn ends when it uses 12 of its 30 extents."""
+def returning() -> tuple[Decider, Allotment]:
+    """`a` has lent layers to `b`, whose turn has ended; it was told to make room, and has not."""
     made = decider("temporal", drain=False)
     made.reported("a", report(False), 0.0)
     made.reported("b", report(False, running=1, growth=20), 0.0)
@@ -160,18 +161,15 @@ def returning() -> Decider:
         held_bytes=more.grant_bytes,
     )
     made.reported("b", holds, 0.2)
-    made.decide(0.2)
-    made.decide(1.3)
+    told = [message for name, message in [*made.decide(0.2), *made.decide(1.3)] if name == "b"]
+    (less,) = [message for message in told if isinstance(message, Allotment)]
     made.reported("b", structs.replace(holds, holds_turn=False), 1.4)
-    return made
+    return made, less
 
 
 def test_a_turn_begins_when_the_others_have_made_room_for_its_layers() -> None:
-    made = returning()
-    asked = dict(made.decide(1.4))
-    assert "a" not in asked
-    less = asked["b"]
-    assert isinstance(less, Allotment)
+    made, less = returning()
+    assert "a" not in dict(made.decide(1.4))
     gave = structs.replace(
         report(False, running=1),
         revision=less.revision,
@@ -185,8 +183,42 @@ def test_a_turn_begins_when_the_others_have_made_room_for_its_layers() -> None:
     assert last == ("a", Turn(True))
 
 
+def test_a_turn_does_not_wait_for_who_has_done_all_that_it_was_told() -> None:
+    """Its layers have no room all the same: what `b` still runs on is more than was planned."""
+    made, told = returning()
+    made.decide(1.4)
+    decided: list[tuple[str, object]] = []
+    for _ in range(2):  # what it was told, and what it is told because it cannot
+        stuck = structs.replace(
+            report(False, running=1),
+            revision=told.revision,
+            kv_extents=30,
+            kv_used_extents=30,
+            held_bytes=cost(SHAPE, 0, 30),
+        )
+        made.reported("b", stuck, 1.41)
+        decided = list(made.decide(1.41))
+        told = next((m for n, m in decided if n == "b" and isinstance(m, Allotment)), told)
+    assert decided[-1] == ("a", Turn(True))
+
+
+def test_who_waits_for_its_turn_is_not_refused_what_it_will_ask_again() -> None:
+    made, _ = returning()
+    made.decide(1.4)
+    wants = structs.replace(
+        report(False, running=1, growth=200),
+        revision=2,
+        alpha=6,
+        kv_extents=2,
+        kv_used_extents=2,
+        held_bytes=700,
+    )
+    made.reported("a", wants, 1.41)
+    assert not [m for _, m in made.decide(1.41) if isinstance(m, Refusal)]
+
+
 def test_a_turn_begins_without_room_where_the_others_do_not_answer() -> None:
-    made = returning()
+    made, _ = returning()
     made.decide(1.4)
     assert made.next_deadline(1.4) == pytest.approx(1.65)
     assert ("a", Turn(True)) not in made.decide(1.6)
@@ -195,7 +227,7 @@ def test_a_turn_begins_without_room_where_the_others_do_not_answer() -> None:
 
 
 def test_a_turn_that_has_not_begun_passes_on_if_its_holder_dies() -> None:
-    made = returning()
+    made, _ = returning()
     made.decide(1.4)
     made.lost("a", 1.5)
     assert ("b", Turn(True)) in made.decide(1.5)
