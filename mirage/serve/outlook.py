@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mirage.config import Config, Policy
 from mirage.layers import largest_alpha
-from mirage.price import PARAMETERS_PART, worth_lending
+from mirage.price import worth_lending
 from mirage.serve.fit import Fit
 
 LITTLE = 0.1
@@ -43,8 +43,9 @@ def outlook(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str
 def _in_turns(pool: int, link: float, turn_s: float) -> list[str]:
     if worth_lending(pool, link * turn_s) >= LITTLE * pool:
         return []
-    # Where lending begins to pay, and a fifth more, so that it is worth something.
-    longer = 1.2 * pool / link / PARAMETERS_PART
+    longer = turn_s
+    while worth_lending(pool, link * longer) < LITTLE * pool:
+        longer *= 1.05
     return [
         _note(
             f"in turns of {turn_s:g} s little is to be had: the link loads "

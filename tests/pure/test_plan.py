@@ -360,11 +360,11 @@ def test_at_once_an_idle_model_lends_what_it_hides_until_it_has_rested(
 
 
 @WISHES
-@pytest.mark.parametrize(("turn_s", "given"), [(800.0, 8), (240.0, 5), (160.0, 1), (120.0, 0)])
+@pytest.mark.parametrize(("turn_s", "given"), [(800.0, 8), (320.0, 7), (240.0, 0)])
 def test_in_turns_so_much_is_lent_as_brings_more_than_its_way_back_costs(
     wishes: tuple[int, int], turn_s: float, given: int
 ) -> None:
-    """A layer takes 4 s and is a tenth of all KV: 240 s load six times that, half of it pays."""
+    """A layer takes 4 s and is a tenth of all KV: of 320 s, in which eighty load, seven pay."""
     asks = tenant("a", 10, *wishes, times=(4.0, 1.0))
     asleep = tenant("b", active=False, times=(4.0, 1.0), last_busy=5.0)
     targets = planned(asks, asleep, turns=Turns(turn_s), now=5.0)
@@ -373,10 +373,10 @@ def test_in_turns_so_much_is_lent_as_brings_more_than_its_way_back_costs(
 
 @WISHES
 def test_in_turns_only_whole_layers_are_worth_lending(wishes: tuple[int, int]) -> None:
-    """186 bytes would pay; two layers for them would have to come back as wholes."""
+    """765 bytes would pay; an eighth layer would have to come back as a whole."""
     asks = tenant("a", 10, *wishes, times=(4.0, 1.0))
     asleep = tenant("b", active=False, times=(4.0, 1.0))
-    assert planned(asks, asleep, turns=Turns(160.0)) == {"a": (0, 20), "b": (1, 2)}
+    assert planned(asks, asleep, turns=Turns(320.0)) == {"a": (0, 32), "b": (7, 2)}
 
 
 @pytest.mark.parametrize(("drains", "given"), [(True, 8), (False, 3)])

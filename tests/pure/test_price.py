@@ -21,16 +21,30 @@ def tokens(x: float, ratio: float) -> float:
     return (1 + x) / (p + (1 - p) * (1 + x)) * 2.718281828459045 ** (-x / ratio)
 
 
-@given(st.integers(GIB, 200 * GIB), st.floats(3.1, 1e3))
+@given(st.integers(GIB, 200 * GIB), st.floats(8, 1e3))
 def test_neither_more_nor_less_would_pay_better(pool: int, ratio: float) -> None:
     best = worth_lending(pool, ratio * pool) / pool
     for other in (best * 0.9, best * 1.1):
         assert tokens(other, ratio) <= tokens(best, ratio) * (1 + 1e-9)
 
 
-@given(pools, st.floats(0, 3))
-def test_nothing_pays_where_a_turn_loads_less_than_three_times_the_kv(pool: int, r: float) -> None:
+@given(pools, st.floats(0, 7))
+def test_nothing_pays_where_a_turn_loads_less_than_seven_times_the_kv(pool: int, r: float) -> None:
     assert worth_lending(pool, r * pool) == 0
+
+
+@given(st.integers(GIB, 200 * GIB), st.floats(0, 1e3))
+def test_what_is_lent_brings_clearly_more_tokens(pool: int, ratio: float) -> None:
+    lent = worth_lending(pool, ratio * pool) / pool
+    assert lent == 0 or tokens(lent, ratio) > 1.05
+
+
+@given(pools, ratios, st.floats(0.01, 1), st.floats(0.01, 1))
+def test_the_less_of_a_step_stays_the_less_is_lent(
+    pool: int, ratio: float, one: float, other: float
+) -> None:
+    less, more = sorted((one, other))
+    assert worth_lending(pool, ratio * pool, less) <= worth_lending(pool, ratio * pool, more)
 
 
 @given(pools, ratios, st.floats(1, 10))
