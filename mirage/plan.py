@@ -180,8 +180,8 @@ def _most_lent(
     rates = [t.shape.layer_bytes / t.report.layer_load_s for t in tenants if t.report.layer_load_s]
     part = min(map(_staying_part, tenants), default=1.0)
     worth = worth_lending(pool, max(rates, default=0.0) * turns.seconds, part)
-    largest = max((a.layer_bytes for a in asks), default=1)
-    worth -= worth % largest  # what whole layers bring too much has to come back as well
+    largest = max((a.layer_bytes for a in asks), default=0)
+    worth -= worth % max(1, largest)  # what whole layers bring too much has to come back as well
     return worth if turns.drains else min(worth, covered(asks))
 
 
