@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.worlds import (
     FIGURES,
+    HEAD,
     LEAST_TOKENS,
     LENGTHS,
     MACHINES,
@@ -41,6 +42,8 @@ from benchmarks.worlds import (
     harmed,
     keep,
     ratios,
+    row,
+    summary,
 )
 from mirage.config import ConfigError
 
@@ -164,25 +167,12 @@ def report(tried: list[Any]) -> None:
         print("nothing could be tried: no world's models fit its machine")
         return
     tried.sort(key=lambda trial: -trial.value)
-    print("| world | | " + " | ".join(FIGURES) + " | |")
-    print("|---|---|" + "---:|" * len(FIGURES) + "---|")
+    print(HEAD)
     for trial in tried[:WORST]:
-        found = trial.user_attrs["ratios"]
-        cells = " | ".join(f"{found[name]:.2f}" for name in FIGURES)
-        word = "harm" if harmed(found) else ""
-        about_it = trial.user_attrs["about"]
-        print(f"| adversary {trial.number} | {about_it} | {cells} | {word} |")
-    every = [trial.user_attrs["ratios"] for trial in tried]
-    once = sum(trial.user_attrs["once"] for trial in tried)
-    print(f"\n{sum(map(harmed, every))} of {len(every)} worlds are harmed, {once} in a single run")
-    for name in FIGURES:
-        values = sorted(found[name] for found in every)
-        quarters = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
-        print(
-            f"{name}: least {values[0]:.2f}, quarters "
-            + ", ".join(f"{q:.2f}" for q in quarters)
-            + f", most {values[-1]:.2f}"
-        )
+        seen = trial.user_attrs
+        print(row(f"adversary {trial.number}", seen["about"], seen["ratios"]))
+    summary([trial.user_attrs["ratios"] for trial in tried])
+    print(f"{sum(trial.user_attrs['once'] for trial in tried)} were harmed in a single run")
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ FIGURES = {
     "TPOT P99": "p99_tpot_ms",
     "ITL P99": "p99_itl_ms",
 }
+HEAD = f"| world | | {' | '.join(FIGURES)} | |\n|---|---|{'---:|' * len(FIGURES)}---|"
 LEAST_TOKENS, MOST_E2E = 0.98, 1.05
 """Of `pooled`'s; beyond them is harm."""
 
@@ -119,21 +121,24 @@ def about(world: World) -> str:
     return f"{world['hardware']}, {len(world['tenants'])} models, {how}, {rate:.0f}/s"
 
 
+def row(title: str, about: str, found: Ratios) -> str:
+    """One of the table under `HEAD`."""
+    cells = " | ".join(f"{found[name]:.2f}" for name in FIGURES)
+    return f"| {title} | {about} | {cells} | {'harm' if harmed(found) else ''} |"
+
+
 def main() -> None:
     asked = arguments()
     worlds = [yaml.safe_load(file.read_text()) for file in asked.files]
     source = iter(worlds) if worlds else drawn(asked.first)
     count = len(worlds) or asked.worlds
-    print("| world | | " + " | ".join(FIGURES) + " | |")
-    print("|---|---|" + "---:|" * len(FIGURES) + "---|")
+    print(HEAD)
     every: list[Ratios] = []
     for world, _ in zip(source, range(count), strict=False):
         found = ratios(world, asked.seed)
         every.append(found)
-        cells = " | ".join(f"{value:.2f}" for value in found.values())
-        word = "harm" if harmed(found) else ""
-        print(f"| {world['title']} | {about(world)} | {cells} | {word} |", flush=True)
-        if word:
+        print(row(world["title"], about(world), found), flush=True)
+        if harmed(found):
             keep(world, asked.output)
     summary(every)
 
@@ -146,12 +151,13 @@ def keep(world: World, folder: Path) -> None:
 
 
 def summary(every: list[Ratios]) -> None:
-    """How many are harmed, and the ends and the middle of each figure."""
+    """How many are harmed, and the ends and the quarters of each figure."""
     print(f"\n{sum(map(harmed, every))} of {len(every)} worlds are harmed")
     for name in FIGURES:
         values = sorted(found[name] for found in every)
-        middle = values[len(values) // 2]
-        print(f"{name}: least {values[0]:.2f}, middle {middle:.2f}, most {values[-1]:.2f}")
+        quarters = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+        middle = ", ".join(f"{quarter:.2f}" for quarter in quarters)
+        print(f"{name}: least {values[0]:.2f}, quarters {middle}, most {values[-1]:.2f}")
 
 
 def arguments() -> argparse.Namespace:

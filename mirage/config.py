@@ -87,6 +87,11 @@ class Device(Strict):
     link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
     """Host only: imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
 
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """Of the link that is imitated."""
+        return None if self.link_gb_s is None else self.link_gb_s * 1e9
+
     @model_validator(mode="after")
     def _has_its_own_link(self) -> Device:
         if self.kind == "cuda" and self.link_gb_s is not None:

@@ -212,11 +212,13 @@ def covers(
     if away <= 0 or policy is not Policy.MIRAGE:
         return True
     capped = remap.model_copy(update={"decode_cap": True})
-    for t in tenants:
-        own = hidden_alpha(t, t.report.layer_compute_s, capped)
-        layers = own if t.name == name else most_alpha(t.tenant, t.shape, remap)
-        away -= layers * t.shape.layer_bytes
-    return away <= 0
+
+    def layers(t: TenantSnapshot) -> int:
+        if t.name == name:
+            return hidden_alpha(t, t.report.layer_compute_s, capped)
+        return most_alpha(t.tenant, t.shape, remap)
+
+    return away <= sum(layers(t) * t.shape.layer_bytes for t in tenants)
 
 
 # Most events are about one tenant.

@@ -144,11 +144,10 @@ def engine_settings(
 def device_settings(config: Config) -> dict[str, Any]:
     """Of those, how steps run on the device: all that the probe is told."""
     graphs = config.device.kind == "cuda" and config.device.graphs
-    link = config.device.link_gb_s
     return {
         "device": config.device.kind,
         "pieces": graphs,
-        "copy_bytes_per_s": None if link is None else link * 1e9,
+        "copy_bytes_per_s": config.device.link_bytes_per_s,
     }
 
 

@@ -28,8 +28,8 @@ def outlook(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str
     if config.policy is not Policy.MIRAGE:
         return []
     pool = config.device.memory - sum(fit.parameter_bytes for fit in fits.values())
-    movable = {name: fit.movable_layers * fit.layer_bytes for name, fit in fits.items()}
-    if sum(movable.values()) < LITTLE * pool:
+    movable = sum(fit.movable_layers * fit.layer_bytes for fit in fits.values())
+    if movable < LITTLE * pool:
         return [
             _note("all layers that can move are less than a tenth of the KV memory: use pooled")
         ]
@@ -37,7 +37,9 @@ def outlook(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str
         return []
     if config.sharing.mode == "temporal":
         return _in_turns(pool, speeds.link, config.sharing.turn_s)
-    return _at_once(config, fits, speeds)
+    if speeds.memory is None:
+        return []
+    return _at_once(config, fits, speeds.link, speeds.memory)
 
 
 def _in_turns(pool: int, link: float, turn_s: float) -> list[str]:
@@ -55,15 +57,12 @@ def _in_turns(pool: int, link: float, turn_s: float) -> list[str]:
     ]
 
 
-def _at_once(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str]:
-    if speeds.link is None or speeds.memory is None:
-        return []
-    ratio = speeds.memory / speeds.link
-    if any(_hidden(fit, ratio) for fit in fits.values()):
+def _at_once(config: Config, fits: Mapping[str, Fit], link: float, memory: float) -> list[str]:
+    if any(_hidden(fit, memory / link) for fit in fits.values()):
         return []
     return [
         _note(
-            f"over {speeds.link / 1e9:.3g} GB/s no layer hides behind the decode of one request: "
+            f"over {link / 1e9:.3g} GB/s no layer hides behind the decode of one request: "
             f"models lend layers only after {config.remap.rest_s:g} s without work "
             "(remap.rest_s), or behind large batches"
         )

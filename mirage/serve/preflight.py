@@ -37,7 +37,7 @@ def fit_config(config: Config) -> dict[str, Fit]:
 def speeds(device: Device) -> Speeds:
     """What is known of the machine before anything runs: of a GPU what its profile says."""
     if device.kind == "host":
-        return Speeds(device.link_gb_s and device.link_gb_s * 1e9)
+        return Speeds(device.link_bytes_per_s)
     from vmm.cuda_device import device_facts
 
     profile = profiles.of_device(device_facts(device.index).name)

@@ -133,6 +133,19 @@ def test_a_death_ends_draining_by_cost(lost: str) -> None:
     assert made.next_deadline(1.1) != 2.0
 
 
+def complied(told: Allotment, used: int, *, holds: bool = False) -> Report:
+    """Of an engine with a running request, which holds what it was told to."""
+    return structs.replace(
+        report(holds, running=1),
+        revision=told.revision,
+        alpha=told.alpha,
+        beta=told.beta,
+        kv_extents=told.kv_extents,
+        kv_used_extents=used,
+        held_bytes=told.grant_bytes,
+    )
+
+
 def returning() -> tuple[Decider, Allotment]:
     """`a` has lent layers to `b`, whose turn has ended; it was told to make room, and has not."""
     made = decider("temporal", drain=False)
@@ -141,43 +154,20 @@ def returning() -> tuple[Decider, Allotment]:
     sent = dict(made.decide(0.0))
     lent = sent["a"]
     assert isinstance(lent, Allotment) and lent.alpha == 6
-    gave = structs.replace(
-        report(False, running=1),
-        revision=lent.revision,
-        alpha=lent.alpha,
-        beta=lent.beta,
-        kv_extents=2,
-        kv_used_extents=2,
-        held_bytes=lent.grant_bytes,
-    )
-    made.reported("a", gave, 0.1)
+    made.reported("a", complied(lent, used=2), 0.1)
     ((_, more), *_) = [m for m in made.decide(0.1) if m[0] == "b"]
     assert isinstance(more, Allotment)
-    holds = structs.replace(
-        report(True, running=1),
-        revision=more.revision,
-        kv_extents=more.kv_extents,
-        kv_used_extents=12,
-        held_bytes=more.grant_bytes,
-    )
-    made.reported("b", holds, 0.2)
+    made.reported("b", complied(more, used=12, holds=True), 0.2)
     told = [message for name, message in [*made.decide(0.2), *made.decide(1.3)] if name == "b"]
     (less,) = [message for message in told if isinstance(message, Allotment)]
-    made.reported("b", structs.replace(holds, holds_turn=False), 1.4)
+    made.reported("b", complied(more, used=12), 1.4)
     return made, less
 
 
 def test_a_turn_begins_when_the_others_have_made_room_for_its_layers() -> None:
     made, less = returning()
     assert "a" not in dict(made.decide(1.4))
-    gave = structs.replace(
-        report(False, running=1),
-        revision=less.revision,
-        kv_extents=less.kv_extents,
-        kv_used_extents=12,
-        held_bytes=less.grant_bytes,
-    )
-    made.reported("b", gave, 1.41)
+    made.reported("b", complied(less, used=12), 1.41)
     (_, back), last = [m for m in made.decide(1.41) if m[0] == "a"]
     assert isinstance(back, Allotment) and back.alpha == 0
     assert last == ("a", Turn(True))
