@@ -1,51 +1,22 @@
 """The product's main job: one burst under each policy, on real engines, through the command."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import yaml
-
-from mirage.demo.models import make_models
+from bursts import replayed
 
 pytestmark = pytest.mark.e2e
 
-ROOT = Path(__file__).parent.parent.parent
 POLICIES = ["static", "mirage"]
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("policies")
-    paths = make_models(folder, which=["llama", "qwen3"], layers=6)
-    tenants = [
-        {"name": name, "model": str(path), "share": 50, "max_model_len": 200, "max_num_seqs": 16}
-        for name, path in paths.items()
-    ]
-    content = {
-        "device": {"memory": "41MiB"},
-        "dtype": "float32",
-        "tenants": tenants,
-        "replay": {"traffic": {"phase_s": 1000, "hot_share": 0.9}},
-    }
-    config = folder / "config.yaml"
-    config.write_text(yaml.safe_dump(content))
-    words = ["replay", str(config), "--policy", ",".join(POLICIES), "--output", str(folder / "out")]
-    burst = ["--limit", "60", "--time-scale", "0.001", "--length-scale", "0.3"]
-    subprocess.run(
-        [sys.executable, "-m", "mirage", *words, *burst],
-        check=True,
-        timeout=400,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    loaded = replayed(folder, ",".join(POLICIES), hot_share=0.9)
     assert not [p for p in psutil.process_iter(["cmdline"]) if _mentions(p, folder)]
-    loaded: dict[str, Any] = json.loads((folder / "out" / "report.json").read_text())
     return loaded
 
 

@@ -1,0 +1,52 @@
+"""One burst through `mirage replay`, on real engines of two small models."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mirage.demo.models import make_models
+
+ROOT = Path(__file__).parents[2]
+
+
+def replayed(
+    folder: Path,
+    policies: str,
+    *,
+    hot_share: float,
+    device: dict[str, Any] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """The report of 60 requests that come at once; `more` are other keys of the configuration."""
+    paths = make_models(folder, which=["llama", "qwen3"], layers=6)
+    tenants = [
+        {"name": name, "model": str(path), "share": 50, "max_model_len": 200, "max_num_seqs": 16}
+        for name, path in paths.items()
+    ]
+    content = {
+        "device": {"memory": "41MiB"} | (device or {}),
+        "dtype": "float32",
+        "tenants": tenants,
+        "replay": {"traffic": {"phase_s": 1000, "hot_share": hot_share}},
+        **more,
+    }
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump(content))
+    words = ["replay", str(config), "--policy", policies, "--output", str(folder / "out")]
+    burst = ["--limit", "60", "--time-scale", "0.001", "--length-scale", "0.3"]
+    subprocess.run(
+        [sys.executable, "-m", "mirage", *words, *burst],
+        check=True,
+        timeout=500,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    loaded: dict[str, Any] = json.loads((folder / "out" / "report.json").read_text())
+    return loaded
