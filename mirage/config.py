@@ -174,7 +174,7 @@ class Remap(Strict):
     """Most of a model's layers that may be given away (the remapping percentage)."""
     decode_cap: bool = True
     """Bound alpha by what hides behind the model's own decode steps."""
-    rest_s: float = Field(default=300, ge=0, le=1e6)
+    rest_s: float = Field(default=30, ge=0, le=1e6)
     """At once: seconds without work after which a model lends more layers than hide behind the
     decode of a single request."""
     headroom_extents: int = Field(default=2, ge=0)

@@ -303,7 +303,13 @@ def _lacks_growth(t: TenantSnapshot) -> bool:
 
 
 def _as_want(allotment: Allotment) -> Want:
-    return Want(allotment.alpha, allotment.beta, allotment.kv_extents, allotment.open_extents)
+    return Want(
+        allotment.alpha,
+        allotment.beta,
+        allotment.kv_extents,
+        allotment.open_extents,
+        allotment.recall,
+    )
 
 
 def _bytes(t: TenantSnapshot, want: Want) -> int:

@@ -35,6 +35,8 @@ class Ask(NamedTuple):
     """That its decode does not feel now."""
     lately_hidden: int
     """That its decode did not feel some time in the last `hysteresis_s` seconds."""
+    bears: int
+    """With which its decode takes at most `BEARABLE` times as long."""
     out: int
     """That are away already."""
 
@@ -49,6 +51,8 @@ class Row:
     ask: Ask
     kv: int = 0
     alpha: int = 0
+    recalls: bool = False
+    """Whether others' running requests are preempted for its layers."""
 
 
 Amount = Callable[[Row], int]
@@ -83,7 +87,7 @@ def still_hidden(row: Row) -> int:
 
 
 def hidden_or_out(row: Row) -> int:
-    return max(row.ask.hidden, row.ask.out)
+    return row.ask.hidden if row.recalls else max(row.ask.hidden, row.ask.out)
 
 
 class Tier(NamedTuple):
@@ -122,7 +126,7 @@ class Fill:
         """
 
     def keep_running(self) -> None:
-        """Nothing that running requests sit on is ever asked back.
+        """What running requests sit on is covered first.
 
         Those that have outgrown their share pay with their own hidden layers before an idle tenant
         gives more than it lends, or layers of a woken donor stay away for them. Else what a
@@ -136,6 +140,23 @@ class Fill:
         self._gather([r for r in self.active if r.ask.running > r.ask.share], hidden, 0)
         self._gather(self.idle, most, 0)
         self._gather(self.active, hidden_or_out, 0)
+
+    def recall(self) -> None:
+        """Running requests beyond the share of their tenant make room for layers of a woken one.
+
+        Only where its decode could not bear to be without them, and then for all that it would
+        feel. Computing a few prompts anew takes a fraction of a second; the last of the
+        requests that sit there may run for minutes.
+        """
+        for row in self.active:
+            if row.alpha <= row.ask.bears:
+                continue
+            row.recalls = True
+            felt = row.alpha - row.ask.hidden
+            self._call_in([r for r in self.rows if r is not row], felt * row.ask.layer_bytes)
+            layers = min(felt, max(0, self.free) // row.ask.layer_bytes)
+            row.alpha -= layers
+            self.free -= layers * row.ask.layer_bytes
 
     def serve(self, tier: Tier) -> None:
         """Serve one tier: higher priorities first, free bytes before layers."""
@@ -224,6 +245,18 @@ class Fill:
                 layers = min(short, bound - row.alpha)
                 row.alpha += layers
                 self.free += layers * row.ask.layer_bytes
+
+    def _call_in(self, rows: Iterable[Row], wanted: int) -> None:
+        """Take KV beyond shares until `wanted` bytes are free: low priorities first, then most."""
+
+        def beyond(row: Row) -> int:
+            return max(0, row.kv - row.ask.share) * row.ask.extent_bytes
+
+        for row in sorted(rows, key=lambda r: (r.ask.priority, -beyond(r))):
+            short = min(wanted - self.free, beyond(row))
+            extents = max(0, -(-short // row.ask.extent_bytes))
+            row.kv -= extents
+            self.free += extents * row.ask.extent_bytes
 
     def _usable(self) -> int:
         """Free bytes that may become KV."""

@@ -51,7 +51,7 @@ class Grants:
         revision = self._revisions[name] + 1
         grant = cost(shape, want.alpha, want.kv_extents)
         allotment = Allotment(
-            revision, want.alpha, want.beta, want.kv_extents, grant, want.open_extents
+            revision, want.alpha, want.beta, want.kv_extents, grant, want.open_extents, want.recall
         )
         self.ledger.offer(name, allotment)
         self._revisions[name] = revision

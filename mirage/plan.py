@@ -39,7 +39,10 @@ others can cover whoever's turn it is, with what it hides itself.
 keeps away more of them than its decode hides only if running requests, their growth up to
 their tenant's share included, cannot do without after everything else was tried. Nobody's waiting
 requests, no growth beyond a share, and nobody's surplus, keep a layer of another active tenant
-away, and no hysteresis delays its return.
+away, and no hysteresis delays its return. Where its decode steps would take more than `BEARABLE`
+times as long as they compute, and tenants run at once, running requests beyond the shares of others
+are called back: preempted, and computed anew once there is room. In turns that would be
+so at every change; there the price keeps what is lent small.
 """
 
 from __future__ import annotations
@@ -66,6 +69,8 @@ class Turns(NamedTuple):
     """Whether no request is left unfinished when a turn ends."""
 
 
+BEARABLE = 2.0
+"""Times as long as it computes that a woken donor's decode step may take for others' requests."""
 CLEARLY = 0.98
 """A step must get that much shorter before another number of slots is worth the copies."""
 
@@ -96,7 +101,8 @@ def plan(
     `turns` is None if tenants run at once; `now` in the seconds of `last_busy`. All `tenants` have
     had their first allotment. Shares are per cent of `device_bytes`, of which `reserved_bytes` are
     kept for tenants that are not among them. The targets fit into the rest, unless running requests
-    alone sit on more; no tenant's target is below what its own sit on, or below its least.
+    alone sit on more; no tenant's target is below its least, or below what its own sit on, except
+    down to its share with `Want.recall`.
     """
     if policy is Policy.STATIC:
         return {t.name: base(t.tenant, t.shape, device_bytes) for t in tenants}
@@ -120,9 +126,9 @@ def plan(
     growth_only = policy is Policy.MIRAGE and remap.serve == "growth"
     lend_percent = remap.lend_percent if growth_only else None
     lent = _most_lent(tenants, asks, free, turns) if turns and remap.decode_cap else None
-    given = _fill(asks, donors, free, lend_percent, remap.reversion, lent)
+    given = _fill(asks, donors, free, lend_percent, remap.reversion, lent, recalls=not turns)
     return {
-        t.name: Want(alpha, _beta(t, alpha, remap, streams), kv, free_for_all)
+        t.name: Want(alpha, _beta(t, alpha, remap, streams), kv, free_for_all, kv < t.demand.used)
         for t, (alpha, kv, free_for_all) in zip(tenants, given, strict=True)
     }
 
@@ -136,6 +142,7 @@ def _fill(
     lend_percent: float | None,
     reversion: bool,
     lent: int | None,
+    recalls: bool,
 ) -> list[tuple[int, int, int | None]]:
     """Layers given away, KV extents, and those of them for newcomers too, of each.
 
@@ -146,6 +153,8 @@ def _fill(
     rows = [Row(ask) for ask in asks]
     fill = Fill(rows, donors, free)
     fill.keep_running()  # on whatever it takes
+    if recalls:
+        fill.recall()
     fill.most_lent = lent
     for tier in [*GROWTH, *(ADMISSION if admission else []), *LINGER]:
         fill.serve(tier)
@@ -242,6 +251,7 @@ def _ask(
     ever = most_alpha(t.tenant, shape, remap) if layers else 0
     unfelt = hidden_alpha(t, t.report.layer_compute_s, remap, streams) if layers else 0
     surely = hidden_alpha(t, t.least_compute_s, remap, streams) if layers else 0
+    bears = hidden_alpha(t, BEARABLE * t.report.layer_compute_s, remap, streams) if layers else 0
     return Ask(
         name=t.name,
         active=t.active,
@@ -258,6 +268,7 @@ def _ask(
         surely_hidden=surely,
         hidden=unfelt,
         lately_hidden=hidden_alpha(t, t.peak_compute_s, remap, streams) if layers else 0,
+        bears=bears,
         out=t.layers_out,
         late=late,
     )

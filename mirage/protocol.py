@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class ModelShape(msgspec.Struct, frozen=True):
@@ -100,6 +100,8 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     grant_bytes: int
     open_extents: int | None = None
     """Of `kv_extents`, those that waiting requests may use as well; None for all of them."""
+    recall: bool = False
+    """Whether running requests are preempted, newest first, until they fit into `kv_extents`."""
 
 
 class Refusal(msgspec.Struct, tag="refusal", tag_field="type", frozen=True):

@@ -18,12 +18,14 @@ class Want:
     """What a tenant shall hold: layers given away, slots that stream them, KV extents.
 
     Of the extents, `open_extents` are for waiting requests as well; None for all of them.
+    With `recall`, running requests on more than that are preempted.
     """
 
     alpha: int
     beta: int
     kv_extents: int
     open_extents: int | None = None
+    recall: bool = False
 
 
 def cost(shape: ModelShape, alpha: int, kv_extents: int) -> int:
@@ -80,4 +82,4 @@ def toward(shape: ModelShape, now: Want, want: Want, limit: int) -> Want:
         affordable = (spare - more * shape.extent_bytes) // shape.layer_bytes
         alpha -= min(alpha - want.alpha, affordable)
     beta = want.beta if alpha == want.alpha else now.beta
-    return Want(alpha, beta, extents + more, want.open_extents)
+    return Want(alpha, beta, extents + more, want.open_extents, want.recall)

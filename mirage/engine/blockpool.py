@@ -208,9 +208,17 @@ class ElasticKVCacheManager(KVCacheManager):
 
     lacks: Any = None
     """``lacks(blocks)``, called inside schedule() when a running request got none."""
+    recalls: Any = None
+    """``recalls()``: whether running requests have to be preempted, whatever is free."""
 
     def allocate_slots(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's; a waiting request that finds no memory simply waits."""
+        """vLLM's; a waiting request that finds no memory simply waits.
+
+        A running one gets nothing while memory is called back: vLLM then preempts the request
+        that it thinks right, and asks again.
+        """
+        if request.status == RequestStatus.RUNNING and self.recalls():
+            return None
         blocks = super().allocate_slots(request, *args, **kwargs)
         if blocks is None and request.status == RequestStatus.RUNNING:
             missing = self._missing_blocks(request, *args, **kwargs)

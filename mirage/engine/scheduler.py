@@ -255,6 +255,7 @@ class ElasticMixin(ObservingMixin):
             pool.become_elastic(kv.extents.blocks_per_extent, len(kv.extents.mapped))
         self.kv_cache_manager.__class__ = ElasticKVCacheManager
         self.kv_cache_manager.lacks = self._lacks
+        self.kv_cache_manager.recalls = self._recalls
         self.pool: ElasticBlockPool = pool
         self.settlement = Settlement(self.memory, pool, self.fence, fenced=self.settings.fence)
         self.wish = Wish(self.settings.hold_s)
@@ -306,6 +307,10 @@ class ElasticMixin(ObservingMixin):
         """A running request lacks `blocks` blocks; called by the manager inside schedule()."""
         self.wish.lacks(blocks, self.pool.get_num_free_blocks())
         self._holding = self.agent is not None and self.wish.may_hold()
+
+    def _recalls(self) -> bool:
+        """Whether requests must go. The last one stays: what it has beyond that is scattered."""
+        return len(self.running) > 1 and self.settlement.exceeded
 
     # -- control messages ---------------------------------------------------------------
 

@@ -64,6 +64,17 @@ class Settlement:
         )
 
     @property
+    def exceeded(self) -> bool:
+        """Whether running requests sit on more than was called back to."""
+        target = self.target
+        return (
+            target is not None
+            and target.recall
+            and self.blocks.backed_extents() > target.kv_extents
+            and self.blocks.busy_extents() > target.kv_extents
+        )
+
+    @property
     def open_blocks(self) -> int | None:
         """Blocks that waiting requests may use as well; None for all."""
         if self.target is None or self.target.open_extents is None:
@@ -99,6 +110,9 @@ class Settlement:
     # -- KV extents ---------------------------------------------------------------------
 
     def _shrink(self, wanted: int) -> bool:
+        if self.target is not None and self.target.recall and any(self.blocks.retiring.values()):
+            # Requests went that sat elsewhere: what is empty now shall go instead.
+            self._unretire(len(self.blocks.retiring))
         usable = self.blocks.usable_blocks // self.blocks.extent_blocks
         if usable > wanted:
             self.blocks.retire(self.blocks.pick_retirees(usable - wanted))
@@ -120,14 +134,18 @@ class Settlement:
         missing = wanted - usable
         if missing <= 0:
             return False
-        called_back = self.blocks.unretire(missing)
-        self._emptied_at = {e: m for e, m in self._emptied_at.items() if e in self.blocks.retiring}
+        called_back = self._unretire(missing)
         count = min(missing - called_back, self.memory.affordable_extents())
         extents = self.blocks.unmapped(count) if count > 0 else []
         mapped = bool(extents) and self._had(partial(self.memory.map_extents, extents))
         if mapped:
             self.blocks.add(extents)
         return bool(called_back) or mapped
+
+    def _unretire(self, count: int) -> int:
+        called_back = self.blocks.unretire(count)
+        self._emptied_at = {e: m for e, m in self._emptied_at.items() if e in self.blocks.retiring}
+        return called_back
 
     # -- layers -------------------------------------------------------------------------
 

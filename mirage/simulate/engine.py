@@ -217,6 +217,8 @@ class Engine:
             self._report(now)
 
     def _move(self, now: int) -> bool:
+        while self.holding.exceeds(self.used_blocks) and len(self.running) > 1:
+            self._preempt()
         streamed = self.streams
         moved, copies = self.holding.settle(self.used_blocks)
         if copies:

@@ -66,6 +66,10 @@ class Holding:
         free_share = max(0.0, 1 - used_blocks / (self.extents * per_extent))
         return max(dense, round(self.extents * (1 - free_share**per_extent)))
 
+    def exceeds(self, used_blocks: int) -> bool:
+        """Whether running requests sit on more than they may, and are to be preempted."""
+        return self._target.recall and self.busy_extents(used_blocks) > self._target.kv_extents
+
     def aim(self, allotment: Allotment) -> bool:
         """Adopt an allotment; False for one that is not newer than the present."""
         if allotment.revision <= self.revision:

@@ -19,7 +19,10 @@ from mirage.protocol import (
 
 
 class ControlServer:
-    """`answer`: grant (what is asked for, at most `most` extents), refuse or silent."""
+    """`answer`: grant (what is asked for, at most `most` extents), refuse or silent.
+
+    With `recall_to`, that many extents are called back once, when `most` are in use.
+    """
 
     def __init__(
         self,
@@ -28,14 +31,17 @@ class ControlServer:
         delay_s: float = 0.0,
         most: int = 1 << 30,
         open_extents: int | None = None,
+        recall_to: int | None = None,
     ) -> None:
         self.answer, self.delay_s, self.most = answer, delay_s, most
-        self.open_extents = open_extents
+        self.open_extents, self.recall_to = open_extents, recall_to
         self.path = path
         self.hello: Hello | None = None
         self.reports: list[Report] = []
         self.problems: list[str] = []
         self.revision = 0
+        self.recalled: int | None = None
+        """The revision that called memory back."""
         self.granted = 0
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
@@ -60,7 +66,10 @@ class ControlServer:
             return
         self._check(message)
         self.reports.append(message)
-        if message.growth_extents or message.admission_extents:
+        if self.recall_to is not None and message.kv_used_extents >= self.most:
+            self._allot(message, self.recall_to, recall=True)
+            self.answer, self.recall_to, self.recalled = "refuse", None, self.revision
+        elif message.growth_extents or message.admission_extents:
             self._answer(message)
 
     def _check(self, report: Report) -> None:
@@ -77,13 +86,15 @@ class ControlServer:
         if self.answer == "silent" or report.revision != self.revision:
             return
         time.sleep(self.delay_s)
-        self.revision += 1
         wanted = report.kv_extents + report.growth_extents + report.admission_extents
         extents = min(wanted, self.most, self.hello.shape.max_extents)
         if self.answer == "refuse" or extents <= report.kv_extents:
-            self.revision -= 1
             self.connection.sendall(encode(Refusal(self.revision)))
             return
+        self._allot(report, extents)
+
+    def _allot(self, report: Report, extents: int, *, recall: bool = False) -> None:
+        self.revision += 1
         shape = self.hello.shape
         self.granted = (
             shape.fixed_bytes
@@ -91,6 +102,12 @@ class ControlServer:
             + extents * shape.extent_bytes
         )
         allotment = Allotment(
-            self.revision, report.alpha, report.beta, extents, self.granted, self.open_extents
+            self.revision,
+            report.alpha,
+            report.beta,
+            extents,
+            self.granted,
+            self.open_extents,
+            recall,
         )
         self.connection.sendall(encode(allotment))

@@ -1,6 +1,6 @@
 """Child process: a burst that needs more KV than the engine has at start.
 
-python growth.py MODELS OUT MODE   MODE: grant, late, refuse, silent, capped
+python growth.py MODELS OUT MODE   MODE: one of `MODES`; with `-async` two steps are in flight
 """
 
 from __future__ import annotations
@@ -11,21 +11,27 @@ import tempfile
 from pathlib import Path
 
 from control import ControlServer
+from deferred import schedule_asynchronously
 from tiny import make_llm, make_model, prompts, run, scheduler_of
 
 UNIVERSE, BASE = 256, 20
+ASYNCHRONOUS = "-async"
 MODES = {
     "grant": {"answer": "grant"},
     "late": {"answer": "grant", "delay_s": 0.03},
     "refuse": {"answer": "refuse"},
     "silent": {"answer": "silent"},
     "capped": {"answer": "grant", "most": 40},
+    "recalled": {"answer": "grant", "most": 60, "recall_to": BASE},
     # All beyond the share is for running requests: newcomers wait for those to finish.
     "closed": {"answer": "grant", "open_extents": BASE},
 }
 
 if __name__ == "__main__":
     models, out, mode = sys.argv[1:]
+    if mode.endswith(ASYNCHRONOUS):
+        schedule_asynchronously()
+    mode = mode.removesuffix(ASYNCHRONOUS)
     model = make_model("llama", Path(models))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "control.sock"
@@ -52,6 +58,13 @@ if __name__ == "__main__":
             "problems": server.problems,
             "reports": len(server.reports),
             "asked": sum(r.growth_extents > 0 for r in server.reports),
+            "asynchronous": llm.llm_engine.vllm_config.scheduler_config.async_scheduling,
+            "most_used": max(r.kv_used_extents for r in server.reports),
+            "running_when_back": [
+                r.running
+                for r in server.reports
+                if r.revision == server.recalled and r.kv_extents <= BASE
+            ][:1],
             "most_running": max(r.running for r in server.reports),
         }
         scheduler.shutdown()

@@ -47,3 +47,13 @@ def test_an_engine_without_an_answer_preempts_and_finishes(models: Path, mode: s
     assert facts["preemptions"] > 0
     assert all(len(tokens) == 120 for tokens in facts["tokens"])
     assert facts["kv_blocks"] == {"capped": 39}.get(mode, 19)
+
+
+@pytest.mark.parametrize("mode", ["recalled", "recalled-async"])
+def test_what_is_called_back_comes_while_other_requests_run(models: Path, mode: str) -> None:
+    """The newest are preempted until the rest fits, and finished later with the same text."""
+    facts, granted = _burst(models, mode), _burst(models, "grant")
+    assert facts["asynchronous"] == (mode == "recalled-async")
+    assert facts["most_used"] >= 60 and facts["preemptions"] > 0
+    assert facts["running_when_back"][0] > 0
+    assert facts["tokens"] == granted["tokens"]

@@ -75,12 +75,18 @@ class SettlementMachine(RuleBasedStateMachine):
 
     # -- events -------------------------------------------------------------------------
 
-    @rule(alpha=st.integers(0, 3), beta=st.integers(1, 2), extents=st.integers(1, EXTENTS))
-    def allot(self, alpha: int, beta: int, extents: int) -> None:
+    @rule(
+        alpha=st.integers(0, 3),
+        beta=st.integers(1, 2),
+        extents=st.integers(1, EXTENTS),
+        recall=st.booleans(),
+    )
+    def allot(self, alpha: int, beta: int, extents: int, recall: bool) -> None:
         self.revision += 1
         self.ceiling = max(self.held(), grant_of(alpha, extents))
         self.grant = grant_of(alpha, extents)
-        assert self.settlement.aim(Allotment(self.revision, alpha, beta, extents, self.grant))
+        sent = Allotment(self.revision, alpha, beta, extents, self.grant, None, recall)
+        assert self.settlement.aim(sent)
         assert not self.settlement.aim(Allotment(self.revision, 0, 1, EXTENTS, 1 << 40))
 
     @rule()
@@ -108,6 +114,19 @@ class SettlementMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 100))
     def finish(self, which: int) -> None:
         self.blocks.free_blocks(self.requests.pop(which % len(self.requests)))
+
+    @precondition(lambda self: self.settlement.exceeded)
+    @rule()
+    def preempt(self) -> None:
+        """The newest, until the others fit: soon after, no more is held than was called back to."""
+        while self.settlement.exceeded:
+            self.blocks.free_blocks(self.requests.pop())
+        while self.in_flight:
+            self.process()
+        for _ in range(2):
+            self.settlement.settle()
+        assert self.settlement.target is not None
+        assert self.blocks.backed_extents() <= self.settlement.target.kv_extents
 
     @precondition(lambda self: len(self.in_flight) < 2)
     @rule()

@@ -62,7 +62,7 @@ def test_a_fast_link_is_worth_no_word() -> None:
 def test_at_once_no_layer_hides_over_pcie() -> None:
     (line,) = outlook(config("spatial"), fits(), H100)
     assert "over 51 GB/s no layer hides" in line
-    assert "300 s" in line
+    assert "30 s" in line
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])

@@ -14,7 +14,7 @@ from mirage.config import Policy, Remap
 from mirage.metadata import Demand, TenantSnapshot
 from mirage.plan import Turns, covers, hidden_alpha, plan
 from mirage.protocol import Allotment, ModelShape, Report
-from mirage.share import Want, cost, most_alpha
+from mirage.share import Want, base, cost, most_alpha
 from scheduler.tenants import Tenant
 
 pytestmark = pytest.mark.pure
@@ -330,9 +330,36 @@ def test_a_woken_donor_gets_its_layers_back_before_others_are_admitted() -> None
 
 
 def test_a_woken_donor_waits_for_what_requests_run_on_but_not_for_growth_beyond_a_share() -> None:
+    running = tenant("a", 24, 2, 40, kv=28, times=(4.0, 1.0))
+    awake = tenant("b", 1, alpha=9, kv=2, times=(2.0, 1.0))
+    assert planned(running, awake) == {"a": (0, 24), "b": (3, 2)}
+
+
+def test_a_woken_donor_that_cannot_bear_it_calls_back_what_is_beyond_a_share() -> None:
+    """Three layers away for running requests: with T_T = 9 its steps would take four times."""
     running = tenant("a", 24, 2, 40, kv=28, times=(9.0, 1.0))
     awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
-    assert planned(running, awake) == {"a": (0, 24), "b": (3, 2)}
+    wants = plan([running, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP)
+    assert wants["a"].kv_extents == 18 and wants["a"].recall
+    assert (wants["b"].alpha, wants["b"].recall) == (0, False)
+    fitting = tenant("a", 18, 2, 40, kv=28, times=(9.0, 1.0))
+    assert not plan([fitting, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP)["a"].recall
+
+
+def test_low_priorities_are_called_back_first_and_nobody_below_a_share() -> None:
+    low = tenant("a", 17, 2, 40, of=3, kv=17, times=(9.0, 1.0))
+    high = tenant("c", 21, 2, 40, of=3, kv=21, times=(9.0, 1.0), priority=1)
+    awake = tenant("b", 1, of=3, alpha=9, kv=2, times=(9.0, 1.0))
+    wants = plan([low, awake, high], 3 * SHARE, 0, Policy.MIRAGE, REMAP)
+    assert {name: want.kv_extents for name, want in wants.items()} == {"a": 9, "b": 2, "c": 19}
+    assert {name for name, want in wants.items() if want.recall} == {"a", "c"}
+
+
+def test_in_turns_nobody_is_called_back() -> None:
+    running = tenant("a", 24, active=False, kv=28, times=(9.0, 1.0))
+    awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
+    wants = plan([running, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP, turns=Turns(1.0))
+    assert not any(want.recall for want in wants.values()) and wants["a"].kv_extents == 24
 
 
 def test_what_grew_on_own_layers_stays_on_them() -> None:
@@ -422,9 +449,9 @@ def test_what_runs_on_lent_layers_is_never_asked_back_either() -> None:
     assert planned(runs, asleep, turns=Turns(1.0)) == planned(runs, asleep)
 
 
-def test_what_requests_run_on_is_never_asked_back() -> None:
+def test_what_requests_run_on_is_not_asked_back_from_who_can_bear_it() -> None:
     running = tenant("a", 24, kv=28, times=(9.0, 1.0))
-    awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
+    awake = tenant("b", 1, alpha=9, kv=2, times=(2.0, 1.0))
     assert planned(running, awake) == {"a": (0, 24), "b": (3, 2)}
 
 
@@ -561,7 +588,10 @@ def test_any_plan_keeps_its_bounds(situation, remap: Remap, when) -> None:
     for t in tenants:
         want = wants[t.name]
         total += cost(t.shape, want.alpha, want.kv_extents)
-        assert max(t.demand.used, t.shape.min_extents) <= want.kv_extents <= t.shape.max_extents
+        share = base(t.tenant, t.shape, device).kv_extents
+        least = min(t.demand.used, share) if want.recall else t.demand.used
+        assert max(least, t.shape.min_extents) <= want.kv_extents <= t.shape.max_extents
+        assert want.recall == (want.kv_extents < t.demand.used)
         most = most_alpha(t.tenant, t.shape, remap)
         hidden = hidden_alpha(t, t.report.layer_compute_s, remap)
         assert want.alpha <= (max(hidden, t.layers_out) if t.active else most)
@@ -586,7 +616,9 @@ def test_plans_settle(situation, remap: Remap, when) -> None:
 
 def carried_out(t: TenantSnapshot, want: Want) -> TenantSnapshot:
     sent = Allotment(2, want.alpha, want.beta, want.kv_extents, 0)
-    return replace(t, allotment=sent, report=structs.replace(t.report, alpha=want.alpha))
+    used = min(t.demand.used, want.kv_extents)
+    report = structs.replace(t.report, alpha=want.alpha, kv_used_extents=used)
+    return replace(t, allotment=sent, report=report, demand=replace(t.demand, used=used))
 
 
 # -- slots ------------------------------------------------------------------------------

@@ -291,6 +291,20 @@ def test_an_allotment_ends_the_wait_and_the_gap_counts_it() -> None:
     assert all(gap > PS // 2 for gap in gaps) and sum(weights) == 2
 
 
+def test_what_is_called_back_is_preempted_newest_first_but_for_the_last() -> None:
+    world = Alone()
+    engine = decoding(lone(world, 6, elastic=True), [(16, 20), (40, 20), (30, 20)])
+    engine.receive(Allotment(1, 0, 1, 5, cost(SHAPE, 0, 5), recall=True), 0)
+    assert [request.number for request in engine.running] == [0, 1]
+    assert engine.report().kv_used_extents <= engine.holding.extents == 5
+    engine.receive(Allotment(2, 0, 1, 1, cost(SHAPE, 0, 1), recall=True), 0)
+    assert [request.number for request in engine.running] == [0]
+    engine.receive(Allotment(3, 0, 1, 6, cost(SHAPE, 0, 6)), 0)
+    engine.wake(0)
+    world.run(engine)
+    assert engine.tally.counters.completed == 3
+
+
 def test_a_wish_that_was_granted_is_not_repeated() -> None:
     """An engine reports as it acts on an allotment, perhaps before it schedules again."""
     world = Alone()

@@ -82,6 +82,9 @@ class FakeEngine:
             return self.loaded
         if self.alpha < to.alpha:
             self.alpha += 1
+        elif to.recall and self.used > to.kv_extents and len(self.running) > 1:
+            self.waiting.insert(0, self.running.pop().extents)
+            self.preemptions += 1
         elif self.mapped > max(to.kv_extents, self.used):
             self.mapped -= 1
         elif self.mapped < to.kv_extents and free >= self.shape.extent_bytes:
@@ -344,9 +347,10 @@ class World:
             assert want == self.base(name)
             return
         assert sent.revision > before.revision
-        assert (want, sent.open_extents) != (
+        assert (want, sent.open_extents, sent.recall) != (
             Want(before.alpha, before.beta, before.kv_extents),
             before.open_extents,
+            before.recall,
         )
         most = most_alpha(tenant, shape, self.remap)
         assert 0 <= sent.alpha <= (most if self.policy is Policy.MIRAGE else 0)
@@ -356,4 +360,7 @@ class World:
             assert shape.layers - sent.alpha - sent.beta >= tenant.floor_layers
         assert shape.min_extents <= sent.kv_extents <= shape.max_extents
         if sent.kv_extents < before.kv_extents and name in self.reported:
-            assert sent.kv_extents >= self.reported[name].kv_used_extents
+            used = self.reported[name].kv_used_extents
+            share = self.base(name).kv_extents
+            assert sent.kv_extents >= (min(used, share) if sent.recall else used)
+            assert not (sent.recall and self.temporal)
