@@ -187,11 +187,15 @@ def _most_lent(
 ) -> int:
     """Bytes that may be lent in turns, where all KV without them is `pool` bytes."""
     rates = [t.shape.layer_bytes / t.report.layer_load_s for t in tenants if t.report.layer_load_s]
-    part = min(map(_staying_part, tenants), default=1.0)
-    worth = worth_lending(pool, max(rates, default=0.0) * turns.seconds, part)
+    worth = worth_lending(
+        pool,
+        max(rates, default=0.0) * turns.seconds,
+        min(map(_staying_part, tenants), default=1.0),
+        most=inf if turns.drains else covered(asks),
+        lending=any(t.layers_out for t in tenants),
+    )
     largest = max((a.layer_bytes for a in asks), default=0)
-    worth -= worth % max(1, largest)  # what whole layers bring too much has to come back as well
-    return worth if turns.drains else min(worth, covered(asks))
+    return worth - worth % max(1, largest)  # what whole layers bring too much comes back as well
 
 
 def _staying_part(t: TenantSnapshot) -> float:

@@ -7,7 +7,7 @@ the link once in each turn, and brings larger batches to all of them.
 
 from __future__ import annotations
 
-from math import log, sqrt
+from math import inf, log, sqrt
 
 PARAMETERS_PART = 1 / 3
 """Of a decode step, at most the part that is taken not to grow with the batch.
@@ -20,17 +20,26 @@ LEAST_GAIN = 0.05
 real engines it was none (1 layer at a gain of 0.04, and end-to-end times 14 % longer)."""
 
 
-def worth_lending(pool_bytes: int, turn_bytes: float, part: float = PARAMETERS_PART) -> int:
-    """Bytes of layers up to which lending brings more than it costs.
+def worth_lending(
+    pool_bytes: int,
+    turn_bytes: float,
+    part: float = PARAMETERS_PART,
+    *,
+    most: float = inf,
+    lending: bool = False,
+) -> int:
+    """Bytes of layers up to which lending brings more than it costs, at most `most`.
 
     `pool_bytes`: KV memory with all layers in place; `turn_bytes`: what the link loads in a turn;
-    `part`: what of a decode step does not grow with the batch, such as reading the parameters.
+    `part`: what of a decode step does not grow with the batch, such as reading the parameters;
+    `lending`: whether layers are lent already.
 
     With x times the pool lent, batches are 1 + x times as large, and a step of which the part p
     stays takes p + (1 - p)(1 + x) times as long: tokens a second are the quotient g.
     Bringing x back takes the part x/r of a turn, r = turn_bytes / pool_bytes. The best x is where
     g'/g, which is p / ((1 + x)(1 + (1 - p) x)), has fallen to the cost of the last byte, 1/r.
-    Nothing is lent for less than `LEAST_GAIN` there.
+    Nothing is lent for less than `LEAST_GAIN`, and nothing goes on being for less than half of it:
+    `part` is measured and moves, and what is called back has to be computed anew.
     """
     if pool_bytes <= 0 or turn_bytes <= 0:
         return 0
@@ -40,5 +49,6 @@ def worth_lending(pool_bytes: int, turn_bytes: float, part: float = PARAMETERS_P
     if constant >= 0:
         return 0
     x = (-linear + sqrt(linear * linear - 4 * square * constant)) / (2 * square)
+    x = min(x, most / pool_bytes)
     gain = log((1 + x) / (p + (1 - p) * (1 + x))) - x * pool_bytes / turn_bytes
-    return int(x * pool_bytes) if gain >= LEAST_GAIN else 0
+    return int(x * pool_bytes) if gain >= LEAST_GAIN / (2 if lending else 1) else 0

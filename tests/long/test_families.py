@@ -43,6 +43,8 @@ def test_outputs_are_plain_vllms_while_memory_moves(family: str, suffix: str, ru
 
 @pytest.mark.parametrize("family", PROVEN)
 def test_without_waits_they_differ(family: str, runs: Runs) -> None:
+    if not runs["mirage"][family]["layers"]:
+        pytest.skip("no layer of it ever moves, so nothing is waited for")
     assert hidden(runs["plain"][family], runs["nowait"][family]) is None
 
 

@@ -59,3 +59,17 @@ def test_the_way_back_never_takes_more_than_an_eighth_of_a_turn(pool: int, ratio
 
 def test_no_memory_or_no_link_lends_nothing() -> None:
     assert worth_lending(0, 1e9) == worth_lending(-5, 1e9) == worth_lending(GIB, 0.0) == 0
+
+
+def test_a_part_that_brings_too_little_is_not_lent_either() -> None:
+    """Who covers less than what would pay best covers too little for it to be felt."""
+    whole = worth_lending(10 * GIB, 400 * GIB)
+    assert worth_lending(10 * GIB, 400 * GIB, most=whole / 2) == whole // 2
+    assert worth_lending(10 * GIB, 400 * GIB, most=whole / 20) == 0
+
+
+def test_what_is_lent_is_not_called_back_for_a_small_change() -> None:
+    pays = [r for r in range(50, 100) if worth_lending(GIB, r / 10 * GIB)]
+    goes_on = [r for r in range(50, 100) if worth_lending(GIB, r / 10 * GIB, lending=True)]
+    assert goes_on[0] < pays[0]
+    assert set(pays) < set(goes_on)
