@@ -15,9 +15,11 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from mirage.serve.argument_table import (
     DRAFT,
     DRAFTED,
+    DRAFTED_LORA,
     EAGER,
     KV_DTYPES,
     KV_ELSEWHERE,
+    MLA_FP8,
     NOT_TRIED,
     OFFLOAD,
     ONE_GPU,
@@ -113,6 +115,8 @@ def _problems(config: Any) -> Iterator[str]:
     yield from _compilation(config)
     yield from _parallel(config.parallel_config)
     yield from _memory(config)
+    if config.device_config.device_type == "cpu":
+        yield from _on_cpu(config)
     cache, speculative = config.cache_config, config.speculative_config
     if cache.cache_dtype not in KV_DTYPES:
         yield f"kv_cache_dtype {cache.cache_dtype}: {NOT_TRIED}"
@@ -121,6 +125,16 @@ def _problems(config: Any) -> Iterator[str]:
     for name in ("watermark_config", "diffusion_config", "engram_config"):
         if getattr(config, name, None) is not None:
             yield f"{name}: {NOT_TRIED}"
+
+
+def _on_cpu(config: Any) -> Iterator[str]:
+    """What vLLM starts with there, and ends by at the first request or before."""
+    cache, speculative = config.cache_config, config.speculative_config
+    if config.model_config.use_mla and cache.cache_dtype.startswith("fp8"):
+        yield f"kv_cache_dtype {cache.cache_dtype}: {MLA_FP8}"
+    drafts = speculative is not None and speculative.method != "ngram"
+    if drafts and config.lora_config is not None:
+        yield f"enable_lora with speculative decoding by {speculative.method}: {DRAFTED_LORA}"
 
 
 def _compilation(config: Any) -> Iterator[str]:

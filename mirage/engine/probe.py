@@ -36,13 +36,14 @@ from vllm.v1.attention.backends.utils import (
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from mirage.engine import arguments, hollow, kernels, postload
+from mirage.engine import arguments, hollow, kernels, postload, stack
 from mirage.engine.fixed import fixed_bytes
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.kvgroups import kv_groups
 from mirage.engine.layouts import elastic_layouts, layouts_on_cpu
 from mirage.engine.params import FixedParameters
 from mirage.facts import NO_KV, ModelFacts
+from mirage.serve.argument_table import PACKED_LORA
 from mirage.serve.arguments import ArgumentRefused
 
 ENOUGH_BYTES = 1 << 50
@@ -93,6 +94,9 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
     for model in models:
         postload.apply(model, config.model_config.dtype)
     parameters.loaded(models[0])
+    packed = (parameters.stays or "").startswith(stack.PACKED.split(" (")[0])
+    if packed and config.lora_config is not None:
+        raise Refused(PACKED_LORA)
     block_bytes, runs = block_geometry(plan) if plan is not None else (0, 1)
     return ModelFacts(
         architecture=config.model_config.architecture,

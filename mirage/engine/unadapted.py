@@ -2,7 +2,8 @@
 
 vLLM numbers "no adapter" -1. Its kernels for LoRA on a CPU take that for the last slot, so such
 requests are computed with whatever adapter lies there, and their text is wrong. Here their rows
-are zero before the kernels see them, and nothing is added to what the model computed.
+are zero before the kernels see them, and nothing is added to what the model computed. For the
+logprobs of a prompt the kernels are called with slots of other rows, which ended the engine.
 """
 
 from __future__ import annotations
@@ -42,7 +43,21 @@ def _without_last_slot(kernel: Kernel) -> Kernel:
         *args: Any,
         **kwargs: Any,
     ) -> None:
+        if len(slots) != len(inputs):
+            _check_untouched(weights)
+            return
         adapted = torch.where((slots < 0)[:, None], 0, inputs)
         kernel(adapted, weights, outputs, slots, *args, **kwargs)
 
     return careful
+
+
+def _check_untouched(weights: torch.Tensor) -> None:
+    """Rows of a prompt whose logprobs are wanted, where vLLM has slots for sampled tokens alone.
+
+    An adapter that leaves the output head as it is adds nothing there.
+    """
+    if weights.any():
+        raise RuntimeError(
+            "logprobs of a prompt cannot be had with an adapter of the output head on a CPU"
+        )

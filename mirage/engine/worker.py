@@ -95,12 +95,16 @@ class MirageCPUWorker(ElasticWorker, CPUWorker):
     """On host memory."""
 
     def load_model(self, **kwargs: Any) -> None:
-        """As `ElasticWorker`'s; with adapters, kernels for LoRA that are right on a CPU."""
+        """As `ElasticWorker`'s; with adapters or drafts, what is right on a CPU."""
         if self.vllm_config.lora_config is not None:
             # Not at the top: few engines have adapters.
             from mirage.engine.unadapted import stay_unadapted
 
             stay_unadapted()
+        if self.vllm_config.speculative_config is not None:
+            from mirage.engine.drafted import repeat_settings
+
+            repeat_settings()
         super().load_model(**kwargs)
 
     def get_supported_kv_cache_layouts(self) -> list[str]:

@@ -41,6 +41,15 @@ DRAFT = "this kind of speculative decoding was not tried while memory moves"
 DRAFTED = frozenset({"ngram", "draft_model", "eagle", "eagle3", "medusa"})
 """Kinds of speculative decoding that are served. A draft model's layers stay where vLLM put them,
 and what they hold is counted."""
+MLA_FP8 = "vLLM's latent attention on a CPU cannot read a KV cache of 8 bits: leave it out"
+DRAFTED_LORA = (
+    "adapters and this kind of speculative decoding end vLLM's engine on a CPU: leave one out, or "
+    "draft by ngram"
+)
+PACKED_LORA = (
+    "engine_args.enable_lora: oneDNN packs this model's weights away on a CPU, and vLLM's adapters "
+    "look for them: leave it out, or serve the model unquantised"
+)
 KV_DTYPES = frozenset({"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"})
 """Of vLLM's cache configuration, where auto has become the models' dtype."""
 

@@ -71,7 +71,7 @@ class Keeper:
     async def start(self) -> None:
         """For the first time. Raises `EngineFailed`; by then the engine has ended."""
         share, parameters = mib(self._fit.grant_bytes), mib(self._fit.parameter_bytes)
-        blocks = self._fit.base_blocks - 1
+        blocks = max(0, self._fit.base_blocks - 1)
         self._say(f"starting (share {share}, parameters {parameters}, {blocks} KV blocks)")
         try:
             await self._start()

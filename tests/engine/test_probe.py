@@ -119,6 +119,13 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             question("adapted", llama, **adapters),
             question("eagle", eagle, **FAMILIES["llama-eagle"].all_arguments(eagle)),
             question("no eagle", eagle),
+            question(
+                "adapted eagle", eagle, **FAMILIES["llama-eagle"].all_arguments(eagle) | adapters
+            ),
+            question("packed", make(FAMILIES["llama-w8a8"], folder), **adapters),
+            question(
+                "latent in 8 bits", make(FAMILIES["deepseek-v2"], folder), kv_cache_dtype="fp8"
+            ),
             question("opt-13b", big, max_model_len=2048),
             question("too long", llama, max_model_len=4096),
             question("unknown", llama, enforce_egaer=True),
@@ -209,6 +216,9 @@ def test_a_large_model_takes_no_memory_to_ask(said: dict[str, dict[str, Any]]) -
         ("prefixes of bert", "has no KV cache, in which prefixes would stay: leave it out"),
         ("scanned", "no kernel selective_scan_fwd, which its Mamba layers need"),
         ("fp8", "no kernel static_scaled_fp8_quant, which its FP8 layers need"),
+        ("adapted eagle", "enable_lora with speculative decoding by eagle: adapters and this kind"),
+        ("packed", "enable_lora: oneDNN packs this model's weights away"),
+        ("latent in 8 bits", "kv_cache_dtype fp8: vLLM's latent attention on a CPU cannot read"),
         ("states", "cannot cache prefixes of a model with Mamba2 layers: set it to false"),
     ],
 )
