@@ -107,7 +107,7 @@ class Tried:
     @property
     def quantisation(self) -> str:
         """vLLM's name of the format, empty for plain weights."""
-        return str((self.plain or {}).get("quantisation") or "")
+        return str((self.plain or {}).get("quantisation") or self.family.quantisation)
 
 
 def proven(tried: Sequence[Tried], vllm: str, modules: Mapping[str, str]) -> dict[str, Any]:

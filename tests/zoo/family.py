@@ -37,6 +37,8 @@ class Family:
     """Further arguments that name files in the model's folder."""
     architecture: str | None = None
     """Written into config.json instead of the name of the class that made the weights."""
+    quantisation: str = ""
+    """vLLM's name of the format, for models that it cannot start to say it."""
 
     def all_arguments(self, path: Path) -> dict[str, Any]:
         """vLLM's, for the model in `path`."""

@@ -92,7 +92,13 @@ FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
 
 QUANTISED = (
     *(
-        Family(f"llama-{name}", "llama", shape(), maker=packing(packer, config))
+        Family(
+            f"llama-{name}",
+            "llama",
+            shape(),
+            maker=packing(packer, config),
+            quantisation=config["quant_method"],
+        )
         for name, (packer, config) in FORMATS.items()
     ),
     Family(
@@ -108,5 +114,6 @@ QUANTISED = (
             intermediate_size=128,
         ),
         maker=gpt_oss,
+        quantisation="mxfp4",
     ),
 )
