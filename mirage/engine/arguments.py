@@ -27,6 +27,9 @@ from mirage.serve.argument_table import (
 )
 from mirage.serve.arguments import ArgumentRefused, nearest
 
+MOST_DRAFTED = 128
+"""vLLM's `MAX_SPEC_LEN`; its module is imported with the engine alone."""
+
 
 class _Parser(FlexibleArgumentParser):
     """Raises where vLLM's prints its usage and ends the process."""
@@ -122,6 +125,14 @@ def _problems(config: Any) -> Iterator[str]:
         yield f"kv_cache_dtype {cache.cache_dtype}: {NOT_TRIED}"
     if speculative is not None and speculative.method not in DRAFTED:
         yield f"speculative decoding by {speculative.method}: {DRAFT}"
+    if speculative is not None and speculative.num_speculative_tokens > MOST_DRAFTED:
+        drafted = speculative.num_speculative_tokens
+        yield f"num_speculative_tokens {drafted}: vLLM verifies {MOST_DRAFTED} at most in a step"
+    if not 0 <= config.model_config.seed < 1 << 32:
+        yield f"seed {config.model_config.seed}: engines take 0 to 2**32 - 1"
+    if config.model_config.renderer_num_workers < 1:
+        workers = config.model_config.renderer_num_workers
+        yield f"renderer_num_workers {workers}: the server takes 1 and more"
     for name in ("watermark_config", "diffusion_config", "engram_config"):
         if getattr(config, name, None) is not None:
             yield f"{name}: {NOT_TRIED}"

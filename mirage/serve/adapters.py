@@ -14,12 +14,12 @@ from typing import Any
 
 from mirage.config import Config, ConfigError, Tenant
 
-MODULES = ("lora_modules", "lora-modules")
-ENABLE = ("enable_lora", "enable-lora")
+MODULES, ENABLE, RANK = "lora_modules", "enable_lora", "max_lora_rank"
 FILE = "adapter_config.json"
-RANK = ("max_lora_rank", "max-lora-rank")
 VLLMS_RANK = 16
 """The largest rank without `RANK`."""
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""That vLLM takes for `RANK`."""
 
 
 def adapters_of(engine_args: Mapping[str, Any]) -> dict[str, str]:
@@ -44,7 +44,7 @@ def check(config: Config) -> dict[str, dict[str, str]]:
     found = {}
     for tenant in config.tenants:
         adapters = found[tenant.name] = _of(tenant)
-        if adapters and not any(tenant.engine_args.get(name) for name in ENABLE):
+        if adapters and not any(_given(tenant.engine_args, ENABLE)):
             raise _error(tenant, "lora_modules needs enable_lora: set engine_args.enable_lora true")
         for name, path in adapters.items():
             if name in owners:
@@ -63,9 +63,12 @@ def _problem(folder: Path, engine_args: Mapping[str, Any]) -> str | None:
         return f"no {FILE} in {folder}: check the path"
     except (ValueError, KeyError, TypeError):
         return f"{folder / FILE} names no rank r: it is no LoRA adapter"
-    given = (engine_args[name] for name in RANK if engine_args.get(name) is not None)
-    most = int(next(given, VLLMS_RANK))
-    return f"its rank is {rank}: set engine_args.max_lora_rank to that" if rank > most else None
+    given = [value for value in _given(engine_args, RANK) if value is not None]
+    if rank <= int(given[-1] if given else VLLMS_RANK):
+        return None
+    if (enough := next((each for each in RANKS if each >= rank), None)) is None:
+        return f"its rank is {rank}, and vLLM takes {RANKS[-1]} at most"
+    return f"its rank is {rank}: set engine_args.max_lora_rank to {enough}"
 
 
 def _beside(tenant: Tenant, folder: Path) -> Tenant:
@@ -76,10 +79,9 @@ def _beside(tenant: Tenant, folder: Path) -> Tenant:
         raise _error(tenant, str(error)) from None
     if not modules:
         return tenant
-    for name in MODULES:
-        arguments.pop(name, None)
+    arguments = {each: value for each, value in arguments.items() if _named(each) != MODULES}
     absolute = [module | {"path": str((folder / module["path"]).resolve())} for module in modules]
-    arguments[MODULES[0]] = [json.dumps(module) for module in absolute]
+    arguments[MODULES] = [json.dumps(module) for module in absolute]
     return tenant.model_copy(update={"engine_args": arguments})
 
 
@@ -94,8 +96,17 @@ def _error(tenant: Tenant, message: str) -> ConfigError:
     return ConfigError(f"tenant {tenant.name!r}: {message}")
 
 
+def _named(written: str) -> str:
+    """vLLM's name of an argument that may be written with hyphens, as on a command line."""
+    return str(written).lstrip("-").replace("-", "_")
+
+
+def _given(engine_args: Mapping[str, Any], name: str) -> list[Any]:
+    return [value for written, value in engine_args.items() if _named(written) == name]
+
+
 def _modules(engine_args: Mapping[str, Any]) -> list[dict[str, Any]]:
-    written = [engine_args[name] for name in MODULES if name in engine_args]
+    written = _given(engine_args, MODULES)
     items = [item for value in written for item in (value if isinstance(value, list) else [value])]
     return [_module(item) for item in items if item not in (None, "")]
 

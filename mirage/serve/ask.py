@@ -20,22 +20,24 @@ from mirage.serve.rundir import RunDir
 
 PROBE = ("-m", "mirage.engine.probe")
 TIMEOUT_S = 120.0
-"""For all tenants; a model of the largest size takes seconds."""
+"""To import vLLM and ask about the first tenants."""
+MORE_S = 20.0
+"""For each tenant; a model of the largest size takes seconds."""
 
 
 def ask(config: Config) -> dict[str, ModelFacts]:
     """The facts of every tenant, by its name. Takes some ten seconds, most to import vLLM.
 
-    Raises `ConfigError` with one line for the first tenant that vLLM refuses.
+    Raises `ConfigError` with one line that names all tenants which vLLM refuses.
     """
     with TemporaryDirectory(prefix="mirage-check-") as folder:
         log = Path(folder) / "log"
         answers = _answers(config, log)
-        for tenant in config.tenants:
-            if (answer := answers.get(tenant.name)) is None:
-                raise ConfigError(f"vLLM cannot be asked about the models: {_why(log)}")
-            if refused := answer.get("refused"):
-                raise ConfigError(f"tenant {tenant.name!r}: {refused}")
+        if any(tenant.name not in answers for tenant in config.tenants):
+            raise ConfigError(f"vLLM cannot be asked about the models: {_why(log)}")
+    refused = [f"tenant {n!r}: {a['refused']}" for n, a in answers.items() if "refused" in a]
+    if refused:
+        raise ConfigError("; ".join(refused))
     return {name: msgspec.convert(a["facts"], ModelFacts) for name, a in answers.items()}
 
 
@@ -50,6 +52,7 @@ def _answers(config: Config, log: Path) -> dict[str, Mapping[str, Any]]:
         for tenant in config.tenants
     ]
     lines = "".join(json.dumps(question) + "\n" for question in questions)
+    limit_s = TIMEOUT_S + MORE_S * len(questions)
     with RunDir(None) as rundir, log.open("wb") as errors:
         try:
             asked = subprocess.run(
@@ -58,11 +61,11 @@ def _answers(config: Config, log: Path) -> dict[str, Mapping[str, Any]]:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=launcher.environment(config, rundir),
-                timeout=TIMEOUT_S,
+                timeout=limit_s,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise ConfigError(f"vLLM did not answer about the models in {TIMEOUT_S:g} s") from None
+            raise ConfigError(f"vLLM did not answer about the models in {limit_s:g} s") from None
     said = [json.loads(line) for line in asked.stdout.splitlines()]
     return {answer["tenant"]: answer for answer in said}
 

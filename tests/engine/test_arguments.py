@@ -6,7 +6,7 @@ import argparse
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from argued import LENGTH, configured, line_of
@@ -17,7 +17,8 @@ from judging import judgement, outcomes
 from tiny import make_model
 
 from mirage.demo.tokenizer import save_tokenizer
-from mirage.engine.arguments import parse, server_parser, verify
+from mirage.engine.arguments import MOST_DRAFTED, parse, server_parser, verify
+from mirage.serve.adapters import RANKS
 from mirage.serve.argument_table import ENVIRONMENT, TABLE
 from mirage.serve.arguments import (
     ALIASES,
@@ -207,6 +208,12 @@ def effective(model: Path, **engine_args: Any) -> Any:
         ({"kv_offloading_size": 1.0}, "kv_"),
         ({"kv_events_config": {"enable_kv_cache_events": False}}, "kv_events_config"),
         ({"worker_extension_cls": "x.Y"}, "worker_extension_cls x.Y"),
+        ({"seed": -1}, "seed -1: engines take 0 to 2**32 - 1"),
+        ({"renderer_num_workers": 0}, "renderer_num_workers 0: the server takes 1 and more"),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 200}},
+            "num_speculative_tokens 200: vLLM verifies 128 at most",
+        ),
     ],
 )
 def test_an_effective_configuration_that_cannot_be_served_is_named(
@@ -214,6 +221,14 @@ def test_an_effective_configuration_that_cannot_be_served_is_named(
 ) -> None:
     assert (why := verify(effective(model, **engine_args))) is not None
     assert line in why and "\n" not in why
+
+
+def test_what_is_repeated_of_vllm_is_vllms() -> None:
+    from vllm.config.lora import MaxLoRARanks
+    from vllm.v1.sample.rejection_sampler import MAX_SPEC_LEN
+
+    assert get_args(MaxLoRARanks) == RANKS
+    assert MAX_SPEC_LEN == MOST_DRAFTED
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.pure
         ({"lora_modules": None}, {}),
         ({"lora_modules": ["a=x/y", "b=z"]}, {"a": "x/y", "b": "z"}),
         ({"lora-modules": "a=x=y"}, {"a": "x=y"}),
+        ({"--lora-modules": ["a=x"]}, {"a": "x"}),
         ({"lora_modules": ['{"name": "a", "path": "x", "base_model_name": "m"}']}, {"a": "x"}),
         ({"lora_modules": [{"name": "a", "path": "x,y"}, ""]}, {"a": "x,y"}),
     ],
@@ -104,7 +105,8 @@ def test_adapters_without_enable_lora_are_refused(tmp_path: Path) -> None:
     [
         ("{", "names no rank r"),
         ("{}", "names no rank r"),
-        ('{"r": 32}', "its rank is 32: set engine_args.max_lora_rank to that"),
+        ('{"r": 20}', "its rank is 20: set engine_args.max_lora_rank to 32"),
+        ('{"r": 600}', "its rank is 600, and vLLM takes 512 at most"),
     ],
 )
 def test_an_adapter_that_vllm_could_not_load_is_refused(
