@@ -604,12 +604,12 @@ def test_any_plan_keeps_its_bounds(situation, remap: Remap, when) -> None:
 def test_plans_settle(situation, remap: Remap, when) -> None:
     """A plan that was carried out is the next one too, or else the one after it.
 
-    Else the controller would chase its own decisions. Recalls may take two plans for each tenant:
-    what one has called in moves layers, and another owner may be the one who cannot bear it.
+    Else the controller would chase its own decisions. With recalls it may be some plans more: what
+    one has called in moves layers, and their next owner may be one who cannot bear it either.
     """
     tenants, device = situation
     plans = []
-    for _ in range(2 * len(tenants) + 2):
+    for _ in range(14):
         plans.append(plan(tenants, device, 0, Policy.MIRAGE, remap, **when))
         tenants = [carried_out(t, plans[-1][t.name]) for t in tenants]
     recalls = [any(want.recall for want in made.values()) for made in plans]
