@@ -94,13 +94,11 @@ def serve(
 @app.command()
 def check(config: ConfigPath, policy: PolicyOption = None) -> None:
     """Check CONFIG and print what each tenant's share holds, without starting anything."""
-    from mirage.serve import adapters
     from mirage.serve.outlook import outlook
     from mirage.serve.preflight import fit_config, speeds
     from mirage.serve.table import fit_table
 
     loaded = _load(config, policy)
-    adapters.check(loaded)
     fits = fit_config(loaded)
     typer.echo(fit_table(loaded, fits))
     for line in outlook(loaded, fits, speeds(loaded.device)):

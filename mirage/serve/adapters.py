@@ -37,22 +37,35 @@ def beside(config: Config, folder: Path) -> Config:
     return config.model_copy(update={"tenants": [_beside(t, folder) for t in config.tenants]})
 
 
-def check(config: Config) -> dict[str, dict[str, str]]:
-    """Each tenant's adapters. Raises `ConfigError` if requests could not be told apart by their
-    ``model``, or an adapter is not there."""
+def check(config: Config) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """Each tenant's adapters, and why a tenant is refused: both by its name.
+
+    Refused is whose requests could not be told from another's by their ``model``, or who names
+    an adapter that is not there.
+    """
     owners = {tenant.name: f"tenant {tenant.name!r}" for tenant in config.tenants}
-    found = {}
+    found: dict[str, dict[str, str]] = {}
+    refused: dict[str, str] = {}
     for tenant in config.tenants:
-        adapters = found[tenant.name] = _of(tenant)
-        if adapters and not any(_given(tenant.engine_args, ENABLE)):
-            raise _error(tenant, "lora_modules needs enable_lora: set engine_args.enable_lora true")
-        for name, path in adapters.items():
-            if name in owners:
-                raise _error(tenant, f"adapter {name!r} has the name of {owners[name]}: rename it")
-            owners[name] = f"an adapter of tenant {tenant.name!r}"
-            if problem := _problem(Path(path), tenant.engine_args):
-                raise _error(tenant, f"adapter {name!r}: {problem}")
-    return found
+        try:
+            found[tenant.name] = _checked(tenant, owners)
+        except ValueError as error:
+            refused[tenant.name] = str(error)
+        owners |= dict.fromkeys(found.get(tenant.name, ()), f"an adapter of tenant {tenant.name!r}")
+    return found, refused
+
+
+def _checked(tenant: Tenant, owners: Mapping[str, str]) -> dict[str, str]:
+    """The adapters of `tenant`. Raises `ValueError`; names in `owners` are taken."""
+    adapters = adapters_of(tenant.engine_args)
+    if adapters and not any(_given(tenant.engine_args, ENABLE)):
+        raise ValueError("lora_modules needs enable_lora: set engine_args.enable_lora true")
+    for name, path in adapters.items():
+        if name in owners:
+            raise ValueError(f"adapter {name!r} has the name of {owners[name]}: rename it")
+        if problem := _problem(Path(path), tenant.engine_args):
+            raise ValueError(f"adapter {name!r}: {problem}")
+    return adapters
 
 
 def _problem(folder: Path, engine_args: Mapping[str, Any]) -> str | None:
@@ -83,13 +96,6 @@ def _beside(tenant: Tenant, folder: Path) -> Tenant:
     absolute = [module | {"path": str((folder / module["path"]).resolve())} for module in modules]
     arguments[MODULES] = [json.dumps(module) for module in absolute]
     return tenant.model_copy(update={"engine_args": arguments})
-
-
-def _of(tenant: Tenant) -> dict[str, str]:
-    try:
-        return adapters_of(tenant.engine_args)
-    except ValueError as error:
-        raise _error(tenant, str(error)) from None
 
 
 def _error(tenant: Tenant, message: str) -> ConfigError:

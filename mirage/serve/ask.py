@@ -25,20 +25,19 @@ MORE_S = 20.0
 """For each tenant; a model of the largest size takes seconds."""
 
 
-def ask(config: Config) -> dict[str, ModelFacts]:
-    """The facts of every tenant, by its name. Takes some ten seconds, most to import vLLM.
+def ask(config: Config) -> tuple[dict[str, ModelFacts], dict[str, str]]:
+    """The facts of every tenant that vLLM takes, and why it refuses one; both by name.
 
-    Raises `ConfigError` with one line that names all tenants which vLLM refuses.
+    Takes some ten seconds, most to import vLLM. Raises `ConfigError` if it cannot be asked.
     """
     with TemporaryDirectory(prefix="mirage-check-") as folder:
         log = Path(folder) / "log"
         answers = _answers(config, log)
         if any(tenant.name not in answers for tenant in config.tenants):
             raise ConfigError(f"vLLM cannot be asked about the models: {_why(log)}")
-    refused = [f"tenant {n!r}: {a['refused']}" for n, a in answers.items() if "refused" in a]
-    if refused:
-        raise ConfigError("; ".join(refused))
-    return {name: msgspec.convert(a["facts"], ModelFacts) for name, a in answers.items()}
+    refused = {name: a["refused"] for name, a in answers.items() if "refused" in a}
+    facts = {n: msgspec.convert(a["facts"], ModelFacts) for n, a in answers.items() if "facts" in a}
+    return facts, refused
 
 
 def _answers(config: Config, log: Path) -> dict[str, Mapping[str, Any]]:

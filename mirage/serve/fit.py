@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
 
-from mirage.config import Config, ConfigError, Policy, Tenant
+from mirage.config import Config, Policy, Tenant
 from mirage.facts import NO_KV, KVGroups, ModelFacts
 from scheduler import tenants
 
@@ -54,11 +54,15 @@ class Fit:
         return self.grant_bytes - self.parameter_bytes - self.base_blocks * self.block_bytes
 
 
-def fit(config: Config, facts: Mapping[str, ModelFacts]) -> dict[str, Fit]:
-    """Fit every tenant by its name. Raises `ConfigError` for the first that does not fit."""
-    unmovable = sum(_unmovable_bytes(config, t, facts[t.name]) for t in config.tenants)
+def fit(config: Config, facts: Mapping[str, ModelFacts]) -> tuple[dict[str, Fit], dict[str, str]]:
+    """Fit every tenant that has `facts`, and say why one does not fit; both by its name."""
+    asked = [t for t in config.tenants if t.name in facts]
+    problems = {t.name: _too_large(config, t, facts[t.name]) for t in asked}
+    fitting = [t for t in asked if problems[t.name] is None]
+    unmovable = sum(_unmovable_bytes(config, t, facts[t.name]) for t in fitting)
     movable = config.device.memory - unmovable
-    return {t.name: _fit_tenant(config, t, facts[t.name], movable) for t in config.tenants}
+    fits = {t.name: _fit_tenant(config, t, facts[t.name], movable) for t in fitting}
+    return fits, {name: problem for name, problem in problems.items() if problem is not None}
 
 
 def _fit_tenant(config: Config, tenant: Tenant, facts: ModelFacts, movable: int) -> Fit:
@@ -66,13 +70,7 @@ def _fit_tenant(config: Config, tenant: Tenant, facts: ModelFacts, movable: int)
     extent_blocks = _extent_blocks(facts, page)
     extent_bytes = extent_blocks * facts.block_bytes
     grant = tenants.Tenant.of(tenant).share_bytes(config.device.memory)
-    parameters = _parameter_bytes(facts, page)
-    # The first block is vLLM's null block: it is never handed to a request.
-    min_blocks = facts.kv.request_blocks + 1 if facts.block_bytes else 0
-    min_extents = _up(min_blocks, extent_blocks) // extent_blocks
-    if grant < parameters + min_extents * extent_bytes:
-        raise ConfigError(_does_not_fit(tenant, grant, parameters, min_extents * extent_bytes))
-    base = (grant - parameters) // extent_bytes if extent_bytes else 0
+    base = (grant - _parameter_bytes(facts, page)) // extent_bytes if extent_bytes else 0
     most = base
     if extent_bytes and config.policy is not Policy.STATIC:
         most = max(base, movable // extent_bytes)
@@ -85,13 +83,33 @@ def _fit_tenant(config: Config, tenant: Tenant, facts: ModelFacts, movable: int)
         extent_blocks=extent_blocks,
         base_blocks=base * extent_blocks,
         max_blocks=most * extent_blocks,
-        min_blocks=min_blocks,
+        min_blocks=_min_blocks(facts),
         movable_layers=_movable_layers(config, tenant, facts),
         stays=facts.stays if config.policy is Policy.MIRAGE else None,
         architecture=facts.architecture,
         quantisation=facts.quantisation,
         kv=facts.kv,
     )
+
+
+def _too_large(config: Config, tenant: Tenant, facts: ModelFacts) -> str | None:
+    """Why a tenant's share is too small for its parameters and one request; None if it is not."""
+    page = config.device.page
+    grant = tenants.Tenant.of(tenant).share_bytes(config.device.memory)
+    parameters = _parameter_bytes(facts, page)
+    kv = _up(_min_blocks(facts), _extent_blocks(facts, page)) * facts.block_bytes
+    if grant >= parameters + kv:
+        return None
+    return (
+        f"it does not fit: it needs {mib(parameters + kv)} (parameters {mib(parameters)}, KV cache "
+        f"for max_model_len {tenant.max_model_len} {mib(kv)}), its share of {tenant.share:g} % is "
+        f"{mib(grant)}: raise the share or device.memory, or lower max_model_len"
+    )
+
+
+def _min_blocks(facts: ModelFacts) -> int:
+    """For one request of the longest. The first is vLLM's null block, that no request gets."""
+    return facts.kv.request_blocks + 1 if facts.block_bytes else 0
 
 
 def _extent_blocks(facts: ModelFacts, page: int) -> int:
@@ -117,15 +135,6 @@ def _unmovable_bytes(config: Config, tenant: Tenant, facts: ModelFacts) -> int:
     page = config.device.page
     moves = _movable_layers(config, tenant, facts) * _up(facts.layer_bytes, page)
     return _parameter_bytes(facts, page) - moves
-
-
-def _does_not_fit(tenant: Tenant, grant: int, parameters: int, kv: int) -> str:
-    return (
-        f"tenant {tenant.name!r} does not fit: it needs {mib(parameters + kv)} (parameters "
-        f"{mib(parameters)}, KV cache for max_model_len {tenant.max_model_len} {mib(kv)}), its "
-        f"share of {tenant.share:g} % is {mib(grant)}: raise the share or device.memory, "
-        f"or lower max_model_len"
-    )
 
 
 def mib(nbytes: int) -> str:

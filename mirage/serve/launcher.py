@@ -15,7 +15,6 @@ from mirage.serve.arguments import (
     REPEATED,
     SWITCHES,
     ArgumentRefused,
-    check_environment,
     check_names,
     normalised,
 )
@@ -58,23 +57,14 @@ BREAKABLE = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}
 OF_A_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
-def check_engine_args(config: Config) -> None:
-    """Raises `ConfigError` for an argument, or an inherited variable, that cannot be served."""
-    try:
-        check_environment(os.environ)
-    except ArgumentRefused as error:
-        raise ConfigError(str(error)) from None
-    for tenant in config.tenants:
-        try:
-            check_names(tenant.engine_args)
-            graphs = config.device.graphs and GRAPHS & normalised(tenant.engine_args).keys()
-            if graphs:
-                raise ArgumentRefused(
-                    f"engine_args.{sorted(graphs)[0]} follows from device.graphs: remove it, or "
-                    "set device.graphs to false"
-                )
-        except ArgumentRefused as error:
-            raise ConfigError(f"tenant {tenant.name!r}: {error}") from None
+def check_engine_args(config: Config, tenant: Tenant) -> None:
+    """Raises `ArgumentRefused` for an argument of `tenant` that cannot be served."""
+    check_names(tenant.engine_args)
+    if config.device.graphs and (graphs := GRAPHS & normalised(tenant.engine_args).keys()):
+        raise ArgumentRefused(
+            f"engine_args.{sorted(graphs)[0]} follows from device.graphs: remove it, or "
+            "set device.graphs to false"
+        )
 
 
 def command(

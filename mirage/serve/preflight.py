@@ -2,36 +2,94 @@
 
 from __future__ import annotations
 
+import os
+from typing import NamedTuple
+
 import psutil
 
 from mirage.config import Config, ConfigError, Device
-from mirage.serve import ask
+from mirage.serve import adapters, ask, launcher
+from mirage.serve.arguments import ArgumentRefused, check_environment
 from mirage.serve.checkpoint import check_checkpoint
 from mirage.serve.fit import Fit, fit, mib
-from mirage.serve.launcher import check_engine_args
 from mirage.serve.outlook import Speeds
 from mirage.simulate import profiles
 from vmm.driver import DeviceUnavailable
 
 
-def fit_config(config: Config) -> dict[str, Fit]:
-    """Ask vLLM about every tenant's model and fit it, by the tenant's name.
+class Preflight(NamedTuple):
+    """What was found, by the tenant's name: every tenant is in `fits` or in `refused`."""
 
-    Raises `ConfigError` for the first tenant that does not fit, or that vLLM refuses.
+    fits: dict[str, Fit]
+    refused: dict[str, str]
+    """Why this tenant cannot be served, in one line."""
+    adapters: dict[str, dict[str, str]]
+    """Where each LoRA adapter lies, by its name."""
+
+
+def preflight(config: Config) -> Preflight:
+    """Look at every tenant, ask vLLM about its model, and fit it.
+
+    Raises `ConfigError` for what concerns them all, and if no tenant can be served.
     """
-    check_engine_args(config)
-    has = _present_bytes(config.device)
-    if config.device.memory > has:
-        where = "GPU" if config.device.kind == "cuda" else "machine"
-        raise ConfigError(
-            f"device.memory is {mib(config.device.memory)}, this {where} has {mib(has)}: lower it"
-        )
+    _check_environment()
+    _check_memory(config.device)
+    named, refused = adapters.check(config)
+    refused = _refused_here(config) | refused
+    facts, by_vllm = ask.ask(left) if (left := _without(config, refused)).tenants else ({}, {})
+    fits, too_large = fit(left, facts)
+    found = refused | by_vllm | too_large
+    in_order = {t.name: found[t.name] for t in config.tenants if t.name in found}
+    if not fits:
+        raise refusal(in_order)
+    return Preflight(fits, in_order, named)
+
+
+def fit_config(config: Config) -> dict[str, Fit]:
+    """The fit of every tenant by its name. Raises `ConfigError` if one of them is refused."""
+    found = preflight(config)
+    if found.refused:
+        raise refusal(found.refused)
+    return found.fits
+
+
+def refusal(refused: dict[str, str]) -> ConfigError:
+    """One line that names every refused tenant."""
+    return ConfigError("; ".join(f"tenant {name!r}: {why}" for name, why in refused.items()))
+
+
+def _refused_here(config: Config) -> dict[str, str]:
+    """Tenants that vLLM need not be asked about."""
+    refused = {}
     for tenant in config.tenants:
         try:
+            launcher.check_engine_args(config, tenant)
             check_checkpoint(tenant.model)
-        except ConfigError as error:
-            raise ConfigError(f"tenant {tenant.name!r}: {error}") from None
-    return fit(config, ask.ask(config))
+        except (ArgumentRefused, ConfigError) as error:
+            refused[tenant.name] = str(error)
+    return refused
+
+
+def _without(config: Config, refused: dict[str, str]) -> Config:
+    kept = [tenant for tenant in config.tenants if tenant.name not in refused]
+    return config.model_copy(update={"tenants": kept})
+
+
+def _check_environment() -> None:
+    """What engines would inherit."""
+    try:
+        check_environment(os.environ)
+    except ArgumentRefused as error:
+        raise ConfigError(str(error)) from None
+
+
+def _check_memory(device: Device) -> None:
+    has = _present_bytes(device)
+    if device.memory > has:
+        where = "GPU" if device.kind == "cuda" else "machine"
+        raise ConfigError(
+            f"device.memory is {mib(device.memory)}, this {where} has {mib(has)}: lower it"
+        )
 
 
 def speeds(device: Device) -> Speeds:

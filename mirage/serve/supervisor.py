@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mirage.config import Config, ConfigError
+from mirage.config import Config, ConfigError, Tenant
 from mirage.controller import Controller
 from mirage.decider import Decider
-from mirage.serve import adapters
-from mirage.serve.board import Board
+from mirage.serve.board import Backend, Board
 from mirage.serve.control import ControlServer
 from mirage.serve.errors import EngineFailed
-from mirage.serve.fit import Fit
 from mirage.serve.keeper import Keeper, say
 from mirage.serve.lifeline import Lifeline
-from mirage.serve.preflight import fit_config
+from mirage.serve.preflight import Preflight, preflight, refusal
 from mirage.serve.process import adopt_orphans
 from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
@@ -51,8 +49,9 @@ def serve(config: Config, options: Options) -> int:
     `EngineFailed` if no engine gets ready, or, with `all_or_nothing`, if one does not; by then
     everything started has ended.
     """
-    named = adapters.check(config)
-    fits = fit_config(config)
+    found = preflight(config)
+    if found.refused and options.all_or_nothing:
+        raise refusal(found.refused)
     if options.ready_file is not None and not options.ready_file.parent.is_dir():
         raise ConfigError(f"--ready-file {options.ready_file}: its folder does not exist")
     try:
@@ -61,7 +60,7 @@ def serve(config: Config, options: Options) -> int:
         raise ConfigError(f"--log-dir {options.log_dir}: {error.strerror}") from None
     adopt_orphans()
     with rundir, Lifeline(rundir.path) as lifeline:
-        return asyncio.run(Supervisor(config, fits, named, options, rundir, lifeline).run())
+        return asyncio.run(Supervisor(config, found, options, rundir, lifeline).run())
 
 
 class Supervisor:
@@ -70,8 +69,7 @@ class Supervisor:
     def __init__(
         self,
         config: Config,
-        fits: dict[str, Fit],
-        named: dict[str, dict[str, str]],
+        found: Preflight,
         options: Options,
         rundir: RunDir,
         lifeline: Lifeline,
@@ -79,12 +77,16 @@ class Supervisor:
         self._config, self._options, self._rundir = config, options, rundir
         timeout_s = options.startup_timeout_s
         self._keepers = {
-            tenant.name: Keeper(config, tenant, fits[tenant.name], rundir, lifeline, timeout_s)
+            tenant.name: Keeper(
+                config, tenant, found.fits[tenant.name], rundir, lifeline, timeout_s
+            )
             for tenant in config.tenants
+            if tenant.name in found.fits
         }
-        backends = {name: keeper.backend for name, keeper in self._keepers.items()}
-        for name, backend in backends.items():
-            backend.adapters = named[name]
+        self._refused = found.refused
+        backends = {t.name: self._backend(t) for t in config.tenants}
+        for name, named in found.adapters.items():
+            backends[name].adapters = named
         self._board = Board(config.policy, config.device.memory, backends)
         self._decider = Decider.of(config)
         self._control = ControlServer(
@@ -95,6 +97,14 @@ class Supervisor:
         )
         self._router = Router(self._board)
         self._signal: asyncio.Future[int]
+
+    def _backend(self, tenant: Tenant) -> Backend:
+        if tenant.name in self._keepers:
+            return self._keepers[tenant.name].backend
+        socket = self._rundir.engine_socket(self._config.tenants.index(tenant))
+        backend = Backend(tenant.name, socket, tenant.max_model_len)
+        backend.fail(self._refused[tenant.name])
+        return backend
 
     async def run(self) -> int:
         """Start, serve, stop. See `serve` for what it returns and raises."""
@@ -121,9 +131,10 @@ class Supervisor:
         begun = time.monotonic()
         url = await self._listen()
         await self._control.start(self._rundir.control_socket)
+        self._leave_out_refused()
         started = await self._start_engines()
         self._write_ready_file(url)
-        all_of_them, policy = len(self._keepers), self._config.policy.value
+        all_of_them, policy = len(self._config.tenants), self._config.policy.value
         count = f"{all_of_them}" if started == all_of_them else f"{started} of {all_of_them}"
         took = time.monotonic() - begun
         say(f"ready at {url} in {took:.0f} s (policy {policy}, {count} tenants)")
@@ -132,6 +143,12 @@ class Supervisor:
             for name, keeper in self._keepers.items()
         )
         await _together([self._control.watch(), self._sample(), *kept])
+
+    def _leave_out_refused(self) -> None:
+        """No engine is started for them, now or later: others may have their memory."""
+        for name, why in self._refused.items():
+            say(f"tenant {name!r} is not served: {why}")
+            self._decider.controller.given_up(name)
 
     async def _start_engines(self) -> int:
         """How many started. Raises `EngineFailed`: see `serve`."""

@@ -66,27 +66,51 @@ def tenants(**changes: Any) -> dict[str, Any]:
         (tenants(share=51), "shares add up to 101 %"),
         (tenants(name="a"), "tenant name 'a' is used twice"),
         (content(device={"memory": "64 MM"}), "'64 MM' is not a size"),
-        (tenants(model="nowhere"), "tenant 'b': no model folder at "),
-        (tenants(max_model_len=100_000), "tenant 'b' does not fit: it needs 49.1 MiB"),
-        (tenants(share=0.25), "tenant 'b' does not fit"),
-        (tenants(engine_args={"block-size": 8}), "engine_args.block-size follows from the rest"),
-        (tenants(engine_args={"port": 8}), "engine_args.port follows from the rest"),
     ],
 )
-@pytest.mark.parametrize("command", ["serve", "check"])
-def test_a_config_that_cannot_be_served_is_one_line_and_nothing_starts(
-    tmp_path: Path, short: Path, command: str, config: dict[str, Any], words: str
+@pytest.mark.parametrize("command", [["serve"], ["check"]])
+def test_a_config_that_cannot_be_read_is_one_line_and_nothing_starts(
+    tmp_path: Path, short: Path, command: list[str], config: dict[str, Any], words: str
 ) -> None:
-    make_folder(tmp_path / "model")
-    path = tmp_path / "config.yaml"
+    assert words in refused(tmp_path, short, command, config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "nowhere"}, "tenant 'b': no model folder at "),
+        ({"max_model_len": 100_000}, "tenant 'b': it does not fit: it needs 49.1 MiB"),
+        ({"share": 0.25}, "tenant 'b': it does not fit"),
+        ({"engine_args": {"block-size": 8}}, "engine_args.block-size follows from the rest"),
+        ({"engine_args": {"port": 8}}, "engine_args.port follows from the rest"),
+    ],
+)
+@pytest.mark.parametrize("command", [["serve", "--all-or-nothing"], ["check"]])
+def test_a_tenant_that_cannot_be_served_is_one_line_and_nothing_starts(
+    tmp_path: Path, short: Path, command: list[str], changes: dict[str, Any], words: str
+) -> None:
+    assert words in refused(tmp_path, short, command, tenants(**changes))
+
+
+def test_if_no_tenant_can_be_served_nothing_starts(tmp_path: Path, short: Path) -> None:
+    none = [each | {"model": each["name"]} for each in content()["tenants"]]
+    line = refused(tmp_path, short, ["serve"], content(tenants=none))
+    assert "tenant 'a': no model folder at " in line
+    assert "; tenant 'b': no model folder at " in line
+
+
+def refused(folder: Path, short: Path, command: list[str], config: dict[str, Any]) -> str:
+    """The one line that a command ends with."""
+    make_folder(folder / "model")
+    path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(config))
-    done = mirage(command, str(path), temporary=short, vllm=False)
+    done = mirage(*command, str(path), temporary=short, vllm=False)
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith("mirage: error: ")
-    assert words in line
     assert not list(short.iterdir())  # not even the run folder, the first thing that is made
+    return line
 
 
 @pytest.mark.parametrize(

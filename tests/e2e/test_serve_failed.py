@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from supervised import Served, serving, write_config
 
 pytestmark = pytest.mark.e2e
@@ -33,6 +34,28 @@ def test_one_that_cannot_start_is_failed_and_the_others_serve(tmp_path: Path) ->
     assert f"mirage: tenant 'b': {REASON} (--log-dir keeps logs)" in lines
     assert "mirage: b: the other tenants may have its memory; tried again in 600 s" in lines
     assert any("2 of 3 tenants" in line for line in lines)
+
+
+def test_one_that_check_refuses_is_failed_at_once_and_the_others_serve(tmp_path: Path) -> None:
+    """Its share is lent: it is for the user to correct the configuration and start anew."""
+    path = write_config(tmp_path, "a", "b", "c")
+    content = yaml.safe_load(path.read_text())
+    content["tenants"][1]["model"] = "nowhere"
+    path.write_text(yaml.safe_dump(content))
+    with serving(path) as s:
+        s.drain()
+        assert ask(s, "a")[0] == ask(s, "c")[0] == 200
+        status, body = ask(s, "b")
+        assert status == 503
+        assert body["error"]["message"].startswith("model 'b' is failed: no model folder at ")
+        health = s.request("GET", "/health")[1]
+        assert health["tenants"] == {"a": "ready", "b": "failed", "c": "ready"}
+        assert health["reasons"]["b"].startswith("no model folder at ")
+        assert s.request("GET", "/v1/models")[0] == 200
+        assert b"mirage_" in s.open("GET", "/metrics").getresponse().read()
+        assert s.process.poll() is None
+    assert any("tenant 'b' is not served: no model folder at" in line for line in s.log)
+    assert any("2 of 3 tenants" in line for line in s.log)
 
 
 def test_if_none_can_start_the_command_fails_and_names_each(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mirage.config import Config, ConfigError
+from mirage.config import Config
 from mirage.serve.adapters import adapters_of, beside, check
 
 pytestmark = pytest.mark.pure
@@ -64,9 +64,17 @@ def test_paths_are_beside_the_configuration_and_reach_vllm_as_json(tmp_path: Pat
     other = {"name": "b", "path": str(tmp_path / "x"), "is_3d_lora_weight": True}
     made = config(tmp_path, m=["a=x", other])
     path = str(tmp_path / "x")
-    assert check(made) == {"m": {"a": path, "b": path}}
+    assert check(made) == ({"m": {"a": path, "b": path}}, {})
     sent = made.tenants[0].engine_args["lora_modules"]
     assert [json.loads(word) for word in sent] == [{"name": "a", "path": path}, other]
+
+
+def refusal(made: Config) -> str:
+    """Of the one tenant that is refused."""
+    found, refused = check(made)
+    assert found.keys() | refused.keys() == {tenant.name for tenant in made.tenants}
+    ((name, why),) = refused.items()
+    return f"tenant {name!r}: {why}"
 
 
 @pytest.mark.parametrize(
@@ -77,16 +85,13 @@ def test_paths_are_beside_the_configuration_and_reach_vllm_as_json(tmp_path: Pat
         ({"m": ["n=x"], "n": []}, "tenant 'm': adapter 'n' has the name of tenant 'n': rename"),
         ({"m": ["m=x"]}, "tenant 'm': adapter 'm' has the name of tenant 'm'"),
         ({"m": ["a=nowhere"]}, "tenant 'm': adapter 'a': no adapter_config.json in /"),
-        ({"m": ["a"]}, "tenant 'm': lora_modules has 'a'"),
     ],
 )
 def test_what_could_not_be_told_apart_is_refused(
     tmp_path: Path, modules: dict[str, list[Any]], words: str
 ) -> None:
     adapter(tmp_path, "x")
-    with pytest.raises(ConfigError) as refused:
-        check(config(tmp_path, **modules))
-    assert words in str(refused.value)
+    assert words in refusal(config(tmp_path, **modules))
 
 
 def test_adapters_without_enable_lora_are_refused(tmp_path: Path) -> None:
@@ -96,8 +101,7 @@ def test_adapters_without_enable_lora_are_refused(tmp_path: Path) -> None:
     off = made.model_copy(
         update={"tenants": [tenant.model_copy(update={"engine_args": arguments})]}
     )
-    with pytest.raises(ConfigError, match=r"set engine_args\.enable_lora true"):
-        check(off)
+    assert "set engine_args.enable_lora true" in refusal(off)
 
 
 @pytest.mark.parametrize(
@@ -113,13 +117,11 @@ def test_an_adapter_that_vllm_could_not_load_is_refused(
     tmp_path: Path, written: str, words: str
 ) -> None:
     made = config(tmp_path, m=["a=" + adapter(tmp_path, "x", written)])
-    with pytest.raises(ConfigError) as refused:
-        check(made)
-    assert words in str(refused.value)
+    assert words in refusal(made)
 
 
 def test_a_larger_rank_is_fine_where_the_engine_is_told(tmp_path: Path) -> None:
     made = config(tmp_path, m=["a=" + adapter(tmp_path, "x", '{"r": 32}')])
     tenant = made.tenants[0]
     told = tenant.model_copy(update={"engine_args": tenant.engine_args | {"max_lora_rank": 32}})
-    assert check(made.model_copy(update={"tenants": [told]}))
+    assert not check(made.model_copy(update={"tenants": [told]}))[1]

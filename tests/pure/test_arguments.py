@@ -20,6 +20,7 @@ from mirage.serve.arguments import (
     normalised,
 )
 from mirage.serve.launcher import check_engine_args, flags
+from mirage.serve.preflight import preflight
 
 pytestmark = pytest.mark.pure
 
@@ -200,17 +201,22 @@ def test_variables_that_would_harm_an_engine_are_refused(
         check_environment({name: value})
 
 
-def test_a_configuration_is_checked_with_the_tenants_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_tenant_adds_and_what_all_inherit_is_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def config(**engine_args: Any) -> Config:
         tenant = {"name": "a", "model": Path("/m"), "share": 50, "engine_args": engine_args}
         return Config.model_validate({"device": {"memory": "1GiB"}, "tenants": [tenant]})
 
-    check_engine_args(config(seed=1))
-    with pytest.raises(ConfigError, match=r"^tenant 'a': engine_args\.tp: 2 is refused"):
-        check_engine_args(config(tp=2))
+    def check(made: Config) -> None:
+        check_engine_args(made, made.tenants[0])
+
+    check(config(seed=1))
+    with pytest.raises(ArgumentRefused, match=r"^engine_args\.tp: 2 is refused"):
+        check(config(tp=2))
     monkeypatch.setenv("VLLM_KV_CACHE_LAYOUT", "HND")
     with pytest.raises(ConfigError, match=r"^VLLM_KV_CACHE_LAYOUT=HND in the environment"):
-        check_engine_args(config(seed=1))
+        preflight(config(seed=1))
 
 
 def test_rules_look_inside_json_written_as_text() -> None:

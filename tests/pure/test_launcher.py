@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mirage.config import Config, ConfigError
+from mirage.serve.arguments import ArgumentRefused
 from mirage.serve.fit import Fit
 from mirage.serve.launcher import check_engine_args, command, environment
 
@@ -127,9 +128,9 @@ def test_graphs_are_the_devices_to_decide() -> None:
         raw["tenants"][0]["engine_args"] = {"cc.mode": 0}
         return Config.model_validate(raw)
 
-    check_engine_args(asked(False))
-    with pytest.raises(ConfigError, match=r"compilation_config follows from device\.graphs"):
-        check_engine_args(asked(True))
+    check_engine_args(asked(False), asked(False).tenants[0])
+    with pytest.raises(ArgumentRefused, match=r"compilation_config follows from device\.graphs"):
+        check_engine_args(asked(True), asked(True).tenants[0])
 
 
 def test_a_tenants_arguments_stand_for_those_of_the_launcher() -> None:

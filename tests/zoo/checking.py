@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from mirage.config import Config, ConfigError, Tenant
+from mirage.config import Config, Tenant
 from mirage.facts import ModelFacts
 from mirage.serve import ask
 from mirage.serve.fit import fit
@@ -56,10 +56,10 @@ def _ask(families: Sequence[Family], dtype: str, models: Path) -> Iterator[tuple
 def _said(asked: Tenant, facts: ModelFacts, dtype: str) -> dict[str, Any]:
     """The fit of one tenant, in the words of an engine's `ModelShape`."""
     alone = asked.model_copy(update={"share": 100.0})
-    try:
-        found = fit(_config([alone], dtype), {asked.name: facts})[asked.name]
-    except ConfigError as error:
-        return {"refused": str(error)}
+    fits, too_large = fit(_config([alone], dtype), {asked.name: facts})
+    if too_large:
+        return {"refused": too_large[asked.name]}
+    found = fits[asked.name]
     return {
         "stays": facts.stays,
         "layers": found.layers,
