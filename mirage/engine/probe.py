@@ -18,6 +18,7 @@ import os
 import sys
 from collections.abc import Callable
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -48,6 +49,7 @@ from mirage.serve.arguments import ArgumentRefused
 
 ENOUGH_BYTES = 1 << 50
 """KV memory to reckon with: whether there is so much is for the shares to say."""
+GENERATION = "generation_config.json"
 NO_PREFIXES = (
     "engine_args.enable_prefix_caching: this model has no KV cache, in which prefixes would "
     "stay: leave it out"
@@ -77,7 +79,7 @@ def answer(question: dict[str, Any], device: str) -> dict[str, Any]:
 def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
     """The facts behind one server's command line. Raises `Refused`, or what vLLM raises."""
     config = _config(argv)
-    if reason := arguments.verify(config):
+    if reason := arguments.verify(config) or _no_generation_config(config.model_config):
         raise Refused(reason)
     with set_current_vllm_config(config):
         hollow.alone()
@@ -116,6 +118,14 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
 def _config(argv: list[str]) -> Any:
     args = arguments.parse(argv)
     return AsyncEngineArgs.from_cli_args(args).create_engine_config()
+
+
+def _no_generation_config(model: Any) -> str | None:
+    """Why the folder that shall say how to sample does not: vLLM looks for it when it is ready."""
+    folder = model.generation_config
+    if folder in ("auto", "vllm") or (Path(folder) / GENERATION).is_file():
+        return None
+    return f"engine_args.generation_config: no {GENERATION} in {folder}: correct the path"
 
 
 def _cached_states(config: Any, model: torch.nn.Module) -> str | None:

@@ -257,9 +257,9 @@ TABLE = merged(
     refused(NOT_TRIED, "allow_deprecated_quantization", but=(False,)),
     refused(NOT_TRIED, "model_class_overrides"),
     refused(
-        "not yet: only the layers of vLLM's own model code are found",
+        NOT_TRIED,
         "model_impl",
-        but=("auto", "vllm"),
+        but=("auto", "vllm", "transformers"),
     ),
     refused(
         NOT_TRIED,

@@ -13,6 +13,8 @@ from importlib.resources import files
 from typing import Any
 
 NOT_TRIED = "not tried"
+BESIDE = ("enable_lora", "kv_cache_dtype", "model_impl", "speculative_config")
+"""Arguments with which a model computes by other code than without."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Row:
     changes: int
     """Allotments that moved memory while the prompts ran."""
     reason: str
+    beside: Sequence[str] = ()
+    """Those of `BESIDE` that it ran with."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +44,37 @@ class Book:
     """An untried architecture, by the tried one whose module of vLLM builds it."""
 
 
-def verdict(architecture: str, quantisation: str = "") -> str:
-    """What is known of `architecture` (as in config.json), for one line of `mirage check`."""
-    return judged(book(), architecture, quantisation)
+def verdict(
+    architecture: str, quantisation: str = "", arguments: Mapping[str, Any] | None = None
+) -> str:
+    """What is known of `architecture` (as in config.json), for one line of `mirage check`.
+
+    `arguments`: vLLM's, by its own names.
+    """
+    return judged(book(), architecture, quantisation, beside(arguments or {}))
 
 
-def judged(known: Book, architecture: str, quantisation: str = "") -> str:
+def beside(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of `BESIDE` that are given and are not their defaults."""
+    return tuple(name for name in BESIDE if arguments.get(name) not in (None, False, "auto"))
+
+
+def judged(
+    known: Book, architecture: str, quantisation: str = "", beside: Sequence[str] = ()
+) -> str:
     """`verdict` by the rows of `known`. Pure."""
     tried = [row for row in known.rows if row.architecture == architecture]
+    if not tried:
+        relative = known.same_parts.get(architecture)
+        return NOT_TRIED if relative is None else f"same parts as {relative}, {NOT_TRIED}"
     rows = [row for row in tried if row.quantisation == quantisation]
-    if rows:
-        return _summary(known, rows)
-    if tried:
-        return f"not tried as {quantisation or 'plain weights'}; {_summary(known, tried)}"
-    if (relative := known.same_parts.get(architecture)) is not None:
-        return f"same parts as {relative}, {NOT_TRIED}"
-    return NOT_TRIED
+    if exact := [row for row in rows if tuple(row.beside) == tuple(beside)]:
+        return _summary(known, exact)
+    ways = [*([] if rows else [quantisation or "plain weights"]), *beside]
+    plain = [row for row in rows or tried if not row.beside]
+    said = f"; {_summary(known, plain)}" if plain else ""
+    how = "as" if not rows else "with"
+    return f"{NOT_TRIED} {how} {' and '.join(ways)}{said}"
 
 
 def _summary(known: Book, rows: Sequence[Row]) -> str:

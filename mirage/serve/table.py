@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from mirage.config import Config
 from mirage.facts import KVGroup, KVGroups
+from mirage.serve.arguments import normalised
 from mirage.serve.fit import Fit, mib
 from mirage.serve.proven import verdict
 
@@ -29,8 +30,10 @@ def fit_table(config: Config, fits: Mapping[str, Fit]) -> str:
 
 def _model_line(config: Config, name: str, fit: Fit) -> str:
     """What vLLM makes of one model, and whether it was seen to compute the same."""
+    arguments = normalised(config.tenant(name).engine_args)
+    known = verdict(fit.architecture, fit.quantisation, arguments)
     parts = [
-        f"{name}: {fit.architecture} ({verdict(fit.architecture, fit.quantisation)})",
+        f"{name}: {fit.architecture} ({known})",
         kv_words(fit.kv),
     ]
     if fit.kv.groups:

@@ -130,6 +130,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             question("too long", llama, max_model_len=4096),
             question("unknown", llama, enforce_egaer=True),
             question("compiled", llama, enforce_eager=False),
+            question("samples as nowhere", llama, generation_config="/nowhere"),
             question("two", llama, data_parallel_size=2),
         ]
     )
@@ -212,6 +213,7 @@ def test_a_large_model_takes_no_memory_to_ask(said: dict[str, dict[str, Any]]) -
         ("too long", "max_model_len (4096) is greater than"),
         ("unknown", "enforce_egaer: this vLLM knows no such argument"),
         ("compiled", "compilation mode"),
+        ("samples as nowhere", "no generation_config.json in /nowhere: correct the path"),
         ("two", "data_parallel_size 2"),
         ("prefixes of bert", "has no KV cache, in which prefixes would stay: leave it out"),
         ("scanned", "no kernel selective_scan_fwd, which its Mamba layers need"),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from mirage.serve.proven import Book, Row, book, judged, read_book, verdict
+from mirage.serve.proven import Book, Row, beside, book, judged, read_book, verdict
 
 pytestmark = pytest.mark.pure
 
 
-def row(family: str, architecture: str, reason: str = "", quantisation: str = "") -> Row:
-    return Row(family, architecture, quantisation, not reason, 18, 40, reason)
+def row(
+    family: str, architecture: str, reason: str = "", quantisation: str = "", *beside: str
+) -> Row:
+    return Row(family, architecture, quantisation, not reason, 18, 40, reason, beside)
 
 
 KNOWN = Book(
@@ -19,6 +21,7 @@ KNOWN = Book(
     [
         row("llama", "LlamaForCausalLM"),
         row("llama-w8a8", "LlamaForCausalLM", "its kernel hides the weights", "compressed-tensors"),
+        row("llama-lora", "LlamaForCausalLM", "", "", "enable_lora"),
         row("falcon-7b", "FalconForCausalLM"),
         row("falcon-40b", "FalconForCausalLM"),
         row("mamba", "MambaForCausalLM", "plain vLLM fails: no kernel"),
@@ -37,6 +40,24 @@ def test_a_quantised_model_is_another_matter() -> None:
     said = judged(KNOWN, "LlamaForCausalLM", "compressed-tensors")
     assert said == "not proven as llama-w8a8: its kernel hides the weights"
     assert judged(KNOWN, "LlamaForCausalLM", "awq").startswith("not tried as awq; proven (")
+
+
+def test_with_adapters_it_is_another_matter_too() -> None:
+    said = judged(KNOWN, "LlamaForCausalLM", "", ("enable_lora",))
+    assert said.startswith("proven (18 prompts")
+    said = judged(KNOWN, "FalconForCausalLM", "", ("enable_lora", "kv_cache_dtype"))
+    assert said.startswith("not tried with enable_lora and kv_cache_dtype; proven (36 prompts")
+    said = judged(KNOWN, "FalconForCausalLM", "awq", ("enable_lora",))
+    assert said.startswith("not tried as awq and enable_lora; proven (36 prompts")
+
+
+def test_an_arguments_default_is_not_another_matter() -> None:
+    given = {"enable_lora": False, "kv_cache_dtype": "auto", "model_impl": None, "seed": 1}
+    assert beside(given) == ()
+    assert beside({"kv_cache_dtype": "fp8", "speculative_config": {"method": "ngram"}}) == (
+        "kv_cache_dtype",
+        "speculative_config",
+    )
 
 
 def test_what_failed_says_why() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from mirage.serve.proven import beside
 from tests.zoo import GROUPS
 from tests.zoo.checking import disagreements
 from tests.zoo.family import Family
@@ -105,6 +107,12 @@ class Tried:
         return str(facts.get("architecture") or self.family.architecture or self.family.model_type)
 
     @property
+    def beside(self) -> tuple[str, ...]:
+        """Arguments with which it computes by other code than without."""
+        named = self.family.beside(Path()) if self.family.beside else {}
+        return beside({**self.family.arguments, **named})
+
+    @property
     def quantisation(self) -> str:
         """vLLM's name of the format, empty for plain weights."""
         return str((self.plain or {}).get("quantisation") or self.family.quantisation)
@@ -151,6 +159,7 @@ def _row(tried: Tried) -> dict[str, Any] | None:
         "prompts": sum(run["prompts"] for run in ran),
         "changes": sum(run["changes"] for run in ran),
         "reason": "; ".join(_line(reason) for reason in reasons),
+        "beside": tried.beside,
     }
 
 

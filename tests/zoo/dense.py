@@ -44,6 +44,8 @@ DENSE = (
     ),
     Family("stablelm", "stablelm", shape()),
     Family("llama", "llama", shape()),
+    Family("llama-by-transformers", "llama", shape(), arguments={"model_impl": "transformers"}),
+    Family("llama-8-bit-kv", "llama", shape(), arguments={"kv_cache_dtype": "fp8"}),
     Family("smollm", "llama", shape(tie_word_embeddings=True)),
     Family("internlm3", "llama", shape(), architecture="InternLM3ForCausalLM"),
     Family("mistral", "mistral", shape(sliding_window=None)),
