@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib import import_module, metadata
 
 from mirage.doctor.finding import Finding, limited, missing, works
+from mirage.serve.launcher import WORKERS
 
 TOPIC = "engine"
 KNOWN = ("0.32.", "0.33.")
@@ -57,11 +58,9 @@ GRAPHS = {
     ),
 }
 """Likewise for `device.graphs`."""
-WORKERS = {
-    "host": "vllm.v1.worker.cpu_worker:CPUWorker",
-    "cuda": "vllm.v1.worker.gpu_worker:Worker",
-}
 OF_A_WORKER = ("initialize_from_config", "_maybe_get_memory_pool_context")
+TORCHS_OWN = ("Event", "Stream", "current_stream", "stream")
+"""Of torch.cuda: vLLM's CPU worker puts stand-ins in their place."""
 
 
 def findings() -> Iterator[Finding]:
@@ -79,7 +78,7 @@ def findings() -> Iterator[Finding]:
             [name for target, names in those.items() for name in _absent(target, names)]
             for those in (HOOKS, GRAPHS)
         )
-        workers = {kind: _works(kind, target) for kind, target in WORKERS.items()}
+        workers = {kind: _problem(kind, target) for kind, target in WORKERS.items()}
     if absent:
         yield missing(TOPIC, "hooks", f"not found: {', '.join(absent)}", "use vLLM 0.32 or 0.33")
     else:
@@ -90,11 +89,11 @@ def findings() -> Iterator[Finding]:
         yield limited(TOPIC, "CUDA graphs", found, advice)
     else:
         yield works(TOPIC, "CUDA graphs", "of whole steps, and in pieces while layers stream")
-    for kind, there in workers.items():
-        if there:
+    for kind, problem in workers.items():
+        if not problem:
             yield works(TOPIC, worker(kind), "is in this build")
         else:
-            yield limited(TOPIC, worker(kind), "not in this build", INSTALL)
+            yield limited(TOPIC, worker(kind), problem, INSTALL)
 
 
 def worker(kind: str) -> str:
@@ -102,12 +101,31 @@ def worker(kind: str) -> str:
     return f"worker for device.kind {kind}"
 
 
-def _works(kind: str, target: str) -> bool:
-    """The GPU's worker can always be imported; which one works is a matter of the build."""
-    if _absent(target, OF_A_WORKER):
-        return False
+def _problem(kind: str, target: str) -> str:
+    """Why our own worker for this kind would not start; empty if nothing speaks against it.
+
+    A GPU's can be imported on any build, and the one for a host changes torch for its process:
+    only the one that this build is for is imported.
+    """
     platform = import_module("vllm.platforms").current_platform
-    return bool(platform.is_cuda() if kind == "cuda" else platform.is_cpu())
+    if not (platform.is_cuda() if kind == "cuda" else platform.is_cpu()):
+        return "not in this build"
+    module, _, name = target.rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except Exception as error:
+        return f"cannot be imported ({type(error).__name__}: {error})"
+    if absent := [each for each in OF_A_WORKER if not hasattr(found, each)]:
+        return f"lacks {', '.join(absent)}"
+    if kind == "cuda" and (replaced := replaced_in_torch()):
+        return f"torch.cuda.{replaced[0]} is not torch's own any more"
+    return ""
+
+
+def replaced_in_torch() -> list[str]:
+    """What of torch's streams and events was replaced since torch was imported."""
+    cuda = import_module("torch.cuda")
+    return [name for name in TORCHS_OWN if not getattr(cuda, name).__module__.startswith("torch.")]
 
 
 def _version() -> str | None:

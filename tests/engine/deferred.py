@@ -65,7 +65,7 @@ def defer_forwards() -> None:
     """A worker that runs each step when its output is awaited."""
     from vllm.v1.outputs import AsyncModelRunnerOutput
 
-    from mirage.engine.worker import MirageCPUWorker
+    from mirage.engine.cpu_worker import MirageCPUWorker
 
     class Later(AsyncModelRunnerOutput):
         def __init__(self, run: Any) -> None:
@@ -95,7 +95,7 @@ def defer_forwards() -> None:
 
             return Later(forward)
 
-    sys.modules["mirage.engine.worker"].DeferredWorker = DeferredWorker
+    sys.modules["mirage.engine.cpu_worker"].DeferredWorker = DeferredWorker
 
 
 class Squeeze:
@@ -160,7 +160,7 @@ if __name__ == "__main__":
         make_model("llama", Path(models)),
         blocks=UNIVERSE,
         mirage={"base_blocks": BASE, "fence": mode == "fence"},
-        worker_cls="mirage.engine.worker.DeferredWorker",
+        worker_cls="mirage.engine.cpu_worker.DeferredWorker",
         enable_prefix_caching=False,
     )
     scheduler = scheduler_of(llm)

@@ -19,12 +19,12 @@ from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, CudaGraphManager
 
 from mirage.config import Policy
+from mirage.engine.elastic_worker import ElasticWorker
 from mirage.engine.gpu_worker import MirageGPUWorker, only_mapped_blocks
 from mirage.engine.graphs import gate, known
 from mirage.engine.layouts import elastic_layouts, layouts_on_cpu
 from mirage.engine.memory import EngineMemory
 from mirage.engine.settings import EngineSettings
-from mirage.engine.worker import ElasticWorker
 
 pytestmark = pytest.mark.engine
 SEQUENCES = 4

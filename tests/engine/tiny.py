@@ -95,7 +95,7 @@ def make_llm(path: Path, *, blocks: int = 256, mirage: dict[str, Any] | None = N
         settings = {"policy": "mirage", "tenant": "t", "page": 4096, "base_blocks": blocks}
         arguments |= {
             "distributed_executor_backend": "mirage.engine.executor.InProcessExecutor",
-            "worker_cls": "mirage.engine.worker.MirageCPUWorker",
+            "worker_cls": "mirage.engine.cpu_worker.MirageCPUWorker",
             "scheduler_cls": "mirage.engine.scheduler.make_scheduler",
             "additional_config": {"mirage": settings | mirage},
         }

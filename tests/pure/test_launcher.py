@@ -80,7 +80,7 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_on_a_host_engines_step_eagerly_on_one_core_each() -> None:
     said = words(config())
-    assert said["--worker-cls"] == "mirage.engine.worker.MirageCPUWorker"
+    assert said["--worker-cls"] == "mirage.engine.cpu_worker.MirageCPUWorker"
     assert "--enforce-eager" in said and "--gpu-memory-utilization" not in said
     assert variables(config())["OMP_NUM_THREADS"] == "1"
     assert json.loads(said["--additional-config"])["mirage"]["device"] == "host"

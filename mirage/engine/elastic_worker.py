@@ -1,4 +1,8 @@
-"""vLLM's workers with their parameters and their KV cache in memory that can move."""
+"""What a worker of vLLM's needs for parameters and a KV cache in memory that can move.
+
+Nothing of a particular device is imported here: vLLM's CPU worker puts stand-ins in the place of
+torch's CUDA streams and events for its whole process.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,11 @@ from functools import partial
 from typing import Any
 
 from vllm.config import set_current_vllm_config
-from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.worker_base import WorkerBase
 
-from mirage.engine import runtime, seeded, settings
+from mirage.engine import runtime, settings
 from mirage.engine.arguments import verify
 from mirage.engine.kvbuffer import KVAllocation
-from mirage.engine.layouts import layouts_on_cpu
 from mirage.engine.memory import EngineMemory
 from mirage.engine.proof import TOKENS
 from mirage.engine.stack import built
@@ -89,32 +91,3 @@ def _dummy_step(worker: Any) -> None:
     count = min(TOKENS, worker.scheduler_config.max_num_batched_tokens)
     more = {"skip_attn": True} if getattr(worker, "use_v2_model_runner", False) else {}
     worker.model_runner._dummy_run(count, is_profile=True, **more)
-
-
-class MirageCPUWorker(ElasticWorker, CPUWorker):
-    """On host memory."""
-
-    def load_model(self, **kwargs: Any) -> None:
-        """As `ElasticWorker`'s; with adapters or drafts, what is right on a CPU."""
-        if self.vllm_config.lora_config is not None:
-            # Not at the top: few engines have adapters.
-            from mirage.engine.unadapted import stay_unadapted
-
-            stay_unadapted()
-        if self.vllm_config.speculative_config is not None:
-            from mirage.engine.drafted import repeat_settings
-
-            repeat_settings()
-        super().load_model(**kwargs)
-
-    def get_supported_kv_cache_layouts(self) -> list[str]:
-        """Those that can grow; see `layouts_on_cpu`."""
-        layouts: list[str] = super().get_supported_kv_cache_layouts()
-        if not self.mirage.elastic:
-            return layouts
-        return layouts_on_cpu(layouts, mla=self.model_config.use_mla)
-
-    def sample_tokens(self, grammar_output: Any) -> Any:
-        """vLLM's own, which ends on a CPU when it turns back a seeded request's generator."""
-        with seeded.discarded_draw_nothing(self.model_runner):
-            return super().sample_tokens(grammar_output)
