@@ -27,6 +27,8 @@ Count = Annotated[int, Field(gt=0, strict=True)]
 Schema = TypeVar("Schema", bound=BaseModel)
 PAGE = {"host": 65536, "cuda": 2 << 20}
 """Bytes of a page by default: on a GPU the granularity of all that are made today."""
+CHUNK, LEAST_CHUNK = 16 << 20, 1 << 20
+"""Bytes of a layer that are copied at a time: short for who waits for one."""
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -84,6 +86,8 @@ class Device(Strict):
     """On a GPU leave room beside it for what each engine needs besides: see operating.md."""
     page: Bytes = Field(default_factory=lambda data: PAGE[data["kind"]])
     """Physical page, the unit of mapping. A power of two; on a GPU at least 2 MiB."""
+    copy_chunk: Bytes = CHUNK
+    """Of a layer that is copied at a time. On a GPU, copies of a step's inputs wait for one."""
     link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
     """Host only: imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
 
@@ -98,6 +102,12 @@ class Device(Strict):
             raise ValueError(
                 "link_gb_s is for kind host: a GPU has a link of its own, leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _chunk_is_no_crumb(self) -> Device:
+        if self.copy_chunk < LEAST_CHUNK:
+            raise ValueError(f"copy_chunk is {self.copy_chunk} bytes: use {LEAST_CHUNK} or more")
         return self
 
     @model_validator(mode="after")

@@ -149,8 +149,16 @@ class LayerStreamer:
         compute: Compute,
         *,
         poison: bool = False,
+        chunk_bytes: int | None = None,
     ) -> None:
+        """With `chunk_bytes` a layer is copied in pieces of that size.
+
+        A link serves streams by turns, a copy at a time: what a step copies besides, its inputs
+        for one, waits for a piece then and not for a layer. (Priorities do not help: torch's
+        streams have the lowest, which is ours as well.)
+        """
         self.driver, self.pool, self.compute = driver, pool, compute
+        self._chunk_bytes = chunk_bytes
         self.layers = list(layers)
         self.frame_bytes = layers[0].range.nbytes
         self.frame_pages = self.frame_bytes // driver.page_bytes
@@ -316,8 +324,15 @@ class LayerStreamer:
         self.copies.wait_for(slot.done)
         self._copy(layer, slot.ready)
 
+    def load(self, layer: Layer) -> None:
+        """Enqueue the copy of a layer's parameters from their master into its range."""
+        step = self._chunk_bytes or layer.nbytes
+        for start in range(0, layer.nbytes, step):
+            nbytes = min(step, layer.nbytes - start)
+            self.copies.copy(layer.range.address + start, layer.master + start, nbytes)
+
     def _copy(self, layer: Layer, arrival: Event) -> None:
-        self.copies.copy(layer.range.address, layer.master, layer.nbytes)
+        self.load(layer)
         self.copies.record(arrival)
         self.bytes_streamed += layer.nbytes
 

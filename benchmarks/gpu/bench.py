@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import torch
 
 MIB = 1 << 20
+CHUNK = 16 * MIB
+"""As `device.copy_chunk` has it by default; that module needs more than these rows have."""
 CGROUP = Path("/sys/fs/cgroup")
 HIDDEN = 5120
 LAYERS, SPARE, FEWEST = 40, 4, 8
@@ -111,7 +113,9 @@ class Model:
 
 
 @contextmanager
-def model(bench: Bench, layers: int | None = None) -> Iterator[Model]:
+def model(
+    bench: Bench, layers: int | None = None, chunk_bytes: int | None = CHUNK
+) -> Iterator[Model]:
     """Layer i holds i + 1 in every byte of its master, and in its range."""
     driver = bench.open(bench.page_bytes)
     frame = -(-bench.layer_bytes // driver.page_bytes) * driver.page_bytes
@@ -133,7 +137,7 @@ def model(bench: Bench, layers: int | None = None) -> Iterator[Model]:
             home.back(0, pool.take(frame // driver.page_bytes, "layer"))
             driver.copy(home.address, master.address, bench.layer_bytes)
             homes.append(Layer(index, home, master.address, bench.layer_bytes, driver.event()))
-        streamer = LayerStreamer(driver, pool, homes, compute)
+        streamer = LayerStreamer(driver, pool, homes, compute, chunk_bytes=chunk_bytes)
         yield Model(driver, pool, streamer, masters, stream)
     finally:
         driver.close()  # when all that was enqueued has run

@@ -29,6 +29,7 @@ TEST: tuple[Measured, ...] = (
 )
 BENCH: tuple[Measured, ...] = (
     memory.layer_load,
+    memory.small_beside_a_layer,
     memory.handover,
     memory.one_more,
     memory.between_processes,

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from cuda.bindings import driver as cu
 
-from benchmarks.gpu.bench import MIB, Bench, model
+from benchmarks.gpu.bench import MIB, Bench, Model, model
 from benchmarks.gpu.rows import Row, alternating, at_most, median, medians, ms, timed
+from mirage.transfer import Layer
 from vmm.cuda import CudaDriver
 from vmm.cuda_calls import call
 from vmm.pages import PagePool
@@ -16,6 +17,9 @@ from vmm.space import Range
 PAGES = (2, 8, 32, 128)
 """Sizes of a handle that are compared, in MiB."""
 HANDOVER_S = 2e-3
+CHUNKS = (8 * MIB, 16 * MIB, 32 * MIB)
+"""In which a layer is copied; the second is the default of `device.copy_chunk`."""
+SMALL_S = 1e-3
 
 
 def layer_load(bench: Bench) -> Row:
@@ -85,6 +89,50 @@ def batched_copies(bench: Bench) -> Row:
         f"{middle['each'] / middle['batch']:.2f}x as fast ({ms(middle['batch'])})",
         details=middle,
     )
+
+
+def small_beside_a_layer(bench: Bench) -> Row:
+    """What a step's inputs wait for while a layer is on the link: all of it, or one chunk."""
+    middle = {}
+    for chunk in (None, *CHUNKS):
+        with model(bench, layers=2, chunk_bytes=chunk and min(chunk, bench.layer_bytes)) as made:
+            name = f"{chunk // MIB} MiB" if chunk else "whole"
+            middle[name] = median([_small_s(made) for _ in range(bench.rounds)])
+            layer = made.layers[0]
+            loads = [timed(lambda made=made, layer=layer: _load(made, layer)) for _ in range(5)]
+            middle[f"layer, {name}"] = median(loads)
+    usual = middle[f"{CHUNKS[1] // MIB} MiB"]
+    small = ", ".join(f"{n} {ms(s)}" for n, s in middle.items() if not n.startswith("layer"))
+    whole = ", ".join(f"{n[7:]} {ms(s)}" for n, s in middle.items() if n.startswith("layer"))
+    return Row(
+        "small copy beside a layer",
+        f"4 KiB on another stream while {bench.layer_bytes / 1e6:.0f} MB are copied, by chunk",
+        f"{small}; the layer itself: {whole}",
+        f"<= {SMALL_S * 1e3:.0f} ms in chunks of {CHUNKS[1] // MIB} MiB",
+        at_most(usual, SMALL_S),
+        middle,
+    )
+
+
+def _load(made: Model, layer: Layer) -> None:
+    made.streamer.load(layer)
+    made.streamer.copies.synchronize()
+
+
+def _small_s(made: Model) -> float:
+    """Seconds until 4 KiB have come over the link that a layer has just been sent over."""
+    driver, size = made.driver, 4096
+    stream, layer, other = driver.stream(), made.layers[0], made.layers[1]
+    made.streamer.load(layer)
+
+    def small() -> None:
+        stream.copy(other.range.address, other.master, size)
+        stream.synchronize()
+
+    took = timed(small)
+    made.streamer.copies.synchronize()
+    stream.close()
+    return took
 
 
 def handover(bench: Bench) -> Row:

@@ -18,13 +18,13 @@ DRAFTERS = ("drafter", "speculator")
 """What vLLM's two model runners call what proposes tokens."""
 
 
-def fixed_bytes(models: Iterable[torch.nn.Module], moving: set[int], device: str) -> int:
-    """Bytes on `device` ("cpu", "cuda") of the storages of `models` that do not move.
+def fixed_bytes(models: Iterable[torch.nn.Module], moving: set[int], *devices: str) -> int:
+    """Bytes on `devices` ("cpu", "cuda") of the storages of `models` that do not move.
 
     `moving` are the ids of the tensors that do.
     """
     tensors = chain.from_iterable(held(part) for model in models for part in model.modules())
-    return total_bytes((t for t in tensors if id(t) not in moving), device)
+    return total_bytes((t for t in tensors if id(t) not in moving), *devices)
 
 
 def models_of(runner: Any) -> Iterator[torch.nn.Module]:

@@ -32,6 +32,7 @@ from vmm.pages import PagePool
 logger = logging.getLogger("mirage.engine.memory")
 
 Step = Callable[[], Any]
+WHOLE = "whole layers stream, and no graph runs while one does: %s"
 UNLIMITED = 1 << 62
 SMOOTHING = 0.1
 
@@ -97,15 +98,25 @@ class EngineMemory:
             return None
 
     def _find_pieces(self, profile: Step) -> None:
-        """See what lies between attentions; else whole layers stream."""
+        """See what lies between attentions; else whole layers stream.
+
+        Whatever stands in the way: a model that computes does not fail to start over it.
+        """
         try:
             moving = self.parameters.moving()
             self.parameters.in_pieces(watched(self.parameters.layers, profile, moving))
         except UnknownPieces as error:
-            logger.warning("whole layers stream, and no graph runs while one does: %s", error)
+            logger.warning(WHOLE, error)
+        except Exception as error:
+            logger.warning(WHOLE, f"{type(error).__name__}: {error}", exc_info=True)
 
     def _place_layers(self, proof: Proof) -> None:
-        self.streamer = self.parameters.place(self.backend, self.pool, poison=self.settings.poison)
+        self.streamer = self.parameters.place(
+            self.backend,
+            self.pool,
+            poison=self.settings.poison,
+            chunk_bytes=self.settings.copy_chunk,
+        )
         if self.settings.prove:
             proof.moved(self.streamer, self.begin_step)
         self.parameters.left.clear()
@@ -259,7 +270,7 @@ class EngineMemory:
         times = []
         for layer in streamer.layers[:rounds]:
             start = time.perf_counter()
-            streamer.copies.copy(layer.range.address, layer.master, layer.nbytes)
+            streamer.load(layer)
             streamer.copies.synchronize()
             times.append(time.perf_counter() - start)
         return sorted(times)[len(times) // 2]

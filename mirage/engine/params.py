@@ -118,7 +118,14 @@ class FixedParameters:
 
     # -- placing ------------------------------------------------------------------------
 
-    def place(self, backend: Backend, pool: PagePool, *, poison: bool = False) -> LayerStreamer:
+    def place(
+        self,
+        backend: Backend,
+        pool: PagePool,
+        *,
+        poison: bool = False,
+        chunk_bytes: int | None = None,
+    ) -> LayerStreamer:
         """Move all layers into reserved ranges and hook their forwards.
 
         Raises `vmm` errors if the grant does not hold the layers.
@@ -138,7 +145,9 @@ class FixedParameters:
             driver.copy(master.address, home.address, nbytes)
             self.masters.append(master)
             homes.append(Layer(index, home, master.address, nbytes, driver.event()))
-        streamer = LayerStreamer(driver, pool, homes, backend.compute, poison=poison)
+        streamer = LayerStreamer(
+            driver, pool, homes, backend.compute, poison=poison, chunk_bytes=chunk_bytes
+        )
         if self.pieces is not None:
             self.pieces.order(streamer)
         else:

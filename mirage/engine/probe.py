@@ -99,6 +99,8 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
     packed = (parameters.stays or "").startswith(stack.PACKED.split(" (")[0])
     if packed and config.lora_config is not None:
         raise Refused(PACKED_LORA)
+    # What cannot be built without memory was built on the CPU, for a GPU too.
+    devices = (device, config.device_config.device_type)
     block_bytes, runs = block_geometry(plan) if plan is not None else (0, 1)
     return ModelFacts(
         architecture=config.model_config.architecture,
@@ -106,7 +108,7 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
         runner=config.model_config.runner_type,
         layers=len(parameters.layers),
         layer_bytes=parameters.layer_bytes(page_bytes=1),
-        fixed_bytes=fixed_bytes(models, parameters.moving(), config.device_config.device_type),
+        fixed_bytes=fixed_bytes(models, parameters.moving(), *devices),
         stays=parameters.stays,
         block_bytes=block_bytes,
         block_runs=runs,

@@ -117,11 +117,11 @@ class Holdings:
         return count > seen or not any(tensor.numel() for tensor in tensors)
 
 
-def total_bytes(tensors: Iterable[torch.Tensor], device: str) -> int:
-    """Bytes of the storages behind `tensors` that lie on `device`, each once."""
+def total_bytes(tensors: Iterable[torch.Tensor], *devices: str) -> int:
+    """Bytes of the storages behind `tensors` that lie on one of `devices`, each once."""
     storages = {
         storage_of(tensor): tensor.untyped_storage().nbytes()
         for tensor in tensors
-        if tensor.device.type in (device, "meta")
+        if tensor.device.type in (*devices, "meta")
     }
     return sum(storages.values())

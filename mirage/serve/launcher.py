@@ -138,6 +138,7 @@ def device_settings(config: Config) -> dict[str, Any]:
         "device": config.device.kind,
         "pieces": graphs,
         "copy_bytes_per_s": config.device.link_bytes_per_s,
+        "copy_chunk": config.device.copy_chunk,
     }
 
 

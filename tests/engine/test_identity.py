@@ -84,6 +84,8 @@ def test_memory_of_the_gpus_driver_changes_no_output(
     calls = ours["calls"]
     assert calls["cuMemMap"] > calls["cuMemCreate"] > 0 < calls["cuMemUnmap"]
     assert calls["cuMemcpyAsync"] > 100, "layers stream from host memory"
+    assert calls["cuStreamWaitEvent"] > 100, "for which the stream that computes waits"
+    assert calls["cuEventElapsedTime"] > 10 and 0 < ours["t_compute_s"] < 0.1, "T_c by its events"
 
 
 @pytest.mark.parametrize("mode", ["slow", "slow-pieces"])

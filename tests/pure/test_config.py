@@ -67,6 +67,7 @@ def two(**second: Any) -> dict[str, Any]:
         (VALID | {"device": {"memory": 0}}, "device.memory: "),
         (VALID | {"device": {"memory": True}}, "device.memory: "),
         (VALID | {"device": {"memory": "1G", "page": 5000}}, "page is 5000 bytes"),
+        (VALID | {"device": {"memory": "1G", "copy_chunk": "4K"}}, "copy_chunk is 4096 bytes: use"),
         (tenant(share=0), "tenants.0.share: "),
         (tenant(share=101), "tenants.0.share: "),
         (tenant(name="a b"), "tenants.0.name: "),

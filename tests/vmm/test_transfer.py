@@ -23,7 +23,13 @@ class Model:
     """`count` layers whose bytes are all their own number plus one."""
 
     def __init__(
-        self, count: int, *, link: float | None = None, spare_layers: int = 0, poison: bool = True
+        self,
+        count: int,
+        *,
+        link: float | None = None,
+        spare_layers: int = 0,
+        poison: bool = True,
+        chunk_bytes: int | None = None,
     ) -> None:
         self.driver = HostDriver(PAGE, copy_bytes_per_s=link)
         frame = LAYER_PAGES * PAGE
@@ -38,7 +44,9 @@ class Model:
             self.masters.append(master)
             layers.append(Layer(index, home, master.address, NBYTES, self.driver.event()))
         self.compute = HostCompute()
-        self.streamer = LayerStreamer(self.driver, self.pool, layers, self.compute, poison=poison)
+        self.streamer = LayerStreamer(
+            self.driver, self.pool, layers, self.compute, poison=poison, chunk_bytes=chunk_bytes
+        )
 
     def run_layer(self, index: int) -> None:
         self.streamer.before(index)
@@ -75,11 +83,13 @@ STEPS = st.lists(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(count=st.integers(3, 8), steps=STEPS)
+@given(
+    count=st.integers(3, 8), steps=STEPS, chunk=st.sampled_from([None, 999, PAGE, NBYTES, 1 << 30])
+)
 def test_every_layer_reads_its_own_parameters(
-    count: int, steps: list[tuple[str, int, int]]
+    count: int, steps: list[tuple[str, int, int]], chunk: int | None
 ) -> None:
-    model = Model(count)
+    model = Model(count, chunk_bytes=chunk)
     try:
         for what, number, beta in steps:
             if what == "set":
@@ -93,6 +103,21 @@ def test_every_layer_reads_its_own_parameters(
         model.forward()
         model.check()
         assert model.streamer.streaming is False
+    finally:
+        model.close()
+
+
+def test_a_layer_is_copied_in_chunks_and_counted_once() -> None:
+    model = Model(3, chunk_bytes=PAGE)
+    try:
+        copied, copy = [], model.streamer.copies.copy
+        model.streamer.copies.copy = lambda *one: copied.append(one[2]) or copy(*one)  # type: ignore[method-assign, func-returns-value]
+        model.streamer.set(1, 1)
+        model.streamer.bytes_streamed = 0
+        model.forward()
+        loads = model.streamer.bytes_streamed // NBYTES
+        assert loads > 0 and sum(copied) >= loads * NBYTES
+        assert copied[:LAYER_PAGES] == [PAGE] * (LAYER_PAGES - 1) + [PAGE - 100]
     finally:
         model.close()
 

@@ -1,21 +1,50 @@
-"""Engines that compute on the host, in memory of the GPU's driver over the stand-in."""
+"""Engines that compute on the host, in memory of the GPU's driver over the stand-in.
+
+What an engine on a GPU has is theirs too: our backend for it, which takes over torch's stream,
+lets that wait for copies, and times steps with torch's events. Only tensors are the host's, and
+what a stream waits for the thread waits for too, since the thread is what computes.
+"""
 
 from __future__ import annotations
 
-from mirage.engine.backend import Backend, computed_by_host
+from functools import partial
+from types import SimpleNamespace
+
+from mirage.engine import backend
 from mirage.engine.settings import EngineSettings
-from mirage.transfer import HostCompute
 from tests.vmm.libcuda import StandIn
+
+THEIRS = backend._cuda
+"""Before a test puts something else in its place."""
 
 
 def over_standin(
     settings: EngineSettings, memory_bytes: int, shared_device: str | None = None
-) -> Backend:
+) -> backend.Backend:
     """A fresh device of so many bytes for one engine; for several, that of the shared file."""
     standin = StandIn.load()
     standin.reset(memory_bytes, granularity=settings.page)
     if shared_device is not None:
         standin.share(shared_device)
-    from vmm.cuda import CudaDriver  # loads the library by name, so not before
+    from tests.vmm.libcuda.torchs import TorchCuda  # loads the library by name, so not before
+    from vmm import cuda
 
-    return computed_by_host(CudaDriver(settings.page, tensors_on="cpu"), HostCompute())
+    theirs = TorchCuda()
+    backend.torch = SimpleNamespace(cuda=theirs)  # type: ignore[assignment]
+    driver, cuda.CudaDriver = cuda.CudaDriver, partial(cuda.CudaDriver, tensors_on="cpu")  # type: ignore[assignment, misc]
+    try:
+        made = THEIRS(settings)
+    finally:
+        cuda.CudaDriver = driver  # type: ignore[misc]
+    _wait_in_thread(made, theirs)
+    return made
+
+
+def _wait_in_thread(made: backend.Backend, theirs: object) -> None:
+    enqueue = made.compute.wait
+
+    def wait(event: object) -> None:
+        enqueue(event)  # type: ignore[arg-type]
+        theirs.current_stream().synchronize()  # type: ignore[attr-defined]
+
+    made.compute.wait = wait  # type: ignore[method-assign]
