@@ -77,8 +77,13 @@ def serve(
         LogLevel, typer.Option(help="Of this process; info shows every decision.")
     ] = LogLevel.INFO,
     startup_timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds an engine may take to get ready.")
-    ] = 300.0,
+        float | None,
+        typer.Option(
+            min=1,
+            help="Seconds an engine may take to get ready.",
+            show_default="300, on a GPU 900",
+        ),
+    ] = None,
     all_or_nothing: Annotated[
         bool, typer.Option("--all-or-nothing", help="End if one tenant cannot start.")
     ] = False,

@@ -71,6 +71,7 @@ class CudaDriver(Driver):
         self._closed = True  # until all is there
         self.facts = device_facts(device)
         _check_able(self.facts, shareable)
+        self.host_node = self.facts.host_node
         self.granularity = self.facts.granularity
         self.page_bytes = page_bytes or self.granularity
         if self.page_bytes < 0 or self.page_bytes % self.granularity:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from cuda.bindings import driver as cu
 
 from vmm.cuda_calls import call, started
-from vmm.driver import DeviceUnavailable
+from vmm.driver import DeviceError, DeviceUnavailable
 
 Attribute = cu.CUdevice_attribute
 MINIMUM = cu.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -30,6 +31,8 @@ class DeviceFacts:
     copy_engines: int
     pageable_access: bool
     """Whether it reads host memory that nobody registered, as a GH200 does."""
+    host_node: int | None
+    """The NUMA node of the host that is nearest; None if the machine has no such nodes."""
 
 
 def driver_version() -> tuple[int, int]:
@@ -62,6 +65,7 @@ def device_facts(index: int) -> DeviceFacts:
         granularity=granularity(allocation(index)) if virtual else 0,
         copy_engines=attribute(device, "ASYNC_ENGINE_COUNT"),
         pageable_access=_has(device, "PAGEABLE_MEMORY_ACCESS"),
+        host_node=_host_node(device),
     )
 
 
@@ -94,6 +98,14 @@ def allocation(index: int, shareable: bool = False) -> Any:
 def granularity(wanted: Any) -> int:
     """What sizes of such memory, and addresses, are multiples of, in bytes."""
     return int(call(cu.cuMemGetAllocationGranularity, wanted, MINIMUM))
+
+
+def _host_node(device: Any) -> int | None:
+    """Drivers before CUDA 12.2 do not know."""
+    with suppress(DeviceError):
+        node = attribute(device, "HOST_NUMA_ID")
+        return node if node >= 0 else None
+    return None
 
 
 def _has(device: Any, name: str) -> bool:

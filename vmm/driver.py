@@ -122,6 +122,8 @@ class Driver(ABC):
     """
 
     page_bytes: int
+    host_node: int | None = None
+    """The NUMA node of host memory that copies to the device are best read from, if known."""
 
     @abstractmethod
     def reserve(self, nbytes: int) -> int:

@@ -260,14 +260,16 @@ class HostBuffer:
     """Page-aligned host memory that no page of the device backs, zeroed.
 
     The master copies of parameters live here. On a GPU this is the memory to register with
-    the device (``cudaHostRegister``), so that copies from it are asynchronous.
+    the device (``cudaHostRegister``), so that copies from it are asynchronous. `node` is the NUMA
+    node whose memory is taken while it has some.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, node: int | None = None) -> None:
         if nbytes <= 0:
             raise Misaligned(f"a host buffer of {nbytes} bytes: a size is positive")
         with _refusing(f"{nbytes} bytes of host memory"):
             self.address = libc.anonymous(nbytes)
+        libc.advise(self.address, nbytes, node)
         self.nbytes = nbytes
 
     def tensor(self) -> torch.Tensor:
@@ -283,9 +285,9 @@ class HostBuffer:
             self.nbytes = 0
 
 
-def host_buffer(nbytes: int) -> HostBuffer:
+def host_buffer(nbytes: int, node: int | None = None) -> HostBuffer:
     """Raises `OutOfMemory`."""
-    return HostBuffer(nbytes)
+    return HostBuffer(nbytes, node)
 
 
 def _tensor(address: int, nbytes: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The five system calls behind the host driver, through libc. All of them raise `OSError`.
+"""The system calls behind the host driver, through libc. Those that must succeed raise `OSError`.
 
 Python's own `mmap` module cannot place a mapping at a chosen address, and the standard
 library has no hole punching.
@@ -10,12 +10,18 @@ import ctypes
 import errno
 import mmap
 import os
+import platform
 
 PROT_NONE = 0
 MAP_FIXED = 0x10
 MAP_NORESERVE = 0x4000
 PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 OS_PAGE_BYTES = mmap.PAGESIZE
+HUGE_PAGE_BYTES = 2 << 20
+MBIND = {"x86_64": 237, "aarch64": 235}
+"""The number of the system call, which libc has no function for."""
+PREFERRED = 1
+"""The policy of memory that comes from one NUMA node while that has some."""
 
 _NOTHING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
@@ -30,6 +36,7 @@ _libc.mmap.argtypes = [
     ctypes.c_int,
     ctypes.c_int64,
 ]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
@@ -46,8 +53,37 @@ def reserve(nbytes: int, align: int) -> int:
 
 
 def anonymous(nbytes: int) -> int:
-    """Zeroed private memory, aligned to the operating system's page."""
-    return _mmap(None, nbytes, _READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    """Zeroed private memory, aligned to the operating system's page; large one to a huge page."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    if nbytes < HUGE_PAGE_BYTES:
+        return _mmap(None, nbytes, _READ_WRITE, flags)
+    whole = -(-nbytes // OS_PAGE_BYTES) * OS_PAGE_BYTES
+    return _mmap(reserve(whole, HUGE_PAGE_BYTES), nbytes, _READ_WRITE, flags | MAP_FIXED)
+
+
+def advise(address: int, nbytes: int, node: int | None) -> None:
+    """How memory that stays, and that a device may read, is best held; nothing depends on it.
+
+    In huge pages: registering it is faster, and so are copies from it. Near the device, on its
+    NUMA `node`. And no forked child gets it: a child's copies of registered pages would move
+    the parent's. Call this before the first touch.
+    """
+    for advice in (mmap.MADV_HUGEPAGE, mmap.MADV_DONTFORK):
+        _libc.madvise(address, nbytes, advice)
+    number = MBIND.get(platform.machine())
+    if node is None or number is None:
+        return
+    mask = (ctypes.c_ulong * (node // 64 + 1))()
+    mask[node // 64] = 1 << node % 64
+    _libc.syscall(
+        ctypes.c_long(number),
+        ctypes.c_void_p(address),
+        ctypes.c_ulong(nbytes),
+        ctypes.c_ulong(PREFERRED),
+        mask,
+        ctypes.c_ulong(len(mask) * 64 + 1),
+        ctypes.c_ulong(0),
+    )
 
 
 def map_file(address: int, nbytes: int, fd: int, offset: int) -> None:

@@ -11,6 +11,7 @@ from vllm.config import CUDAGraphMode
 from vllm.v1.worker.gpu_worker import Worker
 
 from mirage.config import Policy
+from mirage.engine.blocktables import zero_tails
 from mirage.engine.elastic_worker import ElasticWorker
 from mirage.engine.graphs import abandon, gate, known
 from mirage.engine.kvbuffer import KVBuffer
@@ -37,6 +38,12 @@ class MirageGPUWorker(ElasticWorker, Worker):
         """Those of the attention backends in which a KV cache can grow, best first."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
         return elastic_layouts(layouts) if self.mirage.elastic else layouts
+
+    def initialize_from_config(self, kv_cache_config: Any) -> None:
+        """Rows of block tables end in the null block, wherever blocks may go."""
+        super().initialize_from_config(kv_cache_config)
+        if self.mirage.kv is not None:
+            zero_tails(self.model_runner)
 
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
         """Capture graphs as vLLM does, all layers resident; then stand before them."""

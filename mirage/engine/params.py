@@ -26,7 +26,7 @@ from vmm.space import Range
 
 logger = logging.getLogger("mirage.engine.params")
 
-ALIGN, ALIGN_ON_GPU = 64, 512
+ALIGN = 512
 """Where parameters start, as allocators have it: kernels are chosen by that."""
 POISON = 0xFF
 """What is left where a parameter was: whoever still reads there shall not go unseen."""
@@ -140,7 +140,7 @@ class FixedParameters:
             # The driver copies on a stream of its own, which does not wait for torch's.
             backend.compute.synchronize()
             backend.placed()
-            master = HostBuffer(nbytes)
+            master = HostBuffer(nbytes, driver.host_node)
             driver.pin(master.address, nbytes)
             driver.copy(master.address, home.address, nbytes)
             self.masters.append(master)
@@ -195,8 +195,7 @@ def _plan(unit: Unit) -> tuple[list[Placement], int]:
     """Offsets of a unit's storages and their total size, both in bytes."""
     offset, placements = 0, []
     for tensors in unit:
-        align = ALIGN_ON_GPU if tensors[0].is_cuda else ALIGN
-        offset = -(-offset // align) * align
+        offset = -(-offset // ALIGN) * ALIGN
         spans = [_span(tensor) for tensor in tensors if tensor.numel()]
         start, end = min(s for s, _ in spans), max(e for _, e in spans)
         placements.append(Placement(tensors, start, offset, end - start))

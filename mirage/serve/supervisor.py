@@ -26,6 +26,8 @@ from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
 from mirage.serve.timeline import INTERVAL_S
 
+STARTUP_S = {"host": 300.0, "cuda": 900.0}
+"""On a GPU tens of GB are read, copied and registered, kernels compiled and graphs captured."""
 EXIT_CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: 130}
 
 
@@ -37,7 +39,8 @@ class Options:
     port: int = 8000
     ready_file: Path | None = None
     log_dir: Path | None = None
-    startup_timeout_s: float = 300.0
+    startup_timeout_s: float | None = None
+    """None: `STARTUP_S` of the device's kind."""
     all_or_nothing: bool = False
     """Whether one tenant that cannot start ends them all."""
 
@@ -75,7 +78,7 @@ class Supervisor:
         lifeline: Lifeline,
     ) -> None:
         self._config, self._options, self._rundir = config, options, rundir
-        timeout_s = options.startup_timeout_s
+        timeout_s = options.startup_timeout_s or STARTUP_S[config.device.kind]
         self._keepers = {
             tenant.name: Keeper(
                 config, tenant, found.fits[tenant.name], rundir, lifeline, timeout_s

@@ -12,6 +12,9 @@ import pytest
 import torch
 from children import must, spawn
 
+from mirage.engine import memory
+from mirage.engine.memory import EngineMemory
+from mirage.engine.params import FixedParameters
 from mirage.engine.pieces import Pieces, UnknownPieces, watched
 
 pytestmark = pytest.mark.engine
@@ -52,6 +55,21 @@ class Model(torch.nn.Module):
         for block in self.blocks:
             x = block(x)
         return x
+
+
+def test_whatever_stands_in_the_way_whole_layers_stream(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> Pieces:
+        raise AssertionError("Current vLLM config is not set")
+
+    monkeypatch.setattr(memory, "watched", fails)
+    engine = EngineMemory.__new__(EngineMemory)
+    engine.parameters = FixedParameters()
+    engine._find_pieces(lambda: None)
+    assert not engine.pieces
+    assert "whole layers stream" in caplog.text
+    assert "AssertionError: Current vLLM config is not set" in caplog.text
 
 
 def ordered(count: int) -> list[tuple[str, int]]:

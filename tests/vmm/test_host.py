@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -200,6 +201,24 @@ class TestHostBuffer:
         buffer.close()
         with pytest.raises(VmmError):
             buffer.tensor()
+
+    def test_a_large_one_begins_on_a_huge_page_and_is_zeroed_to_its_end(self) -> None:
+        huge, size = 2 << 20, (4 << 20) + 5000
+        buffer = host_buffer(size, node=0)
+        assert buffer.address % huge == 0
+        view = buffer.tensor()
+        assert view.numel() == size and not view.any()
+        view.fill_(5)
+        assert ctypes.string_at(buffer.address + size - 1, 1) == b"\x05"
+        buffer.close()
+
+    def test_a_forked_child_has_no_part_in_it(self) -> None:
+        buffer = host_buffer(5000)
+        if not (child := os.fork()):
+            ctypes.string_at(buffer.address, 1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGSEGV
+        buffer.close()
 
     def test_is_a_source_for_copies(self, host: HostDriver) -> None:
         buffer, address = host_buffer(PAGE), host.reserve(PAGE)
