@@ -25,7 +25,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo test lint types pure vmm engine e2e long models bench gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo test lint types pure vmm engine e2e long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ long models: export PYTHONPATH := $(CURDIR):$(CURDIR)/tests/zoo/torchvision_on_c
 long: $(STAMP) $(SEE) ## Tests too long for `make test`: every argument of vLLM, every family
 	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q -s tests/long; \
 		status=$$?; rm -rf $$t; exit $$status
+
+gpu-smoke: ## The first two minutes on a GPU: what of it works at all
+	$(GPU_PYTHON) -m benchmarks.gpu smoke
 
 gpu-test: ## Memory, streams, graphs and processes on an NVIDIA GPU
 	$(GPU_PYTHON) -m benchmarks.gpu test

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu test|bench|serve [--dry]``: see `command`."""
+"""``python -m benchmarks.gpu smoke|test|bench|serve|serve-graphs [--dry]``: see `command`."""
 
 from __future__ import annotations
 

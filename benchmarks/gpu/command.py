@@ -1,4 +1,4 @@
-"""``python -m benchmarks.gpu test|bench|serve|serve-graphs [--dry]``: rows, one after the other.
+"""``python -m benchmarks.gpu WHAT [--dry]``: rows, one after the other.
 
 Each finished row is printed, written to DIR/<date>-<gpu>.json and put into docs/results.md, so
 that a run which is cut off keeps what it has. Exit code 1 if a row misses its aim.
@@ -14,18 +14,27 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.gpu import contract, decode, graphs, memory, processes, report, serving
+from benchmarks.gpu import contract, decode, engines, graphs, memory, processes, report, serving
 from benchmarks.gpu.bench import Bench, dry, real
 from benchmarks.gpu.rows import Row, Skipped
 from vmm.driver import VmmError
 
 Measured = Callable[[Bench], "Row | list[Row]"]
+SMOKE: tuple[Measured, ...] = (
+    decode.streamed_is_right,
+    graphs.replayed,
+    engines.checked,
+    engines.eagerly,
+    engines.with_graphs,
+)
 TEST: tuple[Measured, ...] = (
     contract.kept,
     decode.streamed_is_right,
     graphs.replayed,
     graphs.failed,
     processes.passing,
+    engines.alike_eagerly,
+    engines.alike_with_graphs,
 )
 BENCH: tuple[Measured, ...] = (
     memory.layer_load,
@@ -38,6 +47,7 @@ BENCH: tuple[Measured, ...] = (
     decode.at_the_cap,
 )
 ROWS = {
+    "smoke": SMOKE,
     "test": TEST,
     "bench": BENCH,
     "serve": (serving.eagerly,),

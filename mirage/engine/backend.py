@@ -64,7 +64,8 @@ def _cuda(settings: EngineSettings) -> Backend:
         return driver.adopt(handle)
 
     clock = EventClock(partial(torch.cuda.Event, enable_timing=True))
-    compute = _TimedWaits(
+    waits = _TimedWaits if settings.wait else _TimedNeverWaits
+    compute = waits(
         lambda: adopted(torch.cuda.current_stream().cuda_stream), driver.synchronize, clock
     )
     return Backend(driver, compute, clock.timed, placed=torch.cuda.empty_cache)
@@ -94,3 +95,10 @@ class _TimedWaits(StreamCompute):
     def wait(self, event: Event) -> None:
         with self._clock.stall():
             super().wait(event)
+
+
+class _TimedNeverWaits(_TimedWaits):
+    """For the test that shows what waiting is good for."""
+
+    def wait(self, event: Event) -> None:
+        """Run ahead of the copy."""

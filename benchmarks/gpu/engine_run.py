@@ -1,0 +1,161 @@
+"""Child process: one engine, the same requests again and again while its memory is moved by hand.
+
+python -m benchmarks.gpu.engine_run SPEC.json OUT.json
+
+SPEC has the command line of the server that `mirage serve` would start (`command`), the prompts
+(`prompts`, lists of tokens), how many tokens each shall be answered with (`tokens`), and the
+`rounds`: a number of layers to be away meanwhile, -1 for all but one, or "moving", where every few
+steps all are given away and the KV cache grows, or all come back. What is under way is said on
+the standard output, so that whoever started this knows where it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mirage.protocol import Allotment
+from mirage.serve import launcher
+from mirage.share import cost
+
+SERVER_ONLY = ("--uds", "--uvicorn-log-level", "--disable-uvicorn-access-log")
+MOVING, ALL_BUT_ONE = "moving", -1
+EVERY, MORE_EXTENTS = 4, 4
+PASSES = 50
+TOP = 5
+
+
+class Memory:
+    """The engine's memory, moved as the control server would."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler, self.shape = scheduler, scheduler.shape
+        self._revision = 0
+        self.base = scheduler.kv_cache_manager.block_pool.backed_extents()
+        self.most_extents = self.base
+        self.most_alpha = 0
+
+    def hold(self, alpha: int, extents: int) -> None:
+        """Let `alpha` layers be away, in one slot, and so many KV extents be there."""
+        self._revision += 1
+        grant = cost(self.shape, alpha, extents)
+        self.scheduler.mailbox.post(Allotment(self._revision, alpha, 1, extents, grant))
+        memory = self.scheduler.memory
+        self.most_alpha = max(self.most_alpha, memory.alpha)
+        backed = self.scheduler.kv_cache_manager.block_pool.backed_extents()
+        self.most_extents = max(self.most_extents, backed)
+
+    def settle(self) -> None:
+        """While nothing runs. Raises `RuntimeError` if the engine does not come to what it has."""
+        settlement = self.scheduler.settlement
+        for _ in range(PASSES):
+            if settlement.settled:
+                return
+            with self.scheduler.mailbox.hold():
+                settlement.settle()
+        raise RuntimeError(f"memory does not settle: {settlement.target} is not reached")
+
+    def layers(self, asked: int) -> int:
+        """-1 is all but one, so that one slot holds each in turn."""
+        most = self.shape.movable_layers - 1
+        return most if asked == ALL_BUT_ONE else min(asked, most)
+
+
+def run(engine: Any, spec: dict[str, Any], before_step: Callable[[int], None]) -> list[Any]:
+    """(tokens, top logprobs of each) of every prompt, in order."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(
+        max_tokens=spec["tokens"], temperature=0, ignore_eos=True, detokenize=False, logprobs=TOP
+    )
+    for index, prompt in enumerate(spec["prompts"]):
+        engine.add_request(str(index), {"prompt_token_ids": prompt}, params)
+    done: dict[str, Any] = {}
+    step = 0
+    while engine.has_unfinished_requests():
+        before_step(step)
+        done |= {out.request_id.split("-")[0]: out for out in engine.step() if out.finished}
+        step += 1
+    return [_said(done[str(index)].outputs[0]) for index in range(len(spec["prompts"]))]
+
+
+def _said(output: Any) -> Any:
+    top = [sorted((t, lp.logprob) for t, lp in each.items()) for each in output.logprobs or []]
+    return [list(output.token_ids), top]
+
+
+def one_round(engine: Any, memory: Memory, spec: dict[str, Any], what: Any) -> list[Any]:
+    if what == MOVING:
+        said = run(engine, spec, lambda step: _move(memory, step))
+        memory.hold(0, memory.base)
+    else:
+        memory.hold(memory.layers(what), memory.base)
+        memory.settle()
+        said = run(engine, spec, lambda step: None)
+    memory.scheduler.memory.check_integrity()
+    return said
+
+
+def _move(memory: Memory, step: int) -> None:
+    if step % EVERY:
+        return
+    if step // EVERY % 2:
+        memory.hold(0, memory.base)
+    else:
+        memory.hold(memory.layers(ALL_BUT_ONE), memory.base + MORE_EXTENTS)
+
+
+def made(command: list[str]) -> Any:
+    """vLLM's engine, from the command line of its server."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    words = command[command.index(launcher.SERVER[-1]) + 1 :]
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    known, unknown = parser.parse_known_args(words)
+    if strange := [w for w in unknown if w.startswith("--") and w not in SERVER_ONLY]:
+        raise RuntimeError(f"vLLM's engine knows no {', '.join(strange)}")
+    return LLMEngine.from_engine_args(EngineArgs.from_cli_args(known))
+
+
+def main(spec_file: str, out_file: str) -> None:
+    spec = json.loads(Path(spec_file).read_text())
+    _say("starting")
+    begun = time.perf_counter()
+    engine = made(spec["command"])
+    started_s = time.perf_counter() - begun
+    scheduler = engine.engine_core.engine_core.scheduler
+    memory = Memory(scheduler)
+    rounds = []
+    for what in spec["rounds"]:
+        _say(f"requests, layers away: {what}")
+        rounds.append(one_round(engine, memory, spec, what))
+    _say("stopping")
+    streamer = scheduler.memory.streamer
+    found = {
+        "rounds": rounds,
+        "started_s": started_s,
+        "eager": bool(engine.vllm_config.model_config.enforce_eager),
+        "layers": memory.shape.layers,
+        "alpha": memory.most_alpha,
+        "extents": [memory.base, memory.most_extents],
+        "bytes_streamed": streamer.bytes_streamed if streamer else 0,
+        "t_load_s": scheduler.memory.layer_load_s,
+        "t_compute_s": scheduler.memory.layer_compute_s,
+    }
+    engine.engine_core.shutdown()
+    Path(out_file).write_text(json.dumps(found))
+    _say("stopped")
+
+
+def _say(stage: str) -> None:
+    print(f"STAGE {stage}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

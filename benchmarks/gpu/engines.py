@@ -1,0 +1,260 @@
+"""vLLM's own engine with a small model whose memory is moved by hand, where vLLM is installed.
+
+The demo's models: every layer has other weights, and what they say can be computed exactly. A dry
+run has the same engines on host memory.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.rows import Row, Skipped
+
+if TYPE_CHECKING:
+    from mirage.config import Config
+    from mirage.serve.fit import Fit
+
+ROOT = Path(__file__).parents[2]
+MODELS = ROOT / "out" / "gpu" / "models"
+FAMILY = "llama"
+REQUESTS, TOKENS = 10, 24
+LENGTHS = (1, 5, 17, 31, 32, 33, 64, 80, 100, 120)
+LIMIT_S = {False: 100, True: 180}
+"""An engine may take, without and with graphs."""
+HOLDS = [0, 1, -1, "moving", 0]
+"""Layers away in each round; see `engine_run`."""
+
+
+class Ended(Exception):
+    """An engine ended; the message is where it was and the last thing that it said."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an engine said in each round, and what is known of it."""
+
+    rounds: list[list[Any]]
+    facts: dict[str, Any]
+
+
+def checked(bench: Bench) -> Row:
+    """`mirage check`: vLLM is asked about the model in a child process, as before every start."""
+    _need_vllm()
+    fit = _fit(bench.dry, graphs=False)
+    return Row(
+        "engine, check",
+        "vLLM's word on a small model, asked before anything starts",
+        f"{fit.layers} layers of {fit.layer_bytes >> 10} KiB, KV blocks {fit.base_blocks} to "
+        f"{fit.max_blocks}, {fit.movable_layers} layers may go",
+        "an answer",
+        fit.movable_layers > 1,
+    )
+
+
+def eagerly(bench: Bench) -> Row:
+    """One engine, ten requests, memory moved in every way, stop."""
+    return _smoke(bench, graphs=False)
+
+
+def with_graphs(bench: Bench) -> Row:
+    """The same with CUDA graphs."""
+    bench.need_kernels()
+    return _smoke(bench, graphs=True)
+
+
+def alike_eagerly(bench: Bench) -> list[Row]:
+    """Tokens and logprobs at each alpha, and without the waits."""
+    bench.need_kernels()  # the engine tests have it on a host
+    return _alike(bench, graphs=False)
+
+
+def alike_with_graphs(bench: Bench) -> list[Row]:
+    """The same with CUDA graphs."""
+    bench.need_kernels()
+    return _alike(bench, graphs=True)
+
+
+def _smoke(bench: Bench, *, graphs: bool) -> Row:
+    name = "with graphs" if graphs else "eagerly"
+    what = f"one small engine {name}: ten requests, layers away, all back, KV grown and shrunk"
+    aim = "the same texts throughout"
+    try:
+        found = _run(bench, graphs=graphs)
+    except Ended as error:
+        return Row(f"engine, {name}", what, str(error), aim, False)
+    facts, wrong = found.facts, _wrong(found)
+    if graphs and facts["eager"]:
+        wrong.append("no graph was captured")
+    base, most = facts["extents"]
+    if not (facts["alpha"] and most > base and facts["bytes_streamed"]):
+        wrong.append("memory did not move")
+    value = (
+        f"started in {facts['started_s']:.0f} s, {facts['alpha']} of {facts['layers']} layers "
+        f"away, KV extents {base} to {most}, {facts['bytes_streamed'] >> 20} MiB streamed: "
+    )
+    value += "; ".join(wrong) if wrong else "all texts the same"
+    return Row(f"engine, {name}", what, value, aim, not wrong, facts)
+
+
+def _alike(bench: Bench, *, graphs: bool) -> list[Row]:
+    name = "with graphs" if graphs else "eagerly"
+    try:
+        found, broken = _run(bench, graphs=graphs), _run(bench, graphs=graphs, wait=False)
+    except Ended as error:
+        return [Row(f"outputs, {name}", "", str(error), "", False)]
+    wrong = _wrong(found)
+    first, *others = broken.rounds
+    seen = any(other != first for other in others)
+    return [
+        Row(
+            f"outputs, {name}",
+            f"tokens and top-5 logprobs of {REQUESTS} requests, layers away {HOLDS}",
+            "; ".join(wrong) or "bit-identical, and what the model's circuit says",
+            "bit-identical",
+            not wrong,
+            found.facts,
+        ),
+        Row(
+            f"outputs without waits, {name}",
+            "the same without the waits for streamed layers",
+            "differ" if seen else "the same: this comparison would not see a fault",
+            "differ",
+            seen,
+        ),
+    ]
+
+
+def _wrong(found: Found) -> list[str]:
+    """What differs, round by round, and from what the model's circuit says."""
+    first, *others = found.rounds
+    wrong = [
+        f"round {index + 2} (layers away {HOLDS[index + 1]}) differs in {_differing(first, other)}"
+        for index, other in enumerate(others)
+        if other != first
+    ]
+    exact = [text == said[0] for text, said in zip(_exact(), first, strict=True)]
+    if not all(exact):
+        wrong.append(f"{exact.count(False)} of {len(exact)} texts are not the circuit's")
+    return wrong
+
+
+def _differing(first: list[Any], other: list[Any]) -> str:
+    texts = sum(a[0] != b[0] for a, b in zip(first, other, strict=True))
+    return f"{texts} of {len(first)} texts" if texts else "logprobs alone"
+
+
+def _run(bench: Bench, *, graphs: bool, wait: bool = True) -> Found:
+    """Raises `Ended`, `Skipped`."""
+    _need_vllm()
+    from mirage.serve import launcher
+    from mirage.serve.rundir import RunDir
+
+    config, fit = _config(bench.dry, graphs=graphs), _fit(bench.dry, graphs=graphs)
+    command = launcher.command(config, config.tenants[0], fit, Path(), None)
+    if not wait:
+        command = _without_waits(command)
+    with RunDir(None) as rundir, tempfile.TemporaryDirectory() as folder:
+        spec, out, log = (Path(folder) / name for name in ("spec.json", "out.json", "log"))
+        asked = {"command": command, "prompts": _prompts(), "tokens": TOKENS, "rounds": HOLDS}
+        spec.write_text(json.dumps(asked))
+        stage = _child(spec, out, log, launcher.environment(config, rundir), LIMIT_S[graphs])
+        if not out.exists():
+            raise Ended(f"the engine ended, {stage}: {_last_error(log)}")
+        facts = json.loads(out.read_text())
+    return Found(facts.pop("rounds"), facts)
+
+
+def _child(spec: Path, out: Path, log: Path, environment: dict[str, str], limit_s: float) -> str:
+    """Run the engine to its end; what it was at last about."""
+    words = [sys.executable, "-m", "benchmarks.gpu.engine_run", str(spec), str(out)]
+    environment = environment | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    late = ""
+    with log.open("wb") as errors:
+        child = subprocess.Popen(
+            words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        try:
+            said, _ = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            said, _ = child.communicate()
+            late = f"not done after {limit_s:g} s, "
+    stages = [line[6:] for line in said.splitlines() if line.startswith("STAGE ")]
+    if child.returncode and not late:
+        print(log.read_text(errors="replace")[-6000:], file=sys.stderr)
+    return f"{late}exit code {child.returncode}, while {stages[-1] if stages else 'importing'}"
+
+
+def _last_error(log: Path) -> str:
+    from mirage.serve.process import last_error
+
+    return last_error(log) or "it wrote no error"
+
+
+def _without_waits(command: list[str]) -> list[str]:
+    """The engine's settings with the switch that tests have for it."""
+    place = command.index("--additional-config") + 1
+    settings = json.loads(command[place])
+    settings["mirage"] |= {"wait": False, "prove": False}
+    return [*command[:place], json.dumps(settings), *command[place + 1 :]]
+
+
+def _need_vllm() -> None:
+    if find_spec("vllm") is None:
+        raise Skipped("vLLM is not installed")
+
+
+def _config(dry: bool, *, graphs: bool) -> Config:
+    from mirage.config import Config
+    from mirage.demo.models import make_models
+
+    folder = make_models(MODELS, which=(FAMILY,))[FAMILY]
+    device = {"kind": "host", "memory": "96MiB"}
+    if not dry:
+        device = {"kind": "cuda", "memory": "512MiB", "graphs": graphs}  # type: ignore[dict-item]
+    tenant = {
+        "name": "small",
+        "model": folder,
+        "share": 100,
+        "max_model_len": 256,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 256,
+        # Or later rounds would compute other batches than the first.
+        "engine_args": {"enable_prefix_caching": False},
+    }
+    content = {"device": device, "dtype": "float32", "policy": "mirage", "tenants": [tenant]}
+    return Config.model_validate(content)
+
+
+@cache
+def _fit(dry: bool, *, graphs: bool) -> Fit:
+    from mirage.serve.preflight import fit_config
+
+    return fit_config(_config(dry, graphs=graphs))["small"]
+
+
+@cache
+def _prompts() -> list[list[int]]:
+    from mirage.demo.models import circuit_of
+
+    _config(True, graphs=False)
+    rng, known = random.Random(5), circuit_of(MODELS / FAMILY).vocabulary
+    return [[rng.randrange(10, known) for _ in range(length)] for length in LENGTHS]
+
+
+@cache
+def _exact() -> list[list[int]]:
+    from mirage.demo.models import circuit_of
+
+    circuit = circuit_of(MODELS / FAMILY)
+    return [circuit.generate(prompt, TOKENS) for prompt in _prompts()]

@@ -1,0 +1,58 @@
+"""The rows of ``make gpu-smoke`` and ``gpu-test`` that need vLLM, with engines on host memory."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from benchmarks.gpu import engines
+from benchmarks.gpu.bench import Bench
+from mirage.serve import launcher
+
+pytestmark = pytest.mark.engine
+
+
+def no_driver(*_: object, **__: object) -> None:
+    raise AssertionError("these rows open no driver themselves")
+
+
+HOST = Bench(dry=True, open=no_driver)  # type: ignore[arg-type]
+
+
+def test_the_smoke_row_moves_memory_and_the_texts_stay() -> None:
+    assert engines.checked(HOST).holds
+    row = engines.eagerly(HOST)
+    assert row.holds, row.value
+    assert row.details["alpha"] == row.details["layers"] - 1
+    assert row.details["extents"][1] > row.details["extents"][0]
+
+
+def test_outputs_are_bit_identical_and_without_waits_they_differ() -> None:
+    alike, control = engines._alike(HOST, graphs=False)
+    assert alike.holds, alike.value
+    assert control.holds, control.value
+
+
+def test_an_engine_that_ends_is_a_miss_with_its_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(launcher.WORKERS, "host", "mirage.engine.nowhere.Worker")
+    row = engines.eagerly(HOST)
+    assert row.holds is False
+    assert "exit code 1, while starting" in row.value
+    assert "mirage.engine.nowhere" in row.value
+
+
+def test_one_that_hangs_is_ended_and_said_to_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(engines.LIMIT_S, False, 2)
+    row = engines.eagerly(HOST)
+    assert row.holds is False and "not done after 2 s" in row.value
+
+
+def test_another_text_is_told_by_its_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [[text, []] for text in engines._exact()]
+    other = [[[0, *said[0][0][1:]], []], *said[1:]]
+    wrong = engines._wrong(engines.Found([said, said, other, said, said], {}))
+    assert wrong == ["round 3 (layers away -1) differs in 1 of 10 texts"]
+    assert engines._wrong(engines.Found([other, other], {})) == [
+        "1 of 10 texts are not the circuit's"
+    ]
