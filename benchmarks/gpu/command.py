@@ -19,7 +19,7 @@ from benchmarks.gpu.bench import Bench, dry, real
 from benchmarks.gpu.rows import Row, Skipped
 from vmm.driver import VmmError
 
-Measured = Callable[[Bench], "Row | list[Row]"]
+Measured = Callable[[Bench], "Row | Iterable[Row]"]
 SMOKE: tuple[Measured, ...] = (
     decode.streamed_is_right,
     graphs.replayed,
@@ -90,13 +90,12 @@ def _rows(measured: Iterable[Measured], bench: Bench) -> Iterable[Row]:
             continue
         try:
             made = measure(bench)
+            yield from [made] if isinstance(made, Row) else made
         except Skipped as why:
             yield Row(name, "", f"skipped: {why}")
         except Exception as error:  # the other rows shall have their turn
             traceback.print_exc()
             yield Row(name, "", f"failed: {error}", holds=False)
-        else:
-            yield from [made] if isinstance(made, Row) else made
 
 
 def _mark(row: Row) -> str:

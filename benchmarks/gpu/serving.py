@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,9 @@ MODELS = ROOT / "out" / "models"
 OUTPUT = ROOT / "out" / "gpu"
 TRACE = "MIRAGE_TRACE"
 """A file in Azure's format; without, the bundled sample."""
+SHORT = {"sample": ("--window", "0:600", "--time-scale", "0.05")}
+OTHERWISE = ("--window", "0:30")
+"""Thirty seconds of arrivals either way: the sample's come slowly."""
 POLICIES = ("static", "pooled", "mirage")
 KEYS = {
     "preemptions": "preemptions",
@@ -27,19 +32,24 @@ KEYS = {
     "p99_tpot_ms": "TPOT P99, ms",
     "layers_remapped_max": "layers remapped, most",
 }
+LIMIT_S = 480
+POLL_S = 1.0
+INVARIANT = {"VLLM_BATCH_INVARIANT": "1"}
+"""Has vLLM's kernels add in one order whatever the batch: batches differ by policy. Set it to 0 in
+the environment if this vLLM cannot do it on this GPU."""
 
 
-def eagerly(bench: Bench) -> list[Row]:
-    """Static, pooled and mirage on a trace; a row for each figure."""
+def eagerly(bench: Bench) -> Iterator[Row]:
+    """Static, pooled and mirage on a trace; a row for each policy, as soon as it has run."""
     return _served(bench, CONFIG)
 
 
-def with_graphs(bench: Bench) -> list[Row]:
+def with_graphs(bench: Bench) -> Iterator[Row]:
     """The same with CUDA graphs: whole, and in pieces while layers stream."""
     return _served(bench, CONFIG.with_name("gpu-graphs.yaml"))
 
 
-def _served(bench: Bench, config: Path) -> list[Row]:
+def _served(bench: Bench, config: Path) -> Iterator[Row]:
     bench.need_kernels()
     if find_spec("vllm") is None:
         raise Skipped("vLLM is not installed")
@@ -49,17 +59,59 @@ def _served(bench: Bench, config: Path) -> list[Row]:
         dummies.hollow(MODELS / name)
     trace, output = os.environ.get(TRACE, "sample"), OUTPUT / config.stem
     replay = [sys.executable, "-m", "mirage", "replay", str(config), "--trace", trace]
-    replay += ["--policy", ",".join(POLICIES), "--output", str(output)]
-    done = subprocess.run(replay, cwd=ROOT, check=False)
-    if done.returncode:
-        raise RuntimeError(f"mirage replay ended with {done.returncode}")
-    report = json.loads((output / "report.json").read_text(encoding="utf-8"))
-    return [texts(report), *rows({run["policy"]: run for run in report["runs"]}, trace)]
+    replay += [*SHORT.get(trace, OTHERWISE), "--policy", ",".join(POLICIES)]
+    yield from followed([*replay, "--output", str(output)], output / "report.json", trace)
+
+
+def followed(command: list[str], file: Path, trace: str, limit_s: float = LIMIT_S) -> Iterator[Row]:
+    """Run `mirage replay`; a row for each policy in its report, as they come, then the texts'.
+
+    Raises `RuntimeError` if it fails or is not done in time; what it had found is there by then.
+    """
+    file.unlink(missing_ok=True)
+    told = 0
+    end = time.monotonic() + limit_s
+    child = subprocess.Popen(command, cwd=ROOT, env=INVARIANT | dict(os.environ))
+    try:
+        while True:
+            ended = child.poll() is not None
+            runs = _report(file)["runs"]
+            yield from (row(run, trace) for run in runs[told:])
+            told = len(runs)
+            if ended:
+                break
+            if time.monotonic() > end:
+                raise RuntimeError(f"mirage replay was not done after {limit_s:g} s")
+            time.sleep(POLL_S)
+    finally:
+        _end(child)
+    if child.returncode:
+        raise RuntimeError(f"mirage replay ended with {child.returncode}")
+    yield texts(_report(file))
+
+
+def _report(file: Path) -> dict[str, Any]:
+    """As far as it has been written."""
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {"runs": []}
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """As Ctrl-C would, so that its server ends too."""
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(60)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
 
 def texts(report: dict[str, Any]) -> Row:
     """Of a report of `mirage replay`."""
-    different = int(report["outputs_different"])
+    different = report["outputs_different"]
     return Row(
         "served, texts",
         "two OPT-13b: requests whose text is another under another policy",
@@ -69,12 +121,10 @@ def texts(report: dict[str, Any]) -> Row:
     )
 
 
-def rows(runs: dict[str, dict[str, Any]], trace: str) -> list[Row]:
-    """One for each figure, of the runs in a report of `mirage replay`, by policy."""
-    return [_row(runs, trace, key, title) for key, title in KEYS.items()]
-
-
-def _row(runs: dict[str, dict[str, Any]], trace: str, key: str, title: str) -> Row:
-    values = {policy: run[key] for policy, run in runs.items()}
-    shown = ", ".join(f"{policy} {value:,.1f}" for policy, value in values.items())
-    return Row(f"served, {title}", f"two OPT-13b, {trace}: {title}", shown, details=values)
+def row(run: dict[str, Any], trace: str) -> Row:
+    """Of one run in a report of `mirage replay`."""
+    values = {title: run[key] for key, title in KEYS.items()}
+    known = {title: value for title, value in values.items() if value is not None}
+    shown = ", ".join(f"{title} {value:,.1f}" for title, value in known.items())
+    policy = run["policy"]
+    return Row(f"served, {policy}", f"two OPT-13b, {trace}, policy {policy}", shown, details=values)

@@ -15,7 +15,7 @@ from mirage.engine.blocktables import zero_tails
 from mirage.engine.elastic_worker import ElasticWorker
 from mirage.engine.graphs import abandon, gate, known
 from mirage.engine.kvbuffer import KVBuffer
-from mirage.engine.layouts import elastic_layouts
+from mirage.engine.layouts import layouts_on_gpu
 
 logger = logging.getLogger("mirage.engine.gpu_worker")
 
@@ -35,9 +35,9 @@ class MirageGPUWorker(ElasticWorker, Worker):
             self.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
-        """Those of the attention backends in which a KV cache can grow, best first."""
+        """Those of the attention backends that `layouts_on_gpu` takes, best first."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
-        return elastic_layouts(layouts) if self.mirage.elastic else layouts
+        return layouts_on_gpu(layouts, elastic=self.mirage.elastic)
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Rows of block tables end in the null block, wherever blocks may go."""

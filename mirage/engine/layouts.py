@@ -28,6 +28,19 @@ def elastic_layouts(
     )
 
 
+def layouts_on_gpu(declared: Sequence[str], *, elastic: bool) -> list[str]:
+    """The same under every policy, or texts could not be compared: kernels add in another order.
+
+    A KV cache that does not grow may have any layout. Raises `RuntimeError` as `elastic_layouts`.
+    """
+    try:
+        return elastic_layouts(declared)
+    except RuntimeError:
+        if elastic:
+            raise
+        return list(declared)
+
+
 def layouts_on_cpu(declared: Sequence[str], *, mla: bool) -> list[str]:
     """On a CPU, whose attention kernels read blocks through strides.
 

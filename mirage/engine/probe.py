@@ -41,7 +41,7 @@ from mirage.engine import arguments, hollow, kernels, postload, stack
 from mirage.engine.fixed import fixed_bytes
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.kvgroups import kv_groups
-from mirage.engine.layouts import elastic_layouts, layouts_on_cpu
+from mirage.engine.layouts import layouts_on_cpu, layouts_on_gpu
 from mirage.engine.params import FixedParameters
 from mirage.facts import NO_KV, ModelFacts
 from mirage.serve.argument_table import PACKED_LORA
@@ -153,9 +153,10 @@ def _resolve_layout(config: Any, specs: dict[str, Any], *, elastic: bool) -> Non
     """Note in `config` the KV layout that the engine will have."""
     backends = get_current_attn_backends(config)
     names = [layout.name for layout in get_supported_kv_cache_layouts(backends)]
-    if elastic and specs:
-        on_cpu, mla = current_platform.is_cpu(), config.model_config.use_mla
-        names = layouts_on_cpu(names, mla=mla) if on_cpu else elastic_layouts(names)
+    if specs and not current_platform.is_cpu():
+        names = layouts_on_gpu(names, elastic=elastic)
+    elif elastic and specs:
+        names = layouts_on_cpu(names, mla=config.model_config.use_mla)
     resolve_kv_cache_layout(config, [names], list(specs.values()))
 
 

@@ -100,6 +100,8 @@ def replay(
         with terminate_like_interrupt():
             for run in _runs(plan, console):
                 runs.append(run)
+                # Whatever ends this process in the next run: this one is kept.
+                report.write(report.build(plan.setting, runs), plan.output / "report.json")
                 if run.interrupted:
                     raise KeyboardInterrupt
     finally:

@@ -335,16 +335,50 @@ typer.run(replay_command)
 """
 
 
+def stalling(config, folder):
+    """The command of a replay whose second policy stalls, and the pipe that then says so."""
+    fifo = folder / "fifo"
+    os.mkfifo(fifo)
+    arguments = [config, "--output", folder, "--policy", "static,mirage", "--limit", 3]
+    return [sys.executable, "-c", REPLAY, str(FAKE), str(fifo), *map(str, arguments)], fifo
+
+
+def test_a_kill_in_the_second_run_leaves_the_first(config, tmp_path):
+    command, fifo = stalling(config, tmp_path)
+    replaying = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    assert fifo.read_text() == "stalled\n"
+    replaying.kill()
+    replaying.wait(60)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [run["policy"] for run in report["runs"]] == ["static"]
+
+
+def test_gpu_serve_has_a_row_for_each_policy_as_it_comes_and_keeps_them(config, tmp_path):
+    from benchmarks.gpu.serving import followed
+
+    command, fifo = stalling(config, tmp_path)
+    rows = followed(command, tmp_path / "report.json", "a trace", limit_s=2)
+    assert next(rows).name == "served, static"
+    assert fifo.read_text() == "stalled\n", "while the second is under way"
+    with pytest.raises(RuntimeError, match="not done after 2 s"):
+        next(rows)
+
+
+def test_gpu_serve_ends_with_the_texts(config, tmp_path, modes):
+    from benchmarks.gpu.serving import followed
+
+    answering = REPLAY.replace('"stall"', '"answer"')
+    arguments = [config, "--output", tmp_path, "--policy", "static,mirage", "--limit", 3]
+    command = [sys.executable, "-c", answering, str(FAKE), "none", *map(str, arguments)]
+    rows = list(followed(command, tmp_path / "report.json", "a trace"))
+    assert [row.name for row in rows] == ["served, static", "served, mirage", "served, texts"]
+    assert rows[-1].holds
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_the_server_and_writes_what_finished(config, tmp_path, number):
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    arguments = [config, "--output", tmp_path, "--policy", "static,mirage", "--limit", 3]
-    replaying = subprocess.Popen(
-        [sys.executable, "-c", REPLAY, str(FAKE), str(fifo), *map(str, arguments)],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command, fifo = stalling(config, tmp_path)
+    replaying = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert fifo.read_text() == "stalled\n"  # blocks until the second policy is under way
     server = int(children(replaying.pid)[0])
     replaying.send_signal(number)

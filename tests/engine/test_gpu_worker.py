@@ -22,7 +22,7 @@ from mirage.config import Policy
 from mirage.engine.elastic_worker import ElasticWorker
 from mirage.engine.gpu_worker import MirageGPUWorker, only_mapped_blocks
 from mirage.engine.graphs import gate, known
-from mirage.engine.layouts import elastic_layouts, layouts_on_cpu
+from mirage.engine.layouts import elastic_layouts, layouts_on_cpu, layouts_on_gpu
 from mirage.engine.memory import EngineMemory
 from mirage.engine.settings import EngineSettings
 
@@ -151,6 +151,14 @@ def test_a_layout_in_which_a_kv_cache_can_grow_is_chosen() -> None:
     assert elastic_layouts(["LHBNC", "LBNHC"]) == ["LBNHC"], "larger extents, but it can grow"
     with pytest.raises(RuntimeError, match=r"as LHBNC, and none of BLHNC, BLNHC, .*: choose ano"):
         elastic_layouts(["LHBNC"])
+
+
+def test_on_a_gpu_all_policies_have_one_layout_if_there_is_one() -> None:
+    declared = ["LBNHC", "BLHNC"]
+    assert layouts_on_gpu(declared, elastic=True) == layouts_on_gpu(declared, elastic=False)
+    assert layouts_on_gpu(["LHBNC"], elastic=False) == ["LHBNC"]
+    with pytest.raises(RuntimeError, match="choose another"):
+        layouts_on_gpu(["LHBNC"], elastic=True)
 
 
 def test_on_a_cpu_only_latent_attention_needs_its_blocks_side_by_side() -> None:
