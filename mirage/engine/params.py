@@ -76,10 +76,13 @@ class FixedParameters:
         """vLLM has built `model`, and will load its weights next."""
         self._built = True
         self.layers = stack.find(model)
-        self.stays = self.stays or stack.why_stays(self.layers, model)
+        why = stack.why_stays(self.layers, model)
+        self.stays = self.stays or why
         self._sizes = stack.Sizes(self.layers)
         self._built_bytes = max(map(stack.parameter_bytes, self.layers), default=0)
-        if self.stays is None:
+        if why is None:
+            # Also where the policy moves none: on a CPU, policies would else differ by kernels, in
+            # the time of a step and in what it rounds.
             stack.keep_plain_weights(self.layers)
 
     def loaded(self, model: torch.nn.Module) -> None:

@@ -8,8 +8,9 @@ pytest.importorskip("vllm")
 
 import torch
 from toys import LAYERS, WIDTH, Block, Model, engine
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 
-from mirage.engine.params import units
+from mirage.engine.params import FixedParameters, units
 from mirage.engine.stack import find, why_stays
 
 pytestmark = pytest.mark.engine
@@ -124,3 +125,16 @@ def test_plain_tensors_and_rotary_caches_count_once_as_fixed() -> None:
         layer.cache = model.layers[0].stacked[0]
     memory = engine(model)
     assert memory.fixed_bytes == model.embed.weight.nbytes + LAYERS * 2 * 400
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_every_policy_computes_with_the_same_kernels(moves: bool) -> None:
+    """On a CPU vLLM packs weights for faster ones unless told not to, and then none can move."""
+    model = Model()
+    linears = [m for m in model.layers.modules() if isinstance(m, torch.nn.Linear)]
+    for module in linears:
+        module.quant_method = UnquantizedLinearMethod()
+    parameters = FixedParameters(moves)
+    parameters.found(model)
+    assert (parameters.stays is None) is moves
+    assert linears and all(module._cpu_skip_gemm_dispatch for module in linears)
