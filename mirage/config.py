@@ -29,6 +29,8 @@ PAGE = {"host": 65536, "cuda": 2 << 20}
 """Bytes of a page by default: on a GPU the granularity of all that are made today."""
 CHUNK, LEAST_CHUNK = 16 << 20, 1 << 20
 """Bytes of a layer that are copied at a time: short for who waits for one."""
+ON_GPU = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
+"""Of a tenant by default, as vLLM's server has it on a large GPU."""
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -247,6 +249,17 @@ class Config(Strict):
     policy: Policy = Policy.MIRAGE
     block_tokens: Count = 32
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _batches_as_large_as_the_device_bears(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        device, tenants = data.get("device"), data.get("tenants")
+        on_gpu = isinstance(device, dict) and device.get("kind") == "cuda"
+        if not on_gpu or not isinstance(tenants, list):
+            return data
+        return data | {"tenants": [ON_GPU | t if isinstance(t, dict) else t for t in tenants]}
 
     @model_validator(mode="after")
     def _tenants_fit_together(self) -> Config:

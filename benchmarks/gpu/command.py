@@ -45,6 +45,7 @@ BENCH: tuple[Measured, ...] = (
     processes.exported,
     memory.batched_copies,
     decode.at_the_cap,
+    engines.against_stock,
 )
 ROWS = {
     "smoke": SMOKE,

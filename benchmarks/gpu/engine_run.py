@@ -7,11 +7,15 @@ SPEC has the command line of the server that `mirage serve` would start (`comman
 `rounds`: a number of layers to be away meanwhile, -1 for all but one, or "moving", where every few
 steps all are given away and the KV cache grows, or all come back. What is under way is said on
 the standard output, so that whoever started this knows where it ended.
+
+With `batches` instead, memory stays and the steps of so many requests that decode are timed; then
+`command` may also be that of plain vLLM.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +30,8 @@ SERVER_ONLY = ("--uds", "--uvicorn-log-level", "--disable-uvicorn-access-log")
 MOVING, ALL_BUT_ONE = "moving", -1
 EVERY, MORE_EXTENTS = 4, 4
 PASSES = 50
+CONTEXT = 64
+"""Tokens of a prompt whose decode steps are timed."""
 TOP = 5
 
 
@@ -123,12 +129,37 @@ def made(command: list[str]) -> Any:
     return LLMEngine.from_engine_args(EngineArgs.from_cli_args(known))
 
 
+def step_times(engine: Any, batches: list[int], steps: int) -> dict[str, float]:
+    """Median seconds of a step in which so many requests decode, by their number."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(max_tokens=steps, temperature=0, ignore_eos=True, detokenize=False)
+    found = {}
+    for batch in batches:
+        _say(f"decoding, {batch} requests")
+        for index in range(batch):
+            prompt = [10 + (7 * index + position) % 50 for position in range(CONTEXT)]
+            engine.add_request(f"{batch}-{index}", {"prompt_token_ids": prompt}, params)
+        times = []
+        while engine.has_unfinished_requests():
+            begun = time.perf_counter()
+            engine.step()
+            times.append(time.perf_counter() - begun)
+        found[str(batch)] = statistics.median(times)
+    return found
+
+
 def main(spec_file: str, out_file: str) -> None:
     spec = json.loads(Path(spec_file).read_text())
     _say("starting")
     begun = time.perf_counter()
     engine = made(spec["command"])
     started_s = time.perf_counter() - begun
+    if "batches" in spec:
+        times = step_times(engine, spec["batches"], spec["tokens"])
+        engine.engine_core.shutdown()
+        Path(out_file).write_text(json.dumps({"started_s": started_s, "times": times}))
+        return
     scheduler = engine.engine_core.engine_core.scheduler
     memory = Memory(scheduler)
     rounds = []

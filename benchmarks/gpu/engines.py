@@ -31,6 +31,8 @@ REQUESTS, TOKENS = 10, 24
 LENGTHS = (1, 5, 17, 31, 32, 33, 64, 80, 100, 120)
 LIMIT_S = {False: 100, True: 180}
 """An engine may take, without and with graphs."""
+BATCHES, STEPS, NEAR = [1, 16, 64], 64, 1.02
+STOCK = "stock vLLM"
 HOLDS = [0, 1, -1, "moving", 0]
 """Layers away in each round; see `engine_run`."""
 
@@ -82,6 +84,73 @@ def alike_with_graphs(bench: Bench) -> list[Row]:
     """The same with CUDA graphs."""
     bench.need_kernels()
     return _alike(bench, graphs=True)
+
+
+def against_stock(bench: Bench) -> list[Row]:
+    """A decode step with nothing remapped against vLLM as it comes: compiled, and with graphs."""
+    bench.need_kernels()
+    _need_vllm()
+    from benchmarks.gpu import dummies
+
+    model = dummies.hollow(MODELS / "opt-13b")
+    commands = {
+        STOCK: _stock(model),
+        "eagerly": _ours(model, graphs=False),
+        "with graphs": _ours(model, graphs=True),
+    }
+    return against({name: step_times(c, BATCHES, "cuda") for name, c in commands.items()})
+
+
+def against(times: dict[str, dict[str, float]]) -> list[Row]:
+    """A row for each way of ours, from seconds a step by the number of requests."""
+    stock = times.pop(STOCK)
+    rows = []
+    for name in times:
+        ratios = {batch: seconds / stock[batch] for batch, seconds in times[name].items()}
+        shown = ", ".join(
+            f"{ratio:.3f} at {batch} ({times[name][batch] * 1e3:.2f} ms)"
+            for batch, ratio in ratios.items()
+        )
+        rows.append(
+            Row(
+                f"against stock vLLM, {name}",
+                f"OPT-13b: a decode step, nothing remapped, {name}, over stock vLLM's",
+                shown,
+                f"<= {NEAR}",
+                max(ratios.values()) <= NEAR,
+                {"seconds": times[name], "stock": stock},
+            )
+        )
+    return rows
+
+
+def step_times(command: list[str], batches: list[int], kind: str) -> dict[str, float]:
+    """Seconds of a decode step by the number of requests. Raises `Ended`, as a row of misses."""
+    spec = {"command": command, "batches": batches, "tokens": STEPS}
+    times: dict[str, float] = _ran(spec, _configured(kind), LIMIT_S[True])["times"]
+    return times
+
+
+def _stock(model: Path) -> list[str]:
+    """vLLM's server as anybody starts it, of which the engine is taken."""
+    from mirage.serve import launcher
+
+    given = {"model": str(model), "load_format": "dummy", "dtype": "bfloat16"}
+    limits = {"max_model_len": 2048, "gpu_memory_utilization": 0.5}
+    return [sys.executable, *launcher.SERVER, *launcher.flags(given | limits)]
+
+
+def _ours(model: Path, *, graphs: bool) -> list[str]:
+    from mirage.config import Config
+    from mirage.serve import launcher
+    from mirage.serve.preflight import fit_config
+
+    tenant = {"name": "one", "model": model, "share": 100, "max_model_len": 2048}
+    tenant["engine_args"] = {"load_format": "dummy"}
+    device = {"kind": "cuda", "memory": "40GiB", "page": "8MiB", "graphs": graphs}
+    config = Config.model_validate({"device": device, "block_tokens": 16, "tenants": [tenant]})
+    fit = fit_config(config)["one"]
+    return launcher.command(config, config.tenants[0], fit, Path(), None)
 
 
 def _smoke(bench: Bench, *, graphs: bool) -> Row:
@@ -157,21 +226,29 @@ def _run(bench: Bench, *, graphs: bool, wait: bool = True) -> Found:
     """Raises `Ended`, `Skipped`."""
     _need_vllm()
     from mirage.serve import launcher
-    from mirage.serve.rundir import RunDir
 
     config, fit = _config(bench.dry, graphs=graphs), _fit(bench.dry, graphs=graphs)
     command = launcher.command(config, config.tenants[0], fit, Path(), None)
     if not wait:
         command = _without_waits(command)
+    asked = {"command": command, "prompts": _prompts(), "tokens": TOKENS, "rounds": HOLDS}
+    facts = _ran(asked, config, LIMIT_S[graphs])
+    return Found(facts.pop("rounds"), facts)
+
+
+def _ran(spec: dict[str, Any], config: Config, limit_s: float) -> dict[str, Any]:
+    """What `engine_run` found, in the environment of engines of `config`. Raises `Ended`."""
+    from mirage.serve import launcher
+    from mirage.serve.rundir import RunDir
+
     with RunDir(None) as rundir, tempfile.TemporaryDirectory() as folder:
-        spec, out, log = (Path(folder) / name for name in ("spec.json", "out.json", "log"))
-        asked = {"command": command, "prompts": _prompts(), "tokens": TOKENS, "rounds": HOLDS}
-        spec.write_text(json.dumps(asked))
-        stage = _child(spec, out, log, launcher.environment(config, rundir), LIMIT_S[graphs])
+        asked, out, log = (Path(folder) / name for name in ("spec.json", "out.json", "log"))
+        asked.write_text(json.dumps(spec))
+        stage = _child(asked, out, log, launcher.environment(config, rundir), limit_s)
         if not out.exists():
             raise Ended(f"the engine ended, {stage}: {_last_error(log)}")
-        facts = json.loads(out.read_text())
-    return Found(facts.pop("rounds"), facts)
+        found: dict[str, Any] = json.loads(out.read_text())
+    return found
 
 
 def _child(spec: Path, out: Path, log: Path, environment: dict[str, str], limit_s: float) -> str:
@@ -207,6 +284,10 @@ def _without_waits(command: list[str]) -> list[str]:
     settings = json.loads(command[place])
     settings["mirage"] |= {"wait": False, "prove": False}
     return [*command[:place], json.dumps(settings), *command[place + 1 :]]
+
+
+def _configured(kind: str) -> Config:
+    return _config(kind == "host", graphs=False)
 
 
 def _need_vllm() -> None:

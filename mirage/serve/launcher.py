@@ -176,10 +176,11 @@ def _text(value: Any) -> str:
 def environment(config: Config, rundir: RunDir) -> dict[str, str]:
     """The supervisor's environment, with every temporary file in the run folder.
 
-    So are caches, unless the environment names a place for them: a second start from a warm
-    one is faster by about ten seconds per engine.
+    So are caches on a host, unless the environment names a place for them: a second start from a
+    warm one is faster by about ten seconds per engine. Kernels for a GPU take minutes to compile,
+    so there they stay.
     """
-    cache = rundir.path / "cache"
+    cache = _cache(config.device, rundir)
     defaults = {
         "VLLM_LOGGING_LEVEL": "WARNING",
         **{name: str(cache / name.lower()) for name in CACHES},
@@ -199,6 +200,12 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
             **(BREAKABLE if config.device.graphs else {}),
         }
     return defaults | dict(os.environ) | fixed
+
+
+def _cache(device: Device, rundir: RunDir) -> Path:
+    if device.kind == "host":
+        return rundir.path / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mirage"
 
 
 def _visible(index: int) -> str:

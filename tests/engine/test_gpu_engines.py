@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("vllm")
@@ -56,3 +58,18 @@ def test_another_text_is_told_by_its_round(monkeypatch: pytest.MonkeyPatch) -> N
     assert engines._wrong(engines.Found([other, other], {})) == [
         "1 of 10 texts are not the circuit's"
     ]
+
+
+def test_steps_of_our_engine_are_timed_by_batch() -> None:
+    config, fit = engines._config(True, graphs=False), engines._fit(True, graphs=False)
+    command = launcher.command(config, config.tenants[0], fit, Path(), None)
+    times = engines.step_times(command, [1, 4], "host")
+    assert times.keys() == {"1", "4"} and all(0 < seconds < 5 for seconds in times.values())
+
+
+def test_what_is_slower_than_stock_vllm_is_a_miss() -> None:
+    stock = {"1": 0.010, "16": 0.020}
+    ways = {"eagerly": {"1": 0.015, "16": 0.020}, "with graphs": {"1": 0.0101, "16": 0.02}}
+    eagerly, graphs = engines.against({engines.STOCK: stock, **ways})
+    assert eagerly.holds is False and "1.500 at 1 (15.00 ms)" in eagerly.value
+    assert graphs.holds is True

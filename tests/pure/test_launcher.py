@@ -102,6 +102,21 @@ def test_on_a_gpu_graphs_are_a_matter_of_the_configuration(graphs: bool) -> None
     assert breakable == ("1" if graphs else None)
 
 
+def test_on_a_gpu_batches_are_vllms_and_compiled_kernels_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/home/me/.cache")
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    said = words(config(kind="cuda"))
+    assert (said["--max-num-seqs"], said["--max-num-batched-tokens"]) == ("1024", "8192")
+    found = variables(config(kind="cuda"))["TRITON_CACHE_DIR"]
+    assert found == "/home/me/.cache/mirage/triton_cache_dir"
+    assert variables(config())["TRITON_CACHE_DIR"].startswith("/run/")
+    raw = config(kind="cuda").model_dump()
+    raw["tenants"][0]["max_num_seqs"] = 7
+    assert words(Config.model_validate(raw))["--max-num-seqs"] == "7", "what is written counts"
+
+
 @pytest.mark.parametrize(
     ("given", "index", "seen"), [(None, 1, "1"), ("3,5", 1, "5"), ("GPU-ab", 0, "GPU-ab")]
 )

@@ -18,7 +18,7 @@ from tests.vmm.conftest import standin
 
 pytestmark = pytest.mark.vmm
 ROOT = Path(__file__).parents[2]
-KERNELS = {"graphs.replayed", "graphs.failed", "decode.at_the_cap"}
+KERNELS = {"graphs.replayed", "graphs.failed", "decode.at_the_cap", "engines.against_stock"}
 
 
 def run(what: str, folder: Path) -> dict[str, dict[str, object]]:
