@@ -23,6 +23,7 @@ from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool, ElasticKVCacheManager
 from mirage.engine.demand import Demand, demand, in_extents, left_free
 from mirage.engine.kvgroups import kv_groups
+from mirage.engine.pace import Pace
 from mirage.engine.reporting import Reporter
 from mirage.engine.settle import Fence, Settlement
 from mirage.engine.turn import TurnTaking
@@ -257,7 +258,10 @@ class ElasticMixin(ObservingMixin):
         self.kv_cache_manager.lacks = self._lacks
         self.kv_cache_manager.recalls = self._recalls
         self.pool: ElasticBlockPool = pool
-        self.settlement = Settlement(self.memory, pool, self.fence, fenced=self.settings.fence)
+        pace = Pace(self.settings.move_s, self._steps_soon)
+        self.settlement = Settlement(
+            self.memory, pool, self.fence, fenced=self.settings.fence, pace=pace
+        )
         self.wish = Wish(self.settings.hold_s)
         self._holding = False
 
@@ -300,8 +304,16 @@ class ElasticMixin(ObservingMixin):
         return bool(super()._request_blocks_can_be_freed(request))
 
     def _processed(self) -> None:
-        if self.pool.retiring:
+        if self.pool.retiring or not self.running:
             self._settle()
+
+    def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's. With the last request goes the reason to move memory in small parts."""
+        with self.mailbox.hold():
+            finished = super().finish_requests(*args, **kwargs)
+            if not self.running:
+                self._settle()
+            return finished
 
     def _lacks(self, blocks: int) -> None:
         """A running request lacks `blocks` blocks; called by the manager inside schedule()."""
@@ -320,6 +332,10 @@ class ElasticMixin(ObservingMixin):
         elif isinstance(message, Refusal):
             self.wish.refused()
         super()._handle(message)
+
+    def _steps_soon(self) -> bool:
+        """Whether requests wait for a step, and the engine has the turn to make it."""
+        return bool(self.running or self.waiting) and self.turn.may_step(self._begun())
 
     def _settle(self) -> None:
         if not self.settlement.settled and self.settlement.settle():

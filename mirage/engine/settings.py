@@ -43,6 +43,9 @@ class EngineSettings(BaseModel):
     """Tests: False drops the wait for a streamed layer, which must break the output."""
     fence: bool = True
     """Tests: False unmaps KV blocks while steps in flight may still touch them."""
+    move_s: float | None = Field(default=None, gt=0)
+    """Seconds for which one step may wait while memory moves; the rest is for later ones. None: all
+    at once."""
     copy_chunk: int | None = Field(default=None, gt=0)
     """Bytes of a layer that are copied at a time; None copies it whole."""
     copy_bytes_per_s: float | None = None

@@ -14,6 +14,7 @@ from functools import partial
 
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.memory import EngineMemory
+from mirage.engine.pace import Pace
 from mirage.protocol import Allotment
 from vmm.driver import OutOfMemory
 
@@ -45,9 +46,16 @@ class Settlement:
     """Moves one engine's memory to its newest allotment."""
 
     def __init__(
-        self, memory: EngineMemory, blocks: ElasticBlockPool, fence: Fence, *, fenced: bool = True
+        self,
+        memory: EngineMemory,
+        blocks: ElasticBlockPool,
+        fence: Fence,
+        *,
+        fenced: bool = True,
+        pace: Pace | None = None,
     ) -> None:
         self.memory, self.blocks, self.fence, self.fenced = memory, blocks, fence, fenced
+        self._pace = pace or Pace(None, lambda: False)
         self.target: Allotment | None = None
         self._emptied_at: dict[int, int] = {}
         self._short = False
@@ -95,10 +103,8 @@ class Settlement:
         target = self.target
         if target is None:
             return False
-        moved = False
-        if target.alpha > self.memory.alpha:
-            self.memory.move_layers(target.alpha, target.beta)
-            moved = True
+        self._pace.begin()
+        moved = self._give_layers(target)
         moved |= self._shrink(target.kv_extents)
         moved |= self._grow(target.kv_extents)
         moved |= self._restore(target)
@@ -117,9 +123,11 @@ class Settlement:
         if usable > wanted:
             self.blocks.retire(self.blocks.pick_retirees(usable - wanted))
         ready = [extent for extent in self.blocks.emptied() if self._untouched(extent)]
+        ready = ready[: self._pace.most("extent", len(ready))]
         if ready:
             self.blocks.drop(ready)
-            self.memory.unmap_extents(ready)
+            with self._pace.moving("extent", len(ready)):
+                self.memory.unmap_extents(ready)
             for extent in ready:
                 self._emptied_at.pop(extent, None)
         return bool(ready)
@@ -136,8 +144,11 @@ class Settlement:
             return False
         called_back = self._unretire(missing)
         count = min(missing - called_back, self.memory.affordable_extents())
-        extents = self.blocks.unmapped(count) if count > 0 else []
-        mapped = bool(extents) and self._had(partial(self.memory.map_extents, extents))
+        extents = self.blocks.unmapped(self._pace.most("extent", count)) if count > 0 else []
+        mapped = False
+        if extents:
+            with self._pace.moving("extent", len(extents)):
+                mapped = self._had(partial(self.memory.map_extents, extents))
         if mapped:
             self.blocks.add(extents)
         return bool(called_back) or mapped
@@ -149,17 +160,29 @@ class Settlement:
 
     # -- layers -------------------------------------------------------------------------
 
+    def _give_layers(self, target: Allotment) -> bool:
+        memory = self.memory
+        count = self._pace.most("layer", target.alpha - memory.alpha)
+        if count <= 0:
+            return False
+        with self._pace.moving("layer", count):
+            memory.move_layers(memory.alpha + count, target.beta)
+        return True
+
     def _restore(self, target: Allotment) -> bool:
         """Bring layers back as far as pages allow, and adopt the wanted beta."""
         memory = self.memory
         if memory.streamer is None:
             return False
-        alpha = max(target.alpha, memory.alpha - memory.affordable_layers())
+        back = min(memory.alpha - target.alpha, memory.affordable_layers())
+        count = self._pace.most("layer", back)
+        alpha = memory.alpha - count
         # The wanted beta belongs to the wanted alpha: on the way there it could cost a layer.
         beta = (target.beta if alpha == target.alpha else memory.beta) if alpha else 0
         if (alpha, beta) == (memory.alpha, memory.beta):
             return False
-        return self._had(partial(memory.move_layers, alpha, beta))
+        with self._pace.moving("layer", count):
+            return self._had(partial(memory.move_layers, alpha, beta))
 
     def _had(self, take: Callable[[], None]) -> bool:
         """Whether memory that was granted could be had. If not, the next pass tries again.

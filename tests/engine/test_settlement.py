@@ -19,6 +19,7 @@ from vllm.v1.core.block_pool import BlockPool
 
 from mirage.engine.blockpool import ElasticBlockPool, Extent
 from mirage.engine.memory import EngineMemory
+from mirage.engine.pace import Pace
 from mirage.engine.settings import EngineSettings
 from mirage.engine.settle import Fence, Settlement
 from mirage.protocol import Allotment
@@ -59,7 +60,10 @@ class SettlementMachine(RuleBasedStateMachine):
         self.blocks.__class__ = ElasticBlockPool
         self.blocks.become_elastic(1, START)
         self.fence = Fence()
-        self.settlement = Settlement(memory, self.blocks, self.fence)
+        self.stepping = False
+        # One thing a pass: nothing is ever as fast as that.
+        pace = Pace(1e-9, lambda: self.stepping)
+        self.settlement = Settlement(memory, self.blocks, self.fence, pace=pace)
         self.revision = 0
         self.grant = self.ceiling = grant_of(0, START)
         memory.regrant(self.grant)
@@ -91,7 +95,15 @@ class SettlementMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
+        alpha, extents = self.memory.alpha, set(self.extents.mapped)
         self.settlement.settle()
+        if self.stepping:
+            moved = abs(self.memory.alpha - alpha) + len(extents ^ set(self.extents.mapped))
+            assert moved <= 1
+
+    @rule(stepping=st.booleans())
+    def requests_wait_for_a_step(self, stepping: bool) -> None:
+        self.stepping = stepping
 
     @rule(pages=st.integers(0, 4))
     def device_is_short(self, pages: int) -> None:
@@ -123,6 +135,7 @@ class SettlementMachine(RuleBasedStateMachine):
             self.blocks.free_blocks(self.requests.pop())
         while self.in_flight:
             self.process()
+        self.stepping = False
         for _ in range(2):
             self.settlement.settle()
         assert self.settlement.target is not None
@@ -179,6 +192,7 @@ class SettlementMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Idle again, it comes to hold exactly its allotment."""
         self.device_has_enough()
+        self.stepping = False
         while self.requests:
             self.finish(0)
         while self.in_flight:

@@ -63,7 +63,18 @@ def test_a_family_is_proven_by_equal_outputs_and_a_control_that_differs() -> Non
         "prompts": 3,
         "changes": 9,
         "reason": "",
+        "beside": (),
     }
+
+
+def test_arguments_with_which_it_computes_otherwise_are_noted() -> None:
+    families = ("llama-lora", "llama-8-bit-kv", "llama-eagle", "llama-by-transformers")
+    assert [Tried(FAMILIES[name], {}).beside for name in families] == [
+        ("enable_lora",),
+        ("kv_cache_dtype",),
+        ("speculative_config",),
+        ("model_impl",),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""How much memory one pass may move while requests wait for their next token.
+
+Moving a layer takes the driver some calls a page: tens of milliseconds on a GPU. Twenty at once
+would stop every request of the engine for half a second; a few in each step are hardly felt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
+from typing import Literal
+
+Kind = Literal["layer", "extent"]
+NEW = 0.5
+"""Weight of the newest move in what one is reckoned to take."""
+
+
+class Pace:
+    """A pass moves what takes `most_s` seconds, by what moves took so far; at least one thing.
+
+    No bound if `most_s` is None, or while `stepping` says that no request waits for a step: nobody
+    would come back for the rest.
+    """
+
+    def __init__(
+        self,
+        most_s: float | None,
+        stepping: Callable[[], bool],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._most_s, self._stepping, self._clock = most_s, stepping, clock
+        self._each_s: dict[Kind, float] = {}
+        self._left_s = inf
+        self._moved = False
+
+    def begin(self) -> None:
+        """A new pass."""
+        bounded = self._most_s is not None and self._stepping()
+        self._left_s = self._most_s if bounded and self._most_s is not None else inf
+        self._moved = False
+
+    def most(self, kind: Kind, wanted: int) -> int:
+        """Of `wanted` things to move, how many still fit into this pass."""
+        if wanted <= 0 or self._left_s == inf:
+            return max(0, wanted)
+        each_s = self._each_s.get(kind)
+        fitting = int(max(0.0, self._left_s) / each_s) if each_s else 1
+        return min(wanted, fitting if self._moved else max(1, fitting))
+
+    @contextmanager
+    def moving(self, kind: Kind, count: int) -> Iterator[None]:
+        """Around a move of so many things, also one that fails."""
+        begun = self._clock()
+        try:
+            yield
+        finally:
+            took_s = self._clock() - begun
+            self._left_s -= took_s
+            self._moved = True
+            each_s = took_s / max(1, count)
+            self._each_s[kind] = each_s * NEW + self._each_s.get(kind, each_s) * (1 - NEW)

@@ -1,0 +1,73 @@
+"""How much one pass may move."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.engine.pace import Pace
+
+pytestmark = pytest.mark.pure
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def move(pace: Pace, clock: Clock, kind: str, wanted: int, each_s: float) -> int:
+    """As much as fits into the pass; each thing takes `each_s`."""
+    count = pace.most(kind, wanted)  # type: ignore[arg-type]
+    if count:
+        with pace.moving(kind, count):  # type: ignore[arg-type]
+            clock.now += count * each_s
+    return count
+
+
+def test_without_a_bound_or_without_requests_all_moves_at_once() -> None:
+    for pace in (Pace(None, lambda: True), Pace(0.01, lambda: False)):
+        pace.begin()
+        assert pace.most("layer", 30) == 30
+        assert pace.most("layer", -3) == 0
+
+
+def test_the_first_move_is_a_single_one_and_then_as_many_as_fit() -> None:
+    clock = Clock()
+    pace = Pace(0.02, lambda: True, clock)
+    moved = []
+    for _ in range(4):
+        pace.begin()
+        moved.append(move(pace, clock, "layer", 9, 0.005))
+    assert moved == [1, 4, 4, 4]
+
+
+def test_what_takes_longer_than_a_pass_still_moves_one_by_one_and_alone() -> None:
+    clock = Clock()
+    pace = Pace(0.02, lambda: True, clock)
+    for _ in range(3):
+        pace.begin()
+        assert move(pace, clock, "layer", 9, 0.05) == 1
+        assert pace.most("layer", 8) == 0, "nothing more in this pass"
+    pace.begin()
+    assert pace.most("extent", 5) == 1, "of what was never moved, one"
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["layer", "extent"]), st.integers(0, 40)), max_size=30),
+    st.floats(1e-4, 0.05),
+)
+def test_a_pass_takes_little_more_than_it_may(moves: list[tuple[str, int]], each_s: float) -> None:
+    """What takes always the same: the bound, or one thing of each kind where that takes longer."""
+    clock, pace = Clock(), Pace(0.02, lambda: True)
+    pace._clock = clock
+    for kind in ("layer", "extent"):
+        pace.begin()
+        move(pace, clock, kind, 1, each_s)
+    pace.begin()
+    begun = clock.now
+    for kind, wanted in moves:
+        move(pace, clock, kind, wanted, each_s)
+    assert clock.now - begun <= max(0.02, each_s) * (1 + 1e-9)
