@@ -35,6 +35,7 @@ LINK = 40e6
 MODES: dict[str, dict[str, Any] | None] = {
     "plain": None,
     "mirage": {"base_blocks": BASE, "poison": True},
+    "paced": {"base_blocks": BASE, "poison": True, "move_s": 1e-9},
     "cuda": {"base_blocks": BASE, "poison": True, "page": PAGE, "device": "cuda"},
     "slow": {"base_blocks": BASE, "poison": True, "copy_bytes_per_s": LINK},
     "nowait": {

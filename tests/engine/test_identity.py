@@ -20,6 +20,7 @@ MODES = {
     "plain": FAMILIES,
     "mirage": FAMILIES,
     "mirage-pieces": FAMILIES,
+    "paced": ONE,
     "cuda": TWO,
     "cuda-pieces": TWO,
     "slow": ONE,
@@ -86,6 +87,14 @@ def test_memory_of_the_gpus_driver_changes_no_output(
     assert calls["cuMemcpyAsync"] > 100, "layers stream from host memory"
     assert calls["cuStreamWaitEvent"] > 100, "for which the stream that computes waits"
     assert calls["cuEventElapsedTime"] > 10 and 0 < ours["t_compute_s"] < 0.1, "T_c by its events"
+
+
+def test_memory_that_moves_one_thing_a_step_changes_no_output(
+    plain: dict[str, Any], generated: Generated
+) -> None:
+    ours = generated["paced"].result()["llama"]
+    assert ours["rounds"] == plain["llama"]["rounds"]
+    assert len(ours["alphas"]) >= 4 and ours["grown"] >= 3 and ours["shrunk"] >= 3
 
 
 @pytest.mark.parametrize("mode", ["slow", "slow-pieces"])
