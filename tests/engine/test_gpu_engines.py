@@ -11,8 +11,16 @@ pytest.importorskip("vllm")
 from benchmarks.gpu import engines
 from benchmarks.gpu.bench import Bench
 from mirage.serve import launcher
+from mirage.serve.argument_table import ENVIRONMENT
 
 pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(autouse=True)
+def as_a_shell_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM notes choices of its own in the environment of whoever makes a configuration."""
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
 
 
 def no_driver(*_: object, **__: object) -> None:
