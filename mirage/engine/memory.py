@@ -207,8 +207,13 @@ class EngineMemory:
         self.kv.extents.map(extents)
 
     def unmap_extents(self, extents: list[int]) -> None:
-        """Take the memory of KV extents that nothing in flight touches."""
+        """Take the memory of KV extents that no scheduled step touches.
+
+        A drafter may still: on a GPU vLLM enqueues it behind the step's output, which counts as the
+        step's end. Unmapping does not wait for the device by itself.
+        """
         assert self.kv is not None
+        self.compute.synchronize()
         if self.settings.poison:
             for extent in extents:
                 self.kv.poison(extent)
