@@ -53,16 +53,19 @@ class Holder:
         self._process.stdin.flush()
 
     def ask(self, word: str) -> None:
-        """Tell, and wait until it is done. Raises `RuntimeError` if it cannot."""
+        """Tell, and wait until it is done. Raises `RuntimeError` if it cannot: it has ended then."""
         try:
             self.tell(word)
         except BrokenPipeError:
+            self._process.wait(LIMIT_S)
             raise RuntimeError(f"a process has gone that was told to {word}") from None
         assert self._process.stdout is not None
         ready, _, _ = select([self._process.stdout], [], [], LIMIT_S)
         if not ready:
             raise RuntimeError(f"a process did not {word} within {LIMIT_S} s")
         if self._process.stdout.readline().strip() != "done":
+            # Its output is closed a moment before it has ended: `lives` would be true until then.
+            self._process.wait(LIMIT_S)
             raise RuntimeError(f"a process failed when it was told to {word}")
 
     @property
