@@ -53,7 +53,7 @@ class Holder:
         self._process.stdin.flush()
 
     def ask(self, word: str) -> None:
-        """Tell, and wait until it is done. Raises `RuntimeError` if it cannot: it has ended then."""
+        """Tell, and wait until it is done. Raises `RuntimeError` if it cannot, and has ended."""
         try:
             self.tell(word)
         except BrokenPipeError:
