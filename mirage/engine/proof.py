@@ -100,7 +100,9 @@ class Proof:
         self._seconds = 0.0
         self._tenant = tenant
         try:
-            first, self._before = self._observed(), self._observed()
+            first = self._observed()
+            _forget_freed()
+            self._before = self._observed()
         except NoForward:
             raise
         except Exception as error:
@@ -163,6 +165,15 @@ class Proof:
             f"tenant {self._tenant!r}: after its layers were moved, {what} ({where}): "
             "set the tenant's max_percent to 0, and its layers stay where they are"
         )
+
+
+def _forget_freed() -> None:
+    """Give freed device memory back, so that the next forward gets other memory.
+
+    Torch would give it the same again: what a kernel reads and nobody wrote would look steady.
+    """
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
 
 
 def _steady(first: Seen, second: Seen) -> list[bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import re
 from pathlib import Path
 
@@ -83,6 +84,33 @@ def test_of_a_model_that_differs_each_time_only_more_than_that_counts() -> None:
     assert engine(Model(Noisy)).streamer is not None
     with pytest.raises(UnsupportedModel):
         engine(Model(NoisyAndRemembering))
+
+
+class Unwritten(Block):
+    """Reads device memory that nobody wrote: the same until torch gives its freed memory back."""
+
+    emptied = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + 1e-5 * Unwritten.emptied
+
+
+@pytest.mark.parametrize(("initialised", "steady"), [(True, False), (False, True)])
+def test_memory_that_nobody_wrote_differs_between_the_first_two_forwards(
+    initialised: bool,
+    steady: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def empty() -> None:
+        Unwritten.emptied += 1
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialised)
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty)
+    caplog.set_level(logging.INFO, "mirage.engine.proof")
+    engine(Model(Unwritten))
+    compared, outputs = map(int, re.search(r"outputs=(\d+) of (\d+)", caplog.text).groups())
+    assert (compared == outputs) is steady
 
 
 class Asking(Model):
