@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.gpu import contract, decode, engines, graphs, memory, processes, report, serving
 from benchmarks.gpu.bench import Bench, dry, real
-from benchmarks.gpu.rows import Row, Skipped
+from benchmarks.gpu.rows import Row, Skipped, said
 from vmm.driver import VmmError
 
 Measured = Callable[[Bench], "Row | Iterable[Row]"]
@@ -96,7 +96,7 @@ def _rows(measured: Iterable[Measured], bench: Bench) -> Iterable[Row]:
             yield Row(name, "", f"skipped: {why}")
         except Exception as error:  # the other rows shall have their turn
             traceback.print_exc()
-            yield Row(name, "", f"failed: {error}", holds=False)
+            yield Row(name, "", f"failed: {said(error)}", holds=False)
 
 
 def _mark(row: Row) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from benchmarks.gpu.bench import HIDDEN, Bench, Model, model
-from benchmarks.gpu.rows import Row
+from benchmarks.gpu.bench import HIDDEN, MIB, Bench, Model, model
+from benchmarks.gpu.rows import Row, said
 
 if TYPE_CHECKING:
     import torch
+
+SLACK = 64 * MIB
+"""Of the device's free memory, which others use too."""
 
 
 def replayed(bench: Bench) -> Row:
@@ -58,33 +62,70 @@ def failed(bench: Bench) -> Row:
 
     x = torch.randn(256, 256, device="cuda")
     wanted = (x @ x).sum().item()
-    graph, refused = torch.cuda.CUDAGraph(), False
-    try:
-        with torch.cuda.graph(graph):
-            (x @ x).sum().item()  # waits for the device, which no capture may
-    except RuntimeError:
-        refused = True
-    del graph
-    eager = (x @ x).sum().item() == wanted
-    free = torch.cuda.mem_get_info()[0]
-    torch.empty(free // 4, dtype=torch.uint8, device="cuda")
-    torch.cuda.empty_cache()
-    given_back = torch.cuda.mem_get_info()[0] >= free - (64 << 20)
-    out, again = torch.empty_like(x), torch.cuda.CUDAGraph()
-    with torch.cuda.graph(again):
-        torch.mm(x, x, out=out)
-    again.replay()
-    captured = out.sum().item() == wanted
-    found = {"refused": refused, "eager": eager, "memory": given_back, "capture": captured}
-    wrong = [name for name, right in found.items() if not right]
+    return as_before(
+        {
+            "refusal": lambda: _refused(x),
+            "eager kernels": lambda: _same((x @ x).sum().item(), wanted),
+            "memory": _had_and_given_back,
+            "another capture": lambda: _same(_captured(x).sum().item(), wanted),
+        }
+    )
+
+
+def as_before(checks: dict[str, Callable[[], None]]) -> Row:
+    """All of them are tried, one after the other; each raises what is wrong."""
+    wrong = {}
+    for name, check in checks.items():
+        try:
+            check()
+        except Exception as error:  # also what torch and the driver say
+            wrong[name] = said(error)
+    shown = "; ".join(f"{name}: {why}" for name, why in wrong.items())
     return Row(
         "capture that fails",
         "after it: eager kernels, memory that can be had and given back, another capture",
-        f"not as before: {', '.join(wrong)}" if wrong else "all as before",
+        f"not as before: {shown}" if wrong else "all as before",
         "all as before",
         not wrong,
-        found,
+        {name: wrong.get(name, "right") for name in checks},
     )
+
+
+def _refused(x: torch.Tensor) -> None:
+    import torch
+
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            (x @ x).sum().item()  # waits for the device, which no capture may
+    except RuntimeError:
+        return
+    raise AssertionError("the capture did not fail, although it waited for the device")
+
+
+def _same(found: float, wanted: float) -> None:
+    assert found == wanted, f"{found} instead of {wanted}"
+
+
+def _had_and_given_back() -> None:
+    import torch
+
+    free = torch.cuda.mem_get_info()[0]
+    torch.empty(free // 4, dtype=torch.uint8, device="cuda")
+    torch.cuda.empty_cache()
+    short = free - torch.cuda.mem_get_info()[0]
+    assert short <= SLACK, f"{short >> 20} MiB of {free >> 22} did not come back"
+
+
+def _captured(x: torch.Tensor) -> torch.Tensor:
+    """What a graph that is captured now says."""
+    import torch
+
+    out, graph = torch.empty_like(x), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.mm(x, x, out=out)
+    graph.replay()
+    torch.cuda.synchronize()
+    return out
 
 
 def _replay(graph: torch.cuda.CUDAGraph, out: torch.Tensor) -> torch.Tensor:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -26,6 +28,16 @@ class Row:
 
 class Skipped(Exception):
     """A row that this machine cannot have; the message says why."""
+
+
+def said(error: Exception) -> str:
+    """One line of it; of a bare assertion the line that asserts."""
+    words = " ".join(str(error).split())
+    if isinstance(error, AssertionError):
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}, line {frame.lineno}"
+        return f"{words or frame.line} ({place})"
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def at_most(value: float, bound: float) -> bool:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu.command import main
+from benchmarks.gpu.command import _rows, main
 from benchmarks.gpu.dummies import hollow
+from benchmarks.gpu.graphs import as_before
 from benchmarks.gpu.report import HEADING, NOT_YET, with_table
+from benchmarks.gpu.rows import Row
 from mirage.config import load
 from mirage.serve.checkpoint import check_checkpoint
 from tests.vmm.conftest import standin
@@ -44,6 +46,37 @@ def test_the_rows_of_the_test(tmp_path: Path) -> None:
     assert skipped == {"graphs.replayed", "graphs.failed"} | outputs
     passed = rows["two processes"]
     assert passed["holds"] is True and "0 MiB lost" in str(passed["value"]), passed
+
+
+def test_a_capture_that_fails_tells_what_is_not_as_before_and_tries_the_rest() -> None:
+    tried = []
+
+    def internal() -> None:
+        raise RuntimeError("INTERNAL ASSERT FAILED\n  at CUDACachingAllocator.cpp")
+
+    def bare() -> None:
+        raise AssertionError
+
+    checks = {"eager kernels": internal, "memory": bare, "rest": lambda: tried.append("rest")}
+    row = as_before(checks)
+    assert row.holds is False and tried == ["rest"]
+    line = bare.__code__.co_firstlineno + 1
+    assert row.value == (
+        "not as before: eager kernels: RuntimeError: INTERNAL ASSERT FAILED at "
+        "CUDACachingAllocator.cpp; memory: raise AssertionError "
+        f"(test_gpu_rows.py, line {line})"
+    )
+    assert row.details["rest"] == "right"
+    assert as_before({"rest": checks["rest"]}).holds is True
+
+
+def test_a_row_that_raises_is_a_miss_with_the_assertion_and_the_others_follow() -> None:
+    def asserts(bench: object) -> Row:
+        raise AssertionError
+
+    found = list(_rows([asserts, lambda bench: Row("next", "", "")], None))  # type: ignore[arg-type]
+    assert [row.name for row in found] == ["test_gpu_rows.asserts", "next"]
+    assert found[0].holds is False and "failed: raise AssertionError (" in found[0].value
 
 
 def test_both_commands_of_a_day_share_a_file(tmp_path: Path) -> None:
