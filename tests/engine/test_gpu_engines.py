@@ -12,6 +12,7 @@ from benchmarks.gpu import engines
 from benchmarks.gpu.bench import Bench
 from mirage.serve import launcher
 from mirage.serve.argument_table import ENVIRONMENT
+from mirage.serve.rundir import RunDir
 
 pytestmark = pytest.mark.engine
 
@@ -71,13 +72,68 @@ def test_another_text_is_told_by_its_round(monkeypatch: pytest.MonkeyPatch) -> N
 def test_steps_of_our_engine_are_timed_by_batch() -> None:
     config, fit = engines._config(True, graphs=False), engines._fit(True, graphs=False)
     command = launcher.command(config, config.tenants[0], fit, Path(), None)
-    times = engines.step_times(command, [1, 4], "host")
+    times = engines.step_times(engines.Engine(command, config, 100), [1, 4])
     assert times.keys() == {"1", "4"} and all(0 < seconds < 5 for seconds in times.values())
 
 
+STOCK, OURS = {"1": 0.010, "16": 0.020}, {"1": 0.0101, "16": 0.02}
+
+
 def test_what_is_slower_than_stock_vllm_is_a_miss() -> None:
-    stock = {"1": 0.010, "16": 0.020}
-    ways = {"eagerly": {"1": 0.015, "16": 0.020}, "with graphs": {"1": 0.0101, "16": 0.02}}
-    eagerly, graphs = engines.against({engines.STOCK: stock, **ways})
+    slow = {"1": 0.015, "16": 0.020}
+    ways: dict[str, engines.Timed] = {"eagerly": lambda: slow, "with graphs": lambda: OURS}
+    eagerly, graphs = engines.against(lambda: STOCK, ways)
     assert eagerly.holds is False and "1.500 at 1 (15.00 ms)" in eagerly.value
     assert graphs.holds is True
+
+
+def ended() -> dict[str, float]:
+    raise engines.Ended("the engine ended, not done after 400 s")
+
+
+def test_an_engine_that_is_late_loses_no_other_row() -> None:
+    late, ours = engines.against(lambda: STOCK, {"eagerly": ended, "with graphs": lambda: OURS})
+    assert late.holds is False and "not done after 400 s" in late.value
+    assert ours.holds is True and ours.name == "against stock vLLM, with graphs"
+    late, ours = engines.against(ended, {"with graphs": lambda: OURS})
+    assert late.holds is False and late.name == "against stock vLLM, stock vLLM"
+    assert ours.holds is None and ours.value == "at 1 (10.10 ms), at 16 (20.00 ms)"
+
+
+def test_a_row_is_there_before_the_next_engine_starts() -> None:
+    begun = []
+
+    def eagerly() -> dict[str, float]:
+        begun.append("eagerly")
+        return OURS
+
+    def graphs() -> dict[str, float]:
+        begun.append("with graphs")
+        return OURS
+
+    rows = engines.against(lambda: STOCK, {"eagerly": eagerly, "with graphs": graphs})
+    next(rows)
+    assert begun == ["eagerly"]
+
+
+BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
+
+
+@pytest.mark.parametrize("outside", [None, "0"])
+def test_each_engine_has_the_environment_that_it_is_served_with(
+    outside: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if outside is not None:
+        monkeypatch.setenv(BREAKABLE, outside)
+    folder = Path("anywhere")
+
+    def breakable(engine: engines.Engine) -> str | None:
+        with RunDir(None) as rundir:
+            return engine.environment(rundir).get(BREAKABLE)
+
+    ways = {graphs: engines._large(folder, graphs=graphs) for graphs in (False, True)}
+    ours = {graphs: breakable(engines.Engine([], ways[graphs], 1)) for graphs in ways}
+    assert ours == {False: outside, True: "1"}
+    assert breakable(engines._stock(folder)) is None
+    assert breakable(engines.Engine([], ways[True], 1, stock=True)) is None
+    assert engines._stock(folder).limit_s > engines.LIMIT_S[True]
