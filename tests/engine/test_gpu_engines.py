@@ -137,3 +137,23 @@ def test_each_engine_has_the_environment_that_it_is_served_with(
     assert breakable(engines._stock(folder)) is None
     assert breakable(engines.Engine([], ways[True], 1, stock=True)) is None
     assert engines._stock(folder).limit_s > engines.LIMIT_S[True]
+
+
+def test_kernels_of_engines_held_against_the_circuit_multiply_float32_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/anywhere")
+    asked = []
+
+    def ran(engine: engines.Engine, spec: object) -> dict[str, object]:
+        with RunDir(None) as rundir:
+            asked.append(engine.environment(rundir))
+        return {"rounds": []}
+
+    monkeypatch.setattr(engines, "ran", ran)
+    engines._run(HOST, graphs=False)
+    assert asked[0]["TRITON_F32_DEFAULT"] == "ieee"
+    assert asked[0]["TRITON_CACHE_DIR"] == str(engines.ROOT / "out" / "gpu" / "triton")
+    with RunDir(None) as rundir:
+        timed = engines._stock(Path("anywhere")).environment(rundir)
+    assert "TRITON_F32_DEFAULT" not in timed and timed["TRITON_CACHE_DIR"] == "/anywhere"
