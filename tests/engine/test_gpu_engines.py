@@ -10,6 +10,7 @@ pytest.importorskip("vllm")
 
 from benchmarks.gpu import engines
 from benchmarks.gpu.bench import Bench
+from mirage.demo.models import circuit_of
 from mirage.serve import launcher
 from mirage.serve.argument_table import ENVIRONMENT
 from mirage.serve.rundir import RunDir
@@ -43,6 +44,17 @@ def test_outputs_are_bit_identical_and_without_waits_they_differ() -> None:
     alike, control = engines._alike(HOST, graphs=False)
     assert alike.holds, alike.value
     assert control.holds, control.value
+
+
+def test_layers_on_a_gpu_are_copied_in_chunks_and_compute_the_same_circuit() -> None:
+    host, gpu = (engines._config(dry, graphs=False) for dry in (True, False))
+    assert gpu.device.memory == 2 << 30
+    assert engines.LAYER_BYTES[False] >= 4 * gpu.device.copy_chunk
+    circuits = [circuit_of(config.tenants[0].model) for config in (host, gpu)]
+    said = [circuit.generate(engines._prompts()[0], engines.TOKENS) for circuit in circuits]
+    assert said[0] == said[1] == engines._exact()[0]
+    weights = gpu.tenants[0].model / "model.safetensors"
+    assert weights.stat().st_size > 7.9 * engines.LAYER_BYTES[False]
 
 
 def test_an_engine_that_ends_is_a_miss_with_its_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
