@@ -14,7 +14,17 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.gpu import contract, decode, engines, graphs, memory, processes, report, serving
+from benchmarks.gpu import (
+    backends,
+    contract,
+    decode,
+    engines,
+    graphs,
+    memory,
+    processes,
+    report,
+    serving,
+)
 from benchmarks.gpu.bench import Bench, dry, real
 from benchmarks.gpu.rows import Row, Skipped, said
 from vmm.driver import VmmError
@@ -35,6 +45,8 @@ TEST: tuple[Measured, ...] = (
     processes.passing,
     engines.alike_eagerly,
     engines.alike_with_graphs,
+    backends.eagerly,
+    backends.with_graphs,
 )
 BENCH: tuple[Measured, ...] = (
     memory.layer_load,

@@ -8,6 +8,9 @@ SPEC has the command line of the server that `mirage serve` would start (`comman
 steps all are given away and the KV cache grows, or all come back. What is under way is said on
 the standard output, so that whoever started this knows where it ended.
 
+With `arrivals` beside the prompts (the step before which each comes, and `tokens` then is a list as
+long) the KV cache follows the requests instead, see `waves`.
+
 With `batches` instead, memory stays and the steps of so many requests that decode are timed; then
 `command` may also be that of plain vLLM.
 """
@@ -18,10 +21,12 @@ import json
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.waves import WAVES, Follower, Request, requests
 from mirage.protocol import Allotment
 from mirage.serve import launcher
 from mirage.share import cost
@@ -73,20 +78,25 @@ class Memory:
 
 def run(engine: Any, spec: dict[str, Any], before_step: Callable[[int], None]) -> list[Any]:
     """(tokens, top logprobs of each) of every prompt, in order."""
-    from vllm import SamplingParams
-
-    params = SamplingParams(
-        max_tokens=spec["tokens"], temperature=0, ignore_eos=True, detokenize=False, logprobs=TOP
-    )
-    for index, prompt in enumerate(spec["prompts"]):
-        engine.add_request(str(index), {"prompt_token_ids": prompt}, params)
+    coming = deque(sorted(enumerate(requests(spec)), key=lambda numbered: numbered[1].at))
     done: dict[str, Any] = {}
     step = 0
-    while engine.has_unfinished_requests():
+    while coming or engine.has_unfinished_requests():
+        while coming and coming[0][1].at <= step:
+            _add(engine, *coming.popleft())
         before_step(step)
         done |= {out.request_id.split("-")[0]: out for out in engine.step() if out.finished}
         step += 1
     return [_said(done[str(index)].outputs[0]) for index in range(len(spec["prompts"]))]
+
+
+def _add(engine: Any, index: int, request: Request) -> None:
+    from vllm import SamplingParams
+
+    params = SamplingParams(
+        max_tokens=request.tokens, temperature=0, ignore_eos=True, detokenize=False, logprobs=TOP
+    )
+    engine.add_request(str(index), {"prompt_token_ids": request.prompt}, params)
 
 
 def _said(output: Any) -> Any:
@@ -149,6 +159,39 @@ def step_times(engine: Any, batches: list[int], steps: int) -> dict[str, float]:
     return found
 
 
+def moved(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
+    """What was said in each round, layers and KV moved by hand."""
+    scheduler = engine.engine_core.engine_core.scheduler
+    memory = Memory(scheduler)
+    rounds = []
+    for what in spec["rounds"]:
+        _say(f"requests, layers away: {what}")
+        rounds.append(one_round(engine, memory, spec, what))
+    streamer = scheduler.memory.streamer
+    return {
+        "rounds": rounds,
+        "layers": memory.shape.layers,
+        "alpha": memory.most_alpha,
+        "extents": [memory.base, memory.most_extents],
+        "bytes_streamed": streamer.bytes_streamed if streamer else 0,
+        "t_load_s": scheduler.memory.layer_load_s,
+        "t_compute_s": scheduler.memory.layer_compute_s,
+    }
+
+
+def followed(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
+    """What was said in each round, the KV cache at rest or following the requests."""
+    memory = Memory(engine.engine_core.engine_core.scheduler)
+    rounds, counts = [], []
+    for what in spec["rounds"]:
+        _say(f"requests in waves, KV memory: {what}")
+        follower = Follower(memory, requests(spec), follows=what == WAVES)
+        rounds.append(run(engine, spec, follower))
+        counts.append(follower.counts())
+        memory.scheduler.memory.check_integrity()
+    return {"rounds": rounds, "counts": counts}
+
+
 def main(spec_file: str, out_file: str) -> None:
     spec = json.loads(Path(spec_file).read_text())
     _say("starting")
@@ -156,28 +199,13 @@ def main(spec_file: str, out_file: str) -> None:
     engine = made(spec["command"])
     started_s = time.perf_counter() - begun
     if "batches" in spec:
-        times = step_times(engine, spec["batches"], spec["tokens"])
-        engine.engine_core.shutdown()
-        Path(out_file).write_text(json.dumps({"started_s": started_s, "times": times}))
-        return
-    scheduler = engine.engine_core.engine_core.scheduler
-    memory = Memory(scheduler)
-    rounds = []
-    for what in spec["rounds"]:
-        _say(f"requests, layers away: {what}")
-        rounds.append(one_round(engine, memory, spec, what))
+        found: dict[str, Any] = {"times": step_times(engine, spec["batches"], spec["tokens"])}
+    else:
+        found = followed(engine, spec) if "arrivals" in spec else moved(engine, spec)
     _say("stopping")
-    streamer = scheduler.memory.streamer
-    found = {
-        "rounds": rounds,
+    found |= {
         "started_s": started_s,
         "eager": bool(engine.vllm_config.model_config.enforce_eager),
-        "layers": memory.shape.layers,
-        "alpha": memory.most_alpha,
-        "extents": [memory.base, memory.most_extents],
-        "bytes_streamed": streamer.bytes_streamed if streamer else 0,
-        "t_load_s": scheduler.memory.layer_load_s,
-        "t_compute_s": scheduler.memory.layer_compute_s,
     }
     engine.engine_core.shutdown()
     Path(out_file).write_text(json.dumps(found))

@@ -86,7 +86,7 @@ class Found:
 
 def checked(bench: Bench) -> Row:
     """`mirage check`: vLLM is asked about the model in a child process, as before every start."""
-    _need_vllm()
+    need_vllm()
     fit = _fit(bench.dry, graphs=False)
     return Row(
         "engine, check",
@@ -124,7 +124,7 @@ def alike_with_graphs(bench: Bench) -> list[Row]:
 def against_stock(bench: Bench) -> Iterator[Row]:
     """A decode step with nothing remapped against vLLM as it comes: compiled, and with graphs."""
     bench.need_kernels()
-    _need_vllm()
+    need_vllm()
     from benchmarks.gpu import dummies
 
     model = dummies.hollow(MODELS / "opt-13b")
@@ -195,13 +195,17 @@ def _stock(model: Path) -> Engine:
 
 
 def _ours(model: Path, *, graphs: bool) -> Engine:
+    return served(_large(model, graphs=graphs), LIMIT_S[True])
+
+
+def served(config: Config, limit_s: float) -> Engine:
+    """As `mirage serve` starts the first model of `config`. Raises `ConfigError` if it refuses."""
     from mirage.serve import launcher
     from mirage.serve.preflight import fit_config
 
-    config = _large(model, graphs=graphs)
-    fit = fit_config(config)["one"]
-    command = launcher.command(config, config.tenants[0], fit, Path(), None)
-    return Engine(command, config, LIMIT_S[True])
+    tenant = config.tenants[0]
+    fit = fit_config(config)[tenant.name]
+    return Engine(launcher.command(config, tenant, fit, Path(), None), config, limit_s)
 
 
 def _large(model: Path, *, graphs: bool) -> Config:
@@ -267,7 +271,7 @@ def _wrong(found: Found) -> list[str]:
     """What differs, round by round, and from what the model's circuit says."""
     first, *others = found.rounds
     wrong = [
-        f"round {index + 2} (layers away {HOLDS[index + 1]}) differs in {_differing(first, other)}"
+        f"round {index + 2} (layers away {HOLDS[index + 1]}) differs in {differing(first, other)}"
         for index, other in enumerate(others)
         if other != first
     ]
@@ -277,14 +281,14 @@ def _wrong(found: Found) -> list[str]:
     return wrong
 
 
-def _differing(first: list[Any], other: list[Any]) -> str:
+def differing(first: list[Any], other: list[Any]) -> str:
     texts = sum(a[0] != b[0] for a, b in zip(first, other, strict=True))
     return f"{texts} of {len(first)} texts" if texts else "logprobs alone"
 
 
 def _run(bench: Bench, *, graphs: bool, wait: bool = True) -> Found:
     """Raises `Ended`, `Skipped`."""
-    _need_vllm()
+    need_vllm()
     from mirage.serve import launcher
 
     config, fit = _config(bench.dry, graphs=graphs), _fit(bench.dry, graphs=graphs)
@@ -344,7 +348,7 @@ def _without_waits(command: list[str]) -> list[str]:
     return [*command[:place], json.dumps(settings), *command[place + 1 :]]
 
 
-def _need_vllm() -> None:
+def need_vllm() -> None:
     if find_spec("vllm") is None:
         raise Skipped("vLLM is not installed")
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 pytest.importorskip("vllm")
 
-from benchmarks.gpu import engines
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+from benchmarks.gpu import backends, engines, waves
 from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.rows import Row
+from mirage.config import Config, ConfigError
 from mirage.demo.models import circuit_of
 from mirage.serve import launcher
 from mirage.serve.argument_table import ENVIRONMENT
@@ -169,3 +175,96 @@ def test_kernels_of_engines_held_against_the_circuit_multiply_float32_as_it_is(
     with RunDir(None) as rundir:
         timed = engines._stock(Path("anywhere")).environment(rundir)
     assert "TRITON_F32_DEFAULT" not in timed and timed["TRITON_CACHE_DIR"] == "/anywhere"
+
+
+def test_kv_shrinks_under_decode_and_the_texts_stay() -> None:
+    (row,) = backends.under_decode(HOST, graphs=False)
+    assert row.holds, row.value
+    assert row.name == "KV under decode, CPU_ATTN, eagerly"
+    rest, *moving = row.details["counts"]
+    assert rest["mapped"] == rest["unmapped"] == 0 and rest["fewest"] == rest["most"]
+    assert len(moving) == 2
+    for count in moving:
+        assert count["mapped"] >= 10 and count["unmapped"] >= 10, "while requests ran"
+        assert count["fewest"] + 5 <= count["most"] <= rest["most"]
+        assert count["steps"] == rest["steps"] == waves.APART * waves.NUMBER
+
+
+THREE = Bench(dry=False, open=no_driver)  # type: ignore[arg-type]
+CALM = {"steps": 240, "fewest": 9, "most": 9, "mapped": 0, "unmapped": 0}
+MOVING = CALM | {"most": 17, "mapped": 15, "unmapped": 20}
+TEXTS = [[[1, 2], []], [[3, 4], []]]
+FOUND = {"rounds": [TEXTS] * 3, "counts": [CALM, MOVING, MOVING], "eager": True}
+
+
+def rows_of(found: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> list[Row]:
+    """Of engines of which FLASH_ATTN's ends, FLASHINFER's is refused and TRITON_ATTN's found it."""
+
+    words = refusal(monkeypatch)
+
+    def served(config: Config, limit_s: float) -> str:
+        backend = str(config.tenants[0].engine_args["attention_backend"])
+        if backend == "FLASHINFER":
+            raise ConfigError(f"tenant 'waves': vLLM refuses it: {words}")
+        return backend
+
+    def ran(engine: str, spec: object) -> dict[str, object]:
+        if engine == "FLASH_ATTN":
+            raise engines.Ended("the engine ended: CUDA error: an illegal memory access")
+        return found
+
+    monkeypatch.setattr(engines, "served", served)
+    monkeypatch.setattr(engines, "ran", ran)
+    return list(backends.under_decode(THREE, graphs=False))
+
+
+def refusal(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What vLLM says where a backend cannot be had: here, FlashInfer where it is not installed."""
+    monkeypatch.setitem(sys.modules, "flashinfer", None)
+    monkeypatch.delitem(sys.modules, "vllm.v1.attention.backends.flashinfer", raising=False)
+    kernels = "vllm._C_stable_libtorch"
+    monkeypatch.setitem(sys.modules, kernels, ModuleType(kernels))
+    from vllm.platforms.cuda import CudaPlatformBase
+
+    config = SimpleNamespace(_asdict=dict)
+    asked = SimpleNamespace(get_device_capability=lambda: (9, 0))
+    ask = CudaPlatformBase.get_attn_backend_cls.__func__  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="FLASHINFER") as refused:
+        ask(asked, AttentionBackendEnum.FLASHINFER, config)
+    return str(refused.value)
+
+
+def test_each_backend_has_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    flash, flashinfer, triton = rows_of(FOUND, monkeypatch)
+    assert flash.holds is False and "illegal memory access" in flash.value
+    assert flashinfer.holds is None
+    assert flashinfer.value.startswith("skipped: Selected backend")
+    assert "flashinfer" in flashinfer.value.partition("Reason: ")[2]
+    assert triton.name == "KV under decode, TRITON_ATTN, eagerly"
+    assert triton.holds and triton.value == (
+        "9 to 17 extents, 40 unmapped under decode: all texts the same"
+    )
+
+
+OTHER = [TEXTS[0], [[3, 5], []]]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"rounds": [TEXTS, TEXTS, OTHER]}, "round 3 differs in 1 of 2 texts"),
+        (
+            {"counts": [CALM, CALM, MOVING]},
+            "round 2: KV did not grow and shrink under decode",
+        ),
+        (
+            {"counts": [CALM, MOVING, MOVING | {"steps": 243}]},
+            "round 3 took 243 steps instead of 240",
+        ),
+    ],
+)
+def test_kv_that_stays_or_another_text_is_a_miss(
+    change: dict[str, object], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = rows_of(FOUND | change, monkeypatch)[-1]
+    assert row.holds is False and row.value.endswith(f"unmapped under decode: {why}")

@@ -1,0 +1,123 @@
+"""Does each attention backend keep off KV memory that has been given away?
+
+A kernel that reads beyond a request's own blocks, because a row of a block table still names those
+of an earlier one, does no harm to vLLM, whose whole KV cache is memory. Here it is an illegal
+address. So KV extents come and go under requests that decode, see `waves`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.gpu import engines, waves
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.engines import Ended
+from benchmarks.gpu.rows import Row
+
+if TYPE_CHECKING:
+    from mirage.config import Config
+
+BACKENDS = {True: ("CPU_ATTN",), False: ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN")}
+"""Dry, and on a GPU."""
+ROUNDS = [waves.REST, waves.WAVES, waves.WAVES]
+UNSUPPORTED = re.compile(
+    r"Selected backend .* is not valid for this configuration.*|Could not find nvcc.*|"
+    r"No such file or directory: 'ninja'"
+)
+"""How vLLM, or the backend's compiler, says that it is not for this machine or model."""
+MODELS = engines.MODELS / "waves"
+FAMILY = "opt"
+SHAPE = {"hidden": 512, "head_dim": 128, "layer_bytes": 8 << 20}
+"""Heads of a size that all backends take. Without grouped heads 128 tokens fill an extent."""
+DTYPE = "bfloat16"
+"""The only one, beside float16, that all of them take."""
+
+
+def eagerly(bench: Bench) -> Iterator[Row]:
+    """A row for each backend."""
+    bench.need_kernels()  # the engine tests have it on a host
+    yield from under_decode(bench, graphs=False)
+
+
+def with_graphs(bench: Bench) -> Iterator[Row]:
+    """The same with CUDA graphs, whose batches are padded with rows of no request."""
+    bench.need_kernels()
+    yield from under_decode(bench, graphs=True)
+
+
+def under_decode(bench: Bench, *, graphs: bool) -> Iterator[Row]:
+    """As soon as each is there; one whose engine ends does not keep the next from its turn."""
+    engines.need_vllm()
+    for backend in BACKENDS[bench.dry]:
+        yield _row(bench, backend, graphs=graphs)
+
+
+def _row(bench: Bench, backend: str, *, graphs: bool) -> Row:
+    from mirage.config import ConfigError
+
+    name = f"KV under decode, {backend}, {'with graphs' if graphs else 'eagerly'}"
+    what = f"{name}: extents mapped and unmapped while requests decode"
+    aim = "the same texts"
+    try:
+        engine = engines.served(_config(bench.dry, backend, graphs=graphs), engines.LIMIT_S[graphs])
+        found = engines.ran(engine, _asked())
+    except (Ended, ConfigError) as error:
+        if why := UNSUPPORTED.search(str(error)):
+            return Row(name, what, f"skipped: {why[0]}")
+        return Row(name, what, str(error), aim, False)
+    wrong = _wrong(found)
+    if graphs and found["eager"]:
+        wrong.append("no graph was captured")
+    moving = found["counts"][1:]
+    value = (
+        f"{min(c['fewest'] for c in moving)} to {max(c['most'] for c in moving)} extents, "
+        f"{sum(c['unmapped'] for c in moving)} unmapped under decode: "
+    )
+    value += "; ".join(wrong) if wrong else "all texts the same"
+    return Row(name, what, value, aim, not wrong, {key: found[key] for key in ("counts", "eager")})
+
+
+def _wrong(found: dict[str, Any]) -> list[str]:
+    """What is not as it was with memory at rest, round by round."""
+    first, *others = found["rounds"]
+    rest, *counts = found["counts"]
+    wrong = []
+    for number, (other, count) in enumerate(zip(others, counts, strict=True), 2):
+        if other != first:
+            wrong.append(f"round {number} differs in {engines.differing(first, other)}")
+        if count["steps"] != rest["steps"]:
+            wrong.append(f"round {number} took {count['steps']} steps instead of {rest['steps']}")
+        if not (count["mapped"] and count["unmapped"]):
+            wrong.append(f"round {number}: KV did not grow and shrink under decode")
+    return wrong
+
+
+def _config(dry: bool, backend: str, *, graphs: bool) -> Config:
+    from mirage.config import Config
+    from mirage.demo.models import make_models
+
+    folder = make_models(MODELS, which=(FAMILY,), **SHAPE)[FAMILY]
+    device = {"kind": "host", "memory": "128MiB", "page": "2MiB"}
+    if not dry:
+        device = {"kind": "cuda", "memory": "512MiB", "graphs": graphs}  # type: ignore[dict-item]
+    tenant = {
+        "name": "waves",
+        "model": folder,
+        "share": 100,
+        "max_model_len": 512,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 1024,
+        "engine_args": {"enable_prefix_caching": False, "attention_backend": backend},
+    }
+    content = {"device": device, "dtype": DTYPE, "policy": "mirage", "tenants": [tenant]}
+    # Or how much is free would say who begins when, and so in which batch.
+    return Config.model_validate(content | {"remap": {"keep_free": False}})
+
+
+def _asked() -> dict[str, Any]:
+    from mirage.demo.models import circuit_of
+
+    words = range(10, circuit_of(MODELS / FAMILY).vocabulary)
+    return waves.asked(words) | {"rounds": ROUNDS}
