@@ -85,7 +85,7 @@ gpu-bench: ## The figures of docs/results.md, On a GPU
 gpu-serve: ## Two OPT-13b served under three policies; needs vLLM, and more minutes
 	$(GPU_PYTHON) -m benchmarks.gpu serve
 
-gpu-serve-graphs: ## The same with CUDA graphs
+gpu-serve-graphs: ## The same without torch.compile
 	$(GPU_PYTHON) -m benchmarks.gpu serve-graphs
 
 models: $(STAMP) $(SEE) ## Every model family against plain vLLM, into docs/models.md; an hour and more

@@ -82,8 +82,10 @@ class Device(Strict):
     kind: Literal["host", "cuda"] = "host"
     index: int = Field(default=0, ge=0)
     """Which GPU, as ``nvidia-smi`` counts."""
-    graphs: bool = False
-    """On a GPU: replay CUDA graphs, in pieces while layers stream; else every step runs eagerly."""
+    graphs: bool = Field(default_factory=lambda data: data["kind"] == "cuda")
+    """On a GPU: replay CUDA graphs, in pieces while layers stream."""
+    compile: bool = Field(default_factory=lambda data: data["kind"] == "cuda")
+    """Let vLLM compile what steps compute between two attentions, as it does by default."""
     memory: Bytes
     """On a GPU leave room beside it for what each engine needs besides: see operating.md."""
     page: Bytes = Field(default_factory=lambda data: PAGE[data["kind"]])
@@ -104,6 +106,12 @@ class Device(Strict):
             raise ValueError(
                 "link_gb_s is for kind host: a GPU has a link of its own, leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _graphs_are_of_a_gpu(self) -> Device:
+        if self.kind == "host" and self.graphs:
+            raise ValueError("graphs is for kind cuda: a host has none, leave it out")
         return self
 
     @model_validator(mode="after")

@@ -38,37 +38,37 @@ DTYPE = "bfloat16"
 def eagerly(bench: Bench) -> Iterator[Row]:
     """A row for each backend."""
     bench.need_kernels()  # the engine tests have it on a host
-    yield from under_decode(bench, graphs=False)
+    yield from under_decode(bench, way=engines.EAGERLY)
 
 
 def with_graphs(bench: Bench) -> Iterator[Row]:
     """The same with CUDA graphs, whose batches are padded with rows of no request."""
     bench.need_kernels()
-    yield from under_decode(bench, graphs=True)
+    yield from under_decode(bench, way=engines.GRAPHS)
 
 
-def under_decode(bench: Bench, *, graphs: bool) -> Iterator[Row]:
+def under_decode(bench: Bench, *, way: str) -> Iterator[Row]:
     """As soon as each is there; one whose engine ends does not keep the next from its turn."""
     engines.need_vllm()
     for backend in BACKENDS[bench.dry]:
-        yield _row(bench, backend, graphs=graphs)
+        yield _row(bench, backend, way=way)
 
 
-def _row(bench: Bench, backend: str, *, graphs: bool) -> Row:
+def _row(bench: Bench, backend: str, *, way: str) -> Row:
     from mirage.config import ConfigError
 
-    name = f"KV under decode, {backend}, {'with graphs' if graphs else 'eagerly'}"
+    name = f"KV under decode, {backend}, {way}"
     what = f"{name}: extents mapped and unmapped while requests decode"
     aim = "the same texts"
     try:
-        engine = engines.served(_config(bench.dry, backend, graphs=graphs), engines.LIMIT_S[graphs])
+        engine = engines.served(_config(bench.dry, backend, way=way), engines.LIMIT_S[way])
         found = engines.ran(engine, _asked())
     except (Ended, ConfigError) as error:
         if why := UNSUPPORTED.search(str(error)):
             return Row(name, what, f"skipped: {why[0]}")
         return Row(name, what, str(error), aim, False)
     wrong = _wrong(found)
-    if graphs and found["eager"]:
+    if way != engines.EAGERLY and found["eager"]:
         wrong.append("no graph was captured")
     moving = found["counts"][1:]
     value = (
@@ -94,14 +94,14 @@ def _wrong(found: dict[str, Any]) -> list[str]:
     return wrong
 
 
-def _config(dry: bool, backend: str, *, graphs: bool) -> Config:
+def _config(dry: bool, backend: str, *, way: str) -> Config:
     from mirage.config import Config
     from mirage.demo.models import make_models
 
     folder = make_models(MODELS, which=(FAMILY,), **SHAPE)[FAMILY]
-    device = {"kind": "host", "memory": "128MiB", "page": "2MiB"}
+    device: dict[str, Any] = {"kind": "host", "memory": "128MiB", "page": "2MiB"}
     if not dry:
-        device = {"kind": "cuda", "memory": "512MiB", "graphs": graphs}  # type: ignore[dict-item]
+        device = {"kind": "cuda", "memory": "512MiB"} | engines.ON_GPU[way]
     tenant = {
         "name": "waves",
         "model": folder,

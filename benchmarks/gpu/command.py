@@ -36,6 +36,7 @@ SMOKE: tuple[Measured, ...] = (
     engines.checked,
     engines.eagerly,
     engines.with_graphs,
+    engines.compiled,
 )
 TEST: tuple[Measured, ...] = (
     contract.kept,
@@ -45,6 +46,7 @@ TEST: tuple[Measured, ...] = (
     processes.passing,
     engines.alike_eagerly,
     engines.alike_with_graphs,
+    engines.alike_compiled,
     backends.eagerly,
     backends.with_graphs,
 )
@@ -63,7 +65,7 @@ ROWS = {
     "smoke": SMOKE,
     "test": TEST,
     "bench": BENCH,
-    "serve": (serving.eagerly,),
+    "serve": (serving.compiled,),
     "serve-graphs": (serving.with_graphs,),
 }
 SECONDS = 400

@@ -170,6 +170,7 @@ def moved(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
     streamer = scheduler.memory.streamer
     return {
         "rounds": rounds,
+        "compiled": scheduler.memory.compiled,
         "layers": memory.shape.layers,
         "alpha": memory.most_alpha,
         "extents": [memory.base, memory.most_extents],

@@ -34,10 +34,18 @@ LAYER_BYTES = {True: 3 << 20, False: 64 << 20}
 change nothing. Large ones are also copied in several chunks."""
 REQUESTS, TOKENS = 10, 24
 LENGTHS = (1, 5, 17, 31, 32, 33, 64, 80, 100, 120)
-LIMIT_S = {False: 100, True: 180}
-"""An engine may take, without and with graphs."""
+EAGERLY, GRAPHS, COMPILED = "eagerly", "with graphs", "compiled"
+ON_GPU = {
+    EAGERLY: {"graphs": False, "compile": False},
+    GRAPHS: {"graphs": True, "compile": False},
+    COMPILED: {"graphs": True, "compile": True},
+}
+"""How steps run: the part of the configuration that says so."""
+ON_HOST = {EAGERLY: {"compile": False}, COMPILED: {"compile": True}}
+LIMIT_S = {EAGERLY: 100, GRAPHS: 180, COMPILED: 240}
+"""An engine may take."""
 COMPILING_S = 400
-"""Stock vLLM may take: it compiles at first."""
+"""An engine of 40 layers may take that compiles at first, stock vLLM for one."""
 EXACT = {"TRITON_F32_DEFAULT": "ieee", "TRITON_CACHE_DIR": str(ROOT / "out" / "gpu" / "triton")}
 """Whose texts are to be the circuit's: Triton's own choice for float32 products is TF32. It may
 not tell its cached kernels apart by that."""
@@ -87,7 +95,7 @@ class Found:
 def checked(bench: Bench) -> Row:
     """`mirage check`: vLLM is asked about the model in a child process, as before every start."""
     need_vllm()
-    fit = _fit(bench.dry, graphs=False)
+    fit = _fit(bench.dry, way=EAGERLY)
     return Row(
         "engine, check",
         "vLLM's word on a small model, asked before anything starts",
@@ -100,25 +108,37 @@ def checked(bench: Bench) -> Row:
 
 def eagerly(bench: Bench) -> Row:
     """One engine, ten requests, memory moved in every way, stop."""
-    return _smoke(bench, graphs=False)
+    return _smoke(bench, way=EAGERLY)
 
 
 def with_graphs(bench: Bench) -> Row:
     """The same with CUDA graphs."""
     bench.need_kernels()
-    return _smoke(bench, graphs=True)
+    return _smoke(bench, way=GRAPHS)
+
+
+def compiled(bench: Bench) -> Row:
+    """The same with compiled steps and CUDA graphs, as by default."""
+    bench.need_kernels()
+    return _smoke(bench, way=COMPILED)
 
 
 def alike_eagerly(bench: Bench) -> list[Row]:
     """Tokens and logprobs at each alpha, and without the waits."""
     bench.need_kernels()  # the engine tests have it on a host
-    return _alike(bench, graphs=False)
+    return _alike(bench, way=EAGERLY)
 
 
 def alike_with_graphs(bench: Bench) -> list[Row]:
     """The same with CUDA graphs."""
     bench.need_kernels()
-    return _alike(bench, graphs=True)
+    return _alike(bench, way=GRAPHS)
+
+
+def alike_compiled(bench: Bench) -> list[Row]:
+    """The same with compiled steps and CUDA graphs."""
+    bench.need_kernels()
+    return _alike(bench, way=COMPILED)
 
 
 def against_stock(bench: Bench) -> Iterator[Row]:
@@ -131,8 +151,9 @@ def against_stock(bench: Bench) -> Iterator[Row]:
     yield from against(
         lambda: step_times(_stock(model), BATCHES),
         {
-            "eagerly": lambda: step_times(_ours(model, graphs=False), BATCHES),
-            "with graphs": lambda: step_times(_ours(model, graphs=True), BATCHES),
+            COMPILED: lambda: step_times(_ours(model, way=COMPILED), BATCHES),
+            GRAPHS: lambda: step_times(_ours(model, way=GRAPHS), BATCHES),
+            EAGERLY: lambda: step_times(_ours(model, way=EAGERLY), BATCHES),
         },
     )
 
@@ -191,11 +212,11 @@ def _stock(model: Path) -> Engine:
     given = {"model": str(model), "load_format": "dummy", "dtype": "bfloat16"}
     limits = {"max_model_len": 2048, "gpu_memory_utilization": 0.5}
     command = [sys.executable, *launcher.SERVER, *launcher.flags(given | limits)]
-    return Engine(command, _large(model, graphs=False), COMPILING_S, stock=True)
+    return Engine(command, _large(model, way=EAGERLY), COMPILING_S, stock=True)
 
 
-def _ours(model: Path, *, graphs: bool) -> Engine:
-    return served(_large(model, graphs=graphs), LIMIT_S[True])
+def _ours(model: Path, *, way: str) -> Engine:
+    return served(_large(model, way=way), COMPILING_S if way == COMPILED else LIMIT_S[GRAPHS])
 
 
 def served(config: Config, limit_s: float) -> Engine:
@@ -208,26 +229,24 @@ def served(config: Config, limit_s: float) -> Engine:
     return Engine(launcher.command(config, tenant, fit, Path(), None), config, limit_s)
 
 
-def _large(model: Path, *, graphs: bool) -> Config:
+def _large(model: Path, *, way: str) -> Config:
     from mirage.config import Config
 
     tenant = {"name": "one", "model": model, "share": 100, "max_model_len": 2048}
     tenant["engine_args"] = {"load_format": "dummy"}
-    device = {"kind": "cuda", "memory": "40GiB", "page": "8MiB", "graphs": graphs}
+    device = {"kind": "cuda", "memory": "40GiB", "page": "8MiB", **ON_GPU[way]}
     return Config.model_validate({"device": device, "block_tokens": 16, "tenants": [tenant]})
 
 
-def _smoke(bench: Bench, *, graphs: bool) -> Row:
-    name = "with graphs" if graphs else "eagerly"
-    what = f"one small engine {name}: ten requests, layers away, all back, KV grown and shrunk"
+def _smoke(bench: Bench, *, way: str) -> Row:
+    what = f"one small engine {way}: ten requests, layers away, all back, KV grown and shrunk"
     aim = "the same texts throughout"
     try:
-        found = _run(bench, graphs=graphs)
+        found = _run(bench, way=way)
     except Ended as error:
-        return Row(f"engine, {name}", what, str(error), aim, False)
+        return Row(f"engine, {way}", what, str(error), aim, False)
     facts, wrong = found.facts, _wrong(found)
-    if graphs and facts["eager"]:
-        wrong.append("no graph was captured")
+    wrong += _otherwise(way, facts)
     base, most = facts["extents"]
     if not (facts["alpha"] and most > base and facts["bytes_streamed"]):
         wrong.append("memory did not move")
@@ -236,21 +255,20 @@ def _smoke(bench: Bench, *, graphs: bool) -> Row:
         f"away, KV extents {base} to {most}, {facts['bytes_streamed'] >> 20} MiB streamed: "
     )
     value += "; ".join(wrong) if wrong else "all texts the same"
-    return Row(f"engine, {name}", what, value, aim, not wrong, facts)
+    return Row(f"engine, {way}", what, value, aim, not wrong, facts)
 
 
-def _alike(bench: Bench, *, graphs: bool) -> list[Row]:
-    name = "with graphs" if graphs else "eagerly"
+def _alike(bench: Bench, *, way: str) -> list[Row]:
     try:
-        found, broken = _run(bench, graphs=graphs), _run(bench, graphs=graphs, wait=False)
+        found, broken = _run(bench, way=way), _run(bench, way=way, wait=False)
     except Ended as error:
-        return [Row(f"outputs, {name}", "", str(error), "", False)]
-    wrong = _wrong(found)
+        return [Row(f"outputs, {way}", "", str(error), "", False)]
+    wrong = _wrong(found) + _otherwise(way, found.facts)
     first, *others = broken.rounds
     seen = any(other != first for other in others)
     return [
         Row(
-            f"outputs, {name}",
+            f"outputs, {way}",
             f"tokens and top-5 logprobs of {REQUESTS} requests, layers away {HOLDS}",
             "; ".join(wrong) or "bit-identical, and what the model's circuit says",
             "bit-identical",
@@ -258,13 +276,20 @@ def _alike(bench: Bench, *, graphs: bool) -> list[Row]:
             found.facts,
         ),
         Row(
-            f"outputs without waits, {name}",
+            f"outputs without waits, {way}",
             "the same without the waits for streamed layers",
             "differ" if seen else "the same: this comparison would not see a fault",
             "differ",
             seen,
         ),
     ]
+
+
+def _otherwise(way: str, facts: dict[str, Any]) -> list[str]:
+    """What is wrong if steps did not run as they were to."""
+    if way == COMPILED and not facts["compiled"]:
+        return ["nothing was compiled"]
+    return ["no graph was captured"] if way == GRAPHS and facts["eager"] else []
 
 
 def _wrong(found: Found) -> list[str]:
@@ -286,16 +311,16 @@ def differing(first: list[Any], other: list[Any]) -> str:
     return f"{texts} of {len(first)} texts" if texts else "logprobs alone"
 
 
-def _run(bench: Bench, *, graphs: bool, wait: bool = True) -> Found:
+def _run(bench: Bench, *, way: str, wait: bool = True) -> Found:
     """Raises `Ended`, `Skipped`."""
     need_vllm()
     from mirage.serve import launcher
 
-    config, fit = _config(bench.dry, graphs=graphs), _fit(bench.dry, graphs=graphs)
+    config, fit = _config(bench.dry, way=way), _fit(bench.dry, way=way)
     command = launcher.command(config, config.tenants[0], fit, Path(), None)
     if not wait:
         command = _without_waits(command)
-    engine = Engine(command, config, LIMIT_S[graphs], more=EXACT)
+    engine = Engine(command, config, LIMIT_S[way], more=EXACT)
     facts = ran(engine, {"prompts": _prompts(), "tokens": TOKENS, "rounds": HOLDS})
     return Found(facts.pop("rounds"), facts)
 
@@ -353,14 +378,13 @@ def need_vllm() -> None:
         raise Skipped("vLLM is not installed")
 
 
-def _config(dry: bool, *, graphs: bool) -> Config:
+def _config(dry: bool, *, way: str) -> Config:
     from mirage.config import Config
     from mirage.demo.models import make_models
 
     folder = make_models(_models(dry), which=(FAMILY,), layer_bytes=LAYER_BYTES[dry])[FAMILY]
-    device = {"kind": "host", "memory": "96MiB"}
-    if not dry:
-        device = {"kind": "cuda", "memory": "2GiB", "graphs": graphs}  # type: ignore[dict-item]
+    device: dict[str, Any] = {"kind": "cuda", "memory": "2GiB"}
+    device = {"kind": "host", "memory": "96MiB"} | ON_HOST[way] if dry else device | ON_GPU[way]
     tenant = {
         "name": "small",
         "model": folder,
@@ -376,10 +400,10 @@ def _config(dry: bool, *, graphs: bool) -> Config:
 
 
 @cache
-def _fit(dry: bool, *, graphs: bool) -> Fit:
+def _fit(dry: bool, *, way: str) -> Fit:
     from mirage.serve.preflight import fit_config
 
-    return fit_config(_config(dry, graphs=graphs))["small"]
+    return fit_config(_config(dry, way=way))["small"]
 
 
 def _models(dry: bool) -> Path:
@@ -391,7 +415,7 @@ def _models(dry: bool) -> Path:
 def _prompts() -> list[list[int]]:
     from mirage.demo.models import circuit_of
 
-    _config(True, graphs=False)
+    _config(True, way=EAGERLY)
     rng, known = random.Random(5), circuit_of(MODELS / FAMILY).vocabulary
     return [[rng.randrange(10, known) for _ in range(length)] for length in LENGTHS]
 

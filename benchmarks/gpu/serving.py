@@ -39,13 +39,13 @@ INVARIANT = {"VLLM_BATCH_INVARIANT": "1"}
 the environment if this vLLM cannot do it on this GPU."""
 
 
-def eagerly(bench: Bench) -> Iterator[Row]:
+def compiled(bench: Bench) -> Iterator[Row]:
     """Static, pooled and mirage on a trace; a row for each policy, as soon as it has run."""
     return _served(bench, CONFIG)
 
 
 def with_graphs(bench: Bench) -> Iterator[Row]:
-    """The same with CUDA graphs: whole, and in pieces while layers stream."""
+    """The same with CUDA graphs of steps that are not compiled."""
     return _served(bench, CONFIG.with_name("gpu-graphs.yaml"))
 
 

@@ -31,6 +31,15 @@ MOST_DRAFTED = 128
 """vLLM's `MAX_SPEC_LEN`; its module is imported with the engine alone."""
 
 
+COMPILED = (
+    CompilationMode.VLLM_COMPILE,
+    CompilationMode.DYNAMO_TRACE_ONCE,  # what a CPU makes of it
+    CompilationMode.NONE,  # and with adapters
+)
+BACKENDS = ("", "inductor", "eager")
+"""What vLLM compiles with."""
+
+
 class _Parser(FlexibleArgumentParser):
     """Raises where vLLM's prints its usage and ends the process."""
 
@@ -149,11 +158,16 @@ def _on_cpu(config: Any) -> Iterator[str]:
 
 
 def _compilation(config: Any) -> Iterator[str]:
-    """Only MIRAGE's own graphs on a GPU, which keep out of torch.compile, are none."""
+    """Steps run as the configuration says: what waits for layers was put there for that."""
     compilation = config.compilation_config
-    if compilation.mode != CompilationMode.NONE:
-        yield f"compilation mode {compilation.mode}: {EAGER}"
     mirage = (config.additional_config or {}).get("mirage") or {}
+    if compilation.mode not in (COMPILED if mirage.get("compiled") else (CompilationMode.NONE,)):
+        yield f"compilation mode {compilation.mode}: {EAGER}"
+    if mirage.get("compiled") and compilation.backend not in BACKENDS:
+        yield f"compilation backend {compilation.backend}: {NOT_TRIED}"
+    pieces = compilation.splitting_ops_contain_attention()
+    if compilation.mode == CompilationMode.VLLM_COMPILE and not pieces:
+        yield "splitting_ops: attention must not be compiled, for layers are waited for there"
     graphs = mirage.get("device") == "cuda" and mirage.get("pieces")
     if compilation.cudagraph_mode not in (None, CUDAGraphMode.NONE) and not graphs:
         yield f"cudagraph_mode {compilation.cudagraph_mode}: {EAGER}"

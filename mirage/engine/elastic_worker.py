@@ -15,6 +15,7 @@ from vllm.v1.worker.worker_base import WorkerBase
 
 from mirage.engine import runtime, settings
 from mirage.engine.arguments import verify
+from mirage.engine.compiled import NotHashed
 from mirage.engine.kvbuffer import KVAllocation
 from mirage.engine.memory import EngineMemory
 from mirage.engine.proof import TOKENS
@@ -32,6 +33,7 @@ class ElasticWorker(WorkerBase):
             raise RuntimeError(why)
         super().init_device()
         self.mirage = EngineMemory(settings.from_vllm(self.vllm_config))
+        self.vllm_config.additional_config = NotHashed(self.vllm_config.additional_config)
         runtime.publish(self.mirage)
 
     def load_model(self, **kwargs: Any) -> None:
@@ -59,6 +61,8 @@ class ElasticWorker(WorkerBase):
 
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's own, whose steps also compile kernels and say nothing about T_c."""
+        with set_current_vllm_config(self.vllm_config):
+            self.mirage.prove_compiled(self.model_runner, partial(_dummy_step, self))
         done = super().compile_or_warm_up_model(*args, **kwargs)
         self.mirage.warm = True
         return done

@@ -11,18 +11,20 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 
 from mirage.config import Policy
 from mirage.engine.backend import make_backend
+from mirage.engine.compiled import compiling, eagerly, stay_eager
 from mirage.engine.fixed import fixed_bytes, models_of
 from mirage.engine.kvbuffer import KVBuffer, counted_extent
 from mirage.engine.mailbox import Mailbox
 from mirage.engine.params import FixedParameters
 from mirage.engine.pieces import UnknownPieces, watched
-from mirage.engine.proof import NoForward, Proof
+from mirage.engine.proof import NoForward, Proof, UnsupportedModel, between, observed
 from mirage.engine.settings import EngineSettings
 from mirage.facts import KVGroups
 from mirage.protocol import ModelShape
@@ -32,7 +34,8 @@ from vmm.pages import PagePool
 logger = logging.getLogger("mirage.engine.memory")
 
 Step = Callable[[], Any]
-WHOLE = "whole layers stream, and no graph runs while one does: %s"
+WHOLE = "whole layers stream, no graph runs while one does, and nothing is compiled: %s"
+NOT_COMPILED = "no step is compiled: %s"
 UNLIMITED = 1 << 62
 SMOOTHING = 0.1
 
@@ -54,6 +57,8 @@ class EngineMemory:
         self.layer_bytes = 0
         self.layer_load_s = 0.0
         self.layer_compute_s = 0.0
+        self.compiled = False
+        """Whether steps are compiled, and proven to compute the same while layers stream."""
         self._moves = False
         """Whether layers are to be placed in the pool's pages."""
         self.warm = False
@@ -72,6 +77,12 @@ class EngineMemory:
         `forward` computes the model once, `profile` as vLLM does to see what memory it takes.
         Raises `UnsupportedModel` if the model then computes something else.
         """
+        with eagerly(runner.get_model()):
+            self._loaded(runner, forward, profile)
+        if self._moves and not self.pieces:
+            stay_eager(runner.get_model())
+
+    def _loaded(self, runner: Any, forward: Step, profile: Step) -> None:
         self.parameters.loaded(runner.get_model())
         mirage = self.settings.policy is Policy.MIRAGE
         proof = self._proof(runner, forward) if mirage and not self.parameters.stays else None
@@ -91,8 +102,9 @@ class EngineMemory:
     def _proof(self, runner: Any, forward: Step) -> Proof | None:
         """What the model computes now; None if that cannot be seen, and nothing moves then."""
         vocabulary = runner.model_config.get_vocab_size()
+        model = runner.get_model()
         try:
-            return Proof(runner.get_model(), forward, vocabulary, self.settings.tenant)
+            return Proof(partial(observed, model, forward, vocabulary), self.settings.tenant)
         except NoForward as error:
             self.parameters.stays = f"it cannot be computed without requests, {error}"
             return None
@@ -121,6 +133,27 @@ class EngineMemory:
             proof.moved(self.streamer, self.begin_step)
         self.parameters.left.clear()
         self.layer_load_s = self._measure_load(self.streamer)
+
+    def prove_compiled(self, runner: Any, forward: Step) -> None:
+        """Compiled steps compute the same with layers streamed; else none is compiled.
+
+        Called when vLLM has compiled the model, or will with the next step.
+        """
+        model = runner.get_model()
+        if self.streamer is None or not (self.settings.prove and compiling(model)):
+            return
+        assert self.parameters.pieces is not None
+        vocabulary = runner.model_config.get_vocab_size()
+        observe = partial(between, self.parameters.pieces.attentions, model, forward, vocabulary)
+        try:
+            Proof(observe, self.settings.tenant).moved(self.streamer, self.begin_step)
+        except (NoForward, UnsupportedModel) as error:
+            logger.warning(NOT_COMPILED, error)
+            self.streamer.set(0, 0)
+            stay_eager(model)
+            return
+        self.compiled = True
+        logger.info("compiled steps are proven to compute the same while layers stream")
 
     def make_kv_buffer(self, config: Any) -> torch.Tensor:
         """The KV buffer of vLLM's KVCacheConfig, its base extents mapped."""

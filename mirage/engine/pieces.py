@@ -33,11 +33,12 @@ class Pieces:
         self, attentions: Sequence[Any], parameters: Sequence[list[torch.nn.Parameter]]
     ) -> None:
         self.parameters = parameters
-        self._attentions = attentions
+        self.attentions = attentions
+        """What computes each layer's attention."""
 
     def order(self, streamer: LayerStreamer) -> None:
         """Let every piece wait for its parameters, and give its slot away, at attentions."""
-        for index, attention in enumerate(self._attentions):
+        for index, attention in enumerate(self.attentions):
             attention.forward = _between(attention.forward, streamer, index)
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from mirage.engine.standin import computing
+from mirage.engine.standin import SEED, computing, fed
 from mirage.transfer import LayerStreamer
 
 logger = logging.getLogger("mirage.engine.proof")
@@ -54,17 +54,60 @@ def observed(model: torch.nn.Module, step: Callable[[], Any], vocabulary: int) -
     Raises `NoForward` if it does not compute it; and whatever it raises.
     """
     seen = Seen()
-    with computing(model, vocabulary) as fed, ExitStack() as over:
+    with computing(model, vocabulary) as inputs, ExitStack() as over:
         for name, module in model.named_modules():
             note = partial(_note, seen, name)
             over.callback(module.register_forward_hook(note).remove)
         step()
-    if not fed:
+    if not inputs:
         raise NoForward("it takes neither token ids nor embeddings")
     if seen.last is None:
         raise NoForward("none of its modules told what it computes")
     seen.last = seen.last.clone()  # may be a buffer that the next forward writes to
     return seen
+
+
+def between(
+    attentions: Sequence[Any], model: torch.nn.Module, step: Callable[[], Any], vocabulary: int
+) -> Seen:
+    """As `observed`, where modules are compiled away: what each attention is given, and the output.
+
+    All that is computed between two attentions shows there. Raises `NoForward` likewise.
+    """
+    seen = Seen()
+    with fed(model, vocabulary) as inputs, ExitStack() as over:
+        for index, attention in enumerate(attentions):
+            over.enter_context(_given(seen, attention, f"what comes before attention {index}"))
+        over.callback(model.register_forward_hook(partial(_note, seen, "")).remove)
+        step()
+    if not inputs:
+        raise NoForward("it takes neither token ids nor embeddings")
+    if seen.last is None:
+        raise NoForward("it does not tell what it computes")
+    seen.last = seen.last.clone()
+    return seen
+
+
+@contextmanager
+def _given(seen: Seen, attention: Any, name: str) -> Iterator[None]:
+    """Note queries, keys and values; instead of what attention gives, random numbers."""
+    forward, own = attention.forward, "forward" in vars(attention)
+
+    def noting(layer: Any, *tensors: Any, **kwargs: Any) -> Any:
+        _note(seen, name, layer, (), tensors[:3])
+        out = forward(layer, *tensors, **kwargs)
+        generator = torch.Generator(device=tensors[0].device).manual_seed(SEED)
+        if isinstance(output := kwargs.get("output"), torch.Tensor):
+            output.normal_(generator=generator)
+        return out
+
+    attention.forward = noting
+    try:
+        yield
+    finally:
+        del attention.forward
+        if own:
+            attention.forward = forward
 
 
 def _note(seen: Seen, name: str, module: Any, args: Any, output: Any) -> None:
@@ -90,13 +133,11 @@ def checksum(tensor: torch.Tensor) -> int:
 class Proof:
     """Forwards of one model before its parameters move, to hold later ones against.
 
-    `step` computes the model once, as vLLM's dummy steps do. Raises `NoForward` if it cannot.
+    `observe` computes the model once, the same each time. Raises `NoForward` if it cannot.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, step: Callable[[], Any], vocabulary: int, tenant: str
-    ) -> None:
-        self._observe = partial(observed, model, step, vocabulary)
+    def __init__(self, observe: Callable[[], Seen], tenant: str) -> None:
+        self._observe = observe
         self._seconds = 0.0
         self._tenant = tenant
         try:

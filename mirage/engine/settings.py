@@ -35,6 +35,8 @@ class EngineSettings(BaseModel):
     """False leaves the layers where vLLM puts them, whatever the policy."""
     pieces: bool = False
     """Stream what steps compute between two attentions instead of whole layers."""
+    compiled: bool = False
+    """Let vLLM compile what steps compute between two attentions."""
     prove: bool = True
     """Tests: False lets an engine start that has not been proven to compute the same."""
     poison: bool = False

@@ -39,13 +39,13 @@ def computing(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
     Yields the names of the inputs that were replaced.
     """
     with ExitStack() as over:
-        fed = over.enter_context(_fed(model, vocabulary))
+        names = over.enter_context(fed(model, vocabulary))
         for module in model.modules():
             if isinstance(module, AttentionLayerBase):
                 over.callback(module.register_forward_hook(_attended).remove)
         torch.manual_seed(SEED)
         over.enter_context(Filled())
-        yield fed
+        yield names
 
 
 def _attended(module: Any, args: Any, output: Any) -> Any:
@@ -56,20 +56,21 @@ def _attended(module: Any, args: Any, output: Any) -> Any:
 
 
 @contextmanager
-def _fed(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
+def fed(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
+    """Random inputs for `model`, the same each time. Yields the names of those replaced."""
     forward: Callable[..., Any] = model.forward
     own = "forward" in vars(model)
-    fed: list[str] = []
+    names: list[str] = []
 
     def feeding(*args: Any, **kwargs: Any) -> Any:
         given = {name: value for name, value in kwargs.items() if isinstance(value, torch.Tensor)}
         fresh = _random(given, vocabulary)
-        fed.extend(name for name in fresh if name != POSITIONS)
+        names.extend(name for name in fresh if name != POSITIONS)
         return forward(*args, **(kwargs | fresh))
 
     model.forward = feeding  # type: ignore[method-assign]
     try:
-        yield fed
+        yield names
     finally:
         del model.forward
         if own:

@@ -10,8 +10,8 @@ from mirage.serve.argument_rules import Rule, Verdict, merged, ours, refused, wo
 
 NOT_TRIED = "not tried under MIRAGE"
 EAGER = (
-    "compiled steps run past the waits for streamed layers, which gives wrong text; steps run "
-    "eagerly, and on a GPU device.graphs turns on the graphs that fit"
+    "compiled steps and graphs can run past the waits for streamed layers, which gives wrong text; "
+    "device.compile and device.graphs turn on those that do not"
 )
 ONE_GPU = "one GPU and one engine process per model for now"
 SLEEP = "MIRAGE moves the engine's memory itself, and an engine that sleeps would take it away"

@@ -51,8 +51,10 @@ LEAST_FREE = 0.01
 LEAST_KV_BYTES = 1 << 20
 """For a model without a KV cache, so that vLLM on a CPU does not size one by the machine."""
 EAGERLY: dict[str, Argument] = {"enforce_eager": True}
-GRAPHS = {"compilation_config", "enforce_eager", "optimization_level"}
-"""Arguments that device.graphs decides."""
+HOW_STEPS_RUN = {"compilation_config", "enforce_eager", "optimization_level"}
+"""Arguments that device.graphs and device.compile decide."""
+COMPILED = 3
+"""vLLM's `VLLM_COMPILE`, which it makes its own of on a CPU."""
 BREAKABLE = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}
 """Has vLLM capture a step in pieces by interrupting the capture at each attention."""
 
@@ -63,10 +65,12 @@ OF_A_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 def check_engine_args(config: Config, tenant: Tenant) -> None:
     """Raises `ArgumentRefused` for an argument of `tenant` that cannot be served."""
     check_names(tenant.engine_args)
-    if config.device.graphs and (graphs := GRAPHS & normalised(tenant.engine_args).keys()):
+    device = config.device
+    given = HOW_STEPS_RUN & normalised(tenant.engine_args).keys()
+    if (device.graphs or device.compile) and given:
         raise ArgumentRefused(
-            f"engine_args.{sorted(graphs)[0]} follows from device.graphs: remove it, or "
-            "set device.graphs to false"
+            f"engine_args.{sorted(given)[0]} follows from device.graphs and device.compile: "
+            "remove it, or set both to false"
         )
 
 
@@ -100,18 +104,25 @@ def arguments_of(config: Config, tenant: Tenant) -> list[str]:
         "disable_uvicorn_access_log": True,
         "uvicorn_log_level": "warning",
     }
-    arguments |= _on_gpu(config.device) if config.device.kind == "cuda" else EAGERLY
+    arguments |= _how_steps_run(config.device)
+    if config.device.kind == "cuda":
+        # Of this vLLM only wants to see that much free at start; it sizes nothing by it.
+        arguments["gpu_memory_utilization"] = LEAST_FREE
     given = normalised(tenant.engine_args)
     kept = {name: value for name, value in arguments.items() if name not in given}
     return [*flags(kept), *flags(given, joined=True)]
 
 
-def _on_gpu(device: Device) -> dict[str, Argument]:
-    """Graphs without torch.compile, which would trace the hooks: see `BREAKABLE`."""
-    graphs: Argument = {"mode": 0, "cudagraph_mode": "FULL_AND_PIECEWISE"}
-    how = {"compilation_config": graphs} if device.graphs else EAGERLY
-    # Of this vLLM only wants to see that much free at start; it sizes nothing by it.
-    return how | {"gpu_memory_utilization": LEAST_FREE}
+def _how_steps_run(device: Device) -> dict[str, Argument]:
+    """Compiled or not, with graphs or not.
+
+    Graphs of steps that are not compiled are captured in pieces by breaking off: see `BREAKABLE`.
+    """
+    if not (device.graphs or device.compile):
+        return EAGERLY
+    graphs = "FULL_AND_PIECEWISE" if device.graphs else "NONE"
+    mode = COMPILED if device.compile else 0
+    return {"compilation_config": {"mode": mode, "cudagraph_mode": graphs}}
 
 
 def engine_settings(
@@ -137,10 +148,10 @@ def engine_settings(
 
 def device_settings(config: Config) -> dict[str, Any]:
     """Of those, how steps run on the device: all that the probe is told."""
-    graphs = config.device.kind == "cuda" and config.device.graphs
     return {
         "device": config.device.kind,
-        "pieces": graphs,
+        "pieces": config.device.graphs or config.device.compile,
+        "compiled": config.device.compile,
         "copy_bytes_per_s": config.device.link_bytes_per_s,
         "copy_chunk": config.device.copy_chunk,
     }
@@ -201,7 +212,7 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
         fixed |= {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": _visible(config.device.index),
-            **(BREAKABLE if config.device.graphs else {}),
+            **(BREAKABLE if config.device.graphs and not config.device.compile else {}),
         }
     return defaults | dict(os.environ) | fixed
 

@@ -47,13 +47,21 @@ def test_the_smoke_row_moves_memory_and_the_texts_stay() -> None:
 
 
 def test_outputs_are_bit_identical_and_without_waits_they_differ() -> None:
-    alike, control = engines._alike(HOST, graphs=False)
+    alike, control = engines._alike(HOST, way=engines.EAGERLY)
     assert alike.holds, alike.value
     assert control.holds, control.value
 
 
+def test_so_are_those_of_compiled_steps() -> None:
+    """torch.compile on a CPU: one graph a model, attention outside of what it makes."""
+    alike, control = engines._alike(HOST, way=engines.COMPILED)
+    assert alike.holds, alike.value
+    assert control.holds, control.value
+    assert alike.details["compiled"] and not alike.details["eager"]
+
+
 def test_layers_on_a_gpu_are_copied_in_chunks_and_compute_the_same_circuit() -> None:
-    host, gpu = (engines._config(dry, graphs=False) for dry in (True, False))
+    host, gpu = (engines._config(dry, way=engines.EAGERLY) for dry in (True, False))
     assert gpu.device.memory == 2 << 30
     assert engines.LAYER_BYTES[False] >= 4 * gpu.device.copy_chunk
     circuits = [circuit_of(config.tenants[0].model) for config in (host, gpu)]
@@ -72,7 +80,7 @@ def test_an_engine_that_ends_is_a_miss_with_its_last_error(monkeypatch: pytest.M
 
 
 def test_one_that_hangs_is_ended_and_said_to_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(engines.LIMIT_S, False, 2)
+    monkeypatch.setitem(engines.LIMIT_S, engines.EAGERLY, 2)
     row = engines.eagerly(HOST)
     assert row.holds is False and "not done after 2 s" in row.value
 
@@ -88,7 +96,10 @@ def test_another_text_is_told_by_its_round(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_steps_of_our_engine_are_timed_by_batch() -> None:
-    config, fit = engines._config(True, graphs=False), engines._fit(True, graphs=False)
+    config, fit = (
+        engines._config(True, way=engines.EAGERLY),
+        engines._fit(True, way=engines.EAGERLY),
+    )
     command = launcher.command(config, config.tenants[0], fit, Path(), None)
     times = engines.step_times(engines.Engine(command, config, 100), [1, 4])
     assert times.keys() == {"1", "4"} and all(0 < seconds < 5 for seconds in times.values())
@@ -149,12 +160,12 @@ def test_each_engine_has_the_environment_that_it_is_served_with(
         with RunDir(None) as rundir:
             return engine.environment(rundir).get(BREAKABLE)
 
-    ways = {graphs: engines._large(folder, graphs=graphs) for graphs in (False, True)}
-    ours = {graphs: breakable(engines.Engine([], ways[graphs], 1)) for graphs in ways}
-    assert ours == {False: outside, True: "1"}
+    ways = {way: engines._large(folder, way=way) for way in engines.ON_GPU}
+    ours = {way: breakable(engines.Engine([], ways[way], 1)) for way in ways}
+    assert ours == {engines.EAGERLY: outside, engines.GRAPHS: "1", engines.COMPILED: outside}
     assert breakable(engines._stock(folder)) is None
-    assert breakable(engines.Engine([], ways[True], 1, stock=True)) is None
-    assert engines._stock(folder).limit_s > engines.LIMIT_S[True]
+    assert breakable(engines.Engine([], ways[engines.GRAPHS], 1, stock=True)) is None
+    assert engines._stock(folder).limit_s > engines.LIMIT_S[engines.GRAPHS]
 
 
 def test_kernels_of_engines_held_against_the_circuit_multiply_float32_as_it_is(
@@ -169,7 +180,7 @@ def test_kernels_of_engines_held_against_the_circuit_multiply_float32_as_it_is(
         return {"rounds": []}
 
     monkeypatch.setattr(engines, "ran", ran)
-    engines._run(HOST, graphs=False)
+    engines._run(HOST, way=engines.EAGERLY)
     assert asked[0]["TRITON_F32_DEFAULT"] == "ieee"
     assert asked[0]["TRITON_CACHE_DIR"] == str(engines.ROOT / "out" / "gpu" / "triton")
     with RunDir(None) as rundir:
@@ -178,7 +189,7 @@ def test_kernels_of_engines_held_against_the_circuit_multiply_float32_as_it_is(
 
 
 def test_kv_shrinks_under_decode_and_the_texts_stay() -> None:
-    (row,) = backends.under_decode(HOST, graphs=False)
+    (row,) = backends.under_decode(HOST, way=engines.EAGERLY)
     assert row.holds, row.value
     assert row.name == "KV under decode, CPU_ATTN, eagerly"
     rest, *moving = row.details["counts"]
@@ -215,7 +226,7 @@ def rows_of(found: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> list[R
 
     monkeypatch.setattr(engines, "served", served)
     monkeypatch.setattr(engines, "ran", ran)
-    return list(backends.under_decode(THREE, graphs=False))
+    return list(backends.under_decode(THREE, way=engines.EAGERLY))
 
 
 def refusal(monkeypatch: pytest.MonkeyPatch) -> str:

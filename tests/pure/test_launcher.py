@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from mirage.config import Config, ConfigError
 from mirage.serve.arguments import ArgumentRefused
@@ -88,7 +89,7 @@ def test_on_a_host_engines_step_eagerly_on_one_core_each() -> None:
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_on_a_gpu_graphs_are_a_matter_of_the_configuration(graphs: bool) -> None:
-    said = words(config(kind="cuda", graphs=graphs))
+    said = words(config(kind="cuda", graphs=graphs, compile=False))
     assert said["--worker-cls"] == "mirage.engine.gpu_worker.MirageGPUWorker"
     assert ("--enforce-eager" in said) is not graphs
     if graphs:
@@ -98,7 +99,8 @@ def test_on_a_gpu_graphs_are_a_matter_of_the_configuration(graphs: bool) -> None
     settings = json.loads(said["--additional-config"])["mirage"]
     assert (settings["device"], settings["page"]) == ("cuda", 2 << 20)
     assert settings["pieces"] is graphs
-    breakable = variables(config(kind="cuda", graphs=graphs)).get("VLLM_USE_BREAKABLE_CUDAGRAPH")
+    made = variables(config(kind="cuda", graphs=graphs, compile=False))
+    breakable = made.get("VLLM_USE_BREAKABLE_CUDAGRAPH")
     assert breakable == ("1" if graphs else None)
 
 
@@ -137,15 +139,37 @@ def test_a_gpu_that_may_not_be_seen_is_refused(monkeypatch: pytest.MonkeyPatch) 
         variables(config(kind="cuda", index=1))
 
 
-def test_graphs_are_the_devices_to_decide() -> None:
-    def asked(graphs: bool) -> Config:
-        raw = config(kind="cuda", graphs=graphs).model_dump()
+def test_how_steps_run_is_the_devices_to_decide() -> None:
+    def asked(graphs: bool, compiled: bool) -> Config:
+        raw = config(kind="cuda", graphs=graphs, compile=compiled).model_dump()
         raw["tenants"][0]["engine_args"] = {"cc.mode": 0}
         return Config.model_validate(raw)
 
-    check_engine_args(asked(False), asked(False).tenants[0])
-    with pytest.raises(ArgumentRefused, match=r"compilation_config follows from device\.graphs"):
-        check_engine_args(asked(True), asked(True).tenants[0])
+    eager = asked(False, False)
+    check_engine_args(eager, eager.tenants[0])
+    for given in (asked(True, False), asked(False, True), asked(True, True)):
+        with pytest.raises(ArgumentRefused, match=r"compilation_config follows from device\."):
+            check_engine_args(given, given.tenants[0])
+
+
+def test_a_gpu_compiles_and_captures_unless_told_otherwise() -> None:
+    said = words(config(kind="cuda"))
+    how = json.loads(said["--compilation-config"])
+    assert how == {"mode": 3, "cudagraph_mode": "FULL_AND_PIECEWISE"}
+    settings = json.loads(said["--additional-config"])["mirage"]
+    assert settings["compiled"] is True and settings["pieces"] is True
+    assert "VLLM_USE_BREAKABLE_CUDAGRAPH" not in variables(config(kind="cuda"))
+    without = json.loads(words(config(kind="cuda", graphs=False))["--compilation-config"])
+    assert without == {"mode": 3, "cudagraph_mode": "NONE"}
+
+
+def test_a_host_compiles_if_told_to_and_has_no_graphs() -> None:
+    assert "--enforce-eager" in words(config())
+    said = words(config(compile=True))
+    assert "--enforce-eager" not in said
+    assert json.loads(said["--compilation-config"])["mode"] == 3
+    with pytest.raises(ValidationError, match="graphs is for kind cuda"):
+        config(graphs=True)
 
 
 def test_a_tenants_arguments_stand_for_those_of_the_launcher() -> None:

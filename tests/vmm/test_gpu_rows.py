@@ -42,7 +42,7 @@ def test_the_rows_of_the_test(tmp_path: Path) -> None:
     assert rows["driver contract"]["holds"] is True
     assert rows["streamed layers"]["value"] == "all right"
     skipped = {name for name, row in rows.items() if str(row["value"]).startswith("skipped")}
-    outputs = {"engines.alike_eagerly", "engines.alike_with_graphs"}
+    outputs = {f"engines.alike_{way}" for way in ("eagerly", "with_graphs", "compiled")}
     under_decode = {"backends.eagerly", "backends.with_graphs"}
     assert skipped == {"graphs.replayed", "graphs.failed"} | outputs | under_decode
     passed = rows["two processes"]
@@ -135,16 +135,17 @@ def test_torch_cuda_python_and_numpy_are_enough() -> None:
     assert ended.returncode == 0, ended.stderr.decode()
 
 
-@pytest.mark.parametrize(("what", "row"), [("serve", "eagerly"), ("serve-graphs", "with_graphs")])
+@pytest.mark.parametrize(("what", "row"), [("serve", "compiled"), ("serve-graphs", "with_graphs")])
 def test_serving_needs_kernels(what: str, row: str, tmp_path: Path) -> None:
     rows = run(what, tmp_path)
     assert "skipped: needs kernels" in str(rows[f"serving.{row}"]["value"])
 
 
-def test_the_two_ways_to_serve_differ_in_graphs_alone() -> None:
-    eager, graphs = (load(ROOT / "configs" / f"{name}.yaml") for name in ("gpu", "gpu-graphs"))
-    device = eager.device.model_copy(update={"graphs": True})
-    assert eager.model_copy(update={"device": device}) == graphs
+def test_the_two_ways_to_serve_differ_in_what_is_compiled_alone() -> None:
+    compiled, graphs = (load(ROOT / "configs" / f"{name}.yaml") for name in ("gpu", "gpu-graphs"))
+    device = compiled.device.model_copy(update={"compile": False})
+    assert compiled.device.compile and compiled.device.graphs
+    assert compiled.model_copy(update={"device": device}) == graphs
 
 
 def test_a_hollow_model_is_as_large_as_opt_13b_and_takes_no_room(tmp_path: Path) -> None:

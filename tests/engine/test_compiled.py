@@ -1,0 +1,139 @@
+"""Compiled steps beside layers that stream: what may be compiled, and what is proven of it."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("vllm")
+
+from vllm.compilation.wrapper import TorchCompileWithNoGuardsWrapper
+
+from mirage.engine.compiled import NotHashed, compiling, eagerly, stay_eager
+from mirage.engine.memory import EngineMemory
+from mirage.engine.proof import NoForward, between
+
+pytestmark = pytest.mark.engine
+COUNT, WIDTH = 3, 4
+
+
+class Part(torch.nn.Module, TorchCompileWithNoGuardsWrapper):
+    """As what vLLM decorates: compiled unless `do_not_compile`."""
+
+    def __init__(self) -> None:
+        torch.nn.Module.__init__(self)
+        self.do_not_compile = False
+
+
+class Impl:
+    def forward(self, layer: Any, q: Any, k: Any, v: Any, cache: Any, *, output: Any) -> Any:
+        return output.zero_()
+
+
+class Model(torch.nn.Module):
+    """Attentions are called through what vLLM has for each, modules are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Part()
+        self.weights = [torch.randn(WIDTH, WIDTH) for _ in range(COUNT)]
+        self.impls = [Impl() for _ in range(COUNT)]
+
+    def forward(self, *, input_ids: torch.Tensor) -> torch.Tensor:
+        x = torch.nn.functional.one_hot(input_ids, WIDTH).float()
+        for weight, impl in zip(self.weights, self.impls, strict=True):
+            x = x @ weight
+            output = torch.empty_like(x)
+            impl.forward(None, x, x, x, None, output=output)
+            x = x + output
+        return x
+
+
+def seen_of(model: Model) -> Any:
+    step = partial(model, input_ids=torch.zeros(2, dtype=torch.long))
+    return between(model.impls, model, step, WIDTH)
+
+
+def test_what_every_attention_is_given_and_the_output_are_seen() -> None:
+    model = Model()
+    first, second = seen_of(model), seen_of(model)
+    assert len(first.outputs) == 3 * COUNT + 1 and first.outputs == second.outputs
+    assert all("forward" not in vars(impl) for impl in model.impls), "let go again"
+    for index in range(COUNT):
+        kept, model.weights[index] = model.weights[index], torch.zeros(WIDTH, WIDTH)
+        pairs = zip(first.outputs, seen_of(model).outputs, strict=True)
+        differing = {name for (name, before), (_, after) in pairs if before != after}
+        assert f"what comes before attention {index}" in differing
+        assert f"what comes before attention {index - 1}" not in differing
+        model.weights[index] = kept
+
+
+def test_a_model_that_is_fed_nothing_proves_nothing() -> None:
+    model = Model()
+    with pytest.raises(NoForward):
+        between(model.impls, model, lambda: None, WIDTH)
+
+
+def test_a_model_is_compiled_or_not() -> None:
+    model = Model()
+    assert compiling(model) == [model.part]
+    with eagerly(model):
+        assert compiling(model) == []
+    assert compiling(model) == [model.part]
+    stay_eager(model)
+    assert compiling(model) == []
+    with eagerly(model):
+        pass
+    assert compiling(model) == [], "it stays so"
+
+
+def engine(model: Model, streamer: Any) -> EngineMemory:
+    made = EngineMemory.__new__(EngineMemory)
+    made.settings = SimpleNamespace(prove=True, tenant="one")  # type: ignore[assignment]
+    made.streamer, made.compiled = streamer, False
+    made.parameters = SimpleNamespace(  # type: ignore[assignment]
+        pieces=SimpleNamespace(attentions=model.impls)
+    )
+    return made
+
+
+class Streamer:
+    """Only what a proof asks of one; `spoil` stands for a slot that holds another layer."""
+
+    def __init__(self, model: Model, spoils: bool) -> None:
+        self.layers, self.alpha, self.beta = list(range(COUNT)), 0, 0
+        self.bytes_streamed = self.misses = 0
+        self.streaming = False
+        self._model, self._spoils = model, spoils
+
+    def set(self, alpha: int, beta: int) -> None:
+        if self._spoils and (alpha > 0) != (self.alpha > 0):
+            self._model.weights[1] = -self._model.weights[1]
+        self.alpha, self.beta = alpha, beta
+
+
+@pytest.mark.parametrize("spoils", [False, True])
+def test_what_is_not_proven_is_not_compiled(spoils: bool, caplog: pytest.LogCaptureFixture) -> None:
+    model = Model()
+    made = engine(model, Streamer(model, spoils))
+    runner = SimpleNamespace(
+        get_model=lambda: model, model_config=SimpleNamespace(get_vocab_size=lambda: WIDTH)
+    )
+    step = partial(model, input_ids=torch.zeros(2, dtype=torch.long))
+    made.prove_compiled(runner, step)
+    assert made.compiled is not spoils
+    assert compiling(model) == ([] if spoils else [model.part])
+    assert ("no step is compiled: tenant 'one'" in caplog.text) is spoils
+    assert made.streamer is not None and made.streamer.alpha == 0
+
+
+def test_our_settings_are_no_reason_to_compile_anew() -> None:
+    one, other = (NotHashed({"mirage": {"grant_bytes": n}}) for n in (1, 2))
+    assert one.compute_hash() == other.compute_hash()
+    assert one.get("mirage") == {"grant_bytes": 1}
+    assert json.dumps(dict(one)) and not isinstance(one, dict)
