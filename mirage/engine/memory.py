@@ -36,6 +36,7 @@ logger = logging.getLogger("mirage.engine.memory")
 Step = Callable[[], Any]
 WHOLE = "whole layers stream, no graph runs while one does, and nothing is compiled: %s"
 NOT_COMPILED = "no step is compiled: %s"
+AS_WRITTEN = "steps run as they are written"
 UNLIMITED = 1 << 62
 SMOOTHING = 0.1
 
@@ -146,7 +147,7 @@ class EngineMemory:
         vocabulary = runner.model_config.get_vocab_size()
         observe = partial(between, self.parameters.pieces.attentions, model, forward, vocabulary)
         try:
-            Proof(observe, self.settings.tenant).moved(self.streamer, self.begin_step)
+            Proof(observe, self.settings.tenant, AS_WRITTEN).moved(self.streamer, self.begin_step)
         except (NoForward, UnsupportedModel) as error:
             logger.warning(NOT_COMPILED, error)
             self.streamer.set(0, 0)

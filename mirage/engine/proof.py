@@ -31,6 +31,9 @@ NOISE = 4.0
 """Outputs of a model that differ from run to run may differ so many times more than before."""
 
 
+STAY = "set the tenant's max_percent to 0, and its layers stay where they are"
+
+
 class UnsupportedModel(RuntimeError):
     """A model whose layers cannot be moved; the message says why, and what to do."""
 
@@ -136,8 +139,8 @@ class Proof:
     `observe` computes the model once, the same each time. Raises `NoForward` if it cannot.
     """
 
-    def __init__(self, observe: Callable[[], Seen], tenant: str) -> None:
-        self._observe = observe
+    def __init__(self, observe: Callable[[], Seen], tenant: str, advice: str = STAY) -> None:
+        self._observe, self._advice = observe, advice
         self._seconds = 0.0
         self._tenant = tenant
         try:
@@ -204,7 +207,7 @@ class Proof:
     def _refused(self, what: str, where: str) -> UnsupportedModel:
         return UnsupportedModel(
             f"tenant {self._tenant!r}: after its layers were moved, {what} ({where}): "
-            "set the tenant's max_percent to 0, and its layers stay where they are"
+            f"{self._advice}"
         )
 
 

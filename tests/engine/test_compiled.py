@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from children import must, spawn
 
 pytest.importorskip("vllm")
 
@@ -130,6 +132,20 @@ def test_what_is_not_proven_is_not_compiled(spoils: bool, caplog: pytest.LogCapt
     assert compiling(model) == ([] if spoils else [model.part])
     assert ("no step is compiled: tenant 'one'" in caplog.text) is spoils
     assert made.streamer is not None and made.streamer.alpha == 0
+
+
+@pytest.mark.parametrize("family", ["mixtral", "gemma2"])
+def test_compiled_or_found_out_the_texts_stay_while_memory_moves(
+    family: str, tmp_path: Path
+) -> None:
+    """Of Gemma 2, the compiler reads a weight of the next piece before the attention between."""
+    out = tmp_path / "out.json"
+    must(spawn("compiled_run.py", tmp_path / "models", out, family))
+    found = json.loads(out.read_text())
+    rest, *moved = found["rounds"]
+    assert all(one == rest for one in moved)
+    assert len(found["alphas"]) > 3 and found["bytes_streamed"] > 0
+    assert found["compiled"] or family == "gemma2"
 
 
 def test_our_settings_are_no_reason_to_compile_anew() -> None:
