@@ -200,11 +200,18 @@ def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) 
     vars(runner).setdefault("capture_model", capture)
     runner.kv_cache_config = SimpleNamespace(num_blocks=960)
     made.model_config = SimpleNamespace(enforce_eager=eager)
+    made.vllm_config = VllmConfig()
     made.compilation_config = SimpleNamespace(cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE)
     kv = SimpleNamespace(extents=SimpleNamespace(mapped={0, 1}, blocks_per_extent=8))
     made.mirage = SimpleNamespace(  # type: ignore[assignment]
         kv=kv, streamer=object() if moves else None, streaming=True, pieces=True, warm=False
     )
+
+    def prove_compiled(proven: Any, forward: Any) -> None:
+        assert proven is runner and not made.captured, "what is captured has been proven"  # type: ignore[attr-defined]
+        made.mirage.proven = True
+
+    made.mirage.prove_compiled = prove_compiled
     return made
 
 
@@ -231,7 +238,7 @@ def test_graphs_are_gated_once_they_are_captured(warmed: list[int]) -> None:
     ours = worker(runner)
     assert ours.compile_or_warm_up_model() == "done"
     assert warmed == [16] and runner.kv_cache_config.num_blocks == 960
-    assert ours.mirage.warm
+    assert ours.mirage.warm and ours.mirage.proven
     mode = runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode
     assert mode is CUDAGraphMode.PIECEWISE, "layers stream"
 
