@@ -58,6 +58,8 @@ GRAPHS = {
     ),
 }
 """Likewise for `device.graphs`."""
+COMPILER = {"vllm.compilation.wrapper:TorchCompileWithNoGuardsWrapper": ()}
+"""Likewise for `device.compile`."""
 OF_A_WORKER = ("initialize_from_config", "_maybe_get_memory_pool_context")
 TORCHS_OWN = ("Event", "Stream", "current_stream", "stream")
 """Of torch.cuda: vLLM's CPU worker puts stand-ins in their place."""
@@ -74,9 +76,9 @@ def findings() -> Iterator[Finding]:
     else:
         yield limited(TOPIC, "vLLM", version, "MIRAGE was tried with 0.32 and 0.33")
     with _quiet():
-        absent, ungated = (
+        absent, ungated, uncompiled = (
             [name for target, names in those.items() for name in _absent(target, names)]
-            for those in (HOOKS, GRAPHS)
+            for those in (HOOKS, GRAPHS, COMPILER)
         )
         workers = {kind: _problem(kind, target) for kind, target in WORKERS.items()}
     if absent:
@@ -89,6 +91,11 @@ def findings() -> Iterator[Finding]:
         yield limited(TOPIC, "CUDA graphs", found, advice)
     else:
         yield works(TOPIC, "CUDA graphs", "of whole steps, and in pieces while layers stream")
+    if uncompiled:
+        found, advice = f"not found: {', '.join(uncompiled)}", "use vLLM 0.32 or 0.33"
+        yield missing(TOPIC, "torch.compile", found, advice)
+    else:
+        yield works(TOPIC, "torch.compile", "what lies between two attentions")
     for kind, problem in workers.items():
         if not problem:
             yield works(TOPIC, worker(kind), "is in this build")

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
+import torch
 from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
 from vllm.compilation.cuda_graph import CUDAGraphWrapper
 from vllm.compilation.monitor import set_cudagraph_capturing_enabled
@@ -22,6 +24,7 @@ logger = logging.getLogger("mirage.engine.graphs")
 
 DISPATCHER, MANAGER = "cudagraph_dispatcher", "cudagraph_manager"
 """Where vLLM's first model runner chooses a graph, and where its second does."""
+WRAPPERS = (CUDAGraphWrapper, BreakableCUDAGraphWrapper)
 
 
 def known(runner: type) -> bool:
@@ -51,11 +54,25 @@ def gate(runner: Any, streaming: Callable[[], bool], pieces: bool) -> None:
 def abandon(runner: Any) -> None:
     """Let go what a model runner has captured; it replays nothing from now on."""
     set_cudagraph_capturing_enabled(False)
-    for wrapper in (CUDAGraphWrapper, BreakableCUDAGraphWrapper):
+    pools = {one.graph_pool for kind in WRAPPERS for one in kind._all_instances}
+    for wrapper in WRAPPERS:
         wrapper.clear_all_graphs()
     if (manager := getattr(runner, MANAGER, None)) is not None:
         manager.release_graphs()
+        pools.add(manager.pool)
+    _end_allocation(runner.device, pools - {None})
     _gate(runner, lambda: True, {CUDAGraphMode.NONE})
+
+
+def _end_allocation(device: torch.device, pools: set[tuple[int, int]]) -> None:
+    """Tell torch's allocator that no capture is under way.
+
+    A capture that failed does not: as long as the allocator believes in it, memory that several
+    streams used is never free again.
+    """
+    for pool in pools:
+        with suppress(RuntimeError):  # most captures have ended as they should
+            torch._C._cuda_endAllocateToPool(device.index or 0, pool)
 
 
 def _gate(runner: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode]) -> bool:

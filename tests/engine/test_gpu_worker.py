@@ -243,12 +243,17 @@ def test_graphs_are_gated_once_they_are_captured(warmed: list[int]) -> None:
     assert mode is CUDAGraphMode.PIECEWISE, "layers stream"
 
 
+OF_ALL, OF_RUNNER = (0, 1), (0, 2)
+"""Pools of memory that graphs were captured into."""
+
+
 def captured_before() -> tuple[BreakableCUDAGraphWrapper, CUDAGraphWrapper]:
     """A graph of each kind that was captured before one failed."""
     in_pieces = BreakableCUDAGraphWrapper.__new__(BreakableCUDAGraphWrapper)
     whole = CUDAGraphWrapper.__new__(CUDAGraphWrapper)
     in_pieces.entries = {"batch": object()}  # type: ignore[dict-item]
     whole.concrete_cudagraph_entries = {"batch": object()}  # type: ignore[dict-item]
+    in_pieces.graph_pool = whole.graph_pool = OF_ALL
     BreakableCUDAGraphWrapper._all_instances.add(in_pieces)
     CUDAGraphWrapper._all_instances.add(whole)
     monitor.set_cudagraph_capturing_enabled(True)
@@ -270,14 +275,25 @@ def test_steps_of_the_warm_up_do_not_tell_how_long_a_layer_computes() -> None:
 @pytest.mark.usefixtures("breakable")
 @pytest.mark.parametrize("second", [True, False])
 def test_a_capture_that_fails_leaves_eager_steps(
-    second: bool, warmed: list[int], caplog: pytest.LogCaptureFixture
+    second: bool,
+    warmed: list[int],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail() -> int:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    runner = SimpleNamespace(capture_model=fail)
+    def end(device: int, pool: tuple[int, int]) -> None:
+        ended.append((device, pool))
+        if pool != OF_ALL:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+
+    ended: list[tuple[int, tuple[int, int]]] = []
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end)
+    runner = SimpleNamespace(capture_model=fail, device=torch.device("cuda:1"))
     if second:
         runner.cudagraph_manager = manager()
+        runner.cudagraph_manager.pool = OF_RUNNER
     else:
         runner.cudagraph_dispatcher = dispatcher()
     ours = worker(runner)
@@ -288,6 +304,8 @@ def test_a_capture_that_fails_leaves_eager_steps(
     assert "replayed" not in caplog.text
     assert not in_pieces.entries and not whole.concrete_cudagraph_entries
     assert not monitor.cudagraph_capturing_enabled
+    pools = {(1, OF_ALL), (1, OF_RUNNER)} if second else {(1, OF_ALL)}
+    assert set(ended) == pools, "torch's allocator believes in the capture no longer"
     if second:
         assert not runner.cudagraph_manager.graphs, "their memory is wanted back"
         mode = runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode
