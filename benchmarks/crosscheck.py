@@ -40,13 +40,13 @@ from rich.console import Console
 from rich.table import Table
 
 from mirage import config as configuration
+from mirage import profiles
 from mirage.config import Config, Policy
 from mirage.demo.models import make_models
 from mirage.protocol import ModelShape
-from mirage.replay import trace, workload
 from mirage.replay.report import machine
-from mirage.replay.workload import Call
-from mirage.simulate import profiles
+from mirage.workload import dealing, trace
+from mirage.workload.dealing import Call
 from traces import SAMPLE
 
 ROOT = Path(__file__).parent.parent
@@ -359,9 +359,7 @@ def calls_of(config: Config, report: Mapping[str, Any]) -> list[Call]:
     path = SAMPLE if report["trace"] == "sample" else Path(report["trace"])
     window = report["window"] and (report["window"][0], report["window"][1])
     rows = trace.select(path, window, report["limit"])
-    return workload.build(
-        config, rows, report["time_scale"], report["length_scale"], report["seed"]
-    )
+    return dealing.build(config, rows, report["time_scale"], report["length_scale"], report["seed"])
 
 
 def compare(real: Mapping[str, float], simulated: Mapping[str, float]) -> list[dict[str, Any]]:

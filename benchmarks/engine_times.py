@@ -37,11 +37,11 @@ from host_loads import FEW, MANY, Load
 
 from mirage import config as configuration
 from mirage.config import Config, Policy
+from mirage.control.targets import cost
 from mirage.protocol import Allotment
 from mirage.serve import launcher
 from mirage.serve.fit import Fit
 from mirage.serve.preflight import fit_config
-from mirage.share import cost
 
 PREFILLS = (4, 16, 32, 64, 96, 128, 192, 256, 320)
 """Tokens of a prompt that is computed alone."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mirage.simulate.profiles import Model
+from mirage.profiles import Model
 
 Floats = npt.NDArray[np.float64]
 ROUNDS = 100

@@ -22,7 +22,6 @@ import numpy as np
 
 from mirage.config import Config, Policy
 from mirage.protocol import ModelShape, Report
-from mirage.replay.workload import Call
 from mirage.simulate import build, experiment
 from mirage.simulate import workload as drawn
 from mirage.simulate.batch import Request
@@ -32,6 +31,7 @@ from mirage.simulate.policies import variant
 from mirage.simulate.roofline import PS, Form, Roofline, Streaming, plus
 from mirage.simulate.run import Figures, figures
 from mirage.simulate.world import World
+from mirage.workload.dealing import Call
 from traces import SAMPLE
 
 REPORT_S = 0.02

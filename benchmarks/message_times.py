@@ -25,13 +25,13 @@ import numpy as np
 
 from mirage import config as configuration
 from mirage.config import Config
-from mirage.decider import Decider
+from mirage.control.arbiter import Decider
+from mirage.control.targets import cost
 from mirage.engine.agent import Agent
 from mirage.engine.mailbox import Mailbox
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, ModelShape, Refusal, Report, Turn
-from mirage.serve.board import Backend, Board
 from mirage.serve.control import ControlServer
-from mirage.share import cost
+from mirage.serve.registry import Backend, Board
 
 ASKS = 300
 WARM = 50

@@ -30,7 +30,7 @@ from mirage import config as configuration
 from mirage.replay import client
 from mirage.replay.child import Server
 from mirage.replay.client import Journal, Outcome
-from mirage.replay.workload import Call
+from mirage.workload.dealing import Call
 
 ALONE = 12
 """Requests to each tenant, one at a time."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from cuda.bindings import driver as cu
 
-from vmm.books import Books
 from vmm.cuda_calls import call
 from vmm.cuda_context import PrimaryContext
 from vmm.cuda_device import POSIX_FD, DeviceFacts, allocation, device_facts, driver_version
@@ -33,6 +32,7 @@ from vmm.driver import (
     Page,
     VmmError,
 )
+from vmm.page_table import Books
 
 if TYPE_CHECKING:
     import torch

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from cuda.bindings import driver as cu
 
-from vmm.books import Books
 from vmm.cuda_calls import Code, answer, call, refusal
 from vmm.driver import Closed, Event, Stream, VmmError
+from vmm.page_table import Books
 
 
 class Door(Protocol):

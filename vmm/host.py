@@ -22,8 +22,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from vmm import libc
-from vmm.books import Books
 from vmm.driver import Closed, Driver, Misaligned, OutOfMemory, Page, VmmError
+from vmm.page_table import Books
 from vmm.runs import runs
 from vmm.threads import ThreadEvent, ThreadStream
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.gpu.rows import Skipped
-from mirage.transfer import Compute, Layer, LayerStreamer, StreamCompute
+from mirage.streaming.transfer import Compute, Layer, LayerStreamer, StreamCompute
 from vmm.cuda import CudaDriver
 from vmm.driver import Stream
 from vmm.host import HostBuffer, host_buffer

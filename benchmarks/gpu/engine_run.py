@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.waves import WAVES, Follower, Request, requests
+from mirage.control.targets import cost
 from mirage.protocol import Allotment
 from mirage.serve import launcher
-from mirage.share import cost
 
 SERVER_ONLY = ("--uds", "--uvicorn-log-level", "--disable-uvicorn-access-log")
 MOVING, ALL_BUT_ONE = "moving", -1

@@ -8,7 +8,7 @@ from cuda.bindings import driver as cu
 
 from benchmarks.gpu.bench import MIB, Bench, Model, model
 from benchmarks.gpu.rows import Row, alternating, at_most, median, medians, ms, timed
-from mirage.transfer import Layer
+from mirage.streaming.transfer import Layer
 from vmm.cuda import CudaDriver
 from vmm.cuda_calls import call
 from vmm.pages import PagePool

@@ -12,7 +12,8 @@ from vllm.config import CompilationMode, CUDAGraphMode
 from vllm.exceptions import VLLMError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from mirage.serve.argument_table import (
+from mirage.arguments.check import ArgumentRefused, nearest
+from mirage.arguments.table import (
     DRAFT,
     DRAFTED,
     DRAFTED_LORA,
@@ -25,7 +26,6 @@ from mirage.serve.argument_table import (
     ONE_GPU,
     SLEEP,
 )
-from mirage.serve.arguments import ArgumentRefused, nearest
 
 MOST_DRAFTED = 128
 """vLLM's `MAX_SPEC_LEN`; its module is imported with the engine alone."""

@@ -12,7 +12,7 @@ import torch
 
 from mirage.engine.settings import EngineSettings
 from mirage.engine.stepclock import EventClock
-from mirage.transfer import Compute, HostCompute, StreamCompute
+from mirage.streaming.transfer import Compute, HostCompute, StreamCompute
 from vmm.driver import Driver, Event, Stream
 from vmm.host import HostDriver
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from mirage.transfer import POISON
+from mirage.streaming.transfer import POISON
 from vmm.driver import Driver
 from vmm.pages import PagePool
 from vmm.space import ExtentMap, Range, extent_blocks

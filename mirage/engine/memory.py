@@ -28,7 +28,7 @@ from mirage.engine.proof import NoForward, Proof, UnsupportedModel, between, obs
 from mirage.engine.settings import EngineSettings
 from mirage.facts import KVGroups
 from mirage.protocol import ModelShape
-from mirage.transfer import LayerStreamer
+from mirage.streaming.transfer import LayerStreamer
 from vmm.pages import PagePool
 
 logger = logging.getLogger("mirage.engine.memory")

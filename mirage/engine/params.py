@@ -19,7 +19,7 @@ from mirage.engine import stack
 from mirage.engine.backend import Backend
 from mirage.engine.pieces import Pieces, UnknownPieces
 from mirage.engine.tensors import Holdings
-from mirage.transfer import Layer, LayerStreamer
+from mirage.streaming.transfer import Layer, LayerStreamer
 from vmm.host import HostBuffer
 from vmm.pages import PagePool
 from vmm.space import Range

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from mirage.transfer import LayerStreamer
+from mirage.streaming.transfer import LayerStreamer
 
 Forward = Callable[..., Any]
 

@@ -37,6 +37,8 @@ from vllm.v1.attention.backends.utils import (
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+from mirage.arguments.check import ArgumentRefused
+from mirage.arguments.table import PACKED_LORA
 from mirage.engine import arguments, hollow, kernels, postload, stack
 from mirage.engine.fixed import fixed_bytes
 from mirage.engine.kvbuffer import block_geometry
@@ -44,8 +46,6 @@ from mirage.engine.kvgroups import kv_groups
 from mirage.engine.layouts import layouts_on_cpu, layouts_on_gpu
 from mirage.engine.params import FixedParameters
 from mirage.facts import NO_KV, ModelFacts
-from mirage.serve.argument_table import PACKED_LORA
-from mirage.serve.arguments import ArgumentRefused
 
 ENOUGH_BYTES = 1 << 50
 """KV memory to reckon with: whether there is so much is for the shares to say."""

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from mirage.engine.standin import SEED, computing, fed
-from mirage.transfer import LayerStreamer
+from mirage.streaming.transfer import LayerStreamer
 
 logger = logging.getLogger("mirage.engine.proof")
 

@@ -18,16 +18,16 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from mirage.config import Policy
+from mirage.control.demand import Demand, demand, in_extents, left_free
+from mirage.control.growth_hold import Wish
+from mirage.control.time_slice import TurnTaking
 from mirage.engine import runtime
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool, ElasticKVCacheManager
-from mirage.engine.demand import Demand, demand, in_extents, left_free
 from mirage.engine.kvgroups import kv_groups
 from mirage.engine.pace import Pace
+from mirage.engine.reconcile import Fence, Settlement
 from mirage.engine.reporting import Reporter
-from mirage.engine.settle import Fence, Settlement
-from mirage.engine.turn import TurnTaking
-from mirage.engine.wish import Wish
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, ToEngine, Turn
 
 logger = logging.getLogger("mirage.engine.scheduler")

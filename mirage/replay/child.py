@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from types import TracebackType
 
-from mirage.serve.lifeline import Lifeline
+from mirage.processes.reaper_client import Lifeline
 
 READY_S = 900.0
 """A server that is not ready by then is given up."""

@@ -11,7 +11,7 @@ from time import perf_counter
 import aiohttp
 
 from mirage.replay.stream import Answer, StreamError, error_message
-from mirage.replay.workload import Call, prompt
+from mirage.workload.dealing import Call, prompt
 
 
 @dataclass(frozen=True, slots=True)

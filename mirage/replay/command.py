@@ -11,15 +11,16 @@ import typer
 from rich.console import Console
 
 from mirage.config import ConfigError, Policy
-from mirage.interrupt import terminate_like_interrupt
-from mirage.replay import html, report, table, trace
+from mirage.processes.interrupt import terminate_like_interrupt
+from mirage.replay import html, report, table
 from mirage.replay.child import Server, ServerError
 from mirage.replay.client import Journal
-from mirage.replay.plan import Options, Plan, PlanError, settle
+from mirage.replay.preparation import Options, Plan, PlanError, settle
 from mirage.replay.progress import Display, display
 from mirage.replay.run import Run, replay_on
 from mirage.replay.timeline import TimelineError
-from mirage.replay.trace import TraceError
+from mirage.workload import trace
+from mirage.workload.trace import TraceError
 
 INTERRUPTED, FAILED, REFUSED = 130, 1, 2
 """Exit codes: Ctrl-C, a server that failed, options that cannot be replayed."""

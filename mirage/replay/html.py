@@ -14,8 +14,9 @@ import matplotlib
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from mirage.replay import drawing, figures, headline
+from mirage.replay import pictures
 from mirage.replay.run import Run
+from mirage.report import comparison, drawing
 
 TEMPLATE = "report.html.j2"
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -35,25 +36,25 @@ MEMORY: tuple[tuple[str, str, Callable[[Sequence[Run]], Figure]], ...] = (
         "KV capacity and use",
         "Blocks granted (line) and in use (area) over time. Where the area meets the line, "
         "requests wait or are preempted.",
-        figures.kv_memory,
+        pictures.kv_memory,
     ),
     (
         "Layers remapped",
         "Decoder layers whose memory serves as KV cache; they are streamed from host memory.",
-        figures.layers_remapped,
+        pictures.layers_remapped,
     ),
     (
         "Who holds the device",
         "Memory held by each tenant, parameters and KV cache together.",
-        figures.device_memory,
+        pictures.device_memory,
     ),
-    ("Pressure", "Preemptions and waiting requests, all tenants together.", figures.pressure),
+    ("Pressure", "Preemptions and waiting requests, all tenants together.", pictures.pressure),
 )
 LATENCIES = (
     "Latency distributions",
     "Share of values at or under x; further left is better. The dotted line is P99. TPOT is a "
     "request's mean time per token after the first, ITL every single gap.",
-    figures.latencies,
+    pictures.latencies,
 )
 
 
@@ -68,7 +69,7 @@ def render(report: Mapping[str, Any], runs: Sequence[Run]) -> str:
         report=report,
         policies=policies,
         colours=[drawing.policy_colour(policies, policy) for policy in policies],
-        table=headline.rows(report["runs"], policies),
+        table=comparison.rows(report["runs"], policies),
         tenants=_tenant_tables(report["runs"], policies),
         pictures=list(_pictures(runs)),
     )
@@ -98,9 +99,9 @@ def _pictures(runs: Sequence[Run]) -> list[Picture]:
 
 def _tenant_tables(
     runs: Sequence[Mapping[str, Any]], policies: Sequence[str]
-) -> dict[str, list[headline.Row]]:
+) -> dict[str, list[comparison.Row]]:
     names = dict.fromkeys(name for run in runs for name in run["tenants"])
     return {
-        name: headline.rows([run["tenants"].get(name, {}) for run in runs], policies)
+        name: comparison.rows([run["tenants"].get(name, {}) for run in runs], policies)
         for name in names
     }

@@ -14,7 +14,7 @@ from mirage.replay.child import ServerError
 from mirage.replay.client import Journal, Outcome
 from mirage.replay.stream import StreamError
 from mirage.replay.timeline import State, Timeline, cut, parse_state, parse_timeline
-from mirage.replay.workload import Call
+from mirage.workload.dealing import Call
 
 SETTLE_S = 3.0
 """Longest wait for a sample newer than the last outcome."""

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mirage.replay import headline
+from mirage.report import comparison
 
 
 def show(built: dict[str, Any], output: Path, console: Console) -> None:
@@ -18,14 +18,14 @@ def show(built: dict[str, Any], output: Path, console: Console) -> None:
     table = Table("", *policies, title=escape(f"{built['requests']} requests of {built['trace']}"))
     for column in table.columns[1:]:
         column.justify = "right"
-    for row in headline.rows(built["runs"], policies):
+    for row in comparison.rows(built["runs"], policies):
         table.add_row(row.label, *map(_cell, row.cells))
     console.print(table)
     console.print(_verdict(built), highlight=False)
     console.out(f"Report: {output / 'report.html'}, {output / 'report.json'}", highlight=False)
 
 
-def _cell(cell: headline.Cell) -> str:
+def _cell(cell: comparison.Cell) -> str:
     ratio = f" [dim]{cell.ratio}[/]" if cell.ratio else ""
     return f"[bold green]{cell.text}[/]{ratio}" if cell.best else cell.text + ratio
 

@@ -16,7 +16,8 @@ from typing import Protocol
 
 import msgspec
 
-from mirage.ledger import LedgerError
+from mirage.control.ledger import LedgerError
+from mirage.control.targets import DoesNotFitError
 from mirage.protocol import (
     PROTOCOL_VERSION,
     Allotment,
@@ -29,8 +30,7 @@ from mirage.protocol import (
     decode_from_engine,
     encode,
 )
-from mirage.serve.board import Board
-from mirage.share import DoesNotFitError
+from mirage.serve.registry import Board
 
 logger = logging.getLogger("mirage.serve.control")
 
@@ -41,7 +41,7 @@ HELLO_S = 10.0
 
 
 class Decider(Protocol):
-    """Who decides: events in, messages out; `mirage.decider.Decider` is the real one.
+    """Who decides: events in, messages out; `mirage.control.arbiter.Decider` is the real one.
 
     A `DoesNotFitError` or `LedgerError` from an event means that the engine broke its promises.
     """

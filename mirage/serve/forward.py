@@ -12,8 +12,8 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
-from mirage.serve.board import Backend
 from mirage.serve.openai import ApiError
+from mirage.serve.registry import Backend
 from mirage.serve.suspects import REFUSED_S, Blame, Request
 
 BLAME_S = 1.0

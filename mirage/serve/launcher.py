@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mirage.config import Config, ConfigError, Device, Tenant
-from mirage.serve.arguments import (
+from mirage.arguments.check import (
     JSON_LISTS,
     REPEATED,
     SWITCHES,
@@ -18,6 +17,7 @@ from mirage.serve.arguments import (
     check_names,
     normalised,
 )
+from mirage.config import Config, ConfigError, Device, Tenant
 from mirage.serve.fit import Fit
 from mirage.serve.rundir import RunDir
 

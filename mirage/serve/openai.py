@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from mirage.serve.board import Backend
+from mirage.serve.registry import Backend
 
 RETRY_AFTER_S = 5
 

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import psutil
 
+from mirage import profiles
+from mirage.arguments.check import ArgumentRefused, check_environment
 from mirage.config import Config, ConfigError, Device
 from mirage.serve import adapters, ask, launcher
-from mirage.serve.arguments import ArgumentRefused, check_environment
 from mirage.serve.checkpoint import check_checkpoint
 from mirage.serve.fit import Fit, fit, mib
 from mirage.serve.outlook import Speeds
-from mirage.simulate import profiles
 from vmm.driver import DeviceUnavailable
 
 

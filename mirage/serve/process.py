@@ -14,7 +14,7 @@ from pathlib import Path
 
 import aiohttp
 
-from mirage.serve import guard
+from mirage.processes import reaper
 from mirage.serve.errors import EngineFailed
 
 POLL_S = 0.2
@@ -103,9 +103,9 @@ class EngineProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """SIGKILL for the group, at once; see `guard.kill_members`."""
+        """SIGKILL for the group, at once; see `reaper.kill_members`."""
         if self._process is not None:
-            guard.kill_members(self._process.pid)
+            reaper.kill_members(self._process.pid)
 
     async def _gone(self, patience_s: float) -> bool:
         deadline = time.monotonic() + patience_s

@@ -7,11 +7,11 @@ import time
 import aiohttp
 from aiohttp import web
 
-from mirage.serve.board import Backend, Board, EngineState
 from mirage.serve.bodies import fingerprint, model_of
 from mirage.serve.forward import Forward
 from mirage.serve.metrics import Metrics
 from mirage.serve.openai import ApiError, errors_as_json, model_cards
+from mirage.serve.registry import Backend, Board, EngineState
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 from mirage.serve.suspects import Request
 

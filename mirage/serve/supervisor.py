@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from mirage.config import Config, ConfigError, Tenant
-from mirage.controller import Controller
-from mirage.decider import Decider
-from mirage.serve.board import Backend, Board
+from mirage.control.arbiter import Decider
+from mirage.control.controller import Controller
+from mirage.processes.reaper_client import Lifeline
 from mirage.serve.control import ControlServer
+from mirage.serve.engine_manager import Keeper, say
 from mirage.serve.errors import EngineFailed
-from mirage.serve.keeper import Keeper, say
-from mirage.serve.lifeline import Lifeline
 from mirage.serve.preflight import Preflight, preflight, refusal
 from mirage.serve.process import adopt_orphans
+from mirage.serve.registry import Backend, Board
 from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
 from mirage.serve.timeline import INTERVAL_S

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from mirage.arguments.check import normalised
 from mirage.config import Config
 from mirage.facts import KVGroup, KVGroups
-from mirage.serve.arguments import normalised
 from mirage.serve.fit import Fit, mib
 from mirage.serve.proven import verdict
 

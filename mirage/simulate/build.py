@@ -7,8 +7,8 @@ from functools import cache
 
 from mirage.config import Config, Policy
 from mirage.config import Tenant as Served
-from mirage.decider import Decider
-from mirage.share import base
+from mirage.control.arbiter import Decider
+from mirage.control.targets import base
 from mirage.simulate import workload
 from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine, Limits

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 
 from mirage.config import ConfigError
-from mirage.interrupt import terminate_like_interrupt
-from mirage.replay.trace import TraceError
+from mirage.processes.interrupt import terminate_like_interrupt
+from mirage.workload.trace import TraceError
 
 if TYPE_CHECKING:
     from mirage.simulate.experiment import Setup

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from mirage.config import PATIENCE_S, Kept
-from mirage.engine.demand import (
+from mirage.control.demand import (
     Demand,
     blocks_ahead,
     blocks_for,
@@ -28,8 +28,8 @@ from mirage.engine.demand import (
     in_extents,
     left_free,
 )
-from mirage.engine.turn import TurnTaking
-from mirage.engine.wish import Wish
+from mirage.control.growth_hold import Wish
+from mirage.control.time_slice import TurnTaking
 from mirage.protocol import Allotment, Refusal, Report, Turn
 from mirage.simulate.batch import Batch, Request
 from mirage.simulate.holding import Holding

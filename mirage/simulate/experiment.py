@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, model_validator
 
+from mirage import profiles
 from mirage.config import (
     Config,
     ConfigError,
@@ -20,11 +21,11 @@ from mirage.config import (
     validated,
 )
 from mirage.config import Tenant as Served
+from mirage.control.targets import DoesNotFitError, base
+from mirage.profiles import Hardware
 from mirage.protocol import ModelShape
-from mirage.share import DoesNotFitError, base
-from mirage.simulate import policies, profiles
-from mirage.simulate.lengths import OF_TRACE, lengths
-from mirage.simulate.profiles import Hardware
+from mirage.simulate import policies
+from mirage.workload.lengths import OF_TRACE, lengths
 from scheduler.tenants import Tenant as Entitled
 from traces import SAMPLE
 

@@ -1,6 +1,6 @@
 """The memory that one simulated engine holds, and its way to an allotment.
 
-What `mirage/engine/settle.py` does with pages is counted here in extents and layers: giving
+What `mirage/engine/reconcile.py` does with pages is counted here in extents and layers: giving
 comes before taking, and nothing that is in use is given. Blocks are taken to lie dense, so an
 extent is in use only if the blocks in use would not fit into fewer; or `scattered`, each anywhere.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mirage.control.targets import Want, cost
 from mirage.protocol import Allotment, ModelShape
-from mirage.share import Want, cost
 
 
 class Holding:

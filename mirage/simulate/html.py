@@ -12,11 +12,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import mirage.replay
-from mirage.replay import drawing
-from mirage.replay.headline import Cell
+from mirage.profiles import GIB, Model
 from mirage.replay.html import inline
-from mirage.simulate import figures, table
-from mirage.simulate.profiles import GIB, Model
+from mirage.report import drawing
+from mirage.report.comparison import Cell
+from mirage.simulate import pictures, table
 
 TEMPLATE = "report.html.j2"
 FOLDERS = (Path(__file__).parent, Path(mirage.replay.__path__[0]))
@@ -60,14 +60,14 @@ class Row:
 
 
 WHOLE: tuple[tuple[str, str, Callable[[Result], Figure]], ...] = (
-    ("Throughput", "More is better. The whisker is the range over the seeds.", figures.throughput),
-    ("Latencies", "Less is better; each picture has its own scale.", figures.latencies),
+    ("Throughput", "More is better. The whisker is the range over the seeds.", pictures.throughput),
+    ("Latencies", "Less is better; each picture has its own scale.", pictures.latencies),
     (
         "Latency distributions",
         "Share of values at or under x; further left is better. The line is the mean over the "
         "seeds, percentile by percentile, the band their range, the dotted line P99. TTFT counts "
         "from a request's arrival, ITL is every single gap between tokens.",
-        figures.distributions,
+        pictures.distributions,
     ),
 )
 
@@ -126,7 +126,7 @@ def _pictures(result: Result) -> Iterator[Picture]:
     with drawing.style():
         for title, note, draw in WHOLE:
             yield Picture(title, note, [inline(draw(result), title)])
-        if figures.has_timelines(result):
+        if pictures.has_timelines(result):
             yield from _memory(result)
 
 
@@ -138,15 +138,15 @@ def _memory(result: Result) -> Iterator[Picture]:
         f"{seed} Memory granted for KV (line) and in use (area) over time. Where the area meets "
         "the line, requests wait or are preempted."
         f"{swap if 'swap' in result['policies'] else ''}",
-        _side_by_side(result, result["policies"], figures.kv_memory),
+        _side_by_side(result, result["policies"], pictures.kv_memory),
     )
-    remapping = [p for p in result["policies"] if figures.most_remapped(result, p)]
+    remapping = [p for p in result["policies"] if pictures.most_remapped(result, p)]
     if remapping:
         yield Picture(
             "Layers remapped",
             f"{seed} Layers whose memory serves as KV cache; they are streamed from host memory. "
             "Policies that never remapped are left out.",
-            _side_by_side(result, remapping, figures.layers_remapped),
+            _side_by_side(result, remapping, pictures.layers_remapped),
         )
 
 

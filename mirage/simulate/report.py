@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from mirage.simulate.experiment import Setup
-from mirage.simulate.lengths import lengths
 from mirage.simulate.policies import Variant
 from mirage.simulate.run import Figures
+from mirage.workload.lengths import lengths
 
 SCHEMA_VERSION = 1
 BASELINES = ("static", "pooled")

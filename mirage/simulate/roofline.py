@@ -14,8 +14,8 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from mirage.layers import even, nested, step_forms
-from mirage.simulate.profiles import Hardware, Model
+from mirage.profiles import Hardware, Model
+from mirage.streaming.layer_sets import even, nested, step_forms
 
 PS = 10**12
 """Picoseconds in a second: the unit of simulated time."""

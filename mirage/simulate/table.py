@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mirage.replay import headline
-from mirage.replay.headline import Figure, Row
+from mirage.report import comparison
+from mirage.report.comparison import Figure, Row
 from mirage.simulate.report import BASELINES
 
 Of = Literal["mean", "min", "max"]
@@ -52,7 +52,7 @@ def rows(result: Mapping[str, Any], tenant: str | None = None, of: Of = "mean") 
     """A row per figure, a cell per policy, of all tenants or of one."""
     means = _parts(result, tenant, "mean")
     wanted = [_fitting(figure, means) for figure in FIGURES]
-    return headline.rows(_parts(result, tenant, of), result["policies"], wanted)
+    return comparison.rows(_parts(result, tenant, of), result["policies"], wanted)
 
 
 def show(result: Mapping[str, Any], output: Path, console: Console) -> None:
@@ -90,7 +90,7 @@ def _fitting(figure: Figure, parts: Sequence[Mapping[str, Any]]) -> Figure:
     return replace(figure, digits=0) if most >= LARGE else figure
 
 
-def _cell(cell: headline.Cell) -> str:
+def _cell(cell: comparison.Cell) -> str:
     ratio = f" [dim]{cell.ratio}[/]" if cell.ratio else ""
     return f"[bold green]{cell.text}[/]{ratio}" if cell.best else cell.text + ratio
 

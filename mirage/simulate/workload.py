@@ -15,12 +15,12 @@ from itertools import count, islice, pairwise
 from pathlib import Path
 
 from mirage.config import ConfigError
-from mirage.replay import trace
-from mirage.replay.workload import assign, clip
 from mirage.simulate.batch import Request
 from mirage.simulate.experiment import Setup, Tenant, Workload
-from mirage.simulate.lengths import OF_TRACE, Lengths, lengths
 from mirage.simulate.roofline import PS
+from mirage.workload import trace
+from mirage.workload.dealing import assign, clip
+from mirage.workload.lengths import OF_TRACE, Lengths, lengths
 from traces.generate import gaps
 
 Row = tuple[int, int, int]

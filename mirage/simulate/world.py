@@ -15,7 +15,7 @@ from itertools import count
 from math import inf
 
 from mirage.config import ConfigError
-from mirage.decider import Decider
+from mirage.control.arbiter import Decider
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, Turn
 from mirage.simulate.engine import Engine
 from mirage.simulate.roofline import PS

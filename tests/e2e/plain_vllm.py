@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mirage.serve.guard import kill_members
+from mirage.processes.reaper import kill_members
 from mirage.serve.launcher import flags
 
 HERE = Path(__file__).parent

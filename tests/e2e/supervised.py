@@ -29,12 +29,13 @@ from mirage.serve import launcher
 launcher.SERVER = ({str(HERE / "fake_engine.py")!r},)
 from mirage.serve import ask
 ask.PROBE = ({str(HERE / "fake_probe.py")!r},)
-from mirage.serve import keeper, restarts
+from mirage.serve import restarts
+from mirage.serve import engine_manager
 restarts.BACKOFF_S = 0.05
 restarts.REST_S = float(os.environ.get("FAKE_REST_S", "600"))
-keeper.GRACE_S = 0.5
+engine_manager.GRACE_S = 0.5
 if os.environ["FAKE_ENGINE"] == "mute":
-    keeper.HELLO_S = 0.5
+    engine_manager.HELLO_S = 0.5
 from mirage.cli import main
 main(sys.argv[1:])
 """

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from mirage.config import Config, Policy
-from mirage.decider import Decider
-from mirage.ledger import BrokenPromiseError
+from mirage.control.arbiter import Decider
+from mirage.control.ledger import BrokenPromiseError
 from mirage.protocol import (
     PROTOCOL_VERSION,
     Allotment,
@@ -25,8 +25,8 @@ from mirage.protocol import (
     decode_to_engine,
     encode,
 )
-from mirage.serve.board import Backend, Board
 from mirage.serve.control import ControlServer
+from mirage.serve.registry import Backend, Board
 
 pytestmark = pytest.mark.e2e
 

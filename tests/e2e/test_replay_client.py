@@ -21,7 +21,7 @@ from mirage.replay import child, client
 from mirage.replay.client import Journal
 from mirage.replay.command import replay_command
 from mirage.replay.run import replay_on
-from mirage.replay.workload import Call, prompt
+from mirage.workload.dealing import Call, prompt
 
 pytestmark = pytest.mark.e2e
 
@@ -410,7 +410,7 @@ HOLD = f"""
 import os, signal, sys, time
 from pathlib import Path
 from mirage.replay import child
-from mirage.interrupt import terminate_like_interrupt
+from mirage.processes.interrupt import terminate_like_interrupt
 child.serve_command = lambda config, policy, ready: [
     sys.executable, {str(FAKE)!r}, policy, str(ready), "answer"
 ]

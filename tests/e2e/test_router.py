@@ -13,7 +13,7 @@ from aiohttp import web
 
 from mirage.config import Policy
 from mirage.protocol import ModelShape, Report
-from mirage.serve.board import Backend, Board, EngineState
+from mirage.serve.registry import Backend, Board, EngineState
 from mirage.serve.router import Router
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 

@@ -25,9 +25,9 @@ from typing import Any
 from identity import BASE, UNIVERSE, Changes
 from tiny import BLOCK_TOKENS, ENVIRONMENT, make_model, prompts, scheduler_of
 
+from mirage.arguments.check import ArgumentRefused, check_names, normalised
 from mirage.config import Config
 from mirage.demo.tokenizer import save_tokenizer
-from mirage.serve.arguments import ArgumentRefused, check_names, normalised
 from mirage.serve.fit import Fit
 from mirage.serve.launcher import command, flags
 

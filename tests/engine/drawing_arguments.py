@@ -7,7 +7,7 @@ import json
 import random
 from typing import Any
 
-from mirage.serve.arguments import JSON_LISTS, REPEATED, SWITCHES
+from mirage.arguments.check import JSON_LISTS, REPEATED, SWITCHES
 
 WORDS = ("auto", "x", "a=b", "-y", "1.5", "two words", "")
 NOT_FLAGS = {"help", "model_tag"}

@@ -16,11 +16,7 @@ from hypothesis import strategies as st
 from judging import judgement, outcomes
 from tiny import make_model
 
-from mirage.demo.tokenizer import save_tokenizer
-from mirage.engine.arguments import MOST_DRAFTED, parse, server_parser, verify
-from mirage.serve.adapters import RANKS
-from mirage.serve.argument_table import ENVIRONMENT, TABLE
-from mirage.serve.arguments import (
+from mirage.arguments.check import (
     ALIASES,
     JSON_LISTS,
     REPEATED,
@@ -29,6 +25,10 @@ from mirage.serve.arguments import (
     check_names,
     normalised,
 )
+from mirage.arguments.table import ENVIRONMENT, TABLE
+from mirage.demo.tokenizer import save_tokenizer
+from mirage.engine.arguments import MOST_DRAFTED, parse, server_parser, verify
+from mirage.serve.adapters import RANKS
 from mirage.serve.launcher import flags
 
 pytestmark = pytest.mark.engine

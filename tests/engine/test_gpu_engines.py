@@ -15,10 +15,10 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from benchmarks.gpu import backends, engines, waves
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.rows import Row
+from mirage.arguments.table import ENVIRONMENT
 from mirage.config import Config, ConfigError
 from mirage.demo.models import circuit_of
 from mirage.serve import launcher
-from mirage.serve.argument_table import ENVIRONMENT
 from mirage.serve.rundir import RunDir
 
 pytestmark = pytest.mark.engine

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from mirage.serve.argument_rules import Verdict
-from mirage.serve.argument_table import TABLE, TRIED
+from mirage.arguments.rules import Verdict
+from mirage.arguments.table import TABLE, TRIED
 
 Case = dict[str, Any]
 

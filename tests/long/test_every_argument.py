@@ -18,7 +18,7 @@ from argument_cases import (
 from drawing_arguments import actions, drawn, kind_of
 from judging import Case, judgement, outcomes
 
-from mirage.serve.arguments import ArgumentRefused, check_names, normalised
+from mirage.arguments.check import ArgumentRefused, check_names, normalised
 from mirage.serve.launcher import flags
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]

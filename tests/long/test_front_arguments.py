@@ -16,9 +16,9 @@ from argued import LENGTH, config_of, fit_of
 from argument_cases import NEEDS_MORE, SAID
 from tiny import make_model, prompts
 
+from mirage.arguments.check import check_names
+from mirage.arguments.table import FOLDER, FRONT, IMAGES, LOGS, TABLE
 from mirage.demo.tokenizer import save_tokenizer
-from mirage.serve.argument_table import FOLDER, FRONT, IMAGES, LOGS, TABLE
-from mirage.serve.arguments import check_names
 from mirage.serve.launcher import command
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.config import Config, ConfigError
-from mirage.serve.argument_page import page
-from mirage.serve.argument_rules import Rule, Verdict, merged, refused, same, works
-from mirage.serve.argument_table import ENVIRONMENT, TABLE
-from mirage.serve.arguments import (
+from mirage.arguments.check import (
     ArgumentRefused,
     check_environment,
     check_names,
     normalised,
 )
+from mirage.arguments.page import page
+from mirage.arguments.rules import Rule, Verdict, merged, refused, same, works
+from mirage.arguments.table import ENVIRONMENT, TABLE
+from mirage.config import Config, ConfigError
 from mirage.serve.launcher import check_engine_args, flags
 from mirage.serve.preflight import preflight
 
@@ -228,4 +228,4 @@ def test_rules_look_inside_json_written_as_text() -> None:
 
 def test_the_page_is_what_the_table_says() -> None:
     written = (Path(__file__).parents[2] / "docs" / "arguments.md").read_text()
-    assert written == page(), "make it anew: python -m mirage.serve.argument_page docs/arguments.md"
+    assert written == page(), "make it anew: python -m mirage.arguments.page docs/arguments.md"

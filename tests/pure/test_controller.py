@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from world import FakeEngine, World
 
 from mirage.config import PATIENCE_S, Policy, Remap
-from mirage.ledger import LedgerError, OverCommitError, UnknownTenantError
+from mirage.control.ledger import LedgerError, OverCommitError, UnknownTenantError
+from mirage.control.targets import DoesNotFitError, cost
 from mirage.protocol import Allotment, ModelShape, Refusal
-from mirage.share import DoesNotFitError, cost
 from scheduler.tenants import Tenant
 
 pytestmark = pytest.mark.pure

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.engine.demand import (
+from mirage.control.demand import (
     Demand,
     blocks_ahead,
     blocks_soon,

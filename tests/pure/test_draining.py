@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage.draining import Draining
+from mirage.control.draining import Draining
 
 pytestmark = pytest.mark.pure
 

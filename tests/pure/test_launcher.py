@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from mirage.arguments.check import ArgumentRefused
 from mirage.config import Config, ConfigError
-from mirage.serve.arguments import ArgumentRefused
 from mirage.serve.fit import Fit
 from mirage.serve.launcher import check_engine_args, command, environment
 

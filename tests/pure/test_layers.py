@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mirage.layers import (
+from mirage.streaming.layer_sets import (
     AS_GOOD,
     HIDDEN,
     best_beta,

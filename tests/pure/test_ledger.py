@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mirage.ledger import (
+from mirage.control.ledger import (
     AlreadyJoinedError,
     BadRevisionError,
     BrokenPromiseError,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from mirage.config import Config, Device, Policy, Sharing, Tenant
-from mirage.price import worth_lending
+from mirage.control.lending import worth_lending
+from mirage.profiles import of_device
 from mirage.serve.fit import Fit
 from mirage.serve.outlook import Speeds, outlook
-from mirage.simulate.profiles import of_device
 
 pytestmark = pytest.mark.pure
 

@@ -10,11 +10,12 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from mirage.replay import drawing, figures, headline, html, report, table
+from mirage.replay import html, pictures, report, table
 from mirage.replay.client import Outcome
 from mirage.replay.run import Run
 from mirage.replay.timeline import Sample, TenantSample, TenantShape, Timeline
-from mirage.replay.workload import Call
+from mirage.report import comparison, drawing
+from mirage.workload.dealing import Call
 
 pytestmark = pytest.mark.pure
 
@@ -188,9 +189,9 @@ def test_it_is_written_as_json(three, tmp_path):
 # The table that people read.
 
 
-def cells(three, label: str) -> list[headline.Cell]:
+def cells(three, label: str) -> list[comparison.Cell]:
     runs = report.build(SETTING, three)["runs"]
-    rows = headline.rows(runs, [part["policy"] for part in runs])
+    rows = comparison.rows(runs, [part["policy"] for part in runs])
     return next(row.cells for row in rows if row.label == label)
 
 
@@ -306,7 +307,7 @@ def test_a_run_of_nothing_still_makes_a_page():
 
 def test_policies_share_their_axes(three):
     with drawing.style():
-        drawn = figures.kv_memory(three)
+        drawn = pictures.kv_memory(three)
     rows = [drawn.axes[start : start + 3] for start in (0, 3)]
     for row in rows:
         assert len({axes.get_ylim() for axes in row}) == 1

@@ -23,7 +23,7 @@ from mirage.replay.timeline import (
     parse_timeline,
     peak,
 )
-from mirage.replay.workload import Call
+from mirage.workload.dealing import Call
 
 pytestmark = pytest.mark.pure
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from mirage.replay import progress
 from mirage.replay.client import Journal, Outcome
-from mirage.replay.workload import Call
+from mirage.workload.dealing import Call
 
 pytestmark = pytest.mark.pure
 

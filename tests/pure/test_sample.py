@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from mirage.replay.trace import read, select
+from mirage.workload.trace import read, select
 from traces import SAMPLE, generate
 
 pytestmark = pytest.mark.pure

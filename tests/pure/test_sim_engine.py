@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirage import profiles
+from mirage.control.targets import Want, cost
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
-from mirage.share import Want, cost
-from mirage.simulate import profiles
 from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine, Limits
 from mirage.simulate.holding import Holding

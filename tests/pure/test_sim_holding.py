@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage.layers import even, nested
+from mirage.control.targets import Want, cost
 from mirage.protocol import Allotment, ModelShape
-from mirage.share import Want, cost
 from mirage.simulate.build import _copies
 from mirage.simulate.holding import Holding
 from mirage.simulate.roofline import LAYER_SETS
+from mirage.streaming.layer_sets import even, nested
 
 pytestmark = pytest.mark.pure
 

@@ -6,12 +6,13 @@ import pytest
 import yaml
 
 import configs
+from mirage import profiles
 from mirage.config import ConfigError
-from mirage.replay.trace import TraceError
-from mirage.share import cost
-from mirage.simulate import build, profiles, workload
+from mirage.control.targets import cost
+from mirage.profiles import MIB, Figure, shape
+from mirage.simulate import build, workload
 from mirage.simulate.experiment import Experiment, Setup, load
-from mirage.simulate.profiles import MIB, Figure, shape
+from mirage.workload.trace import TraceError
 
 pytestmark = pytest.mark.pure
 

@@ -1,4 +1,4 @@
-"""Step times against the formulas of `mirage.layers`, and figures that can be looked up."""
+"""Step times against the formulas of `layer_sets`, and figures that can be looked up."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage.layers import nested, step_time
-from mirage.simulate import profiles
+from mirage import profiles
+from mirage.profiles import Figure
 from mirage.simulate.engine import _largest, _steps_until, _sum
-from mirage.simulate.profiles import Figure
 from mirage.simulate.roofline import LAYER_SETS, PS, Form, Roofline, Streaming, Work
+from mirage.streaming.layer_sets import nested, step_time
 
 pytestmark = pytest.mark.pure
 

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mirage.config import Traffic
-from mirage.replay import trace
-from mirage.replay.workload import assign, clip
 from mirage.simulate import workload
 from mirage.simulate.experiment import Experiment, Setup, Silence
 from mirage.simulate.roofline import PS
+from mirage.workload import trace
+from mirage.workload.dealing import assign, clip
 
 pytestmark = pytest.mark.pure
 

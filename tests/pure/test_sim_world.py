@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from mirage.share import cost
-from mirage.simulate import build, profiles, run, workload
+from mirage import profiles
+from mirage.control.targets import cost
+from mirage.simulate import build, run, workload
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Peak, Setup
 from mirage.simulate.policies import VARIANTS, variant

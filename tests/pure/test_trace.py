@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.replay.trace import (
+from mirage.workload.trace import (
     MAX_TOKENS,
     Request,
     TraceError,

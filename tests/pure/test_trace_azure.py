@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mirage.replay.trace import read
+from mirage.workload.trace import read
 from traces import SAMPLE
 
 pytestmark = pytest.mark.pure

@@ -10,10 +10,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from mirage.config import PATIENCE_S, Policy, Remap
-from mirage.controller import Command, Controller
-from mirage.plan import Turns
+from mirage.control.controller import Command, Controller
+from mirage.control.planner import Turns
+from mirage.control.targets import Want, base, cost, most_alpha
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
-from mirage.share import Want, base, cost, most_alpha
 from scheduler.tenants import Tenant
 
 
@@ -129,7 +129,7 @@ class FakeEngine:
         return max(0, self.used + lacking - self.usable)
 
     def report(self) -> Report:
-        """As mirage/engine/demand.py counts: wishes are beyond what is usable."""
+        """As mirage/control/demand.py counts: wishes are beyond what is usable."""
         ahead = self.headroom if self.running else 0
         free = self.usable - self.used
         growth = self.missing + ahead if self.missing else max(0, ahead - free)

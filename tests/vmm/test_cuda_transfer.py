@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirage.transfer import Layer, LayerStreamer, StreamCompute, TransferError
+from mirage.streaming.transfer import Layer, LayerStreamer, StreamCompute, TransferError
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
 from vmm import Event, PagePool, Range, host_buffer

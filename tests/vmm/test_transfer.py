@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mirage.transfer import HostCompute, Layer, LayerStreamer, TransferError
+from mirage.streaming.transfer import HostCompute, Layer, LayerStreamer, TransferError
 from vmm.driver import GrantExceeded
 from vmm.host import HostBuffer, HostDriver
 from vmm.pages import PagePool

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mirage.layers import nested
+from mirage.streaming.layer_sets import nested
 from vmm.driver import Driver, Event, Page, Stream, VmmError
 from vmm.pages import PagePool
 from vmm.space import Range

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mirage.ledger import Ledger, UnknownTenantError
+from mirage.control.ledger import Ledger, UnknownTenantError
+from mirage.control.targets import Want, cost
 from mirage.protocol import Allotment, ModelShape
-from mirage.share import Want, cost
 from scheduler.tenants import Tenant
 
 

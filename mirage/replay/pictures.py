@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from mirage.replay.drawing import (
+from mirage.replay.metrics import LATENCIES, latencies_ms
+from mirage.replay.run import Run
+from mirage.replay.timeline import TenantSample
+from mirage.report.drawing import (
     counts_from_zero,
     cumulative,
     grid,
@@ -26,9 +29,6 @@ from mirage.replay.drawing import (
     tenant_colour,
     tenants_of,
 )
-from mirage.replay.metrics import LATENCIES, latencies_ms
-from mirage.replay.run import Run
-from mirage.replay.timeline import TenantSample
 
 MIB = 2**20
 SHORTEST_MS = 0.1

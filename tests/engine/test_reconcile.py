@@ -20,10 +20,10 @@ from vllm.v1.core.block_pool import BlockPool
 from mirage.engine.blockpool import ElasticBlockPool, Extent
 from mirage.engine.memory import EngineMemory
 from mirage.engine.pace import Pace
+from mirage.engine.reconcile import Fence, Settlement
 from mirage.engine.settings import EngineSettings
-from mirage.engine.settle import Fence, Settlement
 from mirage.protocol import Allotment
-from mirage.transfer import Layer, LayerStreamer
+from mirage.streaming.transfer import Layer, LayerStreamer
 from vmm.host import HostBuffer, HostDriver
 from vmm.space import ExtentMap, Range
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.config import Config, Traffic
-from mirage.replay.trace import Request
-from mirage.replay.workload import assign, build, clip, prompt
+from mirage.workload.dealing import assign, build, clip, prompt
+from mirage.workload.trace import Request
 
 pytestmark = pytest.mark.pure
 

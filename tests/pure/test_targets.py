@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from mirage.config import Remap
+from mirage.control.targets import DoesNotFitError, Want, base, cost, most_alpha, toward
 from mirage.protocol import ModelShape
-from mirage.share import DoesNotFitError, Want, base, cost, most_alpha, toward
 from scheduler.tenants import Tenant
 
 pytestmark = pytest.mark.pure

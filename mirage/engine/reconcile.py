@@ -18,7 +18,7 @@ from mirage.engine.pace import Pace
 from mirage.protocol import Allotment
 from vmm.driver import OutOfMemory
 
-logger = logging.getLogger("mirage.engine.settle")
+logger = logging.getLogger("mirage.engine.reconcile")
 
 
 class Fence:

@@ -1,8 +1,8 @@
 """The Remapping Controller: when memory moves, between which tenants, and how much.
 
-Events go in with their time in seconds; `decide` returns the messages to send. What each
-tenant shall hold is `mirage.plan`'s business. This file keeps the promise that nothing is
-over-committed on the way there:
+Events go in with their time in seconds; `decide` returns the messages to send. What each tenant
+shall hold is the `planner`'s business. This file keeps the promise that nothing is over-committed
+on the way there:
 
 *Two phases.* A tenant that shall hold less is told at once. A tenant that shall hold more is
 told as far as the ledger has free bytes, and more of it as reports show that others complied.
@@ -23,12 +23,12 @@ from math import inf
 from typing import NamedTuple, Self
 
 from mirage.config import PATIENCE_S, Config, Policy, Remap, Sharing
-from mirage.grants import Grants
-from mirage.ledger import LedgerError
-from mirage.metadata import MetadataStore, Snapshot, TenantSnapshot
-from mirage.plan import Turns, covers, plan
+from mirage.control.grants import Grants
+from mirage.control.ledger import LedgerError
+from mirage.control.planner import Turns, covers, plan
+from mirage.control.targets import Want, base, cost, most_alpha, toward
+from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
-from mirage.share import Want, base, cost, most_alpha, toward
 from scheduler.tenants import Tenant
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mirage.replay.drawing import (
+from mirage.report.drawing import (
     counts_from_zero,
     grid,
     legend_below,

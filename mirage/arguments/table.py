@@ -1,12 +1,12 @@
 """Every argument of vLLM's OpenAI server, and what becomes of it under MIRAGE.
 
 Three lists: what follows from the configuration, what works, and what is refused; an argument is
-in exactly one of them. `mirage.serve.arguments` reads them.
+in exactly one of them. `mirage.arguments.check` reads them.
 """
 
 from __future__ import annotations
 
-from mirage.serve.argument_rules import Rule, Verdict, merged, ours, refused, works
+from mirage.arguments.rules import Rule, Verdict, merged, ours, refused, works
 
 NOT_TRIED = "not tried under MIRAGE"
 EAGER = (

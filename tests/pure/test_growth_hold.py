@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage.engine.wish import Wish
+from mirage.control.growth_hold import Wish
 
 pytestmark = pytest.mark.pure
 

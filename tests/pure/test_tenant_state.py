@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.metadata import SCHEMA_VERSION, Demand, MetadataStore, RecentMax, demand
+from mirage.control.tenant_state import SCHEMA_VERSION, Demand, MetadataStore, RecentMax, demand
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.tenants import Activity, Tenant
 

@@ -1,4 +1,4 @@
-"""The supervisor's end of the pipe to its guard (see `mirage.serve.guard`)."""
+"""The supervisor's end of the pipe to its guard (see `mirage.processes.reaper`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mirage.serve import guard
+from mirage.processes import reaper
 
 
 class Lifeline:
@@ -17,7 +17,7 @@ class Lifeline:
 
     def __init__(self, rundir: Path) -> None:
         self._guard = subprocess.Popen(
-            [sys.executable, "-I", str(guard.__file__), str(rundir)],
+            [sys.executable, "-I", str(reaper.__file__), str(rundir)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""docs/arguments.md, made from the table: ``python -m mirage.serve.argument_page FILE``."""
+"""docs/arguments.md, made from the table: ``python -m mirage.arguments.page FILE``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mirage.serve.argument_rules import Rule, Verdict
-from mirage.serve.argument_table import ENVIRONMENT, TABLE
+from mirage.arguments.rules import Rule, Verdict
+from mirage.arguments.table import ENVIRONMENT, TABLE
 
 HEAD = """# Arguments of vLLM's server
 
-Made by `python -m mirage.serve.argument_page docs/arguments.md`; a test keeps it equal to what the
+Made by `python -m mirage.arguments.page docs/arguments.md`; a test keeps it equal to what the
 code does, and another that it has exactly the arguments of the vLLM that is installed.
 
 `engine_args` of a tenant takes vLLM's own arguments, in any of its spellings: `enable_lora`,

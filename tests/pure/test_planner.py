@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from mirage.config import Policy, Remap
-from mirage.metadata import Demand, TenantSnapshot
-from mirage.plan import Turns, covers, hidden_alpha, plan
+from mirage.control.planner import Turns, covers, hidden_alpha, plan
+from mirage.control.targets import Want, base, cost, most_alpha
+from mirage.control.tenant_state import Demand, TenantSnapshot
 from mirage.protocol import Allotment, ModelShape, Report
-from mirage.share import Want, base, cost, most_alpha
 from scheduler.tenants import Tenant
 
 pytestmark = pytest.mark.pure

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mirage.config import Config, Tenant, Traffic
-from mirage.replay.trace import Request, scaled
+from mirage.workload.trace import Request, scaled
 
 _PRINTABLE = bytes(32 + value % 95 for value in range(256))
 

@@ -32,7 +32,7 @@ runs again. At once, an idle tenant lends what hides behind the decode of a sing
 which it may wake; and all only after `rest_s` without work. In turns, what requests left
 unfinished sits on layers of whoever is suspended, so all that is lent moves at every change. Over
 all tenants, wishes take no more than where the last byte's way back takes as much of a turn as
-the byte adds to the work of one (`mirage.price`); and, unless turns drain, no more than the
+the byte adds to the work of one (`lending`); and, unless turns drain, no more than the
 others can cover whoever's turn it is, with what it hides itself.
 
 *Way back for a woken donor.* A tenant that becomes active while others' KV sits on its layers
@@ -53,11 +53,22 @@ from math import inf
 from typing import NamedTuple
 
 from mirage.config import Policy, Remap
-from mirage.fill import Ask, Fill, Row, Tier, hidden, hidden_or_out, lends, none, out, still_hidden
-from mirage.layers import best_beta, largest_alpha, nested_step
-from mirage.metadata import TenantSnapshot
-from mirage.price import worth_lending
-from mirage.share import Want, base, cost, most_alpha
+from mirage.control.lending import worth_lending
+from mirage.control.targets import Want, base, cost, most_alpha
+from mirage.control.tenant_state import TenantSnapshot
+from mirage.control.water_filling import (
+    Ask,
+    Fill,
+    Row,
+    Tier,
+    hidden,
+    hidden_or_out,
+    lends,
+    none,
+    out,
+    still_hidden,
+)
+from mirage.streaming.layer_sets import best_beta, largest_alpha, nested_step
 from scheduler import victims
 
 

@@ -8,9 +8,9 @@ import pytest
 from msgspec import structs
 
 from mirage.config import Config, Device, Policy, Sharing, Tenant
-from mirage.decider import Decider
+from mirage.control.arbiter import Decider
+from mirage.control.targets import cost
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, ModelShape, Refusal, Report, Turn
-from mirage.share import cost
 
 pytestmark = pytest.mark.pure
 

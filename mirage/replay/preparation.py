@@ -9,9 +9,9 @@ from pathlib import Path
 
 from mirage import config as configuration
 from mirage.config import Config, Policy
-from mirage.replay import trace, workload
 from mirage.replay.report import Setting
-from mirage.replay.workload import Call
+from mirage.workload import dealing, trace
+from mirage.workload.dealing import Call
 from traces import SAMPLE
 
 LARGEST_SCALE = 1e6
@@ -70,7 +70,7 @@ def settle(config_path: Path, options: Options) -> Plan:
         raise PlanError(f"limit {setting.limit}: at least one request must be replayed")
     path = SAMPLE if options.trace == "sample" else Path(options.trace)
     requests = trace.select(path, setting.window, setting.limit)
-    calls = workload.build(config, requests, setting.time_scale, setting.length_scale, setting.seed)
+    calls = dealing.build(config, requests, setting.time_scale, setting.length_scale, setting.seed)
     _make_writable(options.output)
     return Plan(config_path, config, setting, calls, policies, options.output, options.server)
 

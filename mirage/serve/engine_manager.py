@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import Protocol
 
 from mirage.config import Config, Tenant
+from mirage.processes.reaper_client import Lifeline
 from mirage.serve import launcher
-from mirage.serve.board import Backend, EngineState
 from mirage.serve.control import HELLO_S
 from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit, mib
-from mirage.serve.lifeline import Lifeline
 from mirage.serve.process import EngineProcess
+from mirage.serve.registry import Backend, EngineState
 from mirage.serve.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.rundir import RunDir
 from mirage.serve.suspects import Blame

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from mirage.serve.argument_rules import Verdict
-from mirage.serve.argument_table import ENVIRONMENT, TABLE
+from mirage.arguments.rules import Verdict
+from mirage.arguments.table import ENVIRONMENT, TABLE
 
 ALIASES = {
     "O": "optimization_level",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Self
 
 from mirage.config import Config
-from mirage.controller import Command, Controller
-from mirage.draining import Draining
+from mirage.control.controller import Command, Controller
+from mirage.control.draining import Draining
 from mirage.protocol import Allotment, Hello, Refusal, Report, Turn
 from scheduler.sharing import Sharing, make_sharing
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.price import PARAMETERS_PART, worth_lending
+from mirage.control.lending import PARAMETERS_PART, worth_lending
 
 pytestmark = pytest.mark.pure
 

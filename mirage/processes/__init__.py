@@ -1,0 +1,1 @@
+"""Processes that end, and what they leave behind."""

@@ -1,0 +1,1 @@
+"""What is asked of a server: traces, lengths, and which tenant gets which request."""
