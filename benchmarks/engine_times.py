@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 
+from mirage.geometry import footprint
+
 os.environ |= {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -37,7 +39,6 @@ from host_loads import FEW, MANY, Load
 
 from mirage import config as configuration
 from mirage.config import Config, Policy
-from mirage.control.targets import cost
 from mirage.protocol import Allotment
 from mirage.serve import launcher
 from mirage.serve.fit import Fit
@@ -247,7 +248,7 @@ def apply_s(engine: Stepper) -> float:
 
     def move(number: int) -> None:
         alpha, extents = (2, full) if number % 2 else (0, full - 16)
-        grant = cost(shape, alpha, extents)
+        grant = footprint(shape, alpha, extents)
         scheduler.settlement.aim(Allotment(number + 1, alpha, 2, extents, grant))
 
     seconds = _median_s(move, MOVES)

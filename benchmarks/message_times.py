@@ -26,9 +26,9 @@ import numpy as np
 from mirage import config as configuration
 from mirage.config import Config
 from mirage.control.arbiter import Decider
-from mirage.control.targets import cost
 from mirage.engine.agent import Agent
 from mirage.engine.mailbox import Mailbox
+from mirage.geometry import footprint
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, ModelShape, Refusal, Report, Turn
 from mirage.serve.control import ControlServer
 from mirage.serve.registry import Backend, Board
@@ -95,7 +95,7 @@ class _Asking:
         mailbox = Mailbox()
         mailbox.handle = self._handle
         self._agent = Agent(path, mailbox)
-        held = cost(SHAPE, 0, SHAPE.min_extents)
+        held = footprint(SHAPE, 0, SHAPE.min_extents)
         self._agent.start(Hello(PROTOCOL_VERSION, tenant, 0, SHAPE, held))
         self._wait()
 

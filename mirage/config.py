@@ -22,12 +22,14 @@ from pydantic import (
     model_validator,
 )
 
+from mirage.units import MIB
+
 Count = Annotated[int, Field(gt=0, strict=True)]
 """A whole number from 1; not ``true``, not ``3.0``."""
 Schema = TypeVar("Schema", bound=BaseModel)
 PAGE = {"host": 65536, "cuda": 2 << 20}
 """Bytes of a page by default: on a GPU the granularity of all that are made today."""
-CHUNK, LEAST_CHUNK = 16 << 20, 1 << 20
+CHUNK, LEAST_CHUNK = 16 * MIB, MIB
 """Bytes of a layer that are copied at a time: short for who waits for one."""
 ON_GPU = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
 """Of a tenant by default, as vLLM's server has it on a large GPU."""

@@ -11,9 +11,7 @@ from itertools import islice
 
 import msgspec
 
-
-def _ceil_div(value: int, unit: int) -> int:
-    return -(-value // unit)
+from mirage.units import ceil_div
 
 
 class KVGroup(msgspec.Struct, frozen=True):
@@ -35,7 +33,7 @@ class KVGroup(msgspec.Struct, frozen=True):
         """KV blocks of a request that is `tokens` long."""
         if not self.grows:
             return self.most_blocks
-        return min(_ceil_div(tokens, self.block_tokens), self.most_blocks)
+        return min(ceil_div(tokens, self.block_tokens), self.most_blocks)
 
 
 class KVGroups(msgspec.Struct, frozen=True):
@@ -62,7 +60,7 @@ class KVGroups(msgspec.Struct, frozen=True):
         A sliding window takes new blocks as it frees old ones, so it counts here.
         """
         growing = (group for group in self.groups if group.grows)
-        return sum(_ceil_div(tokens, parts * group.block_tokens) for group in growing)
+        return sum(ceil_div(tokens, parts * group.block_tokens) for group in growing)
 
 
 NO_KV = KVGroups()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import lcm
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -10,9 +9,10 @@ from pydantic import Field, model_validator
 
 import configs
 from mirage.config import ConfigError, Count, Strict, read_yaml, validated
+from mirage.geometry import least_extents
 from mirage.protocol import ModelShape
-
-GIB, MIB = 2**30, 2**20
+from mirage.units import GIB, MIB, align_up, ceil_div
+from vmm.space import extent_blocks
 
 
 class Figure(Strict):
@@ -171,18 +171,18 @@ def shape(
     """
     page = hardware.page_bytes
     block = block_tokens * model.kv_token_bytes
-    extent = lcm(block, page)
-    blocks = extent // block
+    blocks = extent_blocks(block, page)
+    extent = blocks * block
     reserved = int(hardware.reserved_mb.value * 1e6)
     return ModelShape(
         layers=model.layers * parts,
-        layer_bytes=_up(-(-model.layer_weights * model.weight_bytes // parts), page),
-        fixed_bytes=_up(model.other_weights * model.weight_bytes + reserved, page),
+        layer_bytes=align_up(ceil_div(model.layer_weights * model.weight_bytes, parts), page),
+        fixed_bytes=align_up(model.other_weights * model.weight_bytes + reserved, page),
         extent_bytes=extent,
         extent_blocks=blocks,
         block_tokens=block_tokens,
         max_extents=max(1, device_bytes // extent),
-        min_extents=-(-(-(-max_len // block_tokens) + 1) // blocks),
+        min_extents=least_extents(ceil_div(max_len, block_tokens), blocks),
         movable_layers=model.layers * parts,
     )
 
@@ -225,7 +225,3 @@ def _find(kind: str, name: str, near: Path | None) -> Path:
             "or give the path of a YAML file"
         )
     return folder / f"{name}.yaml"
-
-
-def _up(nbytes: int, page: int) -> int:
-    return -(-nbytes // page) * page

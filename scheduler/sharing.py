@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mirage import config
 
 
 class SharingError(RuntimeError):
@@ -156,8 +152,6 @@ class Temporal(Sharing):
             self._last, self._since, self._confirmed = self.holder, now, False
 
 
-def make_sharing(sharing: config.Sharing, names: Iterable[str]) -> Sharing:
-    """The sharing that a configuration asks for, over `names` in the order of their turns."""
-    if sharing.mode == "temporal":
-        return Temporal(names, sharing.turn_s)
-    return Spatial(names)
+def make_sharing(names: Iterable[str], turn_s: float | None) -> Sharing:
+    """Among `names`, in the order of their turns of `turn_s` seconds; None for all at once."""
+    return Spatial(names) if turn_s is None else Temporal(names, turn_s)

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor, inf
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mirage import config
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +19,6 @@ class Tenant:
     """Layers that stay resident whatever happens."""
     max_percent: float | None = None
     """Most of its layers that may be given away; None for what holds for all tenants."""
-
-    @classmethod
-    def of(cls, tenant: config.Tenant) -> Tenant:
-        return cls(
-            tenant.name, tenant.share, tenant.priority, tenant.floor_layers, tenant.max_percent
-        )
 
     def share_bytes(self, device_bytes: int) -> int:
         """Bytes of a device of `device_bytes` that the share amounts to, rounded down.

@@ -7,7 +7,8 @@ from functools import partial
 
 from benchmarks.gpu.bench import HIDDEN, MATRICES, Bench, Model, model
 from benchmarks.gpu.rows import Row, alternating, at_most, median, ms, timed
-from mirage.streaming.layer_sets import largest_alpha, step_bound
+from mirage.control.hiding import largest_alpha
+from mirage.control.step_times import step_bound
 from vmm.space import Range
 
 BATCHES = (64, 512, 2048)

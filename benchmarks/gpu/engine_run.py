@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.waves import WAVES, Follower, Request, requests
-from mirage.control.targets import cost
+from mirage.geometry import footprint
 from mirage.protocol import Allotment
 from mirage.serve import launcher
 
@@ -53,7 +53,7 @@ class Memory:
     def hold(self, alpha: int, extents: int) -> None:
         """Let `alpha` layers be away, in one slot, and so many KV extents be there."""
         self._revision += 1
-        grant = cost(self.shape, alpha, extents)
+        grant = footprint(self.shape, alpha, extents)
         self.scheduler.mailbox.post(Allotment(self._revision, alpha, 1, extents, grant))
         memory = self.scheduler.memory
         self.most_alpha = max(self.most_alpha, memory.alpha)

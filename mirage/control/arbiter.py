@@ -35,8 +35,9 @@ class Decider:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        sharing = make_sharing(config.sharing, [t.name for t in config.tenants])
         temporal = config.sharing.mode == "temporal"
+        turn_s = config.sharing.turn_s if temporal else None
+        sharing = make_sharing([t.name for t in config.tenants], turn_s)
         draining = Draining(config.sharing.drain, config.sharing.turn_s)
         return cls(Controller.of(config), sharing, temporal=temporal, draining=draining)
 

@@ -26,8 +26,9 @@ from mirage.config import PATIENCE_S, Config, Policy, Remap, Sharing
 from mirage.control.grants import Grants
 from mirage.control.ledger import LedgerError
 from mirage.control.planner import Turns, covers, plan
-from mirage.control.targets import Want, base, cost, most_alpha, toward
+from mirage.control.targets import Want, base, entitled, most_alpha, toward
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
+from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from scheduler.tenants import Tenant
 
@@ -79,7 +80,7 @@ class Controller:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        tenants = [Tenant.of(t) for t in config.tenants]
+        tenants = [entitled(t) for t in config.tenants]
         return cls(
             tenants,
             config.device.memory,
@@ -282,7 +283,7 @@ class Controller:
         sent, shape = t.allotment, t.shape
         most = most_alpha(t.tenant, shape, self._remap)
         legal = (
-            sent.grant_bytes == cost(shape, sent.alpha, sent.kv_extents)
+            sent.grant_bytes == footprint(shape, sent.alpha, sent.kv_extents)
             and 0 <= sent.alpha <= (most if self._policy is Policy.MIRAGE else 0)
             and (sent.alpha == 0 or sent.alpha + sent.beta <= shape.layers - t.tenant.floor_layers)
             and shape.min_extents <= sent.kv_extents <= shape.max_extents
@@ -313,4 +314,4 @@ def _as_want(allotment: Allotment) -> Want:
 
 
 def _bytes(t: TenantSnapshot, want: Want) -> int:
-    return cost(t.shape, want.alpha, want.kv_extents)
+    return footprint(t.shape, want.alpha, want.kv_extents)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mirage.config import Kept
+from mirage.units import align_up, ceil_div
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Demand:
 
 def blocks_for(tokens: int, block_tokens: int) -> int:
     """KV blocks that hold `tokens` tokens."""
-    return -(-tokens // block_tokens)
+    return ceil_div(tokens, block_tokens)
 
 
 def blocks_to_start(tokens: Iterable[int], slots: int, block_tokens: int) -> int:
@@ -63,7 +64,7 @@ def growth_level(used_blocks: int, ahead: int) -> int:
     if not ahead:
         return used_blocks
     step = 1 << (2 * ahead - 1).bit_length()
-    return -(-(used_blocks + ahead) // step) * step
+    return align_up(used_blocks + ahead, step)
 
 
 def demand(
@@ -93,7 +94,7 @@ def in_extents(
     """
 
     def total(blocks: int) -> int:
-        return -(-(blocks + 1) // extent_blocks) if blocks else 0
+        return ceil_div(blocks + 1, extent_blocks) if blocks else 0
 
     have = total(used_blocks + free_blocks)
     growth = max(used_extents, total(used_blocks + wish.ahead))

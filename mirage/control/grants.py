@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mirage.control.ledger import Ledger, UnknownTenantError
-from mirage.control.targets import Want, cost
+from mirage.control.targets import Want
+from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape
 from scheduler.tenants import Tenant
 
@@ -49,7 +50,7 @@ class Grants:
     def allot(self, name: str, shape: ModelShape, want: Want) -> Allotment:
         """The allotment to send. Raises `OverCommitError` if it exceeds the device."""
         revision = self._revisions[name] + 1
-        grant = cost(shape, want.alpha, want.kv_extents)
+        grant = footprint(shape, want.alpha, want.kv_extents)
         allotment = Allotment(
             revision, want.alpha, want.beta, want.kv_extents, grant, want.open_extents, want.recall
         )

@@ -7,14 +7,13 @@ as it would; the next allotment makes the engine hopeful again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 
 class Wish:
     """The blocks that running requests lacked in the last step. `clock` tells seconds."""
 
-    def __init__(self, hold_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, hold_s: float, clock: Callable[[], float]) -> None:
         self.hold_s = hold_s
         self._clock = clock
         self.missing = 0

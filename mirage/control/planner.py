@@ -53,8 +53,10 @@ from math import inf
 from typing import NamedTuple
 
 from mirage.config import Policy, Remap
+from mirage.control.hiding import best_beta, largest_alpha
 from mirage.control.lending import worth_lending
-from mirage.control.targets import Want, base, cost, most_alpha
+from mirage.control.step_times import nested_step
+from mirage.control.targets import Want, base, most_alpha
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.water_filling import (
     Ask,
@@ -68,7 +70,8 @@ from mirage.control.water_filling import (
     out,
     still_hidden,
 )
-from mirage.streaming.layer_sets import best_beta, largest_alpha, nested_step
+from mirage.geometry import footprint
+from mirage.units import align_up, ceil_div
 from scheduler import victims
 
 
@@ -133,7 +136,7 @@ def plan(
         victims.Candidate(t.name, t.active, t.tenant.priority, t.last_busy) for t in tenants
     ]
     donors = tuple(victims.order(candidates, remap.victims))
-    free = device_bytes - reserved_bytes - sum(cost(t.shape, 0, 0) for t in tenants)
+    free = device_bytes - reserved_bytes - sum(footprint(t.shape, 0, 0) for t in tenants)
     growth_only = policy is Policy.MIRAGE and remap.serve == "growth"
     lend_percent = remap.lend_percent if growth_only else None
     lent = _most_lent(tenants, asks, free, turns) if turns and remap.decode_cap else None
@@ -188,7 +191,7 @@ def _open(row: Row, lent: int) -> int | None:
 
     At least its share: that holds the longest request. Of one that is late, no more than that.
     """
-    closed = row.kv if row.ask.late else -(-lent // row.ask.extent_bytes)
+    closed = row.kv if row.ask.late else ceil_div(lent, row.ask.extent_bytes)
     open_extents = max(row.ask.share, row.kv - closed)
     return open_extents if open_extents < row.kv else None
 
@@ -232,7 +235,7 @@ def covers(
     `usable_bytes`: of the device, what is kept for tenants that are not here not counted.
     """
     used = sum(t.demand.used * t.shape.extent_bytes for t in tenants)
-    away = used + sum(cost(t.shape, 0, 0) for t in tenants) - usable_bytes
+    away = used + sum(footprint(t.shape, 0, 0) for t in tenants) - usable_bytes
     if away <= 0 or policy is not Policy.MIRAGE:
         return True
     capped = remap.model_copy(update={"decode_cap": True})
@@ -305,7 +308,7 @@ def _linger(peak: int, share: int, slack: int) -> int:
     of what is granted now: what one wish was given must not outrank another's in the next
     plan.
     """
-    return peak if peak <= share else -(-peak // (slack + 1)) * (slack + 1)
+    return peak if peak <= share else align_up(peak, slack + 1)
 
 
 def hidden_alpha(t: TenantSnapshot, t_compute: float, remap: Remap, streams: int = 1) -> int:

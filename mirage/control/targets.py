@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mirage import config
 from mirage.config import Remap
+from mirage.geometry import footprint
 from mirage.protocol import ModelShape
 from scheduler.tenants import Tenant
 
@@ -28,13 +30,11 @@ class Want:
     recall: bool = False
 
 
-def cost(shape: ModelShape, alpha: int, kv_extents: int) -> int:
-    """Bytes of device memory of an engine with `alpha` layers given away.
-
-    Its beta slots are inside: n - alpha - beta resident layers, and beta slots.
-    """
-    layers = (shape.layers - alpha) * shape.layer_bytes
-    return shape.fixed_bytes + layers + kv_extents * shape.extent_bytes
+def entitled(tenant: config.Tenant) -> Tenant:
+    """The part of a tenant's configuration that decisions depend on."""
+    return Tenant(
+        tenant.name, tenant.share, tenant.priority, tenant.floor_layers, tenant.max_percent
+    )
 
 
 def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Want:
@@ -43,11 +43,11 @@ def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Want:
     Raises `DoesNotFitError` if the rest is less than `shape.min_extents`.
     """
     share_bytes = tenant.share_bytes(device_bytes)
-    extents = (share_bytes - cost(shape, 0, 0)) // shape.extent_bytes
+    extents = (share_bytes - footprint(shape, 0, 0)) // shape.extent_bytes
     if extents < shape.min_extents:
-        needed = cost(shape, 0, shape.min_extents)
+        needed, model = footprint(shape, 0, shape.min_extents), footprint(shape, 0, 0)
         raise DoesNotFitError(
-            f"tenant {tenant.name!r} needs {needed} bytes (model {cost(shape, 0, 0)}, KV for one "
+            f"tenant {tenant.name!r} needs {needed} bytes (model {model}, KV for one "
             f"request of full length {shape.min_extents * shape.extent_bytes}) and its share of "
             f"{tenant.share:g} % is {share_bytes} bytes: raise its share or the device's memory, "
             "or lower max_model_len"
@@ -76,7 +76,7 @@ def toward(shape: ModelShape, now: Want, want: Want, limit: int) -> Want:
     given away and the KV they pay for change in one step.
     """
     alpha, extents = max(now.alpha, want.alpha), min(now.kv_extents, want.kv_extents)
-    spare = limit - cost(shape, alpha, extents)
+    spare = limit - footprint(shape, alpha, extents)
     more = min(want.kv_extents - extents, spare // shape.extent_bytes)
     if alpha > want.alpha:
         affordable = (spare - more * shape.extent_bytes) // shape.layer_bytes

@@ -14,6 +14,7 @@ from math import inf
 import msgspec
 
 from mirage.protocol import Allotment, ModelShape, Report
+from mirage.units import ceil_div
 from scheduler.tenants import Activity, Tenant
 
 SCHEMA_VERSION = 1
@@ -72,7 +73,7 @@ def _soon(report: Report, shape: ModelShape, growth: int, have: int) -> int:
 
 
 def _extents(blocks: int, shape: ModelShape) -> int:
-    return -(-blocks // shape.extent_blocks)
+    return ceil_div(blocks, shape.extent_blocks)
 
 
 class RecentMax:

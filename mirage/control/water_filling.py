@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mirage.units import ceil_div
+
 
 class Ask(NamedTuple):
     """One tenant before the plan is made. Extents above, layers below."""
@@ -241,7 +243,7 @@ class Fill:
                     bound = min(bound, row.ask.hidden if row.ask.active else row.ask.out)
                 if bound <= row.alpha:
                     continue
-                short = -(-max(0, wanted - self.free) // row.ask.layer_bytes)
+                short = ceil_div(max(0, wanted - self.free), row.ask.layer_bytes)
                 layers = min(short, bound - row.alpha)
                 row.alpha += layers
                 self.free += layers * row.ask.layer_bytes
@@ -254,7 +256,7 @@ class Fill:
 
         for row in sorted(rows, key=lambda r: (r.ask.priority, -beyond(r))):
             short = min(wanted - self.free, beyond(row))
-            extents = max(0, -(-short // row.ask.extent_bytes))
+            extents = max(0, ceil_div(short, row.ask.extent_bytes))
             row.kv -= extents
             self.free += extents * row.ask.extent_bytes
 

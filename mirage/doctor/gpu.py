@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mirage.doctor.finding import Finding, limited, missing, works
+from mirage.units import GIB, align_up
 from vmm.driver import VmmError
 from vmm.host import host_buffer
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from vmm.cuda_device import DeviceFacts
 
 TOPIC = "GPU"
-GIB = 2**30
 PROBE_BYTES = 256 << 20
 ROUNDS = 7
 HOST_INSTEAD = "without a GPU, serve from host memory: device.kind host"
@@ -85,7 +85,7 @@ def _link(index: int) -> Iterator[Finding]:
 def _measured(driver: CudaDriver) -> float:
     """Bytes per second, the median of some copies into pages that are mapped."""
     page = driver.page_bytes
-    nbytes = -(-PROBE_BYTES // page) * page
+    nbytes = align_up(PROBE_BYTES, page)
     source, address, stream = host_buffer(nbytes), driver.reserve(nbytes), driver.stream()
     try:
         driver.pin(source.address, nbytes)

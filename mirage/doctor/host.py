@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 
 from mirage.doctor.finding import Finding, limited, missing, works
+from mirage.units import GIB
 from vmm.driver import VmmError
 from vmm.host import HostDriver, host_buffer
 
 TOPIC = "host"
-GIB = 2**30
 PROBE_BYTES = 64 << 20
 ROUNDS = 5
 MAP_COUNT = Path("/proc/sys/vm/max_map_count")

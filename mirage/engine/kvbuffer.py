@@ -9,6 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from mirage.streaming.transfer import POISON
+from mirage.units import align_up
 from vmm.driver import Driver
 from vmm.pages import PagePool
 from vmm.space import ExtentMap, Range, extent_blocks
@@ -44,7 +45,7 @@ class KVBuffer:
         regions, block_bytes = _regions(config)
         per_extent = extent_blocks(block_bytes, driver.page_bytes)
         page = driver.page_bytes
-        self.range = Range(driver, -(-self.nbytes // page) * page)
+        self.range = Range(driver, align_up(self.nbytes, page))
         usable = config.num_blocks // per_extent * per_extent
         self.extents = ExtentMap(self.range, pool, regions, block_bytes, usable)
 

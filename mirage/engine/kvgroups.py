@@ -11,6 +11,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from mirage.facts import KVGroup, KVGroups
+from mirage.units import ceil_div
 
 HELD_WHOLE = {KVCacheSpecKind.MAMBA, KVCacheSpecKind.CROSS_ATTENTION, KVCacheSpecKind.UNKNOWN}
 """Kinds of which a request holds all its blocks from its first step on."""
@@ -37,4 +38,4 @@ def _most_blocks(vllm_config: Any, spec: Any) -> int:
     """Blocks that vLLM reckons one request of `max_model_len` tokens to hold."""
     if isinstance(spec, UniformTypeKVCacheSpecs):
         return int(spec.max_memory_usage_pages(vllm_config))
-    return -(-int(spec.max_memory_usage_bytes(vllm_config)) // spec.page_size_bytes)
+    return ceil_div(int(spec.max_memory_usage_bytes(vllm_config)), spec.page_size_bytes)

@@ -27,8 +27,10 @@ from mirage.engine.pieces import UnknownPieces, watched
 from mirage.engine.proof import NoForward, Proof, UnsupportedModel, between, observed
 from mirage.engine.settings import EngineSettings
 from mirage.facts import KVGroups
+from mirage.geometry import least_extents
 from mirage.protocol import ModelShape
 from mirage.streaming.transfer import LayerStreamer
+from mirage.units import ceil_div
 from vmm.pages import PagePool
 
 logger = logging.getLogger("mirage.engine.memory")
@@ -160,7 +162,7 @@ class EngineMemory:
         """The KV buffer of vLLM's KVCacheConfig, its base extents mapped."""
         self.kv = KVBuffer(config, self.driver, self.pool)
         per_extent = self.kv.extents.blocks_per_extent
-        base = -(-self.settings.base_blocks // per_extent)
+        base = ceil_div(self.settings.base_blocks, per_extent)
         # What vLLM made of the weights may be larger than what it was asked about beforehand.
         fitting = min(base, self.kv.extents.extents, self.affordable_extents())
         self.kv.extents.map(range(fitting))
@@ -169,9 +171,6 @@ class EngineMemory:
     def shape(self, config: Any, kv: KVGroups) -> ModelShape:
         """What the control server needs to know about this engine."""
         blocks, nbytes = self._extent_geometry(config)
-        has = len(kv.groups) > 0
-        # The longest request, and the null block, must always find room.
-        needed = kv.request_blocks + 1 if has else 0
         return ModelShape(
             layers=len(self.parameters.layers),
             layer_bytes=self.layer_bytes,
@@ -179,8 +178,8 @@ class EngineMemory:
             extent_bytes=nbytes,
             extent_blocks=blocks,
             block_tokens=min((group.block_tokens for group in kv.groups), default=1),
-            max_extents=config.num_blocks // blocks if has else 0,
-            min_extents=-(-needed // blocks),
+            max_extents=config.num_blocks // blocks if kv.groups else 0,
+            min_extents=least_extents(kv.request_blocks, blocks),
             movable_layers=len(self.parameters.layers) if self.streamer else 0,
         )
 

@@ -20,6 +20,7 @@ from mirage.engine.backend import Backend
 from mirage.engine.pieces import Pieces, UnknownPieces
 from mirage.engine.tensors import Holdings
 from mirage.streaming.transfer import Layer, LayerStreamer
+from mirage.units import MIB, align_up
 from vmm.host import HostBuffer
 from vmm.pages import PagePool
 from vmm.space import Range
@@ -30,7 +31,7 @@ ALIGN = 512
 """Where parameters start, as allocators have it: kernels are chosen by that."""
 POISON = 0xFF
 """What is left where a parameter was: whoever still reads there shall not go unseen."""
-SMALL = 1 << 20
+SMALL = MIB
 """Bytes up to which the place that a parameter left is kept until the model is proven: freed,
 it could be handed out again with the right content in it."""
 
@@ -117,7 +118,7 @@ class FixedParameters:
         largest = max((_plan(unit)[1] for unit in self.units), default=0)
         if self.stays is not None:
             largest = max(largest, self._built_bytes)
-        return -(-largest // page_bytes) * page_bytes
+        return align_up(largest, page_bytes)
 
     # -- placing ------------------------------------------------------------------------
 
@@ -198,7 +199,7 @@ def _plan(unit: Unit) -> tuple[list[Placement], int]:
     """Offsets of a unit's storages and their total size, both in bytes."""
     offset, placements = 0, []
     for tensors in unit:
-        offset = -(-offset // ALIGN) * ALIGN
+        offset = align_up(offset, ALIGN)
         spans = [_span(tensor) for tensor in tensors if tensor.numel()]
         start, end = min(s for s, _ in spans), max(e for _, e in spans)
         placements.append(Placement(tensors, start, offset, end - start))

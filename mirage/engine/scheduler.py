@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from mirage.engine.pace import Pace
 from mirage.engine.reconcile import Fence, Settlement
 from mirage.engine.reporting import Reporter
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, ToEngine, Turn
+from mirage.units import ceil_div
 
 logger = logging.getLogger("mirage.engine.scheduler")
 
@@ -234,7 +236,7 @@ class ObservingMixin(Mixable):
         blocks = self.kv_cache_manager.block_pool.num_gpu_blocks
         used = blocks - self.kv_cache_manager.block_pool.get_num_free_blocks()
         per_extent = self.shape.extent_blocks
-        return -(-blocks // per_extent), -(-used // per_extent), blocks
+        return ceil_div(blocks, per_extent), ceil_div(used, per_extent), blocks
 
     def _waiting_count(self) -> int:
         return int(self.get_request_counts()[1])
@@ -262,7 +264,7 @@ class ElasticMixin(ObservingMixin):
         self.settlement = Settlement(
             self.memory, pool, self.fence, fenced=self.settings.fence, pace=pace
         )
-        self.wish = Wish(self.settings.hold_s)
+        self.wish = Wish(self.settings.hold_s, time.monotonic)
         self._holding = False
 
     # -- vLLM's hooks -------------------------------------------------------------------

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import matplotlib
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from mirage.replay import pictures
 from mirage.replay.run import Run
 from mirage.report import comparison, drawing
+from mirage.report.page import inline, template
 
 TEMPLATE = "report.html.j2"
-NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 @dataclass(frozen=True)
@@ -60,12 +56,8 @@ LATENCIES = (
 
 def render(report: Mapping[str, Any], runs: Sequence[Run]) -> str:
     """The page for a report and the runs it was built from."""
-    folder = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(
-        loader=folder, autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
     policies = [run["policy"] for run in report["runs"]]
-    return environment.get_template(TEMPLATE).render(
+    return template(Path(__file__).with_name(TEMPLATE)).render(
         report=report,
         policies=policies,
         colours=[drawing.policy_colour(policies, policy) for policy in policies],
@@ -73,17 +65,6 @@ def render(report: Mapping[str, Any], runs: Sequence[Run]) -> str:
         tenants=_tenant_tables(report["runs"], policies),
         pictures=list(_pictures(runs)),
     )
-
-
-def inline(figure: Figure, name: str) -> Markup:
-    """The figure as an ``<svg>`` element without outside references; `name` salts its ids."""
-    file = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name}):
-        figure.savefig(file, format="svg", metadata=NO_METADATA)
-    text = file.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)  # HTML knows them by itself
-    return Markup(re.sub(r'<g id="[^"]*"', "<g", text))
 
 
 def _pictures(runs: Sequence[Run]) -> list[Picture]:

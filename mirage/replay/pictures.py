@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from mirage.replay.metrics import LATENCIES, latencies_ms
 from mirage.replay.run import Run
-from mirage.replay.timeline import TenantSample
+from mirage.replay.series import series, summed, tenants_of
 from mirage.report.drawing import (
     counts_from_zero,
     cumulative,
@@ -24,13 +24,11 @@ from mirage.report.drawing import (
     log_scale,
     over_time,
     policy_colour,
-    series,
-    summed,
     tenant_colour,
-    tenants_of,
 )
+from mirage.samples import TenantSample
+from mirage.units import MIB
 
-MIB = 2**20
 SHORTEST_MS = 0.1
 """Latencies under this are drawn at it: tokens that came in one piece have no gap."""
 

@@ -16,7 +16,8 @@ from mirage.replay import timeline as tl
 from mirage.replay.client import Outcome
 from mirage.replay.metrics import summarize
 from mirage.replay.run import Run
-from mirage.replay.timeline import TenantSample, Timeline
+from mirage.replay.timeline import Timeline
+from mirage.samples import TenantSample
 
 SCHEMA_VERSION = 1
 MAX_EXAMPLES = 10

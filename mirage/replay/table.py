@@ -6,28 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from mirage.report import comparison
+from mirage.report.terminal import table
 
 
 def show(built: dict[str, Any], output: Path, console: Console) -> None:
     """Print a report (see `report.build`) and where in `output` it lies."""
     policies = [run["policy"] for run in built["runs"]]
-    table = Table("", *policies, title=escape(f"{built['requests']} requests of {built['trace']}"))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in comparison.rows(built["runs"], policies):
-        table.add_row(row.label, *map(_cell, row.cells))
-    console.print(table)
+    title = f"{built['requests']} requests of {built['trace']}"
+    console.print(table(title, policies, comparison.rows(built["runs"], policies)))
     console.print(_verdict(built), highlight=False)
     console.out(f"Report: {output / 'report.html'}, {output / 'report.json'}", highlight=False)
-
-
-def _cell(cell: comparison.Cell) -> str:
-    ratio = f" [dim]{cell.ratio}[/]" if cell.ratio else ""
-    return f"[bold green]{cell.text}[/]{ratio}" if cell.best else cell.text + ratio
 
 
 def _verdict(built: dict[str, Any]) -> str:

@@ -7,47 +7,18 @@ from typing import TypeVar
 
 import msgspec
 
+from mirage.samples import SCHEMA_VERSION, Sample, TenantSample, TenantShape
+from mirage.units import ceil_div
+
 T = TypeVar("T")
 N = TypeVar("N", int, float)
 
-SCHEMA_VERSION = 1
 MAX_POINTS = 2000
 """A report keeps at most this many samples; figures are taken before thinning."""
 
 
 class TimelineError(ValueError):
     """The server's account of its memory cannot be understood; one line says why."""
-
-
-class TenantSample(msgspec.Struct, frozen=True):
-    """One tenant at one moment: KV blocks, layers, requests, bytes; totals since start."""
-
-    kv_blocks: int
-    kv_used_blocks: int
-    alpha: int
-    beta: int
-    running: int
-    waiting: int
-    held_bytes: int
-    preemptions: int
-    bytes_streamed: int
-    stall_s: float
-
-
-class Sample(msgspec.Struct, frozen=True):
-    """All tenants at `t` seconds."""
-
-    t: float
-    tenants: dict[str, TenantSample]
-
-
-class TenantShape(msgspec.Struct, frozen=True):
-    """What does not change about a tenant: its layers and the size of one, in bytes."""
-
-    layers: int
-    layer_bytes: int
-    extent_bytes: int
-    extent_blocks: int
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -115,7 +86,7 @@ def peak(timeline: Timeline, value: Callable[[TenantSample], int]) -> int:
 
 def columns(timeline: Timeline) -> dict[str, object]:
     """For the report: one list of times, and one list per tenant and field (None: absent)."""
-    step = -(-len(timeline.samples) // MAX_POINTS) or 1
+    step = ceil_div(len(timeline.samples), MAX_POINTS) or 1
     samples = timeline.samples[::step]
     fields = TenantSample.__struct_fields__
     return {

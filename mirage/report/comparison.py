@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from mirage.units import MIB
+
 BASELINE = "static"
 """Ratios are against this policy, or the first run if it was not replayed."""
 
@@ -40,7 +42,7 @@ FIGURES = (
     ),
     Figure("kv_blocks_granted_max", "KV blocks granted, most"),
     Figure("layers_remapped_max", "layers remapped, most"),
-    Figure("bytes_streamed", "parameters streamed, MiB", divide=2**20, digits=1),
+    Figure("bytes_streamed", "parameters streamed, MiB", divide=MIB, digits=1),
 )
 
 

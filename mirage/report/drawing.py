@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib
 import numpy as np
@@ -12,8 +12,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from mirage.replay.run import Run
-from mirage.replay.timeline import TenantSample, Timeline
+from mirage.units import ceil_div
 
 POLICY_COLOURS = {"static": "#7a828e", "pooled": "#d98a1f", "mirage": "#2456c7"}
 OTHER_POLICIES = (
@@ -42,6 +41,7 @@ STYLE = {
 }
 WIDTH = 10.5
 """Inches, of every picture."""
+T = TypeVar("T")
 MAX_POINTS = 800
 """Of one line: more cannot be seen."""
 
@@ -108,29 +108,6 @@ def tenant_colour(tenants: Sequence[str], tenant: str) -> str:
     return TENANT_COLOURS[tenants.index(tenant) % len(TENANT_COLOURS)]
 
 
-def tenants_of(runs: Sequence[Run]) -> list[str]:
-    """In the server's order."""
-    known = [name for run in runs if run.timeline for name in run.timeline.tenants]
-    return list(dict.fromkeys(known))
-
-
-def series(
-    timeline: Timeline, tenant: str, value: Callable[[TenantSample], float]
-) -> tuple[Array, Array]:
-    """Times (s) and values; NaN where the tenant was absent."""
-    samples = _thin(timeline.samples)
-    found = [sample.tenants.get(tenant) for sample in samples]
-    values = [float("nan") if one is None else float(value(one)) for one in found]
-    return np.array([sample.t for sample in samples]), np.array(values)
-
-
-def summed(timeline: Timeline, value: Callable[[TenantSample], float]) -> tuple[Array, Array]:
-    """Times (s) and the sum over the tenants that were there."""
-    samples = _thin(timeline.samples)
-    values = [float(sum(value(one) for one in sample.tenants.values())) for sample in samples]
-    return np.array([sample.t for sample in samples]), np.array(values)
-
-
 def cumulative(values: npt.ArrayLike) -> tuple[Array, Array]:
     """Sorted values and the share of all that is at or under each."""
     x = np.sort(np.asarray(values, dtype=float))
@@ -138,5 +115,6 @@ def cumulative(values: npt.ArrayLike) -> tuple[Array, Array]:
     return x[chosen], (chosen + 1) / len(x)
 
 
-def _thin(samples: Sequence[Any]) -> Sequence[Any]:
-    return samples[:: -(-len(samples) // MAX_POINTS) or 1]
+def thin(samples: Sequence[T]) -> Sequence[T]:
+    """Evenly chosen ones, `MAX_POINTS` at most."""
+    return samples[:: ceil_div(len(samples), MAX_POINTS) or 1]

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from mirage.config import ConfigError
+from mirage.units import MIB
 
-MAX_HEADER_BYTES = 100 * 2**20
+MAX_HEADER_BYTES = 100 * MIB
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.gguf")
 """Formats that vLLM loads as well; what is in them only it can tell."""
 

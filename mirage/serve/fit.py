@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd
 
 from mirage.config import Config, Policy, Tenant
+from mirage.control.targets import entitled
 from mirage.facts import NO_KV, KVGroups, ModelFacts
-from scheduler import tenants
+from mirage.geometry import least_blocks
+from mirage.units import MIB, align_up
+from vmm.space import extent_blocks
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ def fit(config: Config, facts: Mapping[str, ModelFacts]) -> tuple[dict[str, Fit]
 
 def _fit_tenant(config: Config, tenant: Tenant, facts: ModelFacts, movable: int) -> Fit:
     page = config.device.page
-    extent_blocks = _extent_blocks(facts, page)
-    extent_bytes = extent_blocks * facts.block_bytes
-    grant = tenants.Tenant.of(tenant).share_bytes(config.device.memory)
+    blocks = _extent_blocks(facts, page)
+    extent_bytes = blocks * facts.block_bytes
+    grant = entitled(tenant).share_bytes(config.device.memory)
     base = (grant - _parameter_bytes(facts, page)) // extent_bytes if extent_bytes else 0
     most = base
     if extent_bytes and config.policy is not Policy.STATIC:
@@ -77,13 +79,13 @@ def _fit_tenant(config: Config, tenant: Tenant, facts: ModelFacts, movable: int)
     return Fit(
         grant_bytes=grant,
         layers=facts.layers,
-        layer_bytes=_up(facts.layer_bytes, page),
+        layer_bytes=align_up(facts.layer_bytes, page),
         fixed_bytes=facts.fixed_bytes,
         block_bytes=facts.block_bytes,
-        extent_blocks=extent_blocks,
-        base_blocks=base * extent_blocks,
-        max_blocks=most * extent_blocks,
-        min_blocks=_min_blocks(facts),
+        extent_blocks=blocks,
+        base_blocks=base * blocks,
+        max_blocks=most * blocks,
+        min_blocks=least_blocks(facts.kv.request_blocks),
         movable_layers=_movable_layers(config, tenant, facts),
         stays=facts.stays if config.policy is Policy.MIRAGE else None,
         architecture=facts.architecture,
@@ -95,9 +97,12 @@ def _fit_tenant(config: Config, tenant: Tenant, facts: ModelFacts, movable: int)
 def _too_large(config: Config, tenant: Tenant, facts: ModelFacts) -> str | None:
     """Why a tenant's share is too small for its parameters and one request; None if it is not."""
     page = config.device.page
-    grant = tenants.Tenant.of(tenant).share_bytes(config.device.memory)
+    grant = entitled(tenant).share_bytes(config.device.memory)
     parameters = _parameter_bytes(facts, page)
-    kv = _up(_min_blocks(facts), _extent_blocks(facts, page)) * facts.block_bytes
+    kv = (
+        align_up(least_blocks(facts.kv.request_blocks), _extent_blocks(facts, page))
+        * facts.block_bytes
+    )
     if grant >= parameters + kv:
         return None
     return (
@@ -107,20 +112,15 @@ def _too_large(config: Config, tenant: Tenant, facts: ModelFacts) -> str | None:
     )
 
 
-def _min_blocks(facts: ModelFacts) -> int:
-    """For one request of the longest. The first is vLLM's null block, that no request gets."""
-    return facts.kv.request_blocks + 1 if facts.block_bytes else 0
-
-
 def _extent_blocks(facts: ModelFacts, page: int) -> int:
     """KV blocks in an extent: as many as fill pages in each run that a block lies in."""
     if not facts.block_bytes:
         return 1
-    return page // gcd(facts.block_bytes // facts.block_runs, page)
+    return extent_blocks(facts.block_bytes // facts.block_runs, page)
 
 
 def _parameter_bytes(facts: ModelFacts, page: int) -> int:
-    return facts.fixed_bytes + facts.layers * _up(facts.layer_bytes, page)
+    return facts.fixed_bytes + facts.layers * align_up(facts.layer_bytes, page)
 
 
 def _movable_layers(config: Config, tenant: Tenant, facts: ModelFacts) -> int:
@@ -133,14 +133,10 @@ def _movable_layers(config: Config, tenant: Tenant, facts: ModelFacts) -> int:
 def _unmovable_bytes(config: Config, tenant: Tenant, facts: ModelFacts) -> int:
     """Parameters that hold their memory whatever happens."""
     page = config.device.page
-    moves = _movable_layers(config, tenant, facts) * _up(facts.layer_bytes, page)
+    moves = _movable_layers(config, tenant, facts) * align_up(facts.layer_bytes, page)
     return _parameter_bytes(facts, page) - moves
 
 
 def mib(nbytes: int) -> str:
     """``"12.5 MiB"``."""
-    return f"{nbytes / 2**20:.1f} MiB"
-
-
-def _up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
+    return f"{nbytes / MIB:.1f} MiB"

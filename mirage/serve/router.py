@@ -14,8 +14,9 @@ from mirage.serve.openai import ApiError, errors_as_json, model_cards
 from mirage.serve.registry import Backend, Board, EngineState
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 from mirage.serve.suspects import Request
+from mirage.units import MIB
 
-MAX_BODY_BYTES = 64 * 2**20
+MAX_BODY_BYTES = 64 * MIB
 SHUTDOWN_S = 1.0
 
 

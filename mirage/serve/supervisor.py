@@ -16,6 +16,7 @@ from mirage.config import Config, ConfigError, Tenant
 from mirage.control.arbiter import Decider
 from mirage.control.controller import Controller
 from mirage.processes.reaper_client import Lifeline
+from mirage.samples import INTERVAL_S
 from mirage.serve.control import ControlServer
 from mirage.serve.engine_manager import Keeper, say
 from mirage.serve.errors import EngineFailed
@@ -24,7 +25,6 @@ from mirage.serve.process import adopt_orphans
 from mirage.serve.registry import Backend, Board
 from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
-from mirage.serve.timeline import INTERVAL_S
 
 STARTUP_S = {"host": 300.0, "cuda": 900.0}
 """On a GPU tens of GB are read, copied and registered, kernels compiled and graphs captured."""

@@ -10,24 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mirage.protocol import Report
+from mirage.samples import TenantSample
 
-SCHEMA_VERSION = 1
-INTERVAL_S = 0.1
-
-FIELDS = (
-    "kv_blocks",
-    "kv_used_blocks",
-    "alpha",
-    "beta",
-    "running",
-    "waiting",
-    "held_bytes",
-    "preemptions",
-    "bytes_streamed",
-    "stall_s",
-    "steps",
-    "tokens",
-)
+FIELDS = TenantSample.__struct_fields__
 
 
 def snapshot(report: Report) -> dict[str, int | float]:
@@ -36,7 +21,7 @@ def snapshot(report: Report) -> dict[str, int | float]:
 
 
 class Timeline:
-    """Samples of all tenants, taken every `INTERVAL_S` by the caller."""
+    """Samples of all tenants, taken every `samples.INTERVAL_S` by the caller."""
 
     def __init__(self, capacity: int = 20_000) -> None:
         if capacity < 2:
@@ -65,8 +50,3 @@ class Timeline:
     def samples(self) -> list[dict[str, Any]]:
         """Oldest first: ``{"t": seconds, "tenants": {name: snapshot}}``."""
         return list(self._samples)
-
-    @property
-    def interval_s(self) -> float:
-        """Seconds between samples from now on."""
-        return INTERVAL_S * self._stride

@@ -5,8 +5,10 @@ from __future__ import annotations
 from itertools import combinations
 
 from mirage import profiles
+from mirage.control.hiding import hides
+from mirage.control.step_times import step_time
 from mirage.simulate.roofline import PS, Roofline, Work
-from mirage.streaming.layer_sets import even, hides, smallest_gap, step_time
+from mirage.streaming.layer_sets import even, smallest_gap
 
 C2C_PEAK, PCIE5_PEAK, PCIE4_PEAK = 900.0, 128.0, 64.0
 """GB/s, both ways together: NVLink-C2C, PCIe x16 of generation 5 and 4 (data sheets)."""

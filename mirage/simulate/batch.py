@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from mirage.units import ceil_div
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -65,7 +67,7 @@ class Batch:
         self._due[request.residue + b] += 1
         self.size += 1
         self.context += request.computed
-        self.blocks += -(-request.computed // b)
+        self.blocks += ceil_div(request.computed, b)
         request.blocks = 0
         heappush(self._finishes, (request.finish, request.number, request))
 
@@ -78,7 +80,7 @@ class Batch:
         request.joined = request.finish = -1
         self._due[request.residue] -= 1
         self._due[request.residue + b] -= 1
-        request.blocks = -(-request.computed // b)
+        request.blocks = ceil_div(request.computed, b)
         self.size -= 1
         self.context -= request.computed
         self.blocks -= request.blocks
@@ -100,7 +102,7 @@ class Batch:
     def affordable(self, free: int, most: int) -> int:
         """How many of the next `most` steps find their blocks among `free`."""
         b = self.block_tokens
-        if self.size * -(-most // b) <= free:
+        if self.size * ceil_div(most, b) <= free:
             return most
         rounds, free = divmod(free, self.size)
         start = self.steps % b

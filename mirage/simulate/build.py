@@ -8,7 +8,7 @@ from functools import cache
 from mirage.config import Config, Policy
 from mirage.config import Tenant as Served
 from mirage.control.arbiter import Decider
-from mirage.control.targets import base
+from mirage.control.targets import base, entitled
 from mirage.simulate import workload
 from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine, Limits
@@ -18,7 +18,6 @@ from mirage.simulate.policies import Variant
 from mirage.simulate.roofline import LAYER_SETS, PS, Roofline, Sets
 from mirage.simulate.swap import SwapEngine
 from mirage.simulate.world import World
-from scheduler.tenants import Tenant
 
 Streamed = tuple[int, int]
 """Alpha and beta."""
@@ -57,7 +56,7 @@ class _Builder:
 
     def __init__(self, setup: Setup, variant: Variant, config: Config, tenant: Served) -> None:
         self.setup, self.variant, self.remap = setup, variant, config.remap
-        self.tenant = Tenant.of(tenant)
+        self.tenant = entitled(tenant)
         self.shape = setup.shapes[tenant.name]
         self.base = base(self.tenant, self.shape, config.device.memory)
         isolated = setup.experiment.sharing.isolated

@@ -6,7 +6,6 @@ should fall into. Each figure is the mean over the seeds of a change in per cent
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from mirage.simulate import claims_page, scenes
+from mirage.simulate import scenes
 from mirage.simulate.pool import Job, run_all
 from mirage.simulate.progress import counting
 from mirage.simulate.run import Figures
@@ -199,31 +198,6 @@ def evaluate(
         }
         for row in rows
     ]
-
-
-def command(
-    seeds: Sequence[int],
-    output: Path,
-    processes: int | None,
-    trace: Path | None,
-    console: Console,
-) -> None:
-    """Evaluate every row; print the table, write ``claims.json`` and the page.
-
-    The page is ``docs/claims.md`` where that exists and seeds and arrivals are those it is made
-    with; else it goes to `output`. Raises `ConfigError`, `TraceError`.
-    """
-    from mirage.simulate.claims_rows import ROWS
-
-    rows = evaluate(ROWS, seeds, processes, trace, console)
-    output.mkdir(parents=True, exist_ok=True)
-    written = json.dumps(rows, indent=1, sort_keys=True)
-    (output / "claims.json").write_text(written + "\n", encoding="utf-8")
-    usual = PAGE.exists() and list(seeds) == SEEDS and trace is None
-    page = PAGE if usual else output / PAGE.name
-    page.write_text(claims_page.markdown(rows, seeds, trace), encoding="utf-8")
-    claims_page.show(rows, Console())
-    Console().out(f"Written: {output / 'claims.json'}, {page}", highlight=False)
 
 
 def both(scene: str, *policies: str) -> tuple[tuple[str, str], ...]:

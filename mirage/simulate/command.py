@@ -163,7 +163,7 @@ def _write(result: Result, output: Path) -> None:
 def _check_claims(
     seeds: list[int], output: Path, processes: int | None, trace: Path | None
 ) -> None:
-    from mirage.simulate.claims import command as claims
+    from mirage.simulate.claims_command import command as claims
 
     _make_folder(output)
     claims(seeds, output, processes, trace, Console(stderr=True))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirage.control.targets import Want, cost
+from mirage.control.targets import Want
+from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape
+from mirage.units import ceil_div
 
 
 class Holding:
@@ -35,12 +37,12 @@ class Holding:
         self._copies = copies
         self._scattered = scattered
         self._target = Allotment(
-            0, base.alpha, base.beta, base.kv_extents, cost(shape, base.alpha, base.kv_extents)
+            0, base.alpha, base.beta, base.kv_extents, footprint(shape, base.alpha, base.kv_extents)
         )
 
     @property
     def held_bytes(self) -> int:
-        return cost(self.shape, self.alpha, self.extents)
+        return footprint(self.shape, self.alpha, self.extents)
 
     @property
     def blocks(self) -> int:
@@ -59,7 +61,7 @@ class Holding:
         if not used_blocks:
             return 0
         per_extent = self.shape.extent_blocks
-        dense = -(-(used_blocks + 1) // per_extent)
+        dense = ceil_div(used_blocks + 1, per_extent)
         if not self._scattered:
             return dense
         # Expected, if every block lay anywhere among those that are backed.

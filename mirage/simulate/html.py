@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-import mirage.replay
-from mirage.profiles import GIB, Model
-from mirage.replay.html import inline
+from mirage.profiles import Model
 from mirage.report import drawing
 from mirage.report.comparison import Cell
+from mirage.report.page import inline, template
 from mirage.simulate import pictures, table
+from mirage.units import GIB, MIB, ceil_div
 
 TEMPLATE = "report.html.j2"
-FOLDERS = (Path(__file__).parent, Path(mirage.replay.__path__[0]))
-"""The page's own template, and the style that it shares."""
 COLUMNS = 4
 """Policies beside each other in one picture."""
 UNITS = {
@@ -74,14 +71,8 @@ WHOLE: tuple[tuple[str, str, Callable[[Result], Figure]], ...] = (
 
 def render(result: Result) -> str:
     """The page for a result (see `report.build`); the same for the same result."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDERS),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     policies = result["policies"]
-    return environment.get_template(TEMPLATE).render(
+    return template(Path(__file__).with_name(TEMPLATE)).render(
         result=result,
         experiment=result["experiment"],
         policies=policies,
@@ -154,8 +145,8 @@ def _side_by_side(
     result: Result, policies: list[str], draw: Callable[[Result, list[str]], Figure]
 ) -> list[Markup]:
     """As many drawings of the same width as it takes with at most `COLUMNS` policies in each."""
-    drawings = -(-len(policies) // COLUMNS)
-    width = -(-len(policies) // drawings)
+    drawings = ceil_div(len(policies), COLUMNS)
+    width = ceil_div(len(policies), drawings)
     padded = policies + [""] * (drawings * width - len(policies))
     parts = [padded[start : start + width] for start in range(0, len(padded), width)]
     return [inline(draw(result, part), f"{draw.__name__} {part}") for part in parts]
@@ -170,7 +161,7 @@ def _model(result: Result, tenant: Mapping[str, Any]) -> dict[str, Any]:
         "source": model.source,
         "layers": model.layers,
         "parameters_gib": model.parameter_bytes / GIB,
-        "layer_mib": result["shapes"][tenant["name"]]["layer_bytes"] / 2**20,
+        "layer_mib": result["shapes"][tenant["name"]]["layer_bytes"] / MIB,
         "kv_token_kib": model.kv_token_bytes / 1024,
         "lengths": _drawn(result["lengths"].get(tenant["name"])),
     }

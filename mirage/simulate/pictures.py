@@ -22,8 +22,8 @@ from mirage.report.drawing import (
     tenant_colour,
 )
 from mirage.simulate.run import PLOTTED
+from mirage.units import GIB
 
-GIB = 2**30
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms")
 SHORTEST_MS = 0.1
 """Latencies under this are drawn at it."""

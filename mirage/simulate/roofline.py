@@ -14,8 +14,9 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import NamedTuple
 
+from mirage.control.step_times import step_forms
 from mirage.profiles import Hardware, Model
-from mirage.streaming.layer_sets import even, nested, step_forms
+from mirage.streaming.layer_sets import even, nested
 
 PS = 10**12
 """Picoseconds in a second: the unit of simulated time."""

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from mirage.report import comparison
 from mirage.report.comparison import Figure, Row
+from mirage.report.terminal import table
 from mirage.simulate.report import BASELINES
+from mirage.units import GIB
 
 Of = Literal["mean", "min", "max"]
 """Which number of a figure's spread over the seeds."""
-GIB = 2**30
 LARGE = 10_000
 """Numbers from here on are shown whole."""
 LATENCIES = (
@@ -57,13 +56,8 @@ def rows(result: Mapping[str, Any], tenant: str | None = None, of: Of = "mean") 
 
 def show(result: Mapping[str, Any], output: Path, console: Console) -> None:
     """Print a result (see `report.build`) and where in `output` its files lie."""
-    table = Table("", *result["policies"], title=escape(result["experiment"]["title"]))
-    table.columns[0].no_wrap = True
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows(result):
-        table.add_row(row.label, *map(_cell, row.cells))
-    console.print(table)
+    title = result["experiment"]["title"]
+    console.print(table(title, result["policies"], rows(result)))
     console.out(_seeds(result["seeds"]), highlight=False)
     for line in verdicts(result):
         console.out(line, highlight=False)
@@ -88,11 +82,6 @@ def _fitting(figure: Figure, parts: Sequence[Mapping[str, Any]]) -> Figure:
     if counts and most < 1000 and any(value % 1 for value in values):
         return replace(figure, digits=1)
     return replace(figure, digits=0) if most >= LARGE else figure
-
-
-def _cell(cell: comparison.Cell) -> str:
-    ratio = f" [dim]{cell.ratio}[/]" if cell.ratio else ""
-    return f"[bold green]{cell.text}[/]{ratio}" if cell.best else cell.text + ratio
 
 
 def _seeds(seeds: list[int]) -> str:

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from mirage.config import Config, Device, Policy, Sharing, Tenant
 from mirage.control.arbiter import Decider
-from mirage.control.targets import cost
+from mirage.geometry import footprint
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, ModelShape, Refusal, Report, Turn
 
 pytestmark = pytest.mark.pure
@@ -184,7 +184,7 @@ def test_a_turn_does_not_wait_for_who_has_done_all_that_it_was_told() -> None:
             revision=told.revision,
             kv_extents=30,
             kv_used_extents=30,
-            held_bytes=cost(SHAPE, 0, 30),
+            held_bytes=footprint(SHAPE, 0, 30),
         )
         made.reported("b", stuck, 1.41)
         decided = list(made.decide(1.41))

@@ -12,7 +12,8 @@ from world import FakeEngine, World
 
 from mirage.config import PATIENCE_S, Policy, Remap
 from mirage.control.ledger import LedgerError, OverCommitError, UnknownTenantError
-from mirage.control.targets import DoesNotFitError, cost
+from mirage.control.targets import DoesNotFitError
+from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal
 from scheduler.tenants import Tenant
 
@@ -32,7 +33,7 @@ SHAPE = ModelShape(
     min_extents=4,
     movable_layers=12,
 )
-SHARE = cost(SHAPE, 0, 10)
+SHARE = footprint(SHAPE, 0, 10)
 
 
 def pair(policy: Policy = Policy.MIRAGE, temporal: bool = False, **remap: object) -> World:
@@ -415,7 +416,7 @@ def worlds(draw: st.DrawFn, policy: Policy, temporal: bool) -> World:
     names = NAMES[: draw(st.integers(1, 4))]
     of = {name: draw(shapes()) for name in names}
     spare = {name: draw(st.integers(0, 60)) for name in names}
-    needs = {n: cost(s, 0, s.min_extents) + spare[n] for n, s in of.items()}
+    needs = {n: footprint(s, 0, s.min_extents) + spare[n] for n, s in of.items()}
     device = sum(needs.values()) + draw(st.integers(0, 30))
     # A little above the exact share, so that its bytes are not rounded below the need.
     shares = {n: min(100.0, need * 100 / device + 1e-4) for n, need in needs.items()}

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.pure
 
 def lacking(blocks: int = 2, hold_s: float = 1e6) -> Wish:
     """A wish after one step in which `blocks` were missing."""
-    wish = Wish(hold_s)
+    wish = Wish(hold_s, lambda: 0.0)
     step(wish, blocks)
     return wish
 
@@ -49,12 +49,12 @@ def test_a_late_refusal_says_nothing_of_the_next_wish() -> None:
 
 
 def test_only_a_change_is_worth_a_report() -> None:
-    wish = Wish(1.0)
+    wish = Wish(1.0, lambda: 0.0)
     assert [step(wish, blocks) for blocks in (0, 2, 2, 3, 0)] == [False, True, False, True, True]
 
 
 def test_what_is_due_is_known_until_a_step_lacks_nothing() -> None:
-    wish = Wish(1.0)
+    wish = Wish(1.0, lambda: 0.0)
     wish.begin_step()
     wish.lacks(3, free=2)
     wish.end_step()

@@ -12,8 +12,9 @@ from msgspec import structs
 
 from mirage.config import Policy, Remap
 from mirage.control.planner import Turns, covers, hidden_alpha, plan
-from mirage.control.targets import Want, base, cost, most_alpha
+from mirage.control.targets import Want, base, most_alpha
 from mirage.control.tenant_state import Demand, TenantSnapshot
+from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.tenants import Tenant
 
@@ -30,7 +31,7 @@ SHAPE = ModelShape(
     min_extents=2,
     movable_layers=12,
 )
-SHARE = cost(SHAPE, 0, 10)
+SHARE = footprint(SHAPE, 0, 10)
 REMAP = Remap(slack_extents=0, headroom_extents=0)
 
 
@@ -60,7 +61,7 @@ def tenant(
     report = Report(
         revision=1,
         holds_turn=True,
-        held_bytes=cost(SHAPE, alpha, kv),
+        held_bytes=footprint(SHAPE, alpha, kv),
         alpha=alpha,
         beta=beta,
         kv_extents=kv,
@@ -72,7 +73,7 @@ def tenant(
         tenant=Tenant(name, 100 / of, priority, max_percent=percent),
         shape=SHAPE,
         report=report,
-        allotment=Allotment(1, alpha, beta, kv, cost(SHAPE, alpha, kv)),
+        allotment=Allotment(1, alpha, beta, kv, footprint(SHAPE, alpha, kv)),
         pending=(),
         active=bool(wants.admission) if active is None else active,
         last_busy=last_busy,
@@ -92,7 +93,7 @@ def planned(
 ):
     """{name: (alpha, kv_extents)}, checked to fit into the device."""
     wants = plan(tenants, len(tenants) * SHARE, 0, policy, remap, turns=turns, now=now)
-    total = sum(cost(SHAPE, want.alpha, want.kv_extents) for want in wants.values())
+    total = sum(footprint(SHAPE, want.alpha, want.kv_extents) for want in wants.values())
     assert total <= len(tenants) * SHARE
     return {name: (want.alpha, want.kv_extents) for name, want in wants.items()}
 
@@ -497,7 +498,7 @@ def test_a_model_whose_layers_stay_gives_none_and_its_idle_kv_all_the_same(
     giving = replace(giving, shape=structs.replace(SHAPE, **stays))
     hungry = tenant("a", 10, 30)
     remap = Remap(slack_extents=0, headroom_extents=0, decode_cap=False)
-    device = SHARE + cost(giving.shape, 0, 10)
+    device = SHARE + footprint(giving.shape, 0, 10)
     tenants = sharing_exactly([hungry, giving], device)
     wants = plan(tenants, device, 0, Policy.MIRAGE, remap)
     assert wants["b"].alpha == 0
@@ -510,7 +511,7 @@ def test_a_model_whose_layers_stay_gives_none_and_its_idle_kv_all_the_same(
 
 
 def held(tenants: list[TenantSnapshot]) -> int:
-    return sum(cost(t.shape, 0, max(t.demand.used, t.shape.min_extents)) for t in tenants)
+    return sum(footprint(t.shape, 0, max(t.demand.used, t.shape.min_extents)) for t in tenants)
 
 
 def sharing_exactly(tenants: list[TenantSnapshot], device: int = 0) -> list[TenantSnapshot]:
@@ -552,7 +553,7 @@ def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
         shape = structs.replace(SHAPE, **sizes)
         several.append(replace(some, shape=shape, peak_compute_s=compute))
     least = held([replace(t, demand=Demand()) for t in several])
-    running = sum(cost(t.shape, t.layers_out, max(t.demand.used, 2)) for t in several)
+    running = sum(footprint(t.shape, t.layers_out, max(t.demand.used, 2)) for t in several)
     device = max(least, running) + draw(st.integers(0, 600))
     spare = (device - least) // len(several)
     shared = []
@@ -587,7 +588,7 @@ def test_any_plan_keeps_its_bounds(situation, remap: Remap, when) -> None:
     total = 0
     for t in tenants:
         want = wants[t.name]
-        total += cost(t.shape, want.alpha, want.kv_extents)
+        total += footprint(t.shape, want.alpha, want.kv_extents)
         share = base(t.tenant, t.shape, device).kv_extents
         least = min(t.demand.used, share) if want.recall else t.demand.used
         assert max(least, t.shape.min_extents) <= want.kv_extents <= t.shape.max_extents

@@ -13,8 +13,9 @@ from rich.console import Console
 from mirage.replay import html, pictures, report, table
 from mirage.replay.client import Outcome
 from mirage.replay.run import Run
-from mirage.replay.timeline import Sample, TenantSample, TenantShape, Timeline
+from mirage.replay.timeline import Timeline
 from mirage.report import comparison, drawing
+from mirage.samples import Sample, TenantSample, TenantShape
 from mirage.workload.dealing import Call
 
 pytestmark = pytest.mark.pure

@@ -10,9 +10,6 @@ from mirage.replay.client import Outcome
 from mirage.replay.metrics import latencies_ms, summarize
 from mirage.replay.timeline import (
     MAX_POINTS,
-    Sample,
-    TenantSample,
-    TenantShape,
     Timeline,
     TimelineError,
     columns,
@@ -23,6 +20,7 @@ from mirage.replay.timeline import (
     parse_timeline,
     peak,
 )
+from mirage.samples import Sample, TenantSample, TenantShape
 from mirage.workload.dealing import Call
 
 pytestmark = pytest.mark.pure

@@ -7,7 +7,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from mirage import config
 from scheduler.sharing import SharingError, Spatial, Temporal, make_sharing
 
 pytestmark = pytest.mark.pure
@@ -27,14 +26,14 @@ def started(*working: str, turn_s: float = 5.0) -> Temporal:
 
 
 def test_spatial_lets_all_step() -> None:
-    sharing = make_sharing(config.Sharing(), NAMES)
+    sharing = make_sharing(NAMES, None)
     assert isinstance(sharing, Spatial)
     assert sharing.decide(0.0) == {"a", "b", "c"}
     assert sharing.next_deadline() is None
 
 
 def test_configuration_chooses() -> None:
-    sharing = make_sharing(config.Sharing(mode="temporal", turn_s=2), NAMES)
+    sharing = make_sharing(NAMES, 2)
     assert isinstance(sharing, Temporal)
 
 

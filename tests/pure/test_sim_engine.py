@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage import profiles
-from mirage.control.targets import Want, cost
+from mirage.control.targets import Want
+from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine, Limits
@@ -280,7 +281,7 @@ def test_an_allotment_ends_the_wait_and_the_gap_counts_it() -> None:
     world = Alone()
     engine = decoding(lone(world, 2, elastic=True), [(16, 1)] * 2)
     engine.wake(0)
-    more = Allotment(1, 0, 1, 5, cost(SHAPE, 0, 5))
+    more = Allotment(1, 0, 1, 5, footprint(SHAPE, 0, 5))
     world.now = PS // 2
     engine.receive(more, world.now)
     engine.wake(world.now)
@@ -294,12 +295,12 @@ def test_an_allotment_ends_the_wait_and_the_gap_counts_it() -> None:
 def test_what_is_called_back_is_preempted_newest_first_but_for_the_last() -> None:
     world = Alone()
     engine = decoding(lone(world, 6, elastic=True), [(16, 20), (40, 20), (30, 20)])
-    engine.receive(Allotment(1, 0, 1, 5, cost(SHAPE, 0, 5), recall=True), 0)
+    engine.receive(Allotment(1, 0, 1, 5, footprint(SHAPE, 0, 5), recall=True), 0)
     assert [request.number for request in engine.running] == [0, 1]
     assert engine.report().kv_used_extents <= engine.holding.extents == 5
-    engine.receive(Allotment(2, 0, 1, 1, cost(SHAPE, 0, 1), recall=True), 0)
+    engine.receive(Allotment(2, 0, 1, 1, footprint(SHAPE, 0, 1), recall=True), 0)
     assert [request.number for request in engine.running] == [0]
-    engine.receive(Allotment(3, 0, 1, 6, cost(SHAPE, 0, 6)), 0)
+    engine.receive(Allotment(3, 0, 1, 6, footprint(SHAPE, 0, 6)), 0)
     engine.wake(0)
     world.run(engine)
     assert engine.tally.counters.completed == 3
@@ -311,6 +312,6 @@ def test_a_wish_that_was_granted_is_not_repeated() -> None:
     engine = decoding(lone(world, 2, elastic=True), [(16, 10)] * 2)
     engine.wake(0)
     assert world.reports[-1].growth_extents == 2
-    engine.receive(Allotment(1, 0, 1, 5, cost(SHAPE, 0, 5)), 5)
+    engine.receive(Allotment(1, 0, 1, 5, footprint(SHAPE, 0, 5)), 5)
     assert world.reports[-1].kv_blocks == 4, "as many as it lacked, and more"
     assert world.reports[-1].growth_extents == 0

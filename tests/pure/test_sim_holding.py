@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage.control.targets import Want, cost
+from mirage.control.targets import Want
+from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape
 from mirage.simulate.build import _copies
 from mirage.simulate.holding import Holding
@@ -51,7 +52,7 @@ def state(holding: Holding) -> tuple[int, int, int]:
 
 
 def allotment(shape: ModelShape, revision: int, alpha: int, beta: int, extents: int) -> Allotment:
-    return Allotment(revision, alpha, beta, extents, cost(shape, alpha, extents))
+    return Allotment(revision, alpha, beta, extents, footprint(shape, alpha, extents))
 
 
 SHAPE = ModelShape(40, 100, 50, 30, 4, 16, MOST, 1, 40)

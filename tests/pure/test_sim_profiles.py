@@ -8,7 +8,7 @@ import yaml
 import configs
 from mirage import profiles
 from mirage.config import ConfigError
-from mirage.control.targets import cost
+from mirage.geometry import footprint
 from mirage.profiles import MIB, Figure, shape
 from mirage.simulate import build, workload
 from mirage.simulate.experiment import Experiment, Setup, load
@@ -133,7 +133,7 @@ def test_a_model_costs_its_parameters_and_the_reserve(name) -> None:
     made = shape(model, device, 16, 1024, device.memory_bytes)
     exact = model.parameter_bytes + device.reserved_mb.value * 1e6
     pages = (made.layers + 1) * device.page_bytes
-    assert exact <= cost(made, 0, 0) <= exact + pages
+    assert exact <= footprint(made, 0, 0) <= exact + pages
 
 
 def test_parts_cut_layers_not_the_model() -> None:
@@ -258,7 +258,7 @@ def test_a_weight_for_nobody_is_refused() -> None:
 
 def test_a_share_that_leaves_one_request_no_kv_is_refused_and_one_page_more_is_not() -> None:
     device, made = profiles.hardware("gh200"), opt_13b()
-    enough = cost(made, 0, made.min_extents) / device.memory_bytes * 100
+    enough = footprint(made, 0, made.min_extents) / device.memory_bytes * 100
     for share, fits in ((enough + 1e-5, True), (enough - 1e-3, False)):
         raw = experiment(
             tenants=[{"name": "a", "model": "opt-13b", "share": share, "rate": 1}],

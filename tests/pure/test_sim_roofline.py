@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage import profiles
+from mirage.control.step_times import step_time
 from mirage.profiles import Figure
 from mirage.simulate.engine import _largest, _steps_until, _sum
 from mirage.simulate.roofline import LAYER_SETS, PS, Form, Roofline, Streaming, Work
-from mirage.streaming.layer_sets import nested, step_time
+from mirage.streaming.layer_sets import nested
 
 pytestmark = pytest.mark.pure
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mirage import profiles
-from mirage.control.targets import cost
+from mirage.geometry import footprint
 from mirage.simulate import build, run, workload
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Peak, Setup
@@ -46,7 +46,7 @@ def share(model: str, extra: int, length: int = LENGTH, parts: int = 1) -> float
     """Per cent of a GH200 that hold a model and some extents more than its least."""
     device = profiles.hardware("gh200")
     shape = profiles.shape(profiles.model(model), device, 16, length, device.memory_bytes, parts)
-    return cost(shape, 0, shape.min_extents + extra) / device.memory_bytes * 100 + 1e-5
+    return footprint(shape, 0, shape.min_extents + extra) / device.memory_bytes * 100 + 1e-5
 
 
 @cache

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from mirage.config import Remap
-from mirage.control.targets import DoesNotFitError, Want, base, cost, most_alpha, toward
+from mirage.control.targets import DoesNotFitError, Want, base, most_alpha, toward
+from mirage.geometry import footprint
 from mirage.protocol import ModelShape
 from scheduler.tenants import Tenant
 
@@ -78,7 +79,7 @@ def test_a_tenants_own_percentage_and_layers_that_stay(
 
 
 def nbytes(want: Want) -> int:
-    return cost(SHAPE, want.alpha, want.kv_extents)
+    return footprint(SHAPE, want.alpha, want.kv_extents)
 
 
 @given(wants, wants, st.integers(0, 1000))

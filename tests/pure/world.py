@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from mirage.config import PATIENCE_S, Policy, Remap
 from mirage.control.controller import Command, Controller
 from mirage.control.planner import Turns
-from mirage.control.targets import Want, base, cost, most_alpha
+from mirage.control.targets import Want, base, most_alpha
+from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from scheduler.tenants import Tenant
 
@@ -45,7 +46,7 @@ class FakeEngine:
 
     @property
     def held(self) -> int:
-        return cost(self.shape, self.alpha, self.mapped) if self.loaded else 0
+        return footprint(self.shape, self.alpha, self.mapped) if self.loaded else 0
 
     @property
     def used(self) -> int:
@@ -78,7 +79,7 @@ class FakeEngine:
     def _move(self, to: Allotment) -> bool:
         free = to.grant_bytes - self.held
         if not self.loaded:
-            self.loaded = cost(self.shape, 0, 0) <= to.grant_bytes
+            self.loaded = footprint(self.shape, 0, 0) <= to.grant_bytes
             return self.loaded
         if self.alpha < to.alpha:
             self.alpha += 1
@@ -341,7 +342,7 @@ class World:
     def _check_allotment(self, name: str, before: Allotment | None, sent: Allotment) -> None:
         shape, tenant = self.shapes[name], self.tenants[name]
         want = Want(sent.alpha, sent.beta, sent.kv_extents)
-        assert sent.grant_bytes == cost(shape, sent.alpha, sent.kv_extents)
+        assert sent.grant_bytes == footprint(shape, sent.alpha, sent.kv_extents)
         if before is None or self.policy is Policy.STATIC:
             assert before is None
             assert want == self.base(name)

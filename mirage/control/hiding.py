@@ -1,0 +1,94 @@
+"""How many layers can be streamed so that their loads hide behind compute.
+
+m = alpha + beta of n layers are streamed: they share beta slots, so the memory of alpha layers is
+free for other use. T_T is the time to load one layer from host memory, T_c the compute time of one
+layer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
+from math import inf
+
+from mirage.control.step_times import nested_step, step_forms
+from mirage.streaming.layer_sets import nested
+
+HIDDEN = Fraction(103, 100)
+"""A step with streamed layers is this much longer than one without, at most, if they hide."""
+AS_GOOD = 1.01
+"""Steps that differ by less are alike."""
+
+
+def hides(alpha: int, beta: int, n: int, t_load: float, t_compute: float) -> bool:
+    """Whether streaming alpha + beta layers hides behind compute (MIRAGE, arXiv 2507.11507).
+
+        beta = 1:  T_T * (alpha + 1) <= T_c * (n - alpha - 1)
+        beta = 2:  T_T * (alpha + 2) <= T_c * n
+
+    Against the pipeline of `step_time`: always necessary, whatever the set. Exact for evenly
+    spaced sets where m divides n, and for beta = 2 also where n >= 2m. Elsewhere gaps differ
+    by one, and a step may wait less than T_c for each streamed layer.
+    """
+    if alpha == 0:
+        return True
+    loads, layers = _condition(alpha, beta, n)
+    return t_load * loads <= t_compute * layers
+
+
+def _condition(alpha: int, beta: int, n: int) -> tuple[int, int]:
+    """The loads of a step, and the layers whose compute they can hide behind."""
+    m = alpha + beta
+    return (m, n - m) if beta == 1 else (m, n)
+
+
+def best_beta(
+    alpha: int, n: int, t_load: float, t_compute: float, betas: Sequence[int] = (1, 2)
+) -> int:
+    """The fewest slots whose step is as good as the shortest, since those stream least.
+
+    So 1 where that hides, else 2 where that does. Where neither does, transfers are the step,
+    and one slot can be the better: it streams one layer less.
+    """
+    steps = {beta: nested_step(alpha, beta, n, t_load, t_compute) for beta in betas}
+    shortest = min(steps.values())
+    return min(beta for beta, step in steps.items() if step <= AS_GOOD * shortest)
+
+
+def largest_alpha(
+    n: int,
+    t_load: float,
+    t_compute: float,
+    betas: Sequence[int] = (1, 2),
+    most_streamed: int | None = None,
+) -> tuple[int, int]:
+    """The most layers that can be given away with streaming hidden, and the beta to do it.
+
+    That `hides`, and a step of the nested set takes at most `HIDDEN` times its compute.
+    `most_streamed` bounds alpha + beta (default n). (0, fewest slots) if nothing hides.
+    """
+    limit = n if most_streamed is None else most_streamed
+    ratio = -t_load / t_compute if t_compute else -inf
+
+    def most(beta: int) -> int:
+        return min(bisect_right(_bearable(n, beta), ratio), limit - beta)
+
+    alpha = max(most(beta) for beta in betas)
+    if alpha <= 0:
+        return 0, min(betas)
+    unfelt = [beta for beta in betas if most(beta) == alpha]
+    return alpha, best_beta(alpha, n, t_load, t_compute, unfelt)
+
+
+@cache
+def _bearable(n: int, beta: int) -> tuple[float, ...]:
+    """For alpha = 1 and more: the largest T_T / T_c at which it is hidden, negative to ascend."""
+    bears = []
+    for alpha in range(1, n - beta + 1):
+        loads, layers = _condition(alpha, beta, n)
+        forms = step_forms(nested(n)[: alpha + beta], n, beta)
+        own = [(HIDDEN * n - b) / a for a, b in forms if a]
+        bears.append(min(Fraction(layers, loads), *own))
+    return tuple(-float(most) for most in bears)

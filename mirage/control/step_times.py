@@ -1,0 +1,144 @@
+"""How long a step takes whose layers are partly streamed.
+
+m = alpha + beta of n layers share beta slots. T_T is the time to load one layer from host memory,
+T_c the compute time of one layer; any numeric type will do, and only their ratio matters.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from functools import cache
+
+from mirage.streaming.layer_sets import gaps, nested
+
+MOST_LAPS = 4096
+
+
+def step_bound(alpha: int, beta: int, n: int, t_load: float, t_compute: float) -> float:
+    """The least time one step can take: compute, or the transfers that it waits for.
+
+    With one slot a layer can only be loaded while resident layers run, so the m streamed
+    ones each take T_T + T_c in sequence. With two slots, loads run back to back.
+    """
+    if alpha == 0:
+        return n * t_compute
+    per_layer = t_load + t_compute if beta == 1 else t_load
+    return max(n * t_compute, (alpha + beta) * per_layer)
+
+
+def nested_step(alpha: int, beta: int, n: int, t_load: float, t_compute: float) -> float:
+    """`step_time` of the streamed set that an engine uses: of `nested`, the first alpha + beta.
+
+    Never under `step_bound`, and over it where gaps differ: by up to 10 % where it just hides.
+    """
+    if alpha == 0:
+        return n * t_compute
+    return max(a * t_load + b * t_compute for a, b in _nested_forms(n, alpha + beta, beta))
+
+
+@cache
+def _nested_forms(n: int, m: int, beta: int) -> tuple[tuple[float, float], ...]:
+    forms = step_forms(nested(n)[:m], n, beta)
+    return tuple((float(a), float(b)) for a, b in forms)
+
+
+def step_time(
+    layers: Iterable[int],
+    n: int,
+    beta: int,
+    t_load: float,
+    t_compute: float,
+    most_laps: int = MOST_LAPS,
+) -> float:
+    """Time of one step in the steady state, walked layer by layer around the circle.
+
+    Loads happen one at a time in layer order. One may start when a slot is free, that is,
+    when the streamed layer beta places earlier has run; a streamed layer runs when it is
+    loaded. Walks laps until the state repeats (at most `most_laps`, enough for exact numbers
+    of a test's size) and returns the mean time of the laps that repeat.
+    """
+    ring = gaps(layers, n)
+    if len(ring) <= beta:
+        return n * t_compute
+    elapsed, laps = _walked(ring, beta, t_load, t_compute, most_laps)
+    return elapsed / laps
+
+
+def _walked(
+    ring: Sequence[int], beta: int, t_load: float, t_compute: float, most_laps: int
+) -> tuple[float, int]:
+    """The time of the laps that repeat, and their number."""
+    clock = loaded = 0 * t_load
+    ran = deque([clock] * beta, maxlen=beta)
+    seen: dict[tuple[float, ...], tuple[int, float]] = {}
+    for lap in range(most_laps):
+        state = (clock - loaded, *(clock - end for end in ran))
+        if state in seen or lap == most_laps - 1:
+            first, then = seen.get(state, (0, 0 * t_load))
+            return clock - then, lap - first
+        seen[state] = lap, clock
+        for gap in ring:
+            loaded = max(loaded, ran[0]) + t_load
+            clock = max(clock + (gap - 1) * t_compute, loaded) + t_compute
+            ran.append(clock)
+    raise AssertionError("unreachable: the last lap returns")
+
+
+def step_forms(layers: Iterable[int], n: int, beta: int) -> tuple[tuple[Fraction, Fraction], ...]:
+    """`step_time` as a maximum: of a T_T + b T_c over the pairs (a, b), for any T_T and T_c.
+
+    One slot: a load follows the run of the streamed layer before it, so each gap g takes the
+    longer of T_T and (g - 1) T_c, and then T_c. Two slots: the envelope is searched.
+    """
+    ring = gaps(layers, n)
+    if len(ring) <= beta:
+        return ((Fraction(0), Fraction(n)),)
+    if beta == 1:
+        return _one_slot(ring)
+    found = _between(ring, n, (Fraction(len(ring)), Fraction(0)), (Fraction(0), Fraction(n)))
+    return tuple(sorted(found, reverse=True))
+
+
+def _one_slot(ring: Sequence[int]) -> tuple[tuple[Fraction, Fraction], ...]:
+    m = len(ring)
+    longest = sorted(ring, reverse=True)
+    pairs = {}
+    for hiding in range(m + 1):
+        computes = m + sum(gap - 1 for gap in longest[:hiding])
+        pairs[hiding] = Fraction(m - hiding), Fraction(computes)
+    # Between gaps of one length no number of hiding ones is ever the maximum.
+    ends = [h for h in pairs if h in (0, m) or longest[h] != longest[h - 1]]
+    return tuple(pairs[h] for h in ends)
+
+
+Line = tuple[Fraction, Fraction]
+NEARLY = Fraction(1, 10**7)
+"""A relative step to one side of a point: near enough to be on the same line of the envelope."""
+
+
+def _between(ring: Sequence[int], n: int, left: Line, right: Line) -> set[Line]:
+    """Lines of the envelope of two slots from `left`, for small T_c, to `right`; T_T is 1."""
+    if left == right:
+        return {left}
+    x = (left[0] - right[0]) / (right[1] - left[1])
+    if _two_slots(ring, x) <= left[0] + left[1] * x:
+        return {left, right}
+    below, above = _line_at(ring, x, -NEARLY), _line_at(ring, x, NEARLY)
+    return _between(ring, n, left, below) | _between(ring, n, above, right)
+
+
+def _line_at(ring: Sequence[int], x: Fraction, towards: Fraction) -> Line:
+    """The line of the envelope just beside x."""
+    near, nearer = x * (1 + 2 * towards), x * (1 + towards)
+    slope = (_two_slots(ring, near) - _two_slots(ring, nearer)) / (near - nearer)
+    slope = slope.limit_denominator(64)
+    return _two_slots(ring, nearer) - slope * nearer, slope
+
+
+def _two_slots(ring: Sequence[int], t_compute: Fraction) -> Fraction:
+    """`step_time` with T_T = 1, in whole numbers."""
+    unit = t_compute.denominator
+    elapsed, laps = _walked(ring, 2, unit, t_compute.numerator, MOST_LAPS)
+    return Fraction(int(elapsed), laps * unit)

@@ -1,0 +1,32 @@
+"""What a model takes of the device: bytes of an allotment, and the least of its KV cache.
+
+Each formula stands here once; engines, `mirage check` and the simulator use the same. How many KV
+blocks make an extent is `vmm.space.extent_blocks`.
+"""
+
+from __future__ import annotations
+
+from mirage.protocol import ModelShape
+from mirage.units import ceil_div
+
+
+def footprint(shape: ModelShape, alpha: int, kv_extents: int) -> int:
+    """Bytes of device memory of an engine with `alpha` layers given away.
+
+    Its beta slots are inside: n - alpha - beta resident layers, and beta slots.
+    """
+    layers = (shape.layers - alpha) * shape.layer_bytes
+    return shape.fixed_bytes + layers + kv_extents * shape.extent_bytes
+
+
+def least_blocks(request_blocks: int) -> int:
+    """KV blocks for one request of the longest; 0 for a model without a KV cache.
+
+    The first is vLLM's null block, which no request gets.
+    """
+    return request_blocks + 1 if request_blocks else 0
+
+
+def least_extents(request_blocks: int, extent_blocks: int) -> int:
+    """KV extents for one request of the longest (KV blocks)."""
+    return ceil_div(least_blocks(request_blocks), extent_blocks)

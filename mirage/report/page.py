@@ -1,0 +1,34 @@
+"""What reports on one HTML page share: their style, their tables, and drawings inside the page."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import jinja2
+import matplotlib
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+
+
+def template(path: Path) -> jinja2.Template:
+    """The page's own template, which may include those of this folder."""
+    folders = jinja2.FileSystemLoader((path.parent, Path(__file__).parent))
+    environment = jinja2.Environment(
+        loader=folders, autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(path.name)
+
+
+def inline(figure: Figure, name: str) -> Markup:
+    """The figure as an ``<svg>`` element without outside references; `name` salts its ids."""
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(file, format="svg", metadata=NO_METADATA)
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)  # HTML knows them by itself
+    return Markup(re.sub(r'<g id="[^"]*"', "<g", text))
