@@ -27,8 +27,10 @@ from mirage.units import MIB
 Count = Annotated[int, Field(gt=0, strict=True)]
 """A whole number from 1; not ``true``, not ``3.0``."""
 Schema = TypeVar("Schema", bound=BaseModel)
-PAGE = {"host": 65536, "cuda": 2 << 20}
-"""Bytes of a page by default: on a GPU the granularity of all that are made today."""
+PAGE = {"host": 65536, "cuda": None}
+"""Bytes of a page by default; None leaves it to the models."""
+LEAST_PAGE = {"host": 4096, "cuda": 2 * MIB}
+"""What an operating system maps at least, and what all GPUs of today do."""
 CHUNK, LEAST_CHUNK = 16 * MIB, MIB
 """Bytes of a layer that are copied at a time: short for who waits for one."""
 ON_GPU = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
@@ -70,6 +72,11 @@ def parse_bytes(value: Any) -> int:
     return int(float(match[1]) * UNITS[match[2].upper()])
 
 
+def parse_page(value: Any) -> int | None:
+    """Bytes as `parse_bytes` reads them; None for ``"auto"``."""
+    return None if value in (None, "auto") else parse_bytes(value)
+
+
 Weight = Annotated[float, Field(ge=0)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
 
@@ -90,8 +97,11 @@ class Device(Strict):
     """Let vLLM compile what steps compute between two attentions, as it does by default."""
     memory: Bytes
     """On a GPU leave room beside it for what each engine needs besides: see operating.md."""
-    page: Bytes = Field(default_factory=lambda data: PAGE[data["kind"]])
-    """Physical page, the unit of mapping. A power of two; on a GPU at least 2 MiB."""
+    page: Annotated[int | None, BeforeValidator(parse_page)] = Field(
+        default_factory=lambda data: PAGE[data["kind"]]
+    )
+    """Physical page, the unit of mapping. A power of two; on a GPU at least 2 MiB, and None is
+    ``auto``: as large as the models allow."""
     copy_chunk: Bytes = CHUNK
     """Of a layer that is copied at a time. On a GPU, copies of a step's inputs wait for one."""
     link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
@@ -124,8 +134,10 @@ class Device(Strict):
 
     @model_validator(mode="after")
     def _page_is_power_of_two(self) -> Device:
-        least = PAGE["cuda"] if self.kind == "cuda" else 4096
-        if self.page < least or self.page & (self.page - 1):
+        least = LEAST_PAGE[self.kind]
+        if self.page is None and self.kind == "host":
+            raise ValueError("page auto is for kind cuda: give the bytes of a page")
+        if self.page is not None and (self.page < least or self.page & (self.page - 1)):
             raise ValueError(f"page is {self.page} bytes: use a power of two from {least} bytes")
         return self
 

@@ -12,19 +12,21 @@ from mirage.config import Config, Policy, Tenant
 from mirage.control.targets import entitled
 from mirage.facts import NO_KV, KVGroups, ModelFacts
 from mirage.geometry import least_blocks
+from mirage.serve.page_size import PageSize, Sizes, page_size
 from mirage.units import MIB, align_up
 from vmm.space import extent_blocks
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One tenant's memory at start. Layers are page-rounded; blocks include the null block.
+    """One tenant's memory at start. Layers are rounded up to pages; blocks include the null block.
 
     `base_blocks` fill what the share leaves beside the parameters; `max_blocks` is the
     universe that vLLM's block pool is built for: the most that could ever be granted.
     `min_blocks` hold one request of `max_model_len` tokens. A model without a KV cache has none.
     """
 
+    page: PageSize
     grant_bytes: int
     layers: int
     layer_bytes: int
@@ -59,16 +61,32 @@ class Fit:
 def fit(config: Config, facts: Mapping[str, ModelFacts]) -> tuple[dict[str, Fit], dict[str, str]]:
     """Fit every tenant that has `facts`, and say why one does not fit; both by its name."""
     asked = [t for t in config.tenants if t.name in facts]
-    problems = {t.name: _too_large(config, t, facts[t.name]) for t in asked}
+    page = page_size(config.device.page, (_sizes(config, t, facts[t.name]) for t in asked))
+    problems = {t.name: _too_large(config, t, facts[t.name], page.bytes) for t in asked}
     fitting = [t for t in asked if problems[t.name] is None]
-    unmovable = sum(_unmovable_bytes(config, t, facts[t.name]) for t in fitting)
+    unmovable = sum(_unmovable_bytes(config, t, facts[t.name], page.bytes) for t in fitting)
     movable = config.device.memory - unmovable
-    fits = {t.name: _fit_tenant(config, t, facts[t.name], movable) for t in fitting}
+    fits = {t.name: _fit_tenant(config, t, facts[t.name], movable, page) for t in fitting}
     return fits, {name: problem for name, problem in problems.items() if problem is not None}
 
 
-def _fit_tenant(config: Config, tenant: Tenant, facts: ModelFacts, movable: int) -> Fit:
-    page = config.device.page
+def _sizes(config: Config, tenant: Tenant, facts: ModelFacts) -> Sizes:
+    return Sizes(
+        name=tenant.name,
+        layer_bytes=facts.layer_bytes,
+        layers=facts.layers,
+        fixed_bytes=facts.fixed_bytes,
+        run_bytes=facts.block_bytes // facts.block_runs if facts.block_bytes else 0,
+        runs=facts.block_runs,
+        share_bytes=entitled(tenant).share_bytes(config.device.memory),
+        request_blocks=least_blocks(facts.kv.request_blocks),
+    )
+
+
+def _fit_tenant(
+    config: Config, tenant: Tenant, facts: ModelFacts, movable: int, size: PageSize
+) -> Fit:
+    page = size.bytes
     blocks = _extent_blocks(facts, page)
     extent_bytes = blocks * facts.block_bytes
     grant = entitled(tenant).share_bytes(config.device.memory)
@@ -77,6 +95,7 @@ def _fit_tenant(config: Config, tenant: Tenant, facts: ModelFacts, movable: int)
     if extent_bytes and config.policy is not Policy.STATIC:
         most = max(base, movable // extent_bytes)
     return Fit(
+        page=size,
         grant_bytes=grant,
         layers=facts.layers,
         layer_bytes=align_up(facts.layer_bytes, page),
@@ -94,9 +113,8 @@ def _fit_tenant(config: Config, tenant: Tenant, facts: ModelFacts, movable: int)
     )
 
 
-def _too_large(config: Config, tenant: Tenant, facts: ModelFacts) -> str | None:
+def _too_large(config: Config, tenant: Tenant, facts: ModelFacts, page: int) -> str | None:
     """Why a tenant's share is too small for its parameters and one request; None if it is not."""
-    page = config.device.page
     grant = entitled(tenant).share_bytes(config.device.memory)
     parameters = _parameter_bytes(facts, page)
     kv = (
@@ -130,9 +148,8 @@ def _movable_layers(config: Config, tenant: Tenant, facts: ModelFacts) -> int:
     return int(facts.layers * config.max_percent(tenant) / 100)
 
 
-def _unmovable_bytes(config: Config, tenant: Tenant, facts: ModelFacts) -> int:
+def _unmovable_bytes(config: Config, tenant: Tenant, facts: ModelFacts, page: int) -> int:
     """Parameters that hold their memory whatever happens."""
-    page = config.device.page
     moves = _movable_layers(config, tenant, facts) * align_up(facts.layer_bytes, page)
     return _parameter_bytes(facts, page) - moves
 

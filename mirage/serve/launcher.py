@@ -134,7 +134,7 @@ def engine_settings(
         "policy": config.policy.value,
         "tenant": tenant.name,
         "control": str(control) if control else None,
-        "page": config.device.page,
+        "page": fit.page.bytes,
         "grant_bytes": fit.grant_bytes,
         "base_blocks": fit.base_blocks,
         "headroom_extents": config.remap.headroom_extents,

@@ -15,7 +15,10 @@ HEADINGS = ("tenant", "share", "grant", "parameters", "layers", "KV blocks", "le
 
 
 def fit_table(config: Config, fits: Mapping[str, Fit]) -> str:
-    """One row per tenant, and a last line on the device. Blocks leave out the null block."""
+    """One row per tenant, then what holds for all, then a line per model.
+
+    Blocks leave out the null block.
+    """
     rows = [HEADINGS, *(_row(config, name, fit) for name, fit in fits.items())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     lines = ["  ".join(_cells(row, widths)).rstrip() for row in rows]
@@ -24,6 +27,9 @@ def fit_table(config: Config, fits: Mapping[str, Fit]) -> str:
         f"device {mib(config.device.memory)}, in no share "
         f"{mib(config.device.memory - granted)}, policy {config.policy.value}"
     )
+    page = next(iter(fits.values())).page
+    if page.reason:
+        lines.append(f"pages of {mib(page.bytes)}: {page.reason}")
     lines += [_model_line(config, name, fit) for name, fit in fits.items()]
     return "\n".join(lines)
 

@@ -30,6 +30,7 @@ from mirage.config import Config
 from mirage.demo.tokenizer import save_tokenizer
 from mirage.serve.fit import Fit
 from mirage.serve.launcher import command, flags
+from mirage.serve.page_size import PageSize
 
 LENGTH, BATCHED = 512, 256
 """Tokens of the longest request, and of one step."""
@@ -63,7 +64,7 @@ def fit_of(path: Path) -> Fit:
     head = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
     block = 2 * 2 * heads * head * shape["num_hidden_layers"] * BLOCK_TOKENS
     layers = shape["num_hidden_layers"]
-    return Fit(1 << 29, layers, 1, 1, block, 1, BASE, UNIVERSE, 17, layers)
+    return Fit(PageSize(1 << 16), 1 << 29, layers, 1, 1, block, 1, BASE, UNIVERSE, 17, layers)
 
 
 def line_of(

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from model_facts import full_attention, make_facts
 from model_folder import make_folder
 
-from mirage.config import Config, ConfigError
+from mirage.config import Config, ConfigError, Device
 from mirage.facts import KVGroup, KVGroups
 from mirage.serve.checkpoint import check_checkpoint
 from mirage.serve.fit import Fit, fit
+from mirage.serve.page_size import PageSize
 from mirage.serve.preflight import fit_config
 from mirage.serve.table import fit_table, kv_words
 
@@ -120,6 +121,7 @@ def test_the_share_is_parameters_then_whole_extents() -> None:
     (found,) = fitted(make_config(50, policy="static"), {"a": SMALL}).values()
     # 32 MiB: 9 of parameters, and 23 of blocks of 128 KiB, which are extents of their own.
     assert found == Fit(
+        page=PageSize(PAGE),
         grant_bytes=32 * MIB,
         layers=8,
         layer_bytes=MIB,
@@ -266,6 +268,16 @@ def test_the_table_has_a_row_per_tenant_and_says_what_the_models_are() -> None:
     assert "in no share 12.8 MiB" in lines[3]
     assert "LlamaForCausalLM" in lines[4] and "4 KV blocks for 100 tokens" in lines[4]
     assert lines[5].endswith("its layers stay: packed by oneDNN")
+
+
+def test_the_table_says_how_large_pages_are_if_that_was_left_open() -> None:
+    config = make_config(50, memory=8 << 30)
+    config = config.model_copy(update={"device": Device(kind="cuda", memory=8 << 30)})
+    facts = make_facts(8, 129 * MIB, MIB)
+    found = fitted(config, {"a": facts})
+    lines = fit_table(config, found).splitlines()
+    assert lines[3] == "pages of 2.0 MiB: with 4 MiB a layer of 'a' would lose 2.3%"
+    assert found["a"].layer_bytes == 130 * MIB and found["a"].page.bytes == 2 * MIB
 
 
 def test_groups_in_words() -> None:

@@ -15,9 +15,11 @@ from mirage.arguments.check import ArgumentRefused
 from mirage.config import Config, ConfigError
 from mirage.serve.fit import Fit
 from mirage.serve.launcher import check_engine_args, command, environment
+from mirage.serve.page_size import PageSize
 
 pytestmark = pytest.mark.pure
 FIT = Fit(
+    page=PageSize(1 << 16),
     grant_bytes=1 << 30,
     layers=8,
     layer_bytes=1 << 24,

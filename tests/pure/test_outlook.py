@@ -11,6 +11,7 @@ from mirage.control.lending import worth_lending
 from mirage.profiles import of_device
 from mirage.serve.fit import Fit
 from mirage.serve.outlook import Speeds, outlook
+from mirage.serve.page_size import PageSize
 
 pytestmark = pytest.mark.pure
 
@@ -31,6 +32,7 @@ def config(mode: str = "temporal", turn_s: float = 1.0, policy: Policy = Policy.
 def fits(movable: int = 30) -> dict[str, Fit]:
     """Two models of 20 GB; 40 GB are left for KV."""
     one = Fit(
+        page=PageSize(1 << 16),
         grant_bytes=40 * GB,
         layers=40,
         layer_bytes=GB // 2,

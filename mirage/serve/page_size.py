@@ -1,0 +1,96 @@
+"""How large the pages of a device are, if the configuration leaves it open (`device.page: auto`).
+
+Large pages are few: mapping a layer of 600 MiB takes 300 calls of the driver with pages of 2 MiB
+and ten with pages of 64 MiB. But a layer is rounded up to pages, and the extents of a KV cache, the
+unit in which it grows, are made of whole ones. All tenants share one size: the ledger counts in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mirage.units import MIB, align_up
+from vmm.space import extent_blocks
+
+SMALLEST, LARGEST = 2 * MIB, 64 * MIB
+"""What CUDA maps at least, and where fewer calls hardly save anything any more."""
+LOST = 0.02
+"""Of a layer that rounding up may lose, at most."""
+EXTENTS = 64
+"""Into how many extents the KV memory of a share is cut, at least: else it moves too coarsely."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """One tenant's, in bytes. `run_bytes` is a KV block's in each of its `runs`; 0 without any."""
+
+    name: str
+    layer_bytes: int
+    layers: int
+    fixed_bytes: int
+    run_bytes: int
+    runs: int
+    share_bytes: int
+    request_blocks: int
+    """KV blocks without which the tenant cannot be served."""
+
+    def extent_bytes(self, page: int) -> int:
+        """Bytes of a KV extent, over all runs; 0 without a KV cache."""
+        if not self.run_bytes:
+            return 0
+        return extent_blocks(self.run_bytes, page) * self.run_bytes * self.runs
+
+    def kv_bytes(self, page: int) -> int:
+        """What the share leaves for the KV cache."""
+        layers = self.layers * align_up(self.layer_bytes, page)
+        return self.share_bytes - self.fixed_bytes - layers
+
+    def lost(self, page: int) -> float:
+        """The part of a layer that rounding it up loses."""
+        return align_up(self.layer_bytes, page) / self.layer_bytes - 1 if self.layer_bytes else 0.0
+
+    def fits(self, page: int) -> bool:
+        """Whether the share holds the parameters and one request of the longest."""
+        extent = self.extent_bytes(page)
+        blocks = self.request_blocks * self.run_bytes * self.runs
+        return (align_up(blocks, extent) if extent else 0) <= self.kv_bytes(page)
+
+
+@dataclass(frozen=True)
+class PageSize:
+    """Bytes, and in a few words why; empty if the configuration says it."""
+
+    bytes: int
+    reason: str = ""
+
+
+def page_size(asked: int | None, tenants: Iterable[Sizes]) -> PageSize:
+    """The size that was asked for, else the largest power of two that none of `tenants` minds."""
+    if asked is not None:
+        return PageSize(asked)
+    known = list(tenants)
+    for page in _sizes():
+        if why := next((w for tenant in known if (w := _objection(tenant, 2 * page))), ""):
+            return PageSize(page, why)
+    return PageSize(LARGEST, "the largest")
+
+
+def _sizes() -> Iterator[int]:
+    """All but the largest, ascending."""
+    page = SMALLEST
+    while page < LARGEST:
+        yield page
+        page *= 2
+
+
+def _objection(tenant: Sizes, page: int) -> str:
+    """What speaks against pages so large; empty for nothing."""
+    if (lost := tenant.lost(page)) > LOST:
+        return f"with {page // MIB} MiB a layer of {tenant.name!r} would lose {lost:.1%}"
+    extent = tenant.extent_bytes(page)
+    if extent * EXTENTS > tenant.kv_bytes(page) and extent > tenant.extent_bytes(SMALLEST):
+        return f"with {page // MIB} MiB a KV extent of {tenant.name!r} would be {extent // MIB} MiB"
+    if tenant.fits(SMALLEST) and not tenant.fits(page):
+        return f"with {page // MIB} MiB {tenant.name!r} would not fit into its share"
+    return ""
