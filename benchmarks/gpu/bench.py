@@ -125,7 +125,7 @@ def model(
         raise Skipped(f"only {count} layers of 600 MiB fit into the device and the host")
     pool = PagePool(driver, (count + 2) * frame)
     stream = _computing(bench, driver)
-    compute: Compute = StreamCompute(lambda: stream, driver.synchronize)
+    compute: Compute = StreamCompute(lambda: stream, driver.synchronize, driver.event)
     homes, masters = [], []
     try:
         for index in range(count):

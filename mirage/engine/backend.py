@@ -66,7 +66,10 @@ def _cuda(settings: EngineSettings) -> Backend:
     clock = EventClock(partial(torch.cuda.Event, enable_timing=True))
     waits = _TimedWaits if settings.wait else _TimedNeverWaits
     compute = waits(
-        lambda: adopted(torch.cuda.current_stream().cuda_stream), driver.synchronize, clock
+        lambda: adopted(torch.cuda.current_stream().cuda_stream),
+        driver.synchronize,
+        driver.event,
+        clock,
     )
     return Backend(driver, compute, clock.timed, placed=torch.cuda.empty_cache)
 
@@ -82,9 +85,13 @@ class _TimedWaits(StreamCompute):
     """Lets the clock see how long the device waits for copies."""
 
     def __init__(
-        self, current: Callable[[], Stream], synchronize: Callable[[], None], clock: EventClock
+        self,
+        current: Callable[[], Stream],
+        synchronize: Callable[[], None],
+        event: Callable[[], Event],
+        clock: EventClock,
     ) -> None:
-        super().__init__(current, synchronize)
+        super().__init__(current, synchronize, event)
         self._clock = clock
 
     @property

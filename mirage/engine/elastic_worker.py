@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from vllm.config import set_current_vllm_config
+from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.worker.worker_base import WorkerBase
 
 from mirage.engine import runtime, settings
@@ -50,6 +51,7 @@ class ElasticWorker(WorkerBase):
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Serve vLLM's KV allocation from the reserved range."""
         self._kv_config = kv_cache_config
+        self.mirage.kv_outlives_steps = _outlives_steps(self.vllm_config, kv_cache_config)
         self._allocation: KVAllocation | None = None
         super().initialize_from_config(kv_cache_config)
         elastic = self.mirage.elastic and bool(kv_cache_config.kv_cache_tensors)
@@ -85,9 +87,19 @@ class ElasticWorker(WorkerBase):
         with self.mirage.mailbox.hold():
             if not scheduler_output.total_num_scheduled_tokens:
                 return super().execute_model(scheduler_output)
-            with self.mirage.timed_step():
+            with self.mirage.timed_step(), self.mirage.compute.step():
                 self.mirage.begin_step()
                 return super().execute_model(scheduler_output)
+
+
+def _outlives_steps(vllm_config: Any, kv_cache_config: Any) -> bool:
+    """Whether vLLM enqueues work on KV blocks behind a step's output.
+
+    A drafter's, and copies of states between their blocks.
+    """
+    groups = kv_cache_config.kv_cache_groups
+    states = any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
+    return vllm_config.speculative_config is not None or states
 
 
 def _dummy_step(worker: Any) -> None:

@@ -64,6 +64,8 @@ class EngineMemory:
         """Whether steps are compiled, and proven to compute the same while layers stream."""
         self._moves = False
         """Whether layers are to be placed in the pool's pages."""
+        self.kv_outlives_steps = False
+        """Whether KV blocks are still worked on when a step's output is there."""
         self.warm = False
         """Whether steps are those of requests, and tell T_c."""
 
@@ -242,11 +244,12 @@ class EngineMemory:
     def unmap_extents(self, extents: list[int]) -> None:
         """Take the memory of KV extents that no scheduled step touches.
 
-        A drafter may still: on a GPU vLLM enqueues it behind the step's output, which counts as the
-        step's end. Unmapping does not wait for the device by itself.
+        Unmapping does not wait for the device by itself. A step's output comes behind all that the
+        step does to its blocks, unless `kv_outlives_steps`.
         """
         assert self.kv is not None
-        self.compute.synchronize()
+        if self.settings.poison or self.kv_outlives_steps:
+            self.compute.synchronize()
         if self.settings.poison:
             for extent in extents:
                 self.kv.poison(extent)
@@ -304,11 +307,14 @@ class EngineMemory:
             self.kv.extents.check_integrity()
 
     def _measure_load(self, streamer: LayerStreamer, rounds: int = 3) -> float:
-        """T_T: median seconds to load one layer from its master, on the copy stream."""
+        """T_T: seconds to load one layer from its master, on the copy stream.
+
+        The least of `rounds`: engines that start beside this one can only make it longer.
+        """
         times = []
         for layer in streamer.layers[:rounds]:
             start = time.perf_counter()
             streamer.load(layer)
             streamer.copies.synchronize()
             times.append(time.perf_counter() - start)
-        return sorted(times)[len(times) // 2]
+        return min(times)

@@ -15,7 +15,8 @@ layers; `before` detects that and loads on demand.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -48,6 +49,12 @@ class Compute(Protocol):
     def wait(self, event: Event) -> None:
         """Run nothing issued later before `event` is reached."""
 
+    def step(self) -> AbstractContextManager[None]:
+        """Around all that one step issues, for `wait_for_steps`."""
+
+    def wait_for_steps(self) -> None:
+        """Block until all steps have run. Other work, copies for one, may be under way."""
+
     def synchronize(self) -> None:
         """Block until everything issued so far has run."""
 
@@ -55,12 +62,20 @@ class Compute(Protocol):
 class StreamCompute:
     """Compute is enqueued on a stream: who enqueues it never waits for a copy.
 
-    `current` is the stream that the calling thread enqueues on; `synchronize` waits for the
-    whole device, since a step before may have used another one.
+    `current` is the stream that the calling thread enqueues on, `event` makes one; `synchronize`
+    waits for the whole device, since what was enqueued may be on other streams too.
     """
 
-    def __init__(self, current: Callable[[], Stream], synchronize: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        current: Callable[[], Stream],
+        synchronize: Callable[[], None],
+        event: Callable[[], Event],
+    ) -> None:
         self._current, self._synchronize = current, synchronize
+        self._end = event()
+        self._ended = False
+        """Whether `_end` stands behind all that reads layers."""
 
     @property
     def stall_s(self) -> float:
@@ -72,8 +87,26 @@ class StreamCompute:
         self._current().record(event)
 
     def wait(self, event: Event) -> None:
-        """The device waits there, and nobody here."""
+        """Enqueues a wait on the stream; does not block the host."""
         self._current().wait_for(event)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Marks the end of the step on its stream. After one that failed there is no mark."""
+        self._ended = False
+        yield
+        self.record(self._end)
+        self._ended = True
+
+    def wait_for_steps(self) -> None:
+        """Up to the mark; for the device if there is none.
+
+        All steps run on one stream, so the end of the newest is the end of all.
+        """
+        if self._ended:
+            self._end.wait()
+        else:
+            self.synchronize()
 
     def synchronize(self) -> None:
         """Block until the device has done everything."""
@@ -101,6 +134,13 @@ class HostCompute:
         start = time.perf_counter()
         event.wait()
         self._stall_s += time.perf_counter() - start
+
+    def step(self) -> AbstractContextManager[None]:
+        """Nothing to mark."""
+        return nullcontext()
+
+    def wait_for_steps(self) -> None:
+        """They have run."""
 
     def synchronize(self) -> None:
         """Nothing is under way."""
@@ -216,8 +256,9 @@ class LayerStreamer:
             )
         missing = max(0, self.alpha - alpha)
         fresh = self.pool.take(missing * self.frame_pages, "layer")
-        self.compute.synchronize()
-        self.copies.synchronize()
+        # A step that was issued reads every layer; of copies only those are awaited that write
+        # what is unmapped.
+        self.compute.wait_for_steps()
         frames: list[tuple[Frame, Layer | None]] = [
             (fresh[i * self.frame_pages : (i + 1) * self.frame_pages], None) for i in range(missing)
         ]
@@ -261,11 +302,13 @@ class LayerStreamer:
         leaving = [layer for slot in self.slots for layer in slot.ring if layer not in wanted]
         for layer in sorted(wanted, key=lambda one: one.index):
             if layer.slot is None:
+                layer.ready.wait()
                 spare.append((layer.range.unback(0, self.frame_bytes), layer))
                 self.arriving.discard(layer)
         for slot in self.slots:
             staying = rings[kept.index(slot)] if slot in kept else []
             if slot not in kept:
+                slot.ready.wait()
                 spare.append((slot.frame, slot.target))
             for layer in slot.ring:
                 if layer not in staying:
@@ -288,7 +331,8 @@ class LayerStreamer:
     ) -> Slot:
         """On the frame of `kept`, which some of the ring have already, or on a spare one."""
         frame, content = (kept.frame, kept.target) if kept else _pick(spare, ring, leaving)
-        slot = Slot(frame, ring, ready=self.driver.event(), done=self.driver.event())
+        ready = kept.ready if kept else self.driver.event()
+        slot = Slot(frame, ring, ready=ready, done=self.driver.event())
         for layer in ring:
             if kept is None or layer not in kept.ring:
                 layer.range.back(0, frame)

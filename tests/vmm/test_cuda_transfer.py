@@ -35,6 +35,13 @@ class Hasty(StreamCompute):
         pass
 
 
+class Careless(StreamCompute):
+    """Leaves the waits for steps out, to show what they are good for."""
+
+    def wait_for_steps(self) -> None:
+        pass
+
+
 class Model:
     """Layer i holds i + 1 in every byte. Each step copies all layers into a column of `out`."""
 
@@ -54,14 +61,15 @@ class Model:
         self.out = Range(driver, PAGE)
         self.out.back(0, pool.take(1, "out"))
         self.streamer = LayerStreamer(
-            driver, pool, layers, compute(lambda: self.stream, driver.synchronize)
+            driver, pool, layers, compute(lambda: self.stream, driver.synchronize, driver.event)
         )
 
     def step(self, number: int, until: int = LAYERS) -> None:
-        for index in range(until):
-            self.streamer.before(index)
-            self._compute(number, index)
-            self.streamer.after(index)
+        with self.streamer.compute.step():
+            for index in range(until):
+                self.streamer.before(index)
+                self._compute(number, index)
+                self.streamer.after(index)
 
     def step_in_pieces(self, number: int, until: int = LAYERS) -> None:
         """The last one reaches into the step from the one before, and out of it into the next."""
@@ -151,11 +159,12 @@ def test_nobody_waits_in_the_steady_state(standin: StandIn) -> None:
     for number in range(STEPS):
         model.step(number)
     after = standin.calls()
+    ends = STEPS  # each step's is recorded
     assert {name: after.get(name, 0) - before.get(name, 0) for name in BLOCKING} == dict.fromkeys(
         BLOCKING, 0
     )
     streamed = 7 * STEPS
-    assert after["cuEventRecord"] - before["cuEventRecord"] == 2 * streamed
+    assert after["cuEventRecord"] - before["cuEventRecord"] == 2 * streamed + ends
     assert after["cuStreamWaitEvent"] - before["cuStreamWaitEvent"] == 2 * streamed
     assert [model.seen(number) for number in range(STEPS)] == [RIGHT] * STEPS
     model.close()
@@ -169,6 +178,76 @@ def test_the_set_changes_when_the_device_has_run_the_steps_before(standin: Stand
     model.step(1)
     standin.delay(0)
     assert model.seen(0) == model.seen(1) == RIGHT
+    model.close()
+
+
+def test_a_set_that_does_not_wait_for_the_steps_before_is_refused(standin: StandIn) -> None:
+    model = Model(Careless)
+    standin.delay(0.05)
+    model.step(0)
+    with pytest.raises(TransferError, match="cuMemUnmap"):
+        model.streamer.set(3, 2)
+    standin.delay(0)
+    model.close()
+
+
+def test_a_set_waits_for_steps_and_for_nothing_else(standin: StandIn) -> None:
+    model = Model()
+    standin.pace(LINK)
+    model.step(0)
+    blocking = standin.calls()
+    model.streamer.set(3, 2)
+    called = {name: standin.calls().get(name, 0) - blocking.get(name, 0) for name in BLOCKING}
+    assert called["cuCtxSynchronize"] == called["cuStreamSynchronize"] == 0
+    model.step(1)
+    assert model.seen(0) == model.seen(1) == RIGHT
+    model.close()
+
+
+def test_layers_that_come_back_one_by_one_do_not_wait_for_each_other(standin: StandIn) -> None:
+    model = Model()
+    model.streamer.set(4, 1)
+    model.step(0)
+    model.driver.synchronize()
+    standin.pace(PAGE / 0.2)
+    model.streamer.set(3, 1)
+    first = next(iter(model.streamer.arriving))
+    model.streamer.set(2, 1)
+    assert not first.ready.reached(), "the second was mapped while the first was loaded"
+    assert len(model.streamer.arriving) == 2
+    standin.pace(0)
+    model.step(1)
+    assert model.seen(1) == RIGHT
+    model.streamer.check_integrity()
+    model.close()
+
+
+@pytest.mark.parametrize("after", [(5, 2), (6, 1), (1, 2), (0, 1)])
+def test_a_slot_that_is_taken_apart_while_it_is_loaded_waits_for_that(
+    standin: StandIn, after: tuple[int, int]
+) -> None:
+    model = Model()
+    model.streamer.set(4, 2)
+    standin.pace(LINK)
+    for number in range(STEPS):
+        model.step(number)  # which ends with slots that load the first layers of their rings
+        model.streamer.set(*(after if number % 2 else (4, 2)))
+    assert [model.seen(number) for number in range(STEPS)] == [RIGHT] * STEPS
+    model.streamer.check_integrity()
+    model.close()
+
+
+def test_after_a_step_that_failed_the_device_is_waited_for(standin: StandIn) -> None:
+    model = Model()
+    model.step(0)
+    standin.delay(0.05)
+    with pytest.raises(RuntimeError), model.streamer.compute.step():
+        for index in range(LAYERS):
+            model._compute(1, index)
+        raise RuntimeError("a kernel was refused")
+    model.streamer.set(3, 2)
+    standin.delay(0)
+    assert model.seen(1) == RIGHT
     model.close()
 
 
