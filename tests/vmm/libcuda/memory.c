@@ -182,6 +182,7 @@ static int export_fd(int *fd, uintptr_t id, int type, unsigned long long flags) 
     if (!handle->exportable) {
         return refuse(INVALID_VALUE, "handle %#zx was created without a handle type", id);
     }
+    shared_export(handle->memory);
     *fd = fcntl(handle->memory->fd, F_DUPFD_CLOEXEC, 0);
     return *fd < 0 ? refuse(OPERATING_SYSTEM, "dup: %m") : SUCCESS;
 }
@@ -227,6 +228,7 @@ static int import_fd(uintptr_t *id, int fd, int type) {
     if (!memory) {
         return refuse(OPERATING_SYSTEM, "dup: %m");
     }
+    shared_export(memory);
     *id = handle_new(memory, true);
     return SUCCESS;
 }
