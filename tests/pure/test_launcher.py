@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from mirage.config import Config, ConfigError
 from mirage.serve.arguments import ArgumentRefused
 from mirage.serve.fit import Fit
-from mirage.serve.launcher import check_engine_args, command, environment
+from mirage.serve.launcher import check_engine_args, command, engine_settings, environment
 
 pytestmark = pytest.mark.pure
 FIT = Fit(
@@ -49,6 +49,21 @@ def test_nobody_is_held_for_a_whole_turn(sharing: dict[str, Any], held: float) -
     raw = config().model_dump() | {"sharing": sharing}
     settings = json.loads(words(Config.model_validate(raw))["--additional-config"])["mirage"]
     assert settings["hold_s"] == held
+
+
+@pytest.mark.parametrize(
+    ("exchange", "control", "path"),
+    [
+        (True, Path("/run/control.sock"), "/run/depot.sock"),
+        (True, None, None),
+        (False, Path("/run/control.sock"), None),
+    ],
+)
+def test_an_engine_is_told_where_the_depot_is_if_there_is_one(
+    exchange: bool, control: Path | None, path: str | None
+) -> None:
+    made = config(kind="cuda", exchange=exchange)
+    assert engine_settings(made, made.tenants[0], FIT, control)["exchange"] == path
 
 
 @pytest.mark.parametrize("movable", [7, 0])
