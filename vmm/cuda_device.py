@@ -22,6 +22,8 @@ class DeviceFacts:
 
     index: int
     name: str
+    uuid: str
+    """In hexadecimal; the same in every process, whichever number it has there."""
     total_bytes: int
     capability: tuple[int, int]
     virtual_memory: bool
@@ -55,6 +57,7 @@ def device_facts(index: int) -> DeviceFacts:
     return DeviceFacts(
         index=index,
         name=call(cu.cuDeviceGetName, 256, device).split(b"\0")[0].decode(),
+        uuid=bytes(call(cu.cuDeviceGetUuid, device).bytes).hex(),
         total_bytes=int(call(cu.cuDeviceTotalMem, device)),
         capability=(
             attribute(device, "COMPUTE_CAPABILITY_MAJOR"),

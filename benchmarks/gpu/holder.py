@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from select import select
 from benchmarks.gpu.bench import Bench, dry
 from vmm.cuda import CudaDriver
 from vmm.driver import Page
+from vmm.exchange import Exchange
 from vmm.host import host_buffer
 
 ROOT = Path(__file__).parents[2]
@@ -22,29 +21,28 @@ LIMIT_S = 60
 MARK, SAMPLE = 0x5A, 4096
 """What is written into all pages, and how many bytes of each are looked at."""
 WORDS = ("take", "give", "send", "receive", "write", "check")
-AT_ONCE = 64
-"""File descriptors in one message; the kernel takes 253."""
+PATIENCE_S = 10.0
+"""For the depot: what it does not take or have is a failure here, and no reason to create."""
 
 
 class Holder:
     """The process, seen from the one that tells it.
 
-    Words: "take" (create all pages and map them), "give" (unmap and release them), with a socket
-    "send" (export them to its other end, and give) and "receive" (import and map), "write" into
-    all of them, and "check" that something was written.
+    Words: "take" (create all pages and map them), "give" (unmap and release them), with a depot
+    "send" (unmap them, and let it have them) and "receive" (have them from it, and map), "write"
+    into all of them, and "check" that something was written.
     """
 
-    def __init__(self, bench: Bench, pages: int, peer: socket.socket | None = None) -> None:
+    def __init__(self, bench: Bench, pages: int, depot: Path | None = None) -> None:
         words = [sys.executable, "-m", "benchmarks.gpu.holder", str(bench.page_bytes), str(pages)]
         words += ["--dry", bench.device] if bench.dry else []
-        words += ["--peer", str(peer.fileno())] if peer else []
+        words += ["--depot", str(depot)] if depot else []
         self._process = subprocess.Popen(
             words,
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            pass_fds=[peer.fileno()] if peer else [],
         )
 
     def tell(self, word: str) -> None:
@@ -84,16 +82,13 @@ class Holder:
 
 
 @contextmanager
-def pair(bench: Bench, pages: int, *, linked: bool = False) -> Iterator[list[Holder]]:
-    """Two processes that have started and hold nothing; `linked` ones can send pages."""
+def pair(bench: Bench, pages: int, depot: Path | None = None) -> Iterator[list[Holder]]:
+    """Two processes that have started and hold nothing; with a depot they can send pages."""
     with ExitStack() as stack:
-        ends = socket.socketpair() if linked else (None, None)
         holders = []
-        for end in ends:
-            holders.append(Holder(bench, pages, end))
+        for _ in range(2):
+            holders.append(Holder(bench, pages, depot))
             stack.callback(holders[-1].end)
-            if end is not None:
-                end.close()  # so that one's end is seen by the other
         for holder in holders:
             holder.ask("give")
         yield holders
@@ -102,8 +97,10 @@ def pair(bench: Bench, pages: int, *, linked: bool = False) -> Iterator[list[Hol
 class _Held:
     """The pages, seen from the process that holds them."""
 
-    def __init__(self, driver: CudaDriver, count: int, peer: socket.socket | None) -> None:
-        self._driver, self._count, self._peer = driver, count, peer
+    def __init__(self, driver: CudaDriver, count: int, depot: Path | None) -> None:
+        self._driver, self._count, self._exchange = driver, count, None
+        if depot is not None:
+            self._exchange = Exchange(driver, depot, driver.facts.uuid, "holder", PATIENCE_S)
         self._pages: list[Page] = []
         self._address = driver.reserve(count * driver.page_bytes)
         self._seen = host_buffer(SAMPLE)
@@ -134,23 +131,16 @@ class _Held:
                 sys.exit(f"page {page} does not hold what the other process wrote")
 
     def send(self) -> None:
-        assert self._peer is not None
-        for start in range(0, self._count, AT_ONCE):
-            fds = [self._driver.export_page(p) for p in self._pages[start : start + AT_ONCE]]
-            socket.send_fds(self._peer, [b"x"], fds)
-            for fd in fds:
-                os.close(fd)
-        self.give()
+        assert self._exchange is not None
+        self._driver.unmap(self._address, self._count * self._driver.page_bytes)
+        self._exchange.deposit(self._pages)
+        self._pages = []
 
     def receive(self) -> None:
-        assert self._peer is not None
-        while len(self._pages) < self._count:
-            _, fds, _, _ = socket.recv_fds(self._peer, 1, AT_ONCE)
-            if not fds:
-                sys.exit("the other process has gone")
-            for fd in fds:
-                self._pages.append(self._driver.import_page(fd))
-                os.close(fd)
+        assert self._exchange is not None
+        self._pages = self._exchange.withdraw(self._count)
+        if (had := len(self._pages)) < self._count:
+            sys.exit(f"{had} of {self._count} pages came through the depot")
         self._driver.map(self._address, self._pages)
 
 
@@ -159,12 +149,11 @@ def main() -> None:
     parser.add_argument("page_bytes", type=int)
     parser.add_argument("pages", type=int)
     parser.add_argument("--dry", metavar="DEVICE", help="the stand-in's shared device")
-    parser.add_argument("--peer", type=int, metavar="FD", help="socket to the other process")
+    parser.add_argument("--depot", type=Path, metavar="SOCKET", help="between it and others")
     options = parser.parse_args()
     opened = dry(device=options.dry).open if options.dry else CudaDriver
-    driver = opened(options.page_bytes, shareable=options.peer is not None)
-    peer = None if options.peer is None else socket.socket(fileno=options.peer)
-    words = _Held(driver, options.pages, peer).words()
+    driver = opened(options.page_bytes, shareable=options.depot is not None)
+    words = _Held(driver, options.pages, options.depot).words()
     for line in sys.stdin:
         words[line.strip()]()
         print("done", flush=True)

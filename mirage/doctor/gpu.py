@@ -60,7 +60,8 @@ def _memory(facts: DeviceFacts) -> Iterator[Finding]:
     if facts.shareable:
         yield works(TOPIC, "pages between processes", "by file descriptors")
     else:
-        yield limited(TOPIC, "pages between processes", "no", "they are released and created")
+        advice = "leave device.exchange out: they are released and created"
+        yield limited(TOPIC, "pages between processes", "no", advice)
     yield from _link(facts.index)
 
 

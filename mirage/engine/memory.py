@@ -50,7 +50,7 @@ class EngineMemory:
         self.settings = settings
         self.backend = make_backend(settings)
         self.driver = self.backend.driver
-        self.pool = PagePool(self.driver, UNLIMITED)
+        self.pool = PagePool(self.driver, UNLIMITED, self.backend.supply)
         self.parameters = FixedParameters(settings.moves)
         self.compute = self.backend.compute
         self.mailbox = Mailbox()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Protocol
 
 from mirage.config import Config, Tenant
@@ -49,11 +50,13 @@ class Keeper:
         rundir: RunDir,
         lifeline: Lifeline,
         startup_timeout_s: float,
+        starting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
+        """Inside `starting()` an engine starts: what is free of the device is really free."""
         socket = rundir.engine_socket(config.tenants.index(tenant))
         self.backend = Backend(tenant.name, socket, tenant.max_model_len)
         self._name, self._fit, self._startup_timeout_s = tenant.name, fit, startup_timeout_s
-        self._rundir, self._lifeline = rundir, lifeline
+        self._rundir, self._lifeline, self._starting = rundir, lifeline, starting
         self._command = launcher.command(config, tenant, fit, socket, rundir.control_socket)
         self._environment = launcher.environment(config, rundir)
         self._engine = EngineProcess(socket, rundir.log(tenant.name))
@@ -83,6 +86,12 @@ class Keeper:
     async def _start(self) -> None:
         begun = time.monotonic()
         self._refused, self._failure, self._blame = None, "", Blame()
+        async with self._starting():
+            await self._get_ready()
+        self.backend.state = EngineState.READY
+        self._say(f"ready in {time.monotonic() - begun:.0f} s")
+
+    async def _get_ready(self) -> None:
         group = self._engine.start(self._command, self._environment)
         self._lifeline.began(group)
         try:
@@ -91,8 +100,6 @@ class Keeper:
         except EngineFailed as error:
             self._failure = self._refused_why() or str(error)
             raise EngineFailed(f"tenant {self._name!r}: {self._failure}{self._where()}") from None
-        self.backend.state = EngineState.READY
-        self._say(f"ready in {time.monotonic() - begun:.0f} s")
 
     async def _introduced(self) -> None:
         try:

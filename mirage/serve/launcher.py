@@ -19,7 +19,7 @@ from mirage.arguments.check import (
 )
 from mirage.config import Config, ConfigError, Device, Tenant
 from mirage.serve.fit import Fit
-from mirage.serve.rundir import RunDir
+from mirage.serve.rundir import RunDir, beside
 from mirage.units import MIB
 
 SERVER = ("-m", "vllm.entrypoints.openai.api_server")
@@ -135,6 +135,7 @@ def engine_settings(
         "tenant": tenant.name,
         "control": str(control) if control else None,
         "page": fit.page.bytes,
+        "exchange": str(beside(control)) if control and config.device.exchange else None,
         "grant_bytes": fit.grant_bytes,
         "base_blocks": fit.base_blocks,
         "headroom_extents": config.remap.headroom_extents,

@@ -64,6 +64,8 @@ class _BoardCollector(Collector):
             yield self._fill(GaugeMetricFamily(name, text, labels=["tenant"]), field)
         for field, (name, text) in COUNTERS.items():
             yield self._fill(CounterMetricFamily(name, text, labels=["tenant"]), field)
+        if (counts := self._board.exchange()) is not None:
+            yield _exchanged(counts)
 
     def _fill(
         self, family: GaugeMetricFamily | CounterMetricFamily, field: str
@@ -71,3 +73,12 @@ class _BoardCollector(Collector):
         for tenant, report in self._board.reports.items():
             family.add_metric([tenant], float(getattr(report, field)))
         return family
+
+
+def _exchanged(counts: dict[str, int]) -> CounterMetricFamily:
+    text = "Pages in the depot between engines, by what became of them"
+    family = CounterMetricFamily("mirage_exchange_pages", text, labels=["what"])
+    for what, pages in counts.items():
+        if what != "held":
+            family.add_metric([what], float(pages))
+    return family

@@ -34,6 +34,7 @@ def preflight(config: Config) -> Preflight:
     """
     _check_environment()
     _check_memory(config.device)
+    _check_exchange(config.device)
     named, refused = adapters.check(config)
     refused = _refused_here(config) | refused
     facts, by_vllm = ask.ask(left) if (left := _without(config, refused)).tenants else ({}, {})
@@ -89,6 +90,19 @@ def _check_memory(device: Device) -> None:
         where = "GPU" if device.kind == "cuda" else "machine"
         raise ConfigError(
             f"device.memory is {mib(device.memory)}, this {where} has {mib(has)}: lower it"
+        )
+
+
+def _check_exchange(device: Device) -> None:
+    if not device.exchange:
+        return
+    from vmm.cuda_device import device_facts  # there is one: its memory was asked for
+
+    facts = device_facts(device.index)
+    if not facts.shareable:
+        raise ConfigError(
+            f"device.exchange: GPU {device.index} ({facts.name}) cannot share memory by file "
+            "descriptors: leave it out"
         )
 
 

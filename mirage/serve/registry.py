@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -58,6 +58,8 @@ class Board:
     shapes: dict[str, ModelShape] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
+    exchange: Callable[[], dict[str, int] | None] = lambda: None
+    """Pages that engines handed to each other; None if they do not."""
 
     def serving(self, model: str) -> Backend | None:
         """The tenant that serves `model`, by its own name or by an adapter's."""
@@ -81,7 +83,9 @@ class Board:
     def state(self) -> dict[str, Any]:
         """The body of ``/mirage/state``: the newest sample, and every engine's state."""
         engines = {name: backend.told() for name, backend in self.backends.items()}
-        return {**self._head(), "engines": engines, **self.timeline.newest}
+        counts = self.exchange()
+        pages = {} if counts is None else {"exchange": counts}
+        return {**self._head(), "engines": engines, **pages, **self.timeline.newest}
 
     def history(self) -> dict[str, Any]:
         """The body of ``/mirage/timeline``."""

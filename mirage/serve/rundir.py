@@ -13,6 +13,11 @@ LONGEST_BASE = 50
 """Unix socket paths end at 107 characters; vLLM adds up to 41 to this folder's name."""
 
 
+def beside(control_socket: Path) -> Path:
+    """The depot's socket in the same folder."""
+    return control_socket.with_name("depot.sock")
+
+
 class RunDir:
     """A private folder that is gone when the block ends.
 
@@ -36,6 +41,10 @@ class RunDir:
     @property
     def control_socket(self) -> Path:
         return self.path / "control.sock"
+
+    @property
+    def depot_socket(self) -> Path:
+        return beside(self.control_socket)
 
     def engine_socket(self, index: int) -> Path:
         """Numbered, not named: tenant names may be long and hold slashes."""

@@ -20,6 +20,7 @@ from mirage.samples import INTERVAL_S
 from mirage.serve.control import ControlServer
 from mirage.serve.engine_manager import Keeper, say
 from mirage.serve.errors import EngineFailed
+from mirage.serve.exchange import Exchange
 from mirage.serve.preflight import Preflight, preflight, refusal
 from mirage.serve.process import adopt_orphans
 from mirage.serve.registry import Backend, Board
@@ -78,10 +79,17 @@ class Supervisor:
         lifeline: Lifeline,
     ) -> None:
         self._config, self._options, self._rundir = config, options, rundir
+        self._exchange = Exchange(rundir.depot_socket if config.device.exchange else None)
         timeout_s = options.startup_timeout_s or STARTUP_S[config.device.kind]
         self._keepers = {
             tenant.name: Keeper(
-                config, tenant, found.fits[tenant.name], rundir, lifeline, timeout_s
+                config,
+                tenant,
+                found.fits[tenant.name],
+                rundir,
+                lifeline,
+                timeout_s,
+                self._exchange.shut,
             )
             for tenant in config.tenants
             if tenant.name in found.fits
@@ -91,6 +99,7 @@ class Supervisor:
         for name, named in found.adapters.items():
             backends[name].adapters = named
         self._board = Board(config.policy, config.device.memory, backends)
+        self._board.exchange = self._exchange.counts
         self._decider = Decider.of(config)
         self._control = ControlServer(
             self._decider,
@@ -134,6 +143,7 @@ class Supervisor:
         begun = time.monotonic()
         url = await self._listen()
         await self._control.start(self._rundir.control_socket)
+        self._exchange.start()
         self._leave_out_refused()
         started = await self._start_engines()
         self._write_ready_file(url)
@@ -203,6 +213,7 @@ class Supervisor:
         await self._router.stop()
         await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()))
         await self._control.stop()
+        await self._exchange.stop()
 
     def _write_ready_file(self, url: str) -> None:
         if (path := self._options.ready_file) is not None:

@@ -24,6 +24,18 @@ from mirage.cli import main
 main(sys.argv[1:])
 """
 
+EXCHANGING = """
+from mirage import config
+from mirage.serve import preflight
+read, preflight._check_exchange = config.load, lambda device: None
+def load(path):
+    found = read(path)
+    device = found.device.model_copy(update={"exchange": True})
+    return found.model_copy(update={"device": device})
+config.load = load
+"""
+"""Before `PROGRAM`: as if `device.exchange` could be said of a host."""
+
 
 def _shared(settings: EngineSettings) -> backend.Backend:
     return over_standin(settings, int(os.environ[MEMORY]), os.environ[DEVICE])

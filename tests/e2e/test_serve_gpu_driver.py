@@ -1,7 +1,8 @@
 """`mirage serve` with real vLLM engines whose memory is a GPU's, over the stand-in for its driver.
 
-Two processes hold one device that is full: memory moves by release here and create there, and a
-killed engine's memory is there again for the next. One server for the whole file.
+Two processes hold one device that is full: memory moves by release here and create there, or from
+hand to hand through a depot, and a killed engine's memory is there again for the next. One server
+for all tests of each way.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ TOGETHER = 24
 TOKENS = 100
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+@pytest.fixture(scope="module", params=["", beside_gpu.EXCHANGING], ids=["created", "exchanged"])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("gpu")
     config = _configured(folder)
     device = os.memfd_create("mirage-device")
@@ -47,7 +50,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     }
     with serving(
         config,
-        program=beside_gpu.PROGRAM,
+        program=request.param + beside_gpu.PROGRAM,
         environment=environment,
         ready_timeout_s=START_S,
     ) as made:
@@ -105,6 +108,22 @@ def test_layers_of_both_become_the_busy_ones_cache_and_no_text_changes(
     first, most = seen[0][busy]["kv_blocks"], max(tenants[busy]["kv_blocks"] for tenants in seen)
     assert most > 2 * first
     assert seen[-1][busy]["preemptions"] == 0
+
+
+def test_pages_went_through_the_depot_if_there_is_one(
+    served: Served, request: pytest.FixtureRequest
+) -> None:
+    state = served.request("GET", "/mirage/state")[1]
+    folder = served.run_folder()
+    assert folder is not None
+    exchanged = "exchanged" in request.node.callspec.id
+    assert (folder / "depot.sock").exists() == exchanged == ("exchange" in state)
+    if exchanged:
+        assert state["exchange"]["passed"] > 50, "from one tenant to the other"
+        text = served.request("GET", "/metrics")[1].decode()
+        assert 'mirage_exchange_pages_total{what="passed"}' in text
+    logs = [log.read_text() for log in (folder / "logs").iterdir()]
+    assert len(logs) == 2 and not any("exchange failed" in log for log in logs)
 
 
 def test_a_killed_engines_memory_is_there_for_the_next(served: Served) -> None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from mirage.arguments.check import ArgumentRefused
 from mirage.config import Config, ConfigError
 from mirage.serve.fit import Fit
-from mirage.serve.launcher import check_engine_args, command, environment
+from mirage.serve.launcher import check_engine_args, command, engine_settings, environment
 from mirage.serve.page_size import PageSize
 
 pytestmark = pytest.mark.pure
@@ -51,6 +51,21 @@ def test_nobody_is_held_for_a_whole_turn(sharing: dict[str, Any], held: float) -
     raw = config().model_dump() | {"sharing": sharing}
     settings = json.loads(words(Config.model_validate(raw))["--additional-config"])["mirage"]
     assert settings["hold_s"] == held
+
+
+@pytest.mark.parametrize(
+    ("exchange", "control", "path"),
+    [
+        (True, Path("/run/control.sock"), "/run/depot.sock"),
+        (True, None, None),
+        (False, Path("/run/control.sock"), None),
+    ],
+)
+def test_an_engine_is_told_where_the_depot_is_if_there_is_one(
+    exchange: bool, control: Path | None, path: str | None
+) -> None:
+    made = config(kind="cuda", exchange=exchange)
+    assert engine_settings(made, made.tenants[0], FIT, control)["exchange"] == path
 
 
 @pytest.mark.parametrize("movable", [7, 0])
@@ -99,7 +114,7 @@ def test_on_a_gpu_graphs_are_a_matter_of_the_configuration(graphs: bool) -> None
         assert how == {"mode": 0, "cudagraph_mode": "FULL_AND_PIECEWISE"}
     assert float(said["--gpu-memory-utilization"]) < 0.05
     settings = json.loads(said["--additional-config"])["mirage"]
-    assert (settings["device"], settings["page"]) == ("cuda", 2 << 20)
+    assert (settings["device"], settings["page"]) == ("cuda", FIT.page.bytes)
     assert settings["pieces"] is graphs
     made = variables(config(kind="cuda", graphs=graphs, compile=False))
     breakable = made.get("VLLM_USE_BREAKABLE_CUDAGRAPH")

@@ -835,6 +835,29 @@ class TestSharedDevice:
         assert self.free() == 63, "the neighbour still has it"
         assert neighbour.hold("0") == self.free() == 64
 
+    def test_exported_memory_lives_as_long_as_a_descriptor_of_it(
+        self, neighbour: Neighbour, standin: StandIn
+    ) -> None:
+        handles = [short.create(PAGE) for _ in range(3)]
+        fds = [int(ok(cuda.cuMemExportToShareableHandle(h, short.FD, 0))) for h in handles]
+        for handle in handles:
+            ok(cuda.cuMemRelease(handle))
+        assert neighbour.hold("0") == self.free() == 61
+        os.close(fds[0])
+        assert neighbour.hold("0") == self.free() == 62
+        here, there = socket.socketpair()
+        socket.send_fds(here, [b"x"], fds[1:2])
+        os.close(fds[1])
+        assert neighbour.hold("0") == self.free() == 62, "on its way"
+        there.close()
+        here.close()
+        assert neighbour.hold("0") == self.free() == 63
+        again = ok(cuda.cuMemImportFromShareableHandle(fds[2], short.FD))
+        assert neighbour.hold("0") == self.free() == 63, "it counts once"
+        os.close(fds[2])
+        ok(cuda.cuMemRelease(again))
+        assert neighbour.hold("0") == self.free() == 64
+
     def test_a_reset_ends_it(self, neighbour: Neighbour, standin: StandIn) -> None:
         assert neighbour.hold("40") == 24
         standin.reset(TOTAL, PAGE)

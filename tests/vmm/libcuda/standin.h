@@ -62,7 +62,8 @@ struct span *book_at(const struct book *book, uintptr_t address);
 struct span *book_overlap(const struct book *book, uintptr_t start, uintptr_t end);
 void *book_get(const struct book *book, uintptr_t id);
 
-/* Physical memory: one memfd. It lives while a handle of any process refers to it. */
+/* Physical memory: one memfd. It lives while a handle of any process refers to it, or a file
+ * descriptor that was exported, wherever that is. */
 struct memory {
     int fd, device;
     int handles;
@@ -173,6 +174,7 @@ size_t shared_elsewhere(int device);
 bool shared_knows(ino_t inode);
 bool shared_add(const struct memory *memory);
 void shared_drop(const struct memory *memory);
+void shared_export(const struct memory *memory);
 
 /* mapping.c */
 int check_range(uintptr_t start, size_t bytes);
