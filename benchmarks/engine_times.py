@@ -249,7 +249,7 @@ def apply_s(engine: Stepper) -> float:
     def move(number: int) -> None:
         alpha, extents = (2, full) if number % 2 else (0, full - 16)
         grant = footprint(shape, alpha, extents)
-        scheduler.settlement.aim(Allotment(number + 1, alpha, 2, extents, grant))
+        scheduler.reconciler.aim(Allotment(number + 1, alpha, 2, extents, grant))
 
     seconds = _median_s(move, MOVES)
     move(MOVES)

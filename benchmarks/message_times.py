@@ -25,13 +25,13 @@ import numpy as np
 
 from mirage import config as configuration
 from mirage.config import Config
-from mirage.control.arbiter import Decider
+from mirage.control.arbiter import Arbiter
 from mirage.engine.agent import Agent
 from mirage.engine.mailbox import Mailbox
 from mirage.geometry import footprint
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, ModelShape, Refusal, Report, Turn
 from mirage.serve.control import ControlServer
-from mirage.serve.registry import Backend, Board
+from mirage.serve.registry import Backend, Registry
 
 ASKS = 300
 WARM = 50
@@ -62,8 +62,8 @@ def main() -> int:
 
 async def _serve(config: Config, path: Path) -> float:
     backends = {t.name: Backend(t.name, path, 0) for t in config.tenants}
-    board = Board(config.policy, config.device.memory, backends)
-    server = ControlServer(Decider.of(config), board)
+    registry = Registry(config.policy, config.device.memory, backends)
+    server = ControlServer(Arbiter.of(config), registry)
     await server.start(path)
     context = multiprocessing.get_context("spawn")
     answers: Any = context.Queue()

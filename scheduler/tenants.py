@@ -43,6 +43,6 @@ class Activity:
         """
         return Activity(busy, now if busy or self.busy else self.last_busy)
 
-    def is_active(self, now: float, linger_s: float) -> bool:
-        """Busy, or busy less than `linger_s` ago: a pause between requests is not idleness."""
-        return self.busy or self.last_busy + linger_s > now
+    def is_active(self, now: float, cooldown_s: float) -> bool:
+        """Busy, or busy less than `cooldown_s` ago: a pause between requests is not idleness."""
+        return self.busy or self.last_busy + cooldown_s > now

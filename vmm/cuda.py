@@ -2,7 +2,7 @@
 
 A page is one handle of `cuMemCreate`. All pages are of one size, a multiple of the device's
 granularity: large ones map and unmap in fewer calls, small ones make smaller extents. Access is
-set once for each contiguous range. What the books refuse never reaches the device; what the
+set once for each contiguous range. What the page table refuse never reaches the device; what the
 device refuses is undone, and what cannot be undone at once is undone before the next call.
 """
 
@@ -32,7 +32,7 @@ from vmm.driver import (
     Page,
     VmmError,
 )
-from vmm.page_table import Books
+from vmm.page_table import PageTable
 
 if TYPE_CHECKING:
     import torch
@@ -91,7 +91,7 @@ class CudaDriver(Driver):
         self.capacity_bytes = capacity_bytes
         self._tensors_on = tensors_on or f"cuda:{device}"
         self._access = _access(self._property.location)
-        self._books = Books(self.page_bytes)
+        self._table = PageTable(self.page_bytes)
         self._handles: dict[Page, Any] = {}
         self._next = 0
         self._undone: list[Call] = []
@@ -113,8 +113,8 @@ class CudaDriver(Driver):
     # Addresses
 
     def reserve(self, nbytes: int) -> int:
-        with self.opened() as books:
-            books.check_size(nbytes)
+        with self.opened() as table:
+            table.check_size(nbytes)
             # The largest power of two in a page: the driver takes no other alignment.
             align = self.page_bytes & -self.page_bytes
             try:
@@ -123,27 +123,27 @@ class CudaDriver(Driver):
                 if isinstance(error, DeviceError) and nbytes < ADDRESSES:
                     raise
                 raise OutOfMemory(f"reserving {nbytes} bytes of addresses: {error}") from error
-            books.add_reservation(address, nbytes)
+            table.add_reservation(address, nbytes)
             return address
 
     def unreserve(self, address: int) -> None:
-        with self.opened() as books:
-            nbytes = books.check_unreserve(address)
+        with self.opened() as table:
+            nbytes = table.check_unreserve(address)
             call(cu.cuMemAddressFree, address, nbytes)
-            books.drop_reservation(address)
+            table.drop_reservation(address)
 
     # Pages
 
     def create(self, count: int) -> list[Page]:
-        with self.opened() as books:
+        with self.opened() as table:
             if count < 0:
                 raise Misaligned(f"{count} pages: a count is not negative")
             self._check_capacity(count)
-            return self._enter_pages(books, self._create_handles(count))
+            return self._enter_pages(table, self._create_handles(count))
 
     def release(self, pages: Sequence[Page]) -> None:
-        with self.opened() as books:
-            books.check_release(pages)
+        with self.opened() as table:
+            table.check_release(pages)
             handles = [self._handles[page] for page in pages]
             # Refused at first, nothing has changed; later, what was refused is owed.
             for handle in handles[:1]:
@@ -151,29 +151,29 @@ class CudaDriver(Driver):
             self._undo(*((cu.cuMemRelease, handle) for handle in handles[1:]))
             for page in pages:
                 del self._handles[page]
-            books.drop_pages(pages)
+            table.drop_pages(pages)
 
     def export_page(self, page: Page) -> int:
         """A file descriptor that stands for the page in any process; the caller closes it.
 
         The page's memory is free when every process has released it. Needs `shareable`.
         """
-        with self.opened() as books:
-            books.check_known([page])
+        with self.opened() as table:
+            table.check_known([page])
             return int(call(cu.cuMemExportToShareableHandle, self._handles[page], POSIX_FD, 0))
 
     def import_page(self, fd: int) -> Page:
         """A page of this driver's size that another process exported as `fd`."""
-        with self.opened() as books:
+        with self.opened() as table:
             self._check_capacity(1)
             handle = call(cu.cuMemImportFromShareableHandle, fd, POSIX_FD)
-            return self._enter_pages(books, [handle])[0]
+            return self._enter_pages(table, [handle])[0]
 
     # Mapping
 
     def map(self, address: int, pages: Sequence[Page]) -> None:
-        with self.opened() as books:
-            books.check_map(address, pages)
+        with self.opened() as table:
+            table.check_map(address, pages)
             nbytes = len(pages) * self.page_bytes
             done = 0
             try:
@@ -185,25 +185,25 @@ class CudaDriver(Driver):
                 if done:
                     self._undo((cu.cuMemUnmap, address, done))
                 raise
-            books.enter_map(address, pages)
+            table.enter_map(address, pages)
 
     def unmap(self, address: int, nbytes: int) -> None:
-        with self.opened() as books:
-            books.check_unmap(address, nbytes)
+        with self.opened() as table:
+            table.check_unmap(address, nbytes)
             call(cu.cuMemUnmap, address, nbytes)
-            books.enter_unmap(address, nbytes)
+            table.enter_unmap(address, nbytes)
 
     # Access
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        with self.opened() as books:
-            books.check_fill(address, byte, nbytes)
+        with self.opened() as table:
+            table.check_fill(address, byte, nbytes)
             call(cu.cuMemsetD8Async, address, byte, nbytes, self._own)
         self._finish()
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
-        with self.opened() as books:
-            books.check_copy(dst, src, nbytes)
+        with self.opened() as table:
+            table.check_copy(dst, src, nbytes)
             call(cu.cuMemcpyAsync, dst, src, nbytes, self._own)
         self._finish()
 
@@ -227,8 +227,8 @@ class CudaDriver(Driver):
                 del self._pinned[address]
 
     def tensor(self, address: int, nbytes: int) -> torch.Tensor:
-        with self.opened() as books:
-            books.check_reserved(address, nbytes)
+        with self.opened() as table:
+            table.check_reserved(address, nbytes)
         return _tensor(address, nbytes, self._tensors_on)
 
     def stream(self) -> CudaStream:
@@ -256,8 +256,8 @@ class CudaDriver(Driver):
 
     def used_bytes(self) -> int:
         """Of this driver's pages. What the device says counts other processes too."""
-        with self.opened() as books:
-            return books.page_count * self.page_bytes
+        with self.opened() as table:
+            return table.page_count * self.page_bytes
 
     def memory_info(self) -> tuple[int, int]:
         """Free and all bytes of the device, whoever uses them."""
@@ -266,10 +266,10 @@ class CudaDriver(Driver):
             return int(free), int(total)
 
     def check_integrity(self) -> None:
-        with self.opened() as books:
-            books.check()
-            if set(books.pages) != self._handles.keys():
-                raise VmmError(f"{len(self._handles)} handles for {books.page_count} pages")
+        with self.opened() as table:
+            table.check()
+            if set(table.pages) != self._handles.keys():
+                raise VmmError(f"{len(self._handles)} handles for {table.page_count} pages")
 
     def close(self) -> None:
         with self._lock:
@@ -289,13 +289,13 @@ class CudaDriver(Driver):
     # What streams and events need
 
     @contextmanager
-    def opened(self) -> Iterator[Books]:
-        """The books, with the context current and nothing owed. Raises `Closed`."""
+    def opened(self) -> Iterator[PageTable]:
+        """The page table, with the context current and nothing owed. Raises `Closed`."""
         with self._lock:
             self._check_open()
             with self._context.current():
                 self._pay()
-                yield self._books
+                yield self._table
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -316,7 +316,7 @@ class CudaDriver(Driver):
             raise Closed("the driver was closed: its pages and addresses are gone")
 
     def _check_capacity(self, count: int) -> None:
-        held, wanted = self._books.page_count * self.page_bytes, count * self.page_bytes
+        held, wanted = self._table.page_count * self.page_bytes, count * self.page_bytes
         if self.capacity_bytes is not None and held + wanted > self.capacity_bytes:
             raise OutOfMemory(
                 f"{wanted} bytes wanted, {held} of {self.capacity_bytes} in use: release some first"
@@ -337,11 +337,11 @@ class CudaDriver(Driver):
             raise
         return handles
 
-    def _enter_pages(self, books: Books, handles: list[Any]) -> list[Page]:
+    def _enter_pages(self, table: PageTable, handles: list[Any]) -> list[Page]:
         pages = [Page(number) for number in range(self._next, self._next + len(handles))]
         self._next += len(handles)
         self._handles.update(zip(pages, handles, strict=True))
-        books.add_pages(pages)
+        table.add_pages(pages)
         return pages
 
     def _undo(self, *calls: Call) -> None:
@@ -370,11 +370,11 @@ class CudaDriver(Driver):
             yield cu.cuEventDestroy, event
         for address in self._pinned:
             yield cu.cuMemHostUnregister, address
-        for mapped in self._books.mapped:
+        for mapped in self._table.mapped:
             yield cu.cuMemUnmap, *mapped
         for handle in self._handles.values():
             yield cu.cuMemRelease, handle
-        for reservation in self._books.reservations:
+        for reservation in self._table.reservations:
             yield cu.cuMemAddressFree, *reservation
 
 

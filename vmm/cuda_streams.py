@@ -10,13 +10,13 @@ from cuda.bindings import driver as cu
 
 from vmm.cuda_calls import Code, answer, call, refusal
 from vmm.driver import Closed, Event, Stream, VmmError
-from vmm.page_table import Books
+from vmm.page_table import PageTable
 
 
 class Door(Protocol):
     """The driver, as its streams and events need it."""
 
-    def opened(self) -> AbstractContextManager[Books]:
+    def opened(self) -> AbstractContextManager[PageTable]:
         """Its lock is held, its context current in this thread. Raises `Closed`."""
 
     def entered(self) -> AbstractContextManager[None]:
@@ -78,8 +78,8 @@ class CudaStream(Stream):
         self._open = True
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
-        with self._enqueuing() as books:
-            books.check_copy(dst, src, nbytes)
+        with self._enqueuing() as table:
+            table.check_copy(dst, src, nbytes)
             call(cu.cuMemcpyAsync, dst, src, nbytes, self.handle)
 
     def copy_all(self, copies: Iterable[tuple[int, int, int]]) -> None:
@@ -88,9 +88,9 @@ class CudaStream(Stream):
         if len(copies) < 2 or not self._batches:
             super().copy_all(copies)
             return
-        with self._enqueuing() as books:
+        with self._enqueuing() as table:
             for each in copies:
-                books.check_copy(*each)
+                table.check_copy(*each)
             dsts = [cu.CUdeviceptr(dst) for dst, _, _ in copies]
             srcs = [cu.CUdeviceptr(src) for _, src, _ in copies]
             sizes = [nbytes for _, _, nbytes in copies]
@@ -109,8 +109,8 @@ class CudaStream(Stream):
             )
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        with self._enqueuing() as books:
-            books.check_fill(address, byte, nbytes)
+        with self._enqueuing() as table:
+            table.check_fill(address, byte, nbytes)
             call(cu.cuMemsetD8Async, address, byte, nbytes, self.handle)
 
     def record(self, event: Event) -> None:
@@ -137,7 +137,7 @@ class CudaStream(Stream):
         self._open = False
         self._tell_closed(self)
 
-    def _enqueuing(self) -> AbstractContextManager[Books]:
+    def _enqueuing(self) -> AbstractContextManager[PageTable]:
         self._check_open()
         return self._door.opened()
 

@@ -112,7 +112,7 @@ class Stream(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Complete what is enqueued and free the stream. Twice is once."""
+        """Complete what is enqueued and free the stream. Idempotent."""
 
 
 class Driver(ABC):
@@ -189,8 +189,8 @@ class Driver(ABC):
 
     @abstractmethod
     def check_integrity(self) -> None:
-        """Raise `VmmError` if the driver's own books do not add up."""
+        """Raise `VmmError` if the driver's own page table do not add up."""
 
     @abstractmethod
     def close(self) -> None:
-        """Unmap and release everything and end all streams. Twice is once."""
+        """Unmap and release everything and end all streams. Idempotent."""

@@ -99,7 +99,7 @@ class Exchange:
             self._tried(self._commit)
 
     def close(self) -> None:
-        """Leave the depot; what was not completed has no effect there. Twice is once."""
+        """Leave the depot; what was not completed has no effect there. Idempotent."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from vmm import libc
 from vmm.driver import Closed, Driver, Misaligned, OutOfMemory, Page, VmmError
-from vmm.page_table import Books
+from vmm.page_table import PageTable
 from vmm.runs import runs
 from vmm.threads import ThreadEvent, ThreadStream
 
@@ -58,7 +58,7 @@ class HostDriver(Driver):
         self.page_bytes = page_bytes
         self.capacity_bytes = _machine_bytes() if capacity_bytes is None else capacity_bytes
         self._copy_bytes_per_s = copy_bytes_per_s
-        self._books = Books(page_bytes)
+        self._table = PageTable(page_bytes)
         self._next = 0
         self._lock = threading.RLock()
         self._streams: set[ThreadStream] = set()
@@ -75,24 +75,24 @@ class HostDriver(Driver):
     # Addresses
 
     def reserve(self, nbytes: int) -> int:
-        with self._opened() as books:
-            books.check_size(nbytes)
+        with self._opened() as table:
+            table.check_size(nbytes)
             with _refusing(f"reserving {nbytes} bytes of addresses"):
                 address = libc.reserve(nbytes, self.page_bytes)
-            books.add_reservation(address, nbytes)
+            table.add_reservation(address, nbytes)
             return address
 
     def unreserve(self, address: int) -> None:
-        with self._opened() as books:
-            nbytes = books.check_unreserve(address)
+        with self._opened() as table:
+            nbytes = table.check_unreserve(address)
             with _refusing(f"unreserving {nbytes} bytes at {address:#x}"):
                 libc.free(address, nbytes)
-            books.drop_reservation(address)
+            table.drop_reservation(address)
 
     # Pages
 
     def create(self, count: int) -> list[Page]:
-        with self._opened() as books:
+        with self._opened() as table:
             if count < 0:
                 raise Misaligned(f"{count} pages: a count is not negative")
             self._check_capacity(count)
@@ -102,47 +102,47 @@ class HostDriver(Driver):
                     os.posix_fallocate(self._fd, *self._place(numbers))
             self._next += count
             pages = [Page(number) for number in numbers]
-            books.add_pages(pages)
+            table.add_pages(pages)
             return pages
 
     def release(self, pages: Sequence[Page]) -> None:
-        with self._opened() as books:
-            books.check_release(pages)
+        with self._opened() as table:
+            table.check_release(pages)
             for run in runs(sorted(pages)):
                 with _refusing(f"releasing pages {run[0]} to {run[-1]}"):
                     libc.punch(self._fd, *self._place(run))
-                books.drop_pages(run)
+                table.drop_pages(run)
 
     # Mapping
 
     def map(self, address: int, pages: Sequence[Page]) -> None:
-        with self._opened() as books:
-            books.check_map(address, pages)
+        with self._opened() as table:
+            table.check_map(address, pages)
             try:
                 with _refusing(f"mapping {len(pages)} pages at {address:#x}"):
                     self._map_runs(address, pages)
             except OutOfMemory:
                 libc.fence_off(address, len(pages) * self.page_bytes)
                 raise
-            books.enter_map(address, pages)
+            table.enter_map(address, pages)
 
     def unmap(self, address: int, nbytes: int) -> None:
-        with self._opened() as books:
-            books.check_unmap(address, nbytes)
+        with self._opened() as table:
+            table.check_unmap(address, nbytes)
             with _refusing(f"unmapping {nbytes} bytes at {address:#x}"):
                 libc.fence_off(address, nbytes)
-            books.enter_unmap(address, nbytes)
+            table.enter_unmap(address, nbytes)
 
     # Access
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        with self._opened() as books:
-            books.check_fill(address, byte, nbytes)
+        with self._opened() as table:
+            table.check_fill(address, byte, nbytes)
         ctypes.memset(address, byte, nbytes)
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
-        with self._opened() as books:
-            books.check_copy(dst, src, nbytes)
+        with self._opened() as table:
+            table.check_copy(dst, src, nbytes)
         ctypes.memmove(dst, src, nbytes)
 
     def pin(self, address: int, nbytes: int) -> None:
@@ -152,8 +152,8 @@ class HostDriver(Driver):
         """Nothing to do."""
 
     def tensor(self, address: int, nbytes: int) -> torch.Tensor:
-        with self._opened() as books:
-            books.check_reserved(address, nbytes)
+        with self._opened() as table:
+            table.check_reserved(address, nbytes)
         return _tensor(address, nbytes)
 
     def stream(self) -> ThreadStream:
@@ -173,12 +173,12 @@ class HostDriver(Driver):
             return os.fstat(self._fd).st_blocks * 512
 
     def check_integrity(self) -> None:
-        with self._opened() as books:
-            books.check()
-            expected = books.page_count * self.page_bytes
+        with self._opened() as table:
+            table.check()
+            expected = table.page_count * self.page_bytes
             if (used := self.used_bytes()) != expected:
                 raise VmmError(
-                    f"the device holds {used} bytes, {books.page_count} pages are {expected}"
+                    f"the device holds {used} bytes, {table.page_count} pages are {expected}"
                 )
 
     def close(self) -> None:
@@ -186,24 +186,24 @@ class HostDriver(Driver):
             if self._closed:
                 return
             self._closed = True
-        for stream in list(self._streams):  # unlocked: their last work needs the books
+        for stream in list(self._streams):  # unlocked: their last work needs the page table
             stream.close()
         with self._lock:
-            for address, nbytes in self._books.reservations:
+            for address, nbytes in self._table.reservations:
                 libc.free(address, nbytes)
             os.close(self._fd)
 
     # Inside
 
     @contextmanager
-    def _opened(self) -> Iterator[Books]:
+    def _opened(self) -> Iterator[PageTable]:
         with self._lock:
             if self._closed:
                 raise Closed("the driver was closed: its pages and addresses are gone")
-            yield self._books
+            yield self._table
 
     def _check_capacity(self, count: int) -> None:
-        held = self._books.page_count * self.page_bytes
+        held = self._table.page_count * self.page_bytes
         wanted = count * self.page_bytes
         if held + wanted > self.capacity_bytes:
             raise OutOfMemory(
@@ -222,11 +222,11 @@ class HostDriver(Driver):
 
     def _check_copy(self, dst: int, src: int, nbytes: int) -> None:
         with self._lock:
-            self._books.check_copy(dst, src, nbytes)
+            self._table.check_copy(dst, src, nbytes)
 
     def _stream_fill(self, address: int, byte: int, nbytes: int) -> None:
         with self._lock:
-            self._books.check_fill(address, byte, nbytes)
+            self._table.check_fill(address, byte, nbytes)
         ctypes.memset(address, byte, nbytes)
 
     def _stream_copy(self, dst: int, src: int, nbytes: int) -> None:
@@ -251,7 +251,7 @@ class HostDriver(Driver):
         if self._closed:
             return
         self._closed = True
-        for address, nbytes in self._books.reservations:
+        for address, nbytes in self._table.reservations:
             libc.fence_off(address, nbytes)
         os.close(self._fd)
 
@@ -279,7 +279,7 @@ class HostBuffer:
         return _tensor(self.address, self.nbytes)
 
     def close(self) -> None:
-        """Return the memory. Twice is once."""
+        """Return the memory. Idempotent."""
         if self.nbytes:
             libc.free(self.address, self.nbytes)
             self.nbytes = 0

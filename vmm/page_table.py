@@ -1,4 +1,4 @@
-"""A driver's books: which pages exist, which addresses are reserved, what is mapped where.
+"""A driver's page table: which pages exist, which addresses are reserved, what is mapped where.
 
 Pure, and shared by the drivers, so that all refuse the same calls with the same words. A
 driver asks `check_...` first (it raises and changes nothing), then calls the device, and
@@ -27,7 +27,7 @@ Table = list[Page | None]
 """The pages behind one reservation, one entry per page of addresses."""
 
 
-class Books:
+class PageTable:
     """`page_bytes` is the size of every page and the alignment of every mapping."""
 
     def __init__(self, page_bytes: int) -> None:

@@ -82,7 +82,7 @@ class Range:
     def close(self) -> None:
         """Unback everything and give the addresses back; pages stay with their owner.
 
-        Twice is once, and so is after the driver's own end.
+        Idempotent, also after the driver's own end.
         """
         page_bytes = self.driver.page_bytes
         with suppress(Closed):

@@ -62,13 +62,13 @@ class Memory:
 
     def settle(self) -> None:
         """While nothing runs. Raises `RuntimeError` if the engine does not come to what it has."""
-        settlement = self.scheduler.settlement
+        reconciler = self.scheduler.reconciler
         for _ in range(PASSES):
-            if settlement.settled:
+            if reconciler.reconciled:
                 return
             with self.scheduler.mailbox.hold():
-                settlement.settle()
-        raise RuntimeError(f"memory does not settle: {settlement.target} is not reached")
+                reconciler.reconcile()
+        raise RuntimeError(f"memory does not settle: {reconciler.target} is not reached")
 
     def layers(self, asked: int) -> int:
         """-1 is all but one, so that one slot holds each in turn."""

@@ -15,7 +15,7 @@ from mirage.protocol import Allotment, Hello, Refusal, Report, Turn
 from scheduler.sharing import Sharing, make_sharing
 
 
-class Decider:
+class Arbiter:
     """Events with their time in seconds in; `decide` returns (tenant, message) pairs.
 
     Under spatial sharing no turn is ever sent.
@@ -114,7 +114,7 @@ class Decider:
         return [name] if self._draining.ends(now, costly=self._costly(now)) else []
 
     def _costly(self, now: float) -> bool:
-        """Whether whoever is next would stream more layers than its decode hides."""
+        """Whether the next holder of the turn would stream more layers than its decode hides."""
         upcoming = self.sharing.upcoming()
         if upcoming in (None, self.sharing.leaving):
             return False

@@ -10,10 +10,10 @@ told as far as the ledger has free bytes, and more of it as reports show that ot
 *First allotments.* A tenant that joins gets its base allotment as soon as the device has the
 bytes for all of it.
 
-*An answer to each wish.* An engine whose running requests want to grow holds them until it
-hears. Each report that wants gets one answer: an allotment with more KV, or a `Refusal` once
+*An answer to each request for growth.* An engine holds running requests that want to grow until it
+hears. Each report that wants more gets one answer: an allotment with more KV, or a `Refusal` once
 the plan has no more for it. It waits only while the plan does, that is, while other engines
-are to give back what nobody uses there, and at most `patience_s`.
+are to give back unused KV memory, and at most `patience_s`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mirage.config import PATIENCE_S, Config, Policy, Remap, Sharing
 from mirage.control.grants import Grants
 from mirage.control.ledger import LedgerError
 from mirage.control.planner import Turns, covers, plan
-from mirage.control.targets import Want, base, entitled, most_alpha, toward
+from mirage.control.targets import Target, base, entitled, most_alpha, toward
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
@@ -53,7 +53,7 @@ class Controller:
         turns: Turns | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """A wish is answered after `patience_s` seconds, whatever other engines do.
+        """A request for growth is answered after `patience_s` seconds, whatever other engines do.
 
         `turns` is None if tenants run at once.
         """
@@ -65,18 +65,18 @@ class Controller:
         self._grants = Grants(self._tenants.values(), device_bytes)
         self._store = MetadataStore(
             self._tenants.values(),
-            linger_s=remap.hysteresis_s,
+            cooldown_s=remap.hysteresis_s,
             headroom_extents=remap.headroom_extents,
             for_admission=remap.serve == "admission",
             temporal=turns is not None,
         )
         self._new: set[str] = set()
         """Tenants that joined and have had no allotment yet."""
-        self._wants: dict[str, Want] = {}
+        self._targets: dict[str, Target] = {}
         self._planned_until = -inf
         """The plan holds until then, or until the next event."""
-        self._wishes: dict[str, float] = {}
-        """Tenants whose growth awaits an answer, and since when."""
+        self._unanswered: dict[str, float] = {}
+        """Tenants whose request for growth awaits an answer, and since when (seconds)."""
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -111,16 +111,16 @@ class Controller:
         self._store.reported(name, report, now)
         self._planned_until = -inf
         if report.growth_extents:
-            self._wishes.setdefault(name, now)
+            self._unanswered.setdefault(name, now)
         else:
-            self._wishes.pop(name, None)
+            self._unanswered.pop(name, None)
 
     def turn(self, name: str | None, now: float) -> None:
         """Temporal sharing: `name` got the turn, and is the active tenant from now on."""
         self._store.turn(name, now)
         self._planned_until = -inf
-        if name in self._wishes:
-            self._wishes[name] = now
+        if name in self._unanswered:
+            self._unanswered[name] = now
 
     def lost(self, name: str, now: float) -> None:
         """An engine's process is dead. No error if it had not joined."""
@@ -128,7 +128,7 @@ class Controller:
         self._store.lost(name)
         self._new.discard(name)
         self._planned_until = -inf
-        self._wishes.pop(name, None)
+        self._unanswered.pop(name, None)
 
     def given_up(self, name: str) -> None:
         """No engine of a tenant will start for now: others may have what its share leaves."""
@@ -146,16 +146,16 @@ class Controller:
         """The messages to send now, in order. Called again, it has nothing to add."""
         commands = self._first_allotments(now) if self._new else []
         tenants = self._present(now)
-        wants = self._plan(tenants, now)
-        commands += [c for t in tenants for c in self._lower(t, wants[t.name])]
-        commands += [c for t in self._by_need(tenants) for c in self._raise(t, wants[t.name])]
-        return commands + self._refuse(now, wants)
+        targets = self._plan(tenants, now)
+        commands += [c for t in tenants for c in self._lower(t, targets[t.name])]
+        commands += [c for t in self._by_need(tenants) for c in self._raise(t, targets[t.name])]
+        return commands + self._refuse(now, targets)
 
     def next_deadline(self, now: float) -> float | None:
         """When `decide` may have more to say without another event; None for never."""
         times = [
             since + self.patience_s
-            for name, since in self._wishes.items()
+            for name, since in self._unanswered.items()
             if self._store.is_active(name, now)
         ]
         if (change := self._store.next_deadline(now)) is not None:
@@ -165,9 +165,9 @@ class Controller:
     def restores(self, name: str, now: float) -> bool:
         """Whether layers of a tenant come back once others have done what they were just told."""
         tenants = self._present(now)
-        wants = self._plan(tenants, now)
+        targets = self._plan(tenants, now)
         returning = any(
-            t.name == name and t.allotment is not None and t.allotment.alpha > wants[name].alpha
+            t.name == name and t.allotment is not None and t.allotment.alpha > targets[name].alpha
             for t in tenants
         )
         return returning and any(t.pending for t in tenants if t.name != name)
@@ -206,37 +206,37 @@ class Controller:
     def _first_allotments(self, now: float) -> list[Command]:
         commands = []
         for t in self.snapshot(now).tenants:
-            want = base(t.tenant, t.shape, self._grants.device_bytes)
-            if t.allotment is None and _bytes(t, want) <= self._grants.limit(t.name):
+            target = base(t.tenant, t.shape, self._grants.device_bytes)
+            if t.allotment is None and _bytes(t, target) <= self._grants.limit(t.name):
                 self._planned_until = -inf
-                commands.append(self._send(t, want))
+                commands.append(self._send(t, target))
         # One that takes less than its share may leave enough for another.
         return commands + (self._first_allotments(now) if commands else [])
 
-    def _plan(self, tenants: list[TenantSnapshot], now: float) -> dict[str, Want]:
+    def _plan(self, tenants: list[TenantSnapshot], now: float) -> dict[str, Target]:
         """Made anew after each event; what was sent since is no reason to."""
         if now >= self._planned_until:
             device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
             how = self._policy, self._remap
-            self._wants = plan(tenants, device_bytes, kept, *how, turns=self._turns, now=now)
+            self._targets = plan(tenants, device_bytes, kept, *how, turns=self._turns, now=now)
             change = self._store.next_deadline(now)
             self._planned_until = inf if change is None else change
-        return self._wants
+        return self._targets
 
-    def _lower(self, t: TenantSnapshot, want: Want) -> list[Command]:
+    def _lower(self, t: TenantSnapshot, target: Target) -> list[Command]:
         """Tell a tenant at once what costs no more than it was granted."""
         assert t.allotment is not None
-        if _as_want(t.allotment) == want or _bytes(t, want) > t.allotment.grant_bytes:
+        if _as_target(t.allotment) == target or _bytes(t, target) > t.allotment.grant_bytes:
             return []
-        return [self._send(t, want)]
+        return [self._send(t, target)]
 
-    def _raise(self, t: TenantSnapshot, want: Want) -> list[Command]:
+    def _raise(self, t: TenantSnapshot, target: Target) -> list[Command]:
         """Tell a tenant of more, as far as bytes are free."""
         assert t.allotment is not None
-        if _bytes(t, want) <= t.allotment.grant_bytes:
+        if _bytes(t, target) <= t.allotment.grant_bytes:
             return []
-        step = toward(t.shape, _as_want(t.allotment), want, self._grants.limit(t.name))
-        return [] if _as_want(t.allotment) == step else [self._send(t, step)]
+        step = toward(t.shape, _as_target(t.allotment), target, self._grants.limit(t.name))
+        return [] if _as_target(t.allotment) == step else [self._send(t, step)]
 
     def _by_need(self, tenants: Iterable[TenantSnapshot]) -> list[TenantSnapshot]:
         """Who gets freed bytes first: growth that is lacking, then layers of the active."""
@@ -249,29 +249,29 @@ class Controller:
             ),
         )
 
-    def _refuse(self, now: float, wants: dict[str, Want]) -> list[Command]:
-        if not self._wishes:
+    def _refuse(self, now: float, targets: dict[str, Target]) -> list[Command]:
+        if not self._unanswered:
             return []
         refusals = []
         for t in self._present(now):
             assert t.allotment is not None
-            if t.name not in self._wishes or not t.active:
+            if t.name not in self._unanswered or not t.active:
                 continue
             missing = _lacks_growth(t)
-            coming = wants[t.name].kv_extents > t.allotment.kv_extents
-            if missing and coming and now < self._wishes[t.name] + self.patience_s:
+            coming = targets[t.name].kv_extents > t.allotment.kv_extents
+            if missing and coming and now < self._unanswered[t.name] + self.patience_s:
                 continue
-            del self._wishes[t.name]
+            del self._unanswered[t.name]
             if missing:
                 refusals.append(Command(t.name, Refusal(t.allotment.revision)))
         return refusals
 
-    def _send(self, t: TenantSnapshot, want: Want) -> Command:
-        allotment = self._grants.allot(t.name, t.shape, want)
+    def _send(self, t: TenantSnapshot, target: Target) -> Command:
+        allotment = self._grants.allot(t.name, t.shape, target)
         self._store.sent(t.name, allotment)
         self._new.discard(t.name)
-        if t.allotment is not None and want.kv_extents > t.allotment.kv_extents:
-            self._wishes.pop(t.name, None)
+        if t.allotment is not None and target.kv_extents > t.allotment.kv_extents:
+            self._unanswered.pop(t.name, None)
         return Command(t.name, allotment)
 
     def _present(self, now: float) -> list[TenantSnapshot]:
@@ -303,8 +303,8 @@ def _lacks_growth(t: TenantSnapshot) -> bool:
     return t.demand.growth > t.allotment.kv_extents
 
 
-def _as_want(allotment: Allotment) -> Want:
-    return Want(
+def _as_target(allotment: Allotment) -> Target:
+    return Target(
         allotment.alpha,
         allotment.beta,
         allotment.kv_extents,
@@ -313,5 +313,5 @@ def _as_want(allotment: Allotment) -> Want:
     )
 
 
-def _bytes(t: TenantSnapshot, want: Want) -> int:
-    return footprint(t.shape, want.alpha, want.kv_extents)
+def _bytes(t: TenantSnapshot, target: Target) -> int:
+    return footprint(t.shape, target.alpha, target.kv_extents)

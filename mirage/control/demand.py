@@ -1,4 +1,4 @@
-"""How much more KV memory an engine wants, in blocks: pure arithmetic over its queues."""
+"""How much more KV memory an engine targets, in blocks: pure arithmetic over its queues."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def growth_level(used_blocks: int, ahead: int) -> int:
 def demand(
     *, used_blocks: int, free_blocks: int, due_blocks: int, ahead: int, starting: int
 ) -> Demand:
-    """The wishes of one moment, in blocks.
+    """What is wanted at one moment, in blocks.
 
     `due_blocks` are what running requests must find free to go on, if they did not; see
     `blocks_ahead`, and `blocks_to_start` for what is `starting`.
@@ -86,9 +86,9 @@ def demand(
 
 
 def in_extents(
-    wish: Demand, used_blocks: int, free_blocks: int, used_extents: int, extent_blocks: int
+    wanted: Demand, used_blocks: int, free_blocks: int, used_extents: int, extent_blocks: int
 ) -> Demand:
-    """A wish in blocks as one in extents, of which one block in all is the null block.
+    """A demand in blocks as one in extents, of which one block in all is the null block.
 
     Rounded in total, so that what is wanted is the same whatever is granted.
     """
@@ -97,8 +97,8 @@ def in_extents(
         return ceil_div(blocks + 1, extent_blocks) if blocks else 0
 
     have = total(used_blocks + free_blocks)
-    growth = max(used_extents, total(used_blocks + wish.ahead))
-    start = max(growth, total(used_blocks + wish.ahead + wish.starting))
+    growth = max(used_extents, total(used_blocks + wanted.ahead))
+    start = max(growth, total(used_blocks + wanted.ahead + wanted.starting))
     return Demand(
         growth=max(0, growth - have),
         admission=max(0, start - max(have, growth)),
@@ -107,14 +107,14 @@ def in_extents(
     )
 
 
-def kept_free(usable_blocks: int, open_blocks: int | None, wish: Demand) -> int:
+def kept_free(usable_blocks: int, open_blocks: int | None, wanted: Demand) -> int:
     """Blocks that newcomers leave free if layers are lent to running requests only.
 
     What layers pay for, and what is asked for the running ones (`Demand.ahead`). Else a
     newcomer would take that, grow in turn, and layers would be lent for admission after all.
     """
     closed = 0 if open_blocks is None else max(0, usable_blocks - open_blocks)
-    return closed + wish.ahead
+    return closed + wanted.ahead
 
 
 def left_free(
@@ -123,9 +123,9 @@ def left_free(
     soon: int,
     usable_blocks: int,
     open_blocks: int | None,
-    wish: Callable[[], Demand],
+    wanted: Callable[[], Demand],
 ) -> int:
     """Blocks that newcomers leave free for running requests; `soon` are `blocks_soon`."""
     if kept == "nothing":
         return 0
-    return soon if kept == "soon" else kept_free(usable_blocks, open_blocks, wish())
+    return soon if kept == "soon" else kept_free(usable_blocks, open_blocks, wanted())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mirage.control.ledger import Ledger, UnknownTenantError
-from mirage.control.targets import Want
+from mirage.control.targets import Target
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape
 from scheduler.tenants import Tenant
@@ -47,12 +47,17 @@ class Grants:
         """Its engine is to start again: its share is kept from now on."""
         self._given_up.discard(name)
 
-    def allot(self, name: str, shape: ModelShape, want: Want) -> Allotment:
+    def allot(self, name: str, shape: ModelShape, target: Target) -> Allotment:
         """The allotment to send. Raises `OverCommitError` if it exceeds the device."""
         revision = self._revisions[name] + 1
-        grant = footprint(shape, want.alpha, want.kv_extents)
         allotment = Allotment(
-            revision, want.alpha, want.beta, want.kv_extents, grant, want.open_extents, want.recall
+            revision=revision,
+            alpha=target.alpha,
+            beta=target.beta,
+            kv_extents=target.kv_extents,
+            grant_bytes=footprint(shape, target.alpha, target.kv_extents),
+            open_extents=target.open_extents,
+            recall=target.recall,
         )
         self.ledger.offer(name, allotment)
         self._revisions[name] = revision

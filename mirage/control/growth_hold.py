@@ -2,7 +2,7 @@
 
 An allocation of a running request failed: the request is held, not preempted, until the
 control server has answered. A refusal, or no answer for `hold_s` seconds, lets vLLM preempt
-as it would; the next allotment makes the engine hopeful again.
+as it would. After the next allotment waiting is allowed again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Wish:
+class GrowthHold:
     """The blocks that running requests lacked in the last step. `clock` tells seconds."""
 
     def __init__(self, hold_s: float, clock: Callable[[], float]) -> None:
@@ -20,8 +20,8 @@ class Wish:
         self._step_missing = 0
         self._needed_free = 0
         self.since: float | None = None
-        """When the present wish began, or was last answered by an allotment that did not do."""
-        self._hopeless = False
+        """Seconds, when the shortage began, or an allotment came that was not enough."""
+        self._refused_now = False
 
     def begin_step(self) -> None:
         """A scheduling pass starts: nothing has failed in it yet."""
@@ -35,12 +35,12 @@ class Wish:
             self.since = self._clock()
 
     def end_step(self) -> bool:
-        """The pass is over; True if the wish changed and should be reported at once."""
+        """The pass is over; True if what is missing changed and should be reported at once."""
         changed = self._step_missing != self.missing
         self.missing = self._step_missing
         if not self.missing:
             self.since = None
-            self._hopeless = False
+            self._refused_now = False
         return changed
 
     @property
@@ -50,15 +50,15 @@ class Wish:
 
     def may_hold(self) -> bool:
         """Whether there is still an answer to wait for."""
-        if self._hopeless or self.since is None:
+        if self._refused_now or self.since is None:
             return False
         return self._clock() - self.since < self.hold_s
 
     def answered(self) -> None:
         """An allotment came: memory may be on its way."""
-        self._hopeless = False
+        self._refused_now = False
         self.since = None
 
     def refused(self) -> None:
-        """No memory can be had for the present wish. Late, for one that is over: ignored."""
-        self._hopeless = self.missing > 0
+        """No memory can be had for the present shortage. Ignored if it is over."""
+        self._refused_now = self.missing > 0

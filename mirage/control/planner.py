@@ -1,17 +1,17 @@
 """The target of all tenants' memory, as a pure function of one snapshot (Algorithm 1).
 
 The plan is made anew each time, from nothing: all layers resident, each tenant with the KV
-extents that its running requests sit on, the rest of the device free. Then wishes are served
+extents that its running requests sit on, the rest of the device free. Then demand is served
 in tiers, each over all tenants before the next; within a tier higher priorities first, then
 by max-min fairness in bytes:
 
     running     extents in use, and the least that a tenant can serve with
     growth      more for running requests; first up to each tenant's own share, then beyond
     admission   more for waiting requests; likewise
-    linger      extents wanted not long ago: the hysteresis
+    cooldown    extents wanted not long ago: the hysteresis
     share       what is left fills each tenant's KV up to its share
 
-With `remap.serve` = growth, admission comes after linger and takes no layers; and of what a
+With `remap.serve` = growth, admission comes after cooldown and takes no layers; and of what a
 tenant holds, waiting requests may use only what no layer pays for (`open_extents`). So idle KV
 is lent to newcomers as well, and layers to running requests alone. Beyond the shares newcomers
 get idle KV only until `remap.lend_percent` of what can be lent is lent: the rest waits for the
@@ -23,26 +23,26 @@ for its waiting requests, and opens no more than its share to them.
 A tier takes free bytes first, which includes all KV that earlier tiers left idle. Then it
 takes layers: of idle tenants in victim order, those already away before more; then of the
 asking tenant itself, as many as hide behind its decode steps; and for growth, where the
-alternative is to preempt, also such layers of the other active tenants. Layers that no wish
+alternative is to preempt, also such layers of the other active tenants. Layers that no demand
 needs any more are restored, active tenants first, then in reverse victim order; that is the
-paper's dynamic reversion, and with no wishes at all the plan is everybody's share.
+paper's dynamic reversion. Without any demand the plan is each tenant's share.
 
 *What may be lent* is priced before it is given. Layers must be back, or hide, when their owner
 runs again. At once, an idle tenant lends what hides behind the decode of a single request, with
-which it may wake; and all only after `rest_s` without work. In turns, what requests left
-unfinished sits on layers of whoever is suspended, so all that is lent moves at every change. Over
-all tenants, wishes take no more than where the last byte's way back takes as much of a turn as
-the byte adds to the work of one (`lending`); and, unless turns drain, no more than the
-others can cover whoever's turn it is, with what it hides itself.
+which it may wake; and all only after `rest_s` without work. In turns, unfinished requests of one
+tenant sit on layers of the suspended ones, so all that is lent moves at every change. Over all
+tenants, demand takes no more than where loading the last byte back takes as much of a turn as the
+byte adds to the work of one (`lending`). Unless turns drain, it also takes no more than the other
+tenants can cover in each tenant's turn, with what that tenant hides itself.
 
 *Way back for a woken donor.* A tenant that becomes active while others' KV sits on its layers
 keeps away more of them than its decode hides only if running requests, their growth up to
-their tenant's share included, cannot do without after everything else was tried. Nobody's waiting
-requests, no growth beyond a share, and nobody's surplus, keep a layer of another active tenant
-away, and no hysteresis delays its return. Where its decode steps would take more than `BEARABLE`
-times as long as they compute, and tenants run at once, running requests beyond the shares of others
-are called back: preempted, and computed anew once there is room. In turns that would be
-so at every change; there the price keeps what is lent small.
+their tenant's share included, cannot do without after everything else was tried. Else an active
+tenant's layers return at once: neither waiting requests, nor growth beyond a share, nor unused KV
+of others can delay them, and no hysteresis does. Where its decode steps would take more than
+`BEARABLE` times as long as they compute, and tenants run at once, running requests beyond the
+shares of others are called back: preempted, and computed anew once there is room. In turns that
+would be so at every change; there the price keeps what is lent small.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from mirage.config import Policy, Remap
 from mirage.control.hiding import best_beta, largest_alpha
 from mirage.control.lending import worth_lending
 from mirage.control.step_times import nested_step
-from mirage.control.targets import Want, base, most_alpha
+from mirage.control.targets import Target, base, most_alpha
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.water_filling import (
     Ask,
@@ -97,7 +97,7 @@ ADMISSION = [
     Tier(lambda r: min(r.ask.admission, r.ask.share), lends, hidden, none),
     Tier(lambda r: r.ask.admission, lends, hidden, none),
 ]
-LINGER = [Tier(lambda r: r.ask.linger, out, still_hidden, none)]
+COOLDOWN = [Tier(lambda r: r.ask.cooldown, out, still_hidden, none)]
 
 
 def plan(
@@ -109,14 +109,14 @@ def plan(
     *,
     turns: Turns | None = None,
     now: float = inf,
-) -> dict[str, Want]:
+) -> dict[str, Target]:
     """What each tenant shall hold, by name.
 
     `turns` is None if tenants run at once; `now` in the seconds of `last_busy`. All `tenants` have
     had their first allotment. Shares are per cent of `device_bytes`, of which `reserved_bytes` are
     kept for tenants that are not among them. The targets fit into the rest, unless running requests
     alone sit on more; no tenant's target is below its least, or below what its own sit on, except
-    down to its share with `Want.recall`.
+    down to its share with `Target.recall`.
     """
     if policy is Policy.STATIC:
         return {t.name: base(t.tenant, t.shape, device_bytes) for t in tenants}
@@ -142,12 +142,12 @@ def plan(
     lent = _most_lent(tenants, asks, free, turns) if turns and remap.decode_cap else None
     given = _fill(asks, donors, free, lend_percent, remap.reversion, lent, recalls=not turns)
     return {
-        t.name: Want(alpha, _beta(t, alpha, remap, streams), kv, free_for_all, kv < t.demand.used)
+        t.name: Target(alpha, _beta(t, alpha, remap, streams), kv, free_for_all, kv < t.demand.used)
         for t, (alpha, kv, free_for_all) in zip(tenants, given, strict=True)
     }
 
 
-# Two reports in five leave every wish as it was.
+# Two reports in five leave all demand as it was.
 @lru_cache(maxsize=64)
 def _fill(
     asks: tuple[Ask, ...],
@@ -160,7 +160,7 @@ def _fill(
 ) -> list[tuple[int, int, int | None]]:
     """Layers given away, KV extents, and those of them for newcomers too, of each.
 
-    `lent`: most bytes of KV that wishes have beyond what no layer pays for. With
+    `lent`: most bytes of KV that demand has beyond what no layer pays for. With
     `lend_percent`, no layers go for admission, and no more than that of idle KV.
     """
     admission = lend_percent is None
@@ -170,7 +170,7 @@ def _fill(
     if recalls:
         fill.recall()
     fill.most_lent = lent
-    for tier in [*GROWTH, *(ADMISSION if admission else []), *LINGER]:
+    for tier in [*GROWTH, *(ADMISSION if admission else []), *COOLDOWN]:
         fill.serve(tier)
     if reversion:
         fill.restore()
@@ -187,7 +187,7 @@ def _fill(
 
 
 def _open(row: Row, lent: int) -> int | None:
-    """Extents of a row beside those that `lent` bytes of layers, whosever, pay for.
+    """Extents open to waiting requests: those not funded by `lent` bytes of remapped layers.
 
     At least its share: that holds the longest request. Of one that is late, no more than that.
     """
@@ -221,7 +221,7 @@ def _staying_part(t: TenantSnapshot) -> float:
 
 
 def covered(asks: Sequence[Ask]) -> int:
-    """Bytes of layers that can be away whoever's turn it is: of all others, and own hidden ones."""
+    """Bytes of layers that can be away in each tenant's turn: all others', and its hidden ones."""
     every = sum(a.most * a.layer_bytes for a in asks)
     missing = max(((a.most - a.surely_hidden) * a.layer_bytes for a in asks), default=0)
     return every - missing
@@ -279,7 +279,7 @@ def _ask(
         running=fit(t.demand.used),
         growth=fit(t.demand.growth),
         admission=fit(t.demand.growth if late else t.demand.admission),
-        linger=fit(_linger(fit(t.peak_extents), share, remap.slack_extents)),
+        cooldown=fit(_cooldown(fit(t.peak_extents), share, remap.slack_extents)),
         share=share,
         most=ever,
         lends=ever if lends_all else surely,
@@ -301,18 +301,18 @@ def _late(t: TenantSnapshot, remap: Remap) -> bool:
     return remap.tbt_ms is not None and t.active and step_s * 1e3 > remap.tbt_ms
 
 
-def _linger(peak: int, share: int, slack: int) -> int:
+def _cooldown(peak: int, share: int, slack: int) -> int:
     """Extents to keep for a while: those wanted lately, and beyond the share some slack.
 
     Rounded up to steps of slack + 1, so that a falling demand gives back rarely. No function
-    of what is granted now: what one wish was given must not outrank another's in the next
+    of what is granted now: what one demand was given must not outrank another's in the next
     plan.
     """
     return peak if peak <= share else align_up(peak, slack + 1)
 
 
 def hidden_alpha(t: TenantSnapshot, t_compute: float, remap: Remap, streams: int = 1) -> int:
-    """Layers that an active tenant may give: those whose streaming its decode does not feel.
+    """Layers that an active tenant may give: those whose loads fit behind its decode compute.
 
     Without `remap.decode_cap`, all that it may ever give. While T_T or T_c is unknown, one:
     the least that lets them be measured. T_T was measured alone; of `streams` tenants that

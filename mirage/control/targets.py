@@ -16,7 +16,7 @@ class DoesNotFitError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class Target:
     """What a tenant shall hold: layers given away, slots that stream them, KV extents.
 
     Of the extents, `open_extents` are for waiting requests as well; None for all of them.
@@ -37,7 +37,7 @@ def entitled(tenant: config.Tenant) -> Tenant:
     )
 
 
-def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Want:
+def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Target:
     """What the tenant's share holds with all its layers resident; KV gets the rest.
 
     Raises `DoesNotFitError` if the rest is less than `shape.min_extents`.
@@ -52,7 +52,7 @@ def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Want:
             f"{tenant.share:g} % is {share_bytes} bytes: raise its share or the device's memory, "
             "or lower max_model_len"
         )
-    return Want(0, 1, min(extents, shape.max_extents))
+    return Target(0, 1, min(extents, shape.max_extents))
 
 
 def most_alpha(tenant: Tenant, shape: ModelShape, remap: Remap) -> int:
@@ -69,17 +69,17 @@ def most_alpha(tenant: Tenant, shape: ModelShape, remap: Remap) -> int:
     return max(0, min(shape.movable_layers, by_percent, beside_floor))
 
 
-def toward(shape: ModelShape, now: Want, want: Want, limit: int) -> Want:
-    """As far from `now` towards `want` as `limit` bytes allow: KV first, then layers.
+def toward(shape: ModelShape, now: Target, target: Target, limit: int) -> Target:
+    """As far from `now` towards `target` as `limit` bytes allow: KV first, then layers.
 
     `now` must fit into `limit`. The way starts where both ends are cheapest, so that layers
     given away and the KV they pay for change in one step.
     """
-    alpha, extents = max(now.alpha, want.alpha), min(now.kv_extents, want.kv_extents)
+    alpha, extents = max(now.alpha, target.alpha), min(now.kv_extents, target.kv_extents)
     spare = limit - footprint(shape, alpha, extents)
-    more = min(want.kv_extents - extents, spare // shape.extent_bytes)
-    if alpha > want.alpha:
+    more = min(target.kv_extents - extents, spare // shape.extent_bytes)
+    if alpha > target.alpha:
         affordable = (spare - more * shape.extent_bytes) // shape.layer_bytes
-        alpha -= min(alpha - want.alpha, affordable)
-    beta = want.beta if alpha == want.alpha else now.beta
-    return Want(alpha, beta, extents + more, want.open_extents, want.recall)
+        alpha -= min(alpha - target.alpha, affordable)
+    beta = target.beta if alpha == target.alpha else now.beta
+    return Target(alpha, beta, extents + more, target.open_extents, target.recall)

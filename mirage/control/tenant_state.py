@@ -1,7 +1,7 @@
 """The Metadata Store: all that the controller knows of its tenants.
 
 Reports go in, frozen snapshots come out. Facts that a decision must not flicker with are
-kept as the maximum of the last `linger_s` seconds.
+kept as the maximum of the last `cooldown_s` seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """KV extents in total that a tenant needs, for more and more of its wishes."""
+    """KV extents in total that a tenant needs, for more and more of its demand."""
 
     used: int = 0
     """What running requests sit on."""
@@ -40,8 +40,8 @@ def demand(
     Its growth and admission count from what the engine can use now. Where it reports none,
     what it has is enough, and some of it is wanted all the same: what it says that running
     requests should find and waiting ones need. Were that lent out, the next report would ask
-    it back. What a newer allotment takes it has not any more, though: else two reports under
-    way could undo each other's allotments for ever.
+    it back. KV that a newer allotment revokes counts as gone: else reports in flight could undo
+    each other's allotments for ever.
     """
     used = report.kv_used_extents
     had = max(used, _extents(report.kv_blocks + 1, shape))
@@ -118,9 +118,9 @@ class TenantSnapshot:
     """Seconds; of one that is busy inf, so that whoever reported last is no more recent."""
     demand: Demand
     peak_extents: int
-    """The most that it wanted in the last `linger_s` seconds."""
+    """The most that it wanted in the last `cooldown_s` seconds."""
     peak_compute_s: float
-    """The largest T_c in the last `linger_s` seconds."""
+    """The largest T_c in the last `cooldown_s` seconds."""
     least_compute_s: float = 0.0
     """The smallest T_c that it ever reported, as of a batch of one; 0 before the first."""
     mean_compute_s: float = 0.0
@@ -178,22 +178,22 @@ class MetadataStore:
     """Events with their time in seconds in, snapshots out.
 
     With `temporal`, the tenant that has the turn is the active one, and nothing else counts;
-    otherwise all that have work, or had some less than `linger_s` ago. `headroom_extents`
-    are those of `demand`; `for_admission` says whether waiting requests count as wants that
-    linger.
+    otherwise all that have work, or had some less than `cooldown_s` ago. `headroom_extents`
+    are those of `demand`; `for_admission` says whether waiting requests count as demand that
+    lingers.
     """
 
     def __init__(
         self,
         tenants: Iterable[Tenant],
         *,
-        linger_s: float,
+        cooldown_s: float,
         headroom_extents: int = 0,
         for_admission: bool = True,
         temporal: bool = False,
     ) -> None:
         self._tenants = {t.name: t for t in tenants}
-        self._linger_s = linger_s
+        self._cooldown_s = cooldown_s
         self._headroom = headroom_extents
         self._for_admission = for_admission
         self._temporal = temporal
@@ -211,7 +211,7 @@ class MetadataStore:
             kv_extents=0,
             kv_used_extents=0,
         )
-        windows = RecentMax(self._linger_s), RecentMax(self._linger_s)
+        windows = RecentMax(self._cooldown_s), RecentMax(self._cooldown_s)
         self._records[name] = _Record(shape, report, *windows)
 
     def reported(self, name: str, report: Report, now: float) -> None:
@@ -266,8 +266,8 @@ class MetadataStore:
         record.wanted.add(wanted.admission if self._for_admission else wanted.growth, now)
 
     def _active(self, name: str, now: float) -> bool:
-        linger_s = 0 if self._temporal else self._linger_s
-        return self._records[name].activity.is_active(now, linger_s)
+        cooldown_s = 0 if self._temporal else self._cooldown_s
+        return self._records[name].activity.is_active(now, cooldown_s)
 
     def _demand(self, name: str, now: float) -> Demand:
         """Of a tenant that may not step, only what it sits on."""
@@ -290,7 +290,7 @@ class MetadataStore:
         first = min((t for t in falls if t is not None), default=inf)
         if self._temporal or record.activity.busy or not self._active(name, now):
             return first
-        return min(first, record.activity.last_busy + self._linger_s)
+        return min(first, record.activity.last_busy + self._cooldown_s)
 
     def _made(self, name: str, record: _Record, now: float) -> TenantSnapshot:
         seen = record.report.revision

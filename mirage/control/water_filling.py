@@ -1,6 +1,6 @@
-"""Serving wishes out of free bytes and layers: the mechanics of a plan.
+"""Water filling: serving demand out of free bytes and layers, the mechanics of a plan.
 
-The policy, that is which wishes come first and which layers may go for them, is the plan's.
+The policy, that is which demand comes first and which layers may go for it, is the planner's.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ class Ask(NamedTuple):
     running: int
     growth: int
     admission: int
-    linger: int
+    cooldown: int
     share: int
 
     most: int
-    """That may ever be away."""
+    """Layers that may ever be away."""
     lends: int
-    """That new wishes of others may take while it is idle."""
+    """Layers that new demand of others may take while it is idle."""
     surely_hidden: int
-    """That its decode does not feel however small its batch is."""
+    """Layers whose loads fit behind decode compute however small its batch is."""
     hidden: int
-    """That its decode does not feel now."""
+    """Layers whose loads fit behind decode compute at the current T_c."""
     lately_hidden: int
-    """That its decode did not feel some time in the last `hysteresis_s` seconds."""
+    """The same at the largest T_c of the last `hysteresis_s` seconds."""
     bears: int
-    """With which its decode takes at most `BEARABLE` times as long."""
+    """Layers with which its decode takes at most `BEARABLE` times as long."""
     out: int
-    """That are away already."""
+    """Layers that are away already."""
 
     late: bool = False
     """Whether its tokens already take longer than they may."""
@@ -105,7 +105,7 @@ class Tier(NamedTuple):
 
 
 class Fill:
-    """Serves wishes out of free bytes and layers; `rows` carry the result."""
+    """Serves demand out of free bytes and layers; `rows` carry the result."""
 
     def __init__(self, rows: Sequence[Row], donors: Iterable[str], free: int) -> None:
         """`donors` in the order in which they give; `free` bytes if nobody had any KV."""
@@ -121,7 +121,7 @@ class Fill:
         self.free = free
         self._pool = free
         self.most_lent: int | None = None
-        """Bytes of KV, over all tenants, that wishes may have beyond what no layer pays for.
+        """Bytes of KV, over all tenants, that demand may have beyond what no layer pays for.
 
         In KV, not in layers: what whole layers bring too much would be lent at every change of
         turns, and paid for with whole layers of another size at the next.
@@ -191,7 +191,7 @@ class Fill:
             self._give(row, level(row), self._usable())
 
     def restore(self) -> None:
-        """Layers come back for free bytes that no wish took; first those still in place."""
+        """Layers come back for free bytes that no demand took; first those still in place."""
         for bound in (out, none):
             for row in [*reversed(self.active), *reversed(self.idle)]:
                 more = row.alpha - bound(row)
@@ -229,8 +229,9 @@ class Fill:
     def _gather(self, donors: Iterable[Row], limit: Amount, wanted: int) -> None:
         """Take layers until `wanted` bytes are free: first those that cost no new copies.
 
-        Of idle tenants those away already; of active ones those that hide, whatever is away,
-        or layers that one wish took would be there for all others in the next plan.
+        Those are idle tenants' layers that are away already, and active tenants' layers whose
+        loads are hidden, away or not: else layers that one demand took would be there for all
+        others in the next plan.
         """
         wanted = min(wanted, self._room(wanted))
         if wanted <= self.free:

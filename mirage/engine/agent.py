@@ -46,7 +46,7 @@ class Agent:
         self._outgoing.put(encode(message))
 
     def close(self) -> None:
-        """End both threads. Twice is once."""
+        """End both threads. Idempotent."""
         self._closing = True
         self._outgoing.put(None)
         with suppress(OSError):  # already disconnected

@@ -48,7 +48,7 @@ def _host(settings: EngineSettings) -> Backend:
 
 
 def computed_by_host(driver: Driver, compute: HostCompute) -> Backend:
-    """Steps run in the calling thread, whoever has the memory."""
+    """Compute is synchronous on the calling thread, with any memory driver."""
 
     @contextmanager
     def timed(stepped: Stepped) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """From the memory an engine holds to the memory it shall hold, one safe step at a time.
 
-The control server states an `Allotment`; `Settlement.settle` moves towards it as far as the
+The control server states an `Allotment`; `Reconciler.reconcile` moves towards it as far as the
 pages at hand and the blocks in use allow, and is called again whenever that may have changed.
 Giving comes before taking: layers are given away first, idle KV extents next; what became
 free is then mapped where it is wanted.
@@ -42,7 +42,7 @@ class Fence:
         return self.processed >= mark
 
 
-class Settlement:
+class Reconciler:
     """Moves one engine's memory to its newest allotment."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Settlement:
         """Whether memory that was granted could not be had the last time."""
 
     @property
-    def settled(self) -> bool:
+    def reconciled(self) -> bool:
         """Whether the engine holds exactly its allotment."""
         target = self.target
         return target is None or (
@@ -95,10 +95,10 @@ class Settlement:
             return False
         self.target = allotment
         self.memory.regrant(allotment.grant_bytes)
-        self.settle()
+        self.reconcile()
         return True
 
-    def settle(self) -> bool:
+    def reconcile(self) -> bool:
         """One pass; True if anything moved."""
         target = self.target
         if target is None:

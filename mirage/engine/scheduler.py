@@ -20,14 +20,14 @@ from vllm.v1.request import RequestStatus
 
 from mirage.config import Policy
 from mirage.control.demand import Demand, demand, in_extents, left_free
-from mirage.control.growth_hold import Wish
-from mirage.control.time_slice import TurnTaking
+from mirage.control.growth_hold import GrowthHold
+from mirage.control.turn_taking import TurnTaking
 from mirage.engine import runtime
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool, ElasticKVCacheManager
 from mirage.engine.kvgroups import kv_groups
 from mirage.engine.pace import Pace
-from mirage.engine.reconcile import Fence, Settlement
+from mirage.engine.reconcile import Fence, Reconciler
 from mirage.engine.reporting import Reporter
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, ToEngine, Turn
 from mirage.units import ceil_div
@@ -204,7 +204,7 @@ class ObservingMixin(Mixable):
         free = pool.get_num_free_blocks()
         used = max(0, usable - 1 - free)
         per_extent = self.shape.extent_blocks
-        wish = in_extents(self._demand(), used, free, used_extents, per_extent)
+        wanted = in_extents(self._demand(), used, free, used_extents, per_extent)
         self._said_holding = self._holds_turn()
         return Report(
             revision=self.revision,
@@ -214,10 +214,10 @@ class ObservingMixin(Mixable):
             beta=memory.beta,
             kv_extents=extents,
             kv_used_extents=used_extents,
-            growth_extents=wish.growth,
-            admission_extents=wish.admission,
-            ahead_extents=wish.ahead,
-            starting_extents=wish.starting,
+            growth_extents=wanted.growth,
+            admission_extents=wanted.admission,
+            ahead_extents=wanted.ahead,
+            starting_extents=wanted.starting,
             running=len(self.running),
             waiting=self._waiting_count(),
             kv_used_blocks=used,
@@ -261,25 +261,25 @@ class ElasticMixin(ObservingMixin):
         self.kv_cache_manager.recalls = self._recalls
         self.pool: ElasticBlockPool = pool
         pace = Pace(self.settings.move_s, self._steps_soon)
-        self.settlement = Settlement(
+        self.reconciler = Reconciler(
             self.memory, pool, self.fence, fenced=self.settings.fence, pace=pace
         )
-        self.wish = Wish(self.settings.hold_s, time.monotonic)
+        self.growth_hold = GrowthHold(self.settings.hold_s, time.monotonic)
         self._holding = False
 
     # -- vLLM's hooks -------------------------------------------------------------------
 
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
-        self._settle()
+        self._reconcile()
         if self.settings.kept != "nothing":
             # vLLM leaves so many blocks free when it admits a waiting request.
             self.kv_cache_manager.watermark_blocks = self._left_free()
         self._holding = False
-        self.wish.begin_step()
+        self.growth_hold.begin_step()
         output = super()._schedule(*args, **kwargs)
         starving = self._holding and not output.total_num_scheduled_tokens
         self._holding = False
-        if self.wish.end_step():
+        if self.growth_hold.end_step():
             self.reporter.now()
         if starving:
             # Nothing can run until memory comes: sleep until the control server speaks.
@@ -293,8 +293,8 @@ class ElasticMixin(ObservingMixin):
             # Half of what running requests will take: see `demand.blocks_soon`.
             soon=self.groups.grown(len(self.running) * settings.lookahead_steps, parts=2),
             usable_blocks=self.pool.usable_blocks,
-            open_blocks=self.settlement.open_blocks,
-            wish=self._demand,
+            open_blocks=self.reconciler.open_blocks,
+            wanted=self._demand,
         )
 
     def _request_blocks_can_be_freed(self, request: Any) -> bool:
@@ -307,40 +307,40 @@ class ElasticMixin(ObservingMixin):
 
     def _processed(self) -> None:
         if self.pool.retiring or not self.running:
-            self._settle()
+            self._reconcile()
 
     def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's. With the last request goes the reason to move memory in small parts."""
         with self.mailbox.hold():
             finished = super().finish_requests(*args, **kwargs)
             if not self.running:
-                self._settle()
+                self._reconcile()
             return finished
 
     def _lacks(self, blocks: int) -> None:
         """A running request lacks `blocks` blocks; called by the manager inside schedule()."""
-        self.wish.lacks(blocks, self.pool.get_num_free_blocks())
-        self._holding = self.agent is not None and self.wish.may_hold()
+        self.growth_hold.lacks(blocks, self.pool.get_num_free_blocks())
+        self._holding = self.agent is not None and self.growth_hold.may_hold()
 
     def _recalls(self) -> bool:
         """Whether requests must go. The last one stays: what it has beyond that is scattered."""
-        return len(self.running) > 1 and self.settlement.exceeded
+        return len(self.running) > 1 and self.reconciler.exceeded
 
     # -- control messages ---------------------------------------------------------------
 
     def _handle(self, message: ToEngine) -> None:
-        if isinstance(message, Allotment) and self.settlement.aim(message):
-            self.wish.answered()
+        if isinstance(message, Allotment) and self.reconciler.aim(message):
+            self.growth_hold.answered()
         elif isinstance(message, Refusal):
-            self.wish.refused()
+            self.growth_hold.refused()
         super()._handle(message)
 
     def _steps_soon(self) -> bool:
         """Whether requests wait for a step, and the engine has the turn to make it."""
         return bool(self.running or self.waiting) and self.turn.may_step(self._begun())
 
-    def _settle(self) -> None:
-        if not self.settlement.settled and self.settlement.settle():
+    def _reconcile(self) -> None:
+        if not self.reconciler.reconciled and self.reconciler.reconcile():
             self.reporter.now()
 
     # -- state --------------------------------------------------------------------------
@@ -354,7 +354,7 @@ class ElasticMixin(ObservingMixin):
         return demand(
             used_blocks=max(0, self.pool.usable_blocks - 1 - free),
             free_blocks=free,
-            due_blocks=self.wish.due,
+            due_blocks=self.growth_hold.due,
             ahead=self._ahead(),
             starting=self.groups.to_start((r.num_tokens for r in self.waiting), slots),
         )

@@ -12,7 +12,7 @@ from typing import Self
 from mirage.processes import reaper
 
 
-class Lifeline:
+class ReaperClient:
     """Holds the guard of one run folder; when this process dies, the guard acts."""
 
     def __init__(self, rundir: Path) -> None:

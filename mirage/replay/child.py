@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from types import TracebackType
 
-from mirage.processes.reaper_client import Lifeline
+from mirage.processes.reaper_client import ReaperClient
 
 READY_S = 900.0
 """A server that is not ready by then is given up."""
@@ -42,7 +42,7 @@ class Server:
     """A context: inside it the server's process lives, in a session of its own.
 
     Its own session keeps the terminal's Ctrl-C from it: the replay that owns it decides when
-    it ends. What it prints goes to `log`. If the replay is killed, its lifeline's guard kills
+    it ends. What it prints goes to `log`. If the replay is killed, its reaper's guard kills
     the server, whose own guard ends the engines.
     """
 
@@ -55,7 +55,7 @@ class Server:
         with self._log.open("wb") as log:
             folder = Path(tempfile.mkdtemp(prefix="mirage-replay-"))
             self._ready_file = folder / "ready.json"
-            self._lifeline = Lifeline(folder)
+            self._reaper = ReaperClient(folder)
             self._process = subprocess.Popen(
                 serve_command(self._config, self._policy, self._ready_file),
                 stdin=subprocess.DEVNULL,
@@ -63,7 +63,7 @@ class Server:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._lifeline.began(self._process.pid)
+        self._reaper.began(self._process.pid)
         return self
 
     def __exit__(
@@ -72,9 +72,9 @@ class Server:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        with self._lifeline:  # removes the folder at its end
+        with self._reaper:  # removes the folder at its end
             self._stop()
-            self._lifeline.over(self._process.pid)
+            self._reaper.over(self._process.pid)
 
     async def ready(self, waiting: Callable[[float], None]) -> str:
         """The server's address, once it answers. `waiting` hears the seconds so far.

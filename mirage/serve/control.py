@@ -30,7 +30,7 @@ from mirage.protocol import (
     decode_from_engine,
     encode,
 )
-from mirage.serve.registry import Board
+from mirage.serve.registry import Registry
 
 logger = logging.getLogger("mirage.serve.control")
 
@@ -40,8 +40,8 @@ HELLO_S = 10.0
 """Seconds in which a new connection must introduce itself."""
 
 
-class Decider(Protocol):
-    """Who decides: events in, messages out; `mirage.control.arbiter.Decider` is the real one.
+class Decides(Protocol):
+    """Who decides: events in, messages out; `mirage.control.arbiter.Arbiter` is the real one.
 
     A `DoesNotFitError` or `LedgerError` from an event means that the engine broke its promises.
     """
@@ -67,14 +67,14 @@ class ControlServer:
 
     def __init__(
         self,
-        decider: Decider,
-        board: Board,
+        arbiter: Decides,
+        registry: Registry,
         *,
         on_joined: Callable[[str], None] = lambda tenant: None,
         on_lost: Callable[[str, str | None], None] = lambda tenant, reason: None,
     ) -> None:
-        self._decider = decider
-        self._board = board
+        self._arbiter = arbiter
+        self._registry = registry
         self._on_joined = on_joined
         self._on_lost = on_lost
         self._engines: dict[str, asyncio.StreamWriter] = {}
@@ -97,7 +97,7 @@ class ControlServer:
         self._news.set()
 
     async def stop(self) -> None:
-        """Tell all engines to exit and close the socket. Twice is once."""
+        """Tell all engines to exit and close the socket. Idempotent."""
         if self._deciding is not None:
             self._deciding.cancel()
             await asyncio.gather(self._deciding, return_exceptions=True)
@@ -148,7 +148,7 @@ class ControlServer:
                 f"protocol version {hello.version} of tenant {hello.tenant!r}, "
                 f"this server speaks {PROTOCOL_VERSION}"
             )
-        if hello.tenant not in self._board.backends:
+        if hello.tenant not in self._registry.backends:
             raise ProtocolViolation(f"no tenant is named {hello.tenant!r}")
         if hello.tenant in self._engines:
             raise ProtocolViolation(f"tenant {hello.tenant!r} is connected already")
@@ -156,8 +156,8 @@ class ControlServer:
 
     def _join(self, hello: Hello, writer: asyncio.StreamWriter) -> None:
         self._engines[hello.tenant] = writer
-        self._decider.joined(hello, time.monotonic())
-        self._board.shapes[hello.tenant] = hello.shape
+        self._arbiter.joined(hello, time.monotonic())
+        self._registry.shapes[hello.tenant] = hello.shape
         logger.info(
             "joined tenant=%s pid=%d held_bytes=%d", hello.tenant, hello.pid, hello.held_bytes
         )
@@ -167,16 +167,16 @@ class ControlServer:
     def _reported(self, tenant: str, report: Hello | Report) -> None:
         if not isinstance(report, Report):
             raise ProtocolViolation("a second hello")
-        self._decider.reported(tenant, report, time.monotonic())
-        self._board.reports[tenant] = report
+        self._arbiter.reported(tenant, report, time.monotonic())
+        self._registry.reports[tenant] = report
         self._news.set()
 
     def _lost(self, tenant: str, reason: str | None) -> None:
         del self._engines[tenant]
-        self._board.reports.pop(tenant, None)
+        self._registry.reports.pop(tenant, None)
         # Its end is made sure of before its memory is lent out again.
         self._on_lost(tenant, reason)
-        self._decider.lost(tenant, time.monotonic())
+        self._arbiter.lost(tenant, time.monotonic())
         logger.info("lost tenant=%s", tenant)
         self._news.set()
 
@@ -189,13 +189,13 @@ class ControlServer:
                 async with asyncio.timeout(self._wait_s()):
                     await self._news.wait()
             self._news.clear()
-            for tenant, command in self._decider.decide(time.monotonic()):
+            for tenant, command in self._arbiter.decide(time.monotonic()):
                 _log(tenant, command)
                 self._send(tenant, command)
 
     def _wait_s(self) -> float:
         now = time.monotonic()
-        deadline = self._decider.next_deadline(now)
+        deadline = self._arbiter.next_deadline(now)
         return LONGEST_WAIT_S if deadline is None else min(LONGEST_WAIT_S, max(0, deadline - now))
 
     def _send(self, tenant: str, command: ToEngine) -> None:

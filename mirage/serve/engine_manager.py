@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Protocol
 
 from mirage.config import Config, Tenant
-from mirage.processes.reaper_client import Lifeline
+from mirage.processes.reaper_client import ReaperClient
 from mirage.serve import launcher
 from mirage.serve.control import HELLO_S
 from mirage.serve.errors import EngineFailed
@@ -39,7 +39,7 @@ class Room(Protocol):
         """Whether others have given it back."""
 
 
-class Keeper:
+class EngineManager:
     """Keeps `backend.state` true. `joined` and `lost` are what the control server hears."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Keeper:
         tenant: Tenant,
         fit: Fit,
         rundir: RunDir,
-        lifeline: Lifeline,
+        reaper: ReaperClient,
         startup_timeout_s: float,
         starting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
@@ -56,7 +56,7 @@ class Keeper:
         socket = rundir.engine_socket(config.tenants.index(tenant))
         self.backend = Backend(tenant.name, socket, tenant.max_model_len)
         self._name, self._fit, self._startup_timeout_s = tenant.name, fit, startup_timeout_s
-        self._rundir, self._lifeline, self._starting = rundir, lifeline, starting
+        self._rundir, self._reaper, self._starting = rundir, reaper, starting
         self._command = launcher.command(config, tenant, fit, socket, rundir.control_socket)
         self._environment = launcher.environment(config, rundir)
         self._engine = EngineProcess(socket, rundir.log(tenant.name))
@@ -93,7 +93,7 @@ class Keeper:
 
     async def _get_ready(self) -> None:
         group = self._engine.start(self._command, self._environment)
-        self._lifeline.began(group)
+        self._reaper.began(group)
         try:
             await self._engine.ready(self._startup_timeout_s)
             await self._introduced()
@@ -202,13 +202,13 @@ class Keeper:
     # -- stopping -----------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """End the engine, with time to end by itself. Twice is once."""
+        """End the engine, with time to end by itself. Idempotent."""
         self.backend.state = EngineState.DOWN
         await self._end(GRACE_S)
 
     async def _end(self, grace_s: float) -> None:
         if (group := await self._engine.stop(grace_s)) is not None:
-            self._lifeline.over(group)
+            self._reaper.over(group)
 
     def kill(self) -> None:
         """End it at once."""

@@ -22,7 +22,7 @@ class Exchange:
             self._depot.start()
 
     async def stop(self) -> None:
-        """What it holds is free then. Twice is once."""
+        """What it holds is free then. Idempotent."""
         if self._depot is not None:
             await asyncio.to_thread(self._depot.stop)
 

@@ -1,4 +1,4 @@
-"""The board as Prometheus metrics."""
+"""The registry as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mirage.serve.registry import Board, EngineState
+from mirage.serve.registry import EngineState, Registry
 
 GAUGES = {
     "kv_blocks": ("mirage_kv_blocks", "KV blocks granted and usable"),
@@ -30,9 +30,9 @@ COUNTERS = {
 class Metrics:
     """A registry of its own; `requests` is counted by the router."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, registry: Registry) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_BoardCollector(board))
+        self._registry.register(_BoardCollector(registry))
         self._requests = Counter(
             "mirage_http_requests",
             "Requests by tenant (empty: none could be told) and HTTP status",
@@ -50,27 +50,27 @@ class Metrics:
 
 
 class _BoardCollector(Collector):
-    """Reads the board when it is asked, so that nothing is kept twice."""
+    """Reads the registry when it is asked, so that nothing is kept twice."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("mirage_tenant_up", "1 while the engine serves", labels=["tenant"])
-        for name, backend in self._board.backends.items():
+        for name, backend in self._registry.backends.items():
             up.add_metric([name], float(backend.state is EngineState.READY))
         yield up
         for field, (name, text) in GAUGES.items():
             yield self._fill(GaugeMetricFamily(name, text, labels=["tenant"]), field)
         for field, (name, text) in COUNTERS.items():
             yield self._fill(CounterMetricFamily(name, text, labels=["tenant"]), field)
-        if (counts := self._board.exchange()) is not None:
+        if (counts := self._registry.exchange()) is not None:
             yield _exchanged(counts)
 
     def _fill(
         self, family: GaugeMetricFamily | CounterMetricFamily, field: str
     ) -> GaugeMetricFamily | CounterMetricFamily:
-        for tenant, report in self._board.reports.items():
+        for tenant, report in self._registry.reports.items():
             family.add_metric([tenant], float(getattr(report, field)))
         return family
 

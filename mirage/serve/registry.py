@@ -49,7 +49,7 @@ class Backend:
 
 
 @dataclass
-class Board:
+class Registry:
     """`shapes` and `reports` hold only tenants whose engine is connected."""
 
     policy: Policy

@@ -11,7 +11,7 @@ from mirage.serve.bodies import fingerprint, model_of
 from mirage.serve.forward import Forward
 from mirage.serve.metrics import Metrics
 from mirage.serve.openai import ApiError, errors_as_json, model_cards
-from mirage.serve.registry import Backend, Board, EngineState
+from mirage.serve.registry import Backend, EngineState, Registry
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 from mirage.serve.suspects import Request
 from mirage.units import MIB
@@ -21,11 +21,11 @@ SHUTDOWN_S = 1.0
 
 
 class Router:
-    """An HTTP server in front of the backends on `board`. `stop` ends what `start` began."""
+    """An HTTP server in front of the backends on `registry`. `stop` ends what `start` began."""
 
-    def __init__(self, board: Board) -> None:
-        self.board = board
-        self.metrics = Metrics(board)
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.metrics = Metrics(registry)
         self._created = int(time.time())
         self._sessions: dict[str, aiohttp.ClientSession] = {}
         self._runner: web.AppRunner | None = None
@@ -53,7 +53,7 @@ class Router:
         return _url(host, self._runner.addresses[0][1])
 
     async def stop(self) -> None:
-        """Stop accepting, break off what still runs, close the sockets. Twice is once."""
+        """Stop accepting, break off what still runs, close the sockets. Idempotent."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -88,9 +88,9 @@ class Router:
         return backend
 
     def _known(self, name: str) -> Backend:
-        if (backend := self.board.serving(name)) is not None:
+        if (backend := self.registry.serving(name)) is not None:
             return backend
-        known = ", ".join(map(repr, self.board.models))
+        known = ", ".join(map(repr, self.registry.models))
         message = f"no model {name!r} here: use one of {known}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
@@ -108,7 +108,7 @@ class Router:
         return self._sessions[backend.name]
 
     async def _models(self, request: web.Request) -> web.Response:
-        backends = self.board.backends.values()
+        backends = self.registry.backends.values()
         cards = [card for backend in backends for card in model_cards(backend, self._created)]
         return web.json_response({"object": "list", "data": cards})
 
@@ -120,7 +120,7 @@ class Router:
     # -- the server's own ---------------------------------------------------------------
 
     async def _health(self, request: web.Request) -> web.Response:
-        body = self.board.health()
+        body = self.registry.health()
         return web.json_response(body, status=503 if body["status"] == "down" else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -128,10 +128,10 @@ class Router:
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})
 
     async def _state(self, request: web.Request) -> web.Response:
-        return web.json_response(self.board.state())
+        return web.json_response(self.registry.state())
 
     async def _timeline(self, request: web.Request) -> web.Response:
-        return web.json_response(self.board.history())
+        return web.json_response(self.registry.history())
 
 
 async def _body(request: web.Request) -> bytes:

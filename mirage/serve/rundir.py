@@ -54,7 +54,7 @@ class RunDir:
         return self.logs / f"{quote(tenant, safe='')}.log"
 
     def remove(self) -> None:
-        """Twice is once."""
+        """Idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def __enter__(self) -> Self:

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from mirage.config import Config, ConfigError, Tenant
-from mirage.control.arbiter import Decider
+from mirage.control.arbiter import Arbiter
 from mirage.control.controller import Controller
-from mirage.processes.reaper_client import Lifeline
+from mirage.processes.reaper_client import ReaperClient
 from mirage.samples import INTERVAL_S
 from mirage.serve.control import ControlServer
-from mirage.serve.engine_manager import Keeper, say
+from mirage.serve.engine_manager import EngineManager, say
 from mirage.serve.errors import EngineFailed
 from mirage.serve.exchange import Exchange
 from mirage.serve.preflight import Preflight, preflight, refusal
 from mirage.serve.process import adopt_orphans
-from mirage.serve.registry import Backend, Board
+from mirage.serve.registry import Backend, Registry
 from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
 
@@ -63,8 +63,8 @@ def serve(config: Config, options: Options) -> int:
     except OSError as error:
         raise ConfigError(f"--log-dir {options.log_dir}: {error.strerror}") from None
     adopt_orphans()
-    with rundir, Lifeline(rundir.path) as lifeline:
-        return asyncio.run(Supervisor(config, found, options, rundir, lifeline).run())
+    with rundir, ReaperClient(rundir.path) as reaper:
+        return asyncio.run(Supervisor(config, found, options, rundir, reaper).run())
 
 
 class Supervisor:
@@ -76,18 +76,18 @@ class Supervisor:
         found: Preflight,
         options: Options,
         rundir: RunDir,
-        lifeline: Lifeline,
+        reaper: ReaperClient,
     ) -> None:
         self._config, self._options, self._rundir = config, options, rundir
         self._exchange = Exchange(rundir.depot_socket if config.device.exchange else None)
         timeout_s = options.startup_timeout_s or STARTUP_S[config.device.kind]
-        self._keepers = {
-            tenant.name: Keeper(
+        self._managers = {
+            tenant.name: EngineManager(
                 config,
                 tenant,
                 found.fits[tenant.name],
                 rundir,
-                lifeline,
+                reaper,
                 timeout_s,
                 self._exchange.shut,
             )
@@ -98,21 +98,21 @@ class Supervisor:
         backends = {t.name: self._backend(t) for t in config.tenants}
         for name, named in found.adapters.items():
             backends[name].adapters = named
-        self._board = Board(config.policy, config.device.memory, backends)
-        self._board.exchange = self._exchange.counts
-        self._decider = Decider.of(config)
+        self._registry = Registry(config.policy, config.device.memory, backends)
+        self._registry.exchange = self._exchange.counts
+        self._arbiter = Arbiter.of(config)
         self._control = ControlServer(
-            self._decider,
-            self._board,
-            on_joined=lambda name: self._keepers[name].joined(),
-            on_lost=lambda name, reason: self._keepers[name].lost(reason),
+            self._arbiter,
+            self._registry,
+            on_joined=lambda name: self._managers[name].joined(),
+            on_lost=lambda name, reason: self._managers[name].lost(reason),
         )
-        self._router = Router(self._board)
+        self._router = Router(self._registry)
         self._signal: asyncio.Future[int]
 
     def _backend(self, tenant: Tenant) -> Backend:
-        if tenant.name in self._keepers:
-            return self._keepers[tenant.name].backend
+        if tenant.name in self._managers:
+            return self._managers[tenant.name].backend
         socket = self._rundir.engine_socket(self._config.tenants.index(tenant))
         backend = Backend(tenant.name, socket, tenant.max_model_len)
         backend.fail(self._refused[tenant.name])
@@ -152,8 +152,8 @@ class Supervisor:
         took = time.monotonic() - begun
         say(f"ready at {url} in {took:.0f} s (policy {policy}, {count} tenants)")
         kept = (
-            keeper.keep(Share(name, self._decider.controller, self._control.wake))
-            for name, keeper in self._keepers.items()
+            manager.keep(Share(name, self._arbiter.controller, self._control.wake))
+            for name, manager in self._managers.items()
         )
         await _together([self._control.watch(), self._sample(), *kept])
 
@@ -161,19 +161,19 @@ class Supervisor:
         """No engine is started for them, now or later: others may have their memory."""
         for name, why in self._refused.items():
             say(f"tenant {name!r} is not served: {why}")
-            self._decider.controller.given_up(name)
+            self._arbiter.controller.given_up(name)
 
     async def _start_engines(self) -> int:
         """How many started. Raises `EngineFailed`: see `serve`."""
-        keepers = self._keepers.values()
+        managers = self._managers.values()
         if self._options.all_or_nothing:
-            await _together(keeper.start() for keeper in keepers)
-            return len(self._keepers)
-        failures = [error for error in await asyncio.gather(*map(_tried, keepers)) if error]
-        if len(failures) == len(self._keepers):
+            await _together(manager.start() for manager in managers)
+            return len(self._managers)
+        failures = [error for error in await asyncio.gather(*map(_tried, managers)) if error]
+        if len(failures) == len(self._managers):
             why = "; ".join(map(str, failures))
             raise EngineFailed(f"no tenant could start: {why}" if len(failures) > 1 else why)
-        return len(self._keepers) - len(failures)
+        return len(self._managers) - len(failures)
 
     async def _listen(self) -> str:
         """First of all: a taken port shall not cost the start of all engines."""
@@ -189,7 +189,7 @@ class Supervisor:
     async def _sample(self) -> None:
         ready = time.monotonic()
         while True:
-            self._board.timeline.record(time.monotonic() - ready, self._board.reports)
+            self._registry.timeline.record(time.monotonic() - ready, self._registry.reports)
             await asyncio.sleep(INTERVAL_S)
 
     # -- stopping -----------------------------------------------------------------------
@@ -201,8 +201,8 @@ class Supervisor:
             say(f"{name}: stopping; once more to stop at once")
             self._signal.set_result(code)
             return
-        for keeper in self._keepers.values():
-            keeper.kill()
+        for manager in self._managers.values():
+            manager.kill()
         self._remove_ready_file()
         self._rundir.remove()
         os._exit(code)
@@ -211,7 +211,7 @@ class Supervisor:
         """In this order: nothing new comes in, the engines end, then what they talk to."""
         self._remove_ready_file()
         await self._router.stop()
-        await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()))
+        await asyncio.gather(*(manager.stop() for manager in self._managers.values()))
         await self._control.stop()
         await self._exchange.stop()
 
@@ -227,7 +227,7 @@ class Supervisor:
 
 
 class Share:
-    """A tenant's share of the device, for its keeper; every change is decided upon at once."""
+    """A tenant's share of the device, for its manager; every change is decided upon at once."""
 
     def __init__(self, name: str, controller: Controller, wake: Callable[[], None]) -> None:
         self._name, self._controller, self._wake = name, controller, wake
@@ -244,10 +244,10 @@ class Share:
         return self._controller.has_room(self._name)
 
 
-async def _tried(keeper: Keeper) -> EngineFailed | None:
+async def _tried(manager: EngineManager) -> EngineFailed | None:
     """Start an engine; what came of it if it does not start, told at once."""
     try:
-        await keeper.start()
+        await manager.start()
     except EngineFailed as error:
         say(str(error))
         return error

@@ -7,7 +7,7 @@ from functools import cache
 
 from mirage.config import Config, Policy
 from mirage.config import Tenant as Served
-from mirage.control.arbiter import Decider
+from mirage.control.arbiter import Arbiter
 from mirage.control.targets import base, entitled
 from mirage.simulate import workload
 from mirage.simulate.batch import Request
@@ -47,7 +47,7 @@ def world(
             _Builder(setup, variant, config, t).engine(arrivals[t.name], made)
             for t in config.tenants
         ]
-        made.add(Decider.of(config), engines)
+        made.add(Arbiter.of(config), engines)
     return made
 
 

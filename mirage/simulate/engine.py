@@ -28,8 +28,8 @@ from mirage.control.demand import (
     in_extents,
     left_free,
 )
-from mirage.control.growth_hold import Wish
-from mirage.control.time_slice import TurnTaking
+from mirage.control.growth_hold import GrowthHold
+from mirage.control.turn_taking import TurnTaking
 from mirage.protocol import Allotment, Refusal, Report, Turn
 from mirage.simulate.batch import Batch, Request
 from mirage.simulate.holding import Holding
@@ -80,7 +80,7 @@ class Limits:
 
     @property
     def hold_ps(self) -> int:
-        """A nanosecond more, since the wish counts in seconds that are rounded."""
+        """A nanosecond more, since the wanted counts in seconds that are rounded."""
         return int(self.hold_s * PS) + 1000
 
 
@@ -107,7 +107,7 @@ class Engine:
         self.prefilling: deque[Request] = deque()
         self.held: list[Request] = []
         self.turn = TurnTaking(temporal=limits.temporal)
-        self.wish = Wish(limits.hold_s, world.now_s)
+        self.growth_hold = GrowthHold(limits.hold_s, world.now_s)
         self.stepping = False
         self.stirred = False
         """Whether a message came that an idle engine must act on."""
@@ -144,8 +144,8 @@ class Engine:
         if self._upcoming is not None and not self.has_work:
             return self._upcoming.arrival
         if self.held and self.turn.may_step(self._begun()):
-            assert self.wish.since is not None, "held for a wish"
-            return round(self.wish.since * PS) + self.limits.hold_ps
+            assert self.growth_hold.since is not None, "held for a wanted"
+            return round(self.growth_hold.since * PS) + self.limits.hold_ps
         return None
 
     @property
@@ -205,10 +205,10 @@ class Engine:
             if isinstance(message, Turn):
                 self.turn.told(message)
             elif isinstance(message, Refusal):
-                self.wish.refused()
+                self.growth_hold.refused()
                 continue
             elif self.holding.aim(message):
-                self.wish.answered()
+                self.growth_hold.answered()
                 self._move(now)
             self._report(now)
 
@@ -253,9 +253,9 @@ class Engine:
         holding, counters = self.holding, self.tally.counters
         per_extent = holding.shape.extent_blocks
         used_extents = holding.busy_extents(self.used_blocks)
-        wish = self._demand() if self.limits.elastic else Demand()
+        wanted = self._demand() if self.limits.elastic else Demand()
         free = max(0, self.free_blocks)
-        wish = in_extents(wish, self.used_blocks, free, used_extents, per_extent)
+        wanted = in_extents(wanted, self.used_blocks, free, used_extents, per_extent)
         return Report(
             revision=holding.revision,
             holds_turn=self.turn.holds(self._begun(), executing=False),
@@ -264,10 +264,10 @@ class Engine:
             beta=holding.beta,
             kv_extents=holding.extents,
             kv_used_extents=used_extents,
-            growth_extents=wish.growth,
-            admission_extents=wish.admission,
-            ahead_extents=wish.ahead,
-            starting_extents=wish.starting,
+            growth_extents=wanted.growth,
+            admission_extents=wanted.admission,
+            ahead_extents=wanted.ahead,
+            starting_extents=wanted.starting,
             running=len(self.running),
             waiting=len(self.waiting),
             kv_used_blocks=self.used_blocks,
@@ -296,7 +296,7 @@ class Engine:
         return demand(
             used_blocks=self.used_blocks + taken,
             free_blocks=free,
-            due_blocks=self.wish.due,
+            due_blocks=self.growth_hold.due,
             ahead=self._ahead(),
             starting=starting,
         )
@@ -339,14 +339,14 @@ class Engine:
 
     def _make_room(self, now: int) -> bool:
         """Blocks for every running request; True if some were held or preempted for want."""
-        self.wish.begin_step()
+        self.growth_hold.begin_step()
         self._return_held()
         if self._lacking() and self.limits.elastic:
             self._ask(now)
         if not self._lacking():
-            self.wish.end_step()
+            self.growth_hold.end_step()
             return False
-        if self.limits.elastic and self.wish.may_hold():
+        if self.limits.elastic and self.growth_hold.may_hold():
             self._hold(now)
             return True
         while self._lacking() and self.running:
@@ -360,8 +360,8 @@ class Engine:
 
     def _ask(self, now: int) -> None:
         """Tell the controller what is lacking, and hear whether it can be had."""
-        self.wish.lacks(self._lacking(), max(0, self.free_blocks))
-        if self.wish.end_step():
+        self.growth_hold.lacks(self._lacking(), max(0, self.free_blocks))
+        if self.growth_hold.end_step():
             self._report(now)
             self._return_held()
 
@@ -453,7 +453,7 @@ class Engine:
                 soon=blocks_soon(len(self.running), limits.lookahead_steps, limits.block_tokens),
                 usable_blocks=holding.blocks,
                 open_blocks=holding.open_blocks,
-                wish=partial(self._demand, due),
+                wanted=partial(self._demand, due),
             )
         )
 
@@ -470,7 +470,7 @@ class Engine:
         if self._loaded_at > now:
             delay = max(delay, self._loaded_at - now - first)
         self._begin = now
-        alone = self._chunks or delay or self._late or self.wish.missing
+        alone = self._chunks or delay or self._late or self.growth_hold.missing
         if alone or not self.world.skipping:
             self._first_ps, self._growth_ps = first + delay, 0
             self._take(1)

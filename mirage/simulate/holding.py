@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirage.control.targets import Want
+from mirage.control.targets import Target
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape
 from mirage.units import ceil_div
@@ -25,7 +25,7 @@ class Holding:
     def __init__(
         self,
         shape: ModelShape,
-        base: Want,
+        base: Target,
         copies: Callable[[tuple[int, int], tuple[int, int]], int],
         scattered: bool = False,
     ) -> None:

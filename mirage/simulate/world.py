@@ -1,6 +1,6 @@
 """The event loop: engines that compute in simulated time, and the controller between them.
 
-A `Domain` is memory that may move: one device with the `Decider` that serves real engines, or,
+A `Domain` is memory that may move: one device with the `Arbiter` that serves real engines, or,
 where memory is isolated, one tenant's share. A message takes `message_ps`, a report that follows
 a move leaves once that is over, and an engine acts on what it hears between two steps.
 """
@@ -15,7 +15,7 @@ from itertools import count
 from math import inf
 
 from mirage.config import ConfigError
-from mirage.control.arbiter import Decider
+from mirage.control.arbiter import Arbiter
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, Turn
 from mirage.simulate.engine import Engine
 from mirage.simulate.roofline import PS
@@ -48,9 +48,9 @@ class World:
         self.until = NEVER
         self._started = False
 
-    def add(self, decider: Decider, engines: Sequence[Engine]) -> None:
-        """Engines whose memory one decider moves."""
-        domain = Domain(decider, engines, self.tell)
+    def add(self, arbiter: Arbiter, engines: Sequence[Engine]) -> None:
+        """Engines whose memory one arbiter moves."""
+        domain = Domain(arbiter, engines, self.tell)
         self._domains.append(domain)
         self.engines += engines
         self._domain_of |= {engine.name: domain for engine in engines}
@@ -100,7 +100,7 @@ class World:
         self._arrive(leaves + self.message_ps, partial(domain.hear, engine.name, report))
 
     def tell(self, engine: Engine, message: ToEngine) -> None:
-        """From a decider."""
+        """From a arbiter."""
         self._arrive(self.now + self.message_ps, partial(engine.receive, message))
 
     def _arrive(self, time: int, happen: At) -> None:
@@ -151,16 +151,16 @@ class World:
 
 
 class Domain:
-    """One decider, and the engines it speaks to."""
+    """One arbiter, and the engines it speaks to."""
 
     def __init__(
-        self, decider: Decider, engines: Iterable[Engine], tell: Callable[[Engine, ToEngine], None]
+        self, arbiter: Arbiter, engines: Iterable[Engine], tell: Callable[[Engine, ToEngine], None]
     ) -> None:
-        self.decider = decider
+        self.arbiter = arbiter
         self._tell = tell
         self.engines = {engine.name: engine for engine in engines}
         self.deadline = NEVER
-        """When the decider may have more to say, in picoseconds."""
+        """When the arbiter may have more to say, in picoseconds."""
         self._heard: deque[tuple[str, Report]] = deque()
         self._talking = False
 
@@ -169,7 +169,7 @@ class Domain:
         for name, engine in self.engines.items():
             holding = engine.holding
             hello = Hello(PROTOCOL_VERSION, name, 0, holding.shape, holding.held_bytes)
-            self.decider.joined(hello, now / PS)
+            self.arbiter.joined(hello, now / PS)
         self.decide(now)
 
     def hear(self, name: str, report: Report, now: int) -> None:
@@ -179,16 +179,16 @@ class Domain:
             self._talk(now)
 
     def decide(self, now: int) -> None:
-        """Send what the decider has to say."""
+        """Send what the arbiter has to say."""
         self._talking = True
         self._send(now)
         self._talking = False
         self._talk(now)
 
     def check(self) -> None:
-        self.decider.controller.check()
+        self.arbiter.controller.check()
         held = sum(engine.holding.held_bytes for engine in self.engines.values())
-        device = self.decider.controller.device_bytes
+        device = self.arbiter.controller.device_bytes
         assert held <= device, f"{held} bytes are held of {device}"
 
     def _talk(self, now: int) -> None:
@@ -197,15 +197,15 @@ class Domain:
             if not self._heard:
                 break
             name, report = self._heard.popleft()
-            self.decider.reported(name, report, now / PS)
+            self.arbiter.reported(name, report, now / PS)
             self._send(now)
         else:
             raise RuntimeError(f"controller and engines never agree, at {now / PS:.6f} s")
         self._talking = False
-        self.deadline = _picoseconds(self.decider.next_deadline(now / PS))
+        self.deadline = _picoseconds(self.arbiter.next_deadline(now / PS))
 
     def _send(self, now: int) -> None:
-        for name, message in self.decider.decide(now / PS):
+        for name, message in self.arbiter.decide(now / PS):
             self._tell(self.engines[name], message)
 
 

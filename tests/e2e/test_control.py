@@ -1,4 +1,4 @@
-"""The control server over real Unix sockets, before a decider that notes every event."""
+"""The control server over real Unix sockets, before a arbiter that notes every event."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from mirage.config import Config, Policy
-from mirage.control.arbiter import Decider
+from mirage.control.arbiter import Arbiter
 from mirage.control.ledger import BrokenPromiseError
 from mirage.protocol import (
     PROTOCOL_VERSION,
@@ -26,7 +26,7 @@ from mirage.protocol import (
     encode,
 )
 from mirage.serve.control import ControlServer
-from mirage.serve.registry import Backend, Board
+from mirage.serve.registry import Backend, Registry
 
 pytestmark = pytest.mark.e2e
 
@@ -37,7 +37,7 @@ REPORT = Report(0, True, 4 * PAGE, 0, 1, 4, 0)
 
 
 @dataclass
-class NotingDecider:
+class NotingArbiter:
     """Returns what is put into `commands`, once; fails on reports that hold too much."""
 
     events: list[tuple[str, str]] = field(default_factory=list)
@@ -88,8 +88,8 @@ class Engine:
 class Site:
     path: Path
     server: ControlServer
-    board: Board
-    decider: Any
+    registry: Registry
+    arbiter: Any
     joined: asyncio.Queue[str]
     lost: asyncio.Queue[tuple[str, str | None]]
 
@@ -103,14 +103,14 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def controlling(folder: Path, decider: Any) -> AsyncIterator[Site]:
+async def controlling(folder: Path, arbiter: Any) -> AsyncIterator[Site]:
     names = ("a", "b")
-    board = Board(Policy.MIRAGE, 1 << 30, {n: Backend(n, folder / n, 128) for n in names})
+    registry = Registry(Policy.MIRAGE, 1 << 30, {n: Backend(n, folder / n, 128) for n in names})
     joined: asyncio.Queue[str] = asyncio.Queue()
     lost: asyncio.Queue[tuple[str, str | None]] = asyncio.Queue()
     server = ControlServer(
-        decider,
-        board,
+        arbiter,
+        registry,
         on_joined=joined.put_nowait,
         on_lost=lambda tenant, reason: lost.put_nowait((tenant, reason)),
     )
@@ -118,14 +118,14 @@ async def controlling(folder: Path, decider: Any) -> AsyncIterator[Site]:
     await server.start(path)
     try:
         async with asyncio.timeout(WAIT_S):
-            yield Site(path, server, board, decider, joined, lost)
+            yield Site(path, server, registry, arbiter, joined, lost)
     finally:
         await server.stop()
 
 
-def run(folder: Path, scenario: Callable[[Site], Awaitable[None]], decider: Any = None) -> None:
+def run(folder: Path, scenario: Callable[[Site], Awaitable[None]], arbiter: Any = None) -> None:
     async def main() -> None:
-        async with controlling(folder, decider or NotingDecider()) as site:
+        async with controlling(folder, arbiter or NotingArbiter()) as site:
             await scenario(site)
 
     asyncio.run(main())
@@ -135,12 +135,12 @@ def test_events_reach_the_decider_and_the_board(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         engine = await site.engine("a")
         assert await site.joined.get() == "a"
-        assert site.board.shapes == {"a": SHAPE}
+        assert site.registry.shapes == {"a": SHAPE}
         await engine.say(REPORT)
         engine.close()
         assert await site.lost.get() == ("a", None)
-        assert site.decider.events == [("joined", "a"), ("reported", "a"), ("lost", "a")]
-        assert site.board.reports == {}
+        assert site.arbiter.events == [("joined", "a"), ("reported", "a"), ("lost", "a")]
+        assert site.registry.reports == {}
 
     run(tmp_path, scenario)
 
@@ -150,7 +150,7 @@ def test_commands_go_to_the_engine_they_are_for_in_order(tmp_path: Path) -> None
         a, b = await site.engine("a"), await site.engine("b")
         assert {await site.joined.get(), await site.joined.get()} == {"a", "b"}
         allotment = Allotment(1, 0, 1, 4, 9 * PAGE)
-        site.decider.commands = [
+        site.arbiter.commands = [
             ("a", Turn(True)),
             ("b", Refusal(3)),
             ("a", allotment),
@@ -167,7 +167,7 @@ def test_a_decision_that_only_time_brings_is_sent(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         a = await site.engine("a")
         await site.joined.get()
-        site.decider.commands = [("a", Turn(False))]
+        site.arbiter.commands = [("a", Turn(False))]
         assert await a.hear() == Turn(False)  # nobody said anything
 
     run(tmp_path, scenario)
@@ -200,8 +200,8 @@ def test_a_bad_first_message_closes_only_its_own_connection(tmp_path: Path, firs
             await bad.say(first)
         with contextlib.suppress(ConnectionError):
             assert await bad.hear() is None
-        assert site.decider.events == [("joined", "a")]
-        site.decider.commands = [("a", Turn(True))]
+        assert site.arbiter.events == [("joined", "a")]
+        site.arbiter.commands = [("a", Turn(True))]
         await good.say(REPORT)
         assert await good.hear() == Turn(True)
 
@@ -227,8 +227,8 @@ def test_an_engine_that_breaks_the_protocol_is_lost_with_the_reason(
         tenant, reason = await site.lost.get()
         assert tenant == "b"
         assert reason is not None and words in reason
-        assert ("lost", "b") in site.decider.events
-        site.decider.commands = [("a", Turn(True))]
+        assert ("lost", "b") in site.arbiter.events
+        site.arbiter.commands = [("a", Turn(True))]
         await good.say(REPORT)
         assert await good.hear() == Turn(True)
 
@@ -258,7 +258,7 @@ def test_stopping_tells_the_engines_and_closes(tmp_path: Path) -> None:
 
 
 def test_a_decider_that_fails_is_not_silent(tmp_path: Path) -> None:
-    class Broken(NotingDecider):
+    class Broken(NotingArbiter):
         def decide(self, now: float) -> list[tuple[str, Any]]:
             raise RuntimeError("a fault of the program")
 
@@ -291,7 +291,7 @@ def test_the_real_decider_grows_one_engine_by_what_another_does_not_use(tmp_path
         assert isinstance(raised, Allotment) and raised.kv_extents > given["a"].kv_extents
         assert raised.grant_bytes + lowered.grant_bytes <= memory
 
-    run(tmp_path, scenario, Decider.of(config))
+    run(tmp_path, scenario, Arbiter.of(config))
 
 
 def complying(allotment: Allotment, **changes: Any) -> Report:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from mirage.config import Policy
 from mirage.protocol import ModelShape, Report
-from mirage.serve.registry import Backend, Board, EngineState
+from mirage.serve.registry import Backend, EngineState, Registry
 from mirage.serve.router import Router
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 
@@ -99,7 +99,7 @@ class Site:
 
     url: str
     http: aiohttp.ClientSession
-    board: Board
+    registry: Registry
     a: FakeEngine
     b: FakeEngine
 
@@ -112,12 +112,12 @@ class Site:
 @contextlib.asynccontextmanager
 async def serving(folder: Path) -> AsyncIterator[Site]:
     engines = [FakeEngine("a", folder / "0.sock"), FakeEngine("b/1", folder / "1.sock")]
-    board = Board(
+    registry = Registry(
         Policy.MIRAGE,
         1 << 30,
         {e.name: Backend(e.name, e.socket, 256, EngineState.READY) for e in engines},
     )
-    router = Router(board)
+    router = Router(registry)
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
             engine.answer = plain
@@ -131,7 +131,7 @@ async def serving(folder: Path) -> AsyncIterator[Site]:
         stack.push_async_callback(router.stop)
         http = await stack.enter_async_context(aiohttp.ClientSession())
         async with asyncio.timeout(WAIT_S):
-            yield Site(url, http, board, *engines)
+            yield Site(url, http, registry, *engines)
     assert [e.violations for e in engines] == [[], []]
 
 
@@ -175,7 +175,7 @@ def test_forms_go_where_their_model_says(tmp_path: Path, path: str) -> None:
 
 def test_adapters_are_models_of_their_tenant(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
-        site.board.backends["b/1"].adapters = {"x": "/lora/x", "team/y": "/lora/y"}
+        site.registry.backends["b/1"].adapters = {"x": "/lora/x", "team/y": "/lora/y"}
         site.b.adapters = ("x", "team/y")
         for model in ("b/1", "x", "team/y"):
             async with site.post({"model": model}) as answer:
@@ -243,7 +243,7 @@ def test_an_engine_that_breaks_off_is_a_502(tmp_path: Path) -> None:
         async with site.post({"model": "a"}) as answer:
             assert answer.status == 502
             assert "'a'" in (await answer.json())["error"]["message"]
-        site.board.backends["b/1"].socket.unlink()
+        site.registry.backends["b/1"].socket.unlink()
         async with site.post({"model": "b/1"}) as answer:
             assert answer.status == 502
 
@@ -292,7 +292,7 @@ def test_a_tenant_that_is_down_is_a_503_and_others_go_on(
     tmp_path: Path, state: EngineState
 ) -> None:
     async def scenario(site: Site) -> None:
-        site.board.backends["a"].state = state
+        site.registry.backends["a"].state = state
         async with site.post({"model": "a"}) as answer:
             assert answer.status == 503
             assert int(answer.headers["Retry-After"]) > 0
@@ -301,7 +301,7 @@ def test_a_tenant_that_is_down_is_a_503_and_others_go_on(
             assert answer.status == 200
         async with site.http.get(site.url + "/health") as answer:
             assert (answer.status, (await answer.json())["status"]) == (200, "degraded")
-        site.board.backends["b/1"].state = state
+        site.registry.backends["b/1"].state = state
         async with site.http.get(site.url + "/health") as answer:
             assert (answer.status, (await answer.json())["status"]) == (503, "down")
 
@@ -363,12 +363,12 @@ def test_other_paths_are_refused_in_json(
 
 def test_state_timeline_and_metrics_show_the_board(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
-        board = site.board
-        board.shapes["a"] = ModelShape(8, 4096, 100, 8192, 2, 16, 9, 3, 8)
-        board.reports["a"] = Report(
+        registry = site.registry
+        registry.shapes["a"] = ModelShape(8, 4096, 100, 8192, 2, 16, 9, 3, 8)
+        registry.reports["a"] = Report(
             1, True, 77, 3, 2, 4, 1, running=5, kv_used_blocks=6, kv_blocks=7, preemptions=2
         )
-        board.timeline.record(0.5, board.reports)
+        registry.timeline.record(0.5, registry.reports)
         async with site.http.get(site.url + "/mirage/state") as answer:
             state = await answer.json()
         assert state["policy"] == "mirage"

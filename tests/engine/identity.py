@@ -91,7 +91,7 @@ class Changes:
         self.betas.add(memory.beta)
         memory.check_integrity()
         pool.check_integrity()
-        assert memory.held_bytes(0, 0) <= grant or not scheduler.settlement.settled
+        assert memory.held_bytes(0, 0) <= grant or not scheduler.reconciler.reconciled
 
 
 def compute_beside_gpu() -> None:

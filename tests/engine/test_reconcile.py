@@ -20,7 +20,7 @@ from vllm.v1.core.block_pool import BlockPool
 from mirage.engine.blockpool import ElasticBlockPool, Extent
 from mirage.engine.memory import EngineMemory
 from mirage.engine.pace import Pace
-from mirage.engine.reconcile import Fence, Settlement
+from mirage.engine.reconcile import Fence, Reconciler
 from mirage.engine.settings import EngineSettings
 from mirage.protocol import Allotment
 from mirage.streaming.transfer import Layer, LayerStreamer
@@ -63,7 +63,7 @@ class SettlementMachine(RuleBasedStateMachine):
         self.stepping = False
         # One thing a pass: nothing is ever as fast as that.
         pace = Pace(1e-9, lambda: self.stepping)
-        self.settlement = Settlement(memory, self.blocks, self.fence, pace=pace)
+        self.reconciler = Reconciler(memory, self.blocks, self.fence, pace=pace)
         self.revision = 0
         self.grant = self.ceiling = grant_of(0, START)
         memory.regrant(self.grant)
@@ -90,13 +90,13 @@ class SettlementMachine(RuleBasedStateMachine):
         self.ceiling = max(self.held(), grant_of(alpha, extents))
         self.grant = grant_of(alpha, extents)
         sent = Allotment(self.revision, alpha, beta, extents, self.grant, None, recall)
-        assert self.settlement.aim(sent)
-        assert not self.settlement.aim(Allotment(self.revision, 0, 1, EXTENTS, 1 << 40))
+        assert self.reconciler.aim(sent)
+        assert not self.reconciler.aim(Allotment(self.revision, 0, 1, EXTENTS, 1 << 40))
 
     @rule()
-    def settle(self) -> None:
+    def reconcile(self) -> None:
         alpha, extents = self.memory.alpha, set(self.extents.mapped)
-        self.settlement.settle()
+        self.reconciler.reconcile()
         if self.stepping:
             moved = abs(self.memory.alpha - alpha) + len(extents ^ set(self.extents.mapped))
             assert moved <= 1
@@ -127,19 +127,19 @@ class SettlementMachine(RuleBasedStateMachine):
     def finish(self, which: int) -> None:
         self.blocks.free_blocks(self.requests.pop(which % len(self.requests)))
 
-    @precondition(lambda self: self.settlement.exceeded)
+    @precondition(lambda self: self.reconciler.exceeded)
     @rule()
     def preempt(self) -> None:
         """The newest, until the others fit: soon after, no more is held than was called back to."""
-        while self.settlement.exceeded:
+        while self.reconciler.exceeded:
             self.blocks.free_blocks(self.requests.pop())
         while self.in_flight:
             self.process()
         self.stepping = False
         for _ in range(2):
-            self.settlement.settle()
-        assert self.settlement.target is not None
-        assert self.blocks.backed_extents() <= self.settlement.target.kv_extents
+            self.reconciler.reconcile()
+        assert self.reconciler.target is not None
+        assert self.blocks.backed_extents() <= self.reconciler.target.kv_extents
 
     @precondition(lambda self: len(self.in_flight) < 2)
     @rule()
@@ -198,8 +198,8 @@ class SettlementMachine(RuleBasedStateMachine):
         while self.in_flight:
             self.process()
         for _ in range(3):
-            self.settlement.settle()
-        assert self.settlement.settled
+            self.reconciler.reconcile()
+        assert self.reconciler.reconciled
         if self.revision:
             assert self.held() == self.grant
         assert self.memory.streamer is not None

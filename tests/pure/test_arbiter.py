@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from mirage.config import Config, Device, Policy, Sharing, Tenant
-from mirage.control.arbiter import Decider
+from mirage.control.arbiter import Arbiter
 from mirage.geometry import footprint
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, ModelShape, Refusal, Report, Turn
 
@@ -27,7 +27,7 @@ SHAPE = ModelShape(
 )
 
 
-def decider(mode: str, drain: bool | str = "auto") -> Decider:
+def arbiter(mode: str, drain: bool | str = "auto") -> Arbiter:
     tenants = [Tenant(name=n, model=Path(n), share=50) for n in "ab"]
     config = Config(
         device=Device(memory=3400),
@@ -35,7 +35,7 @@ def decider(mode: str, drain: bool | str = "auto") -> Decider:
         sharing=Sharing(mode=mode, turn_s=1.0, drain=drain),
         policy=Policy.MIRAGE,
     )
-    made = Decider.of(config)
+    made = Arbiter.of(config)
     for name in "ab":
         made.joined(Hello(PROTOCOL_VERSION, name, 1, SHAPE, 0), 0.0)
     assert [type(m) for _, m in made.decide(0.0)] == [Allotment, Allotment]
@@ -60,13 +60,13 @@ def report(holds: bool, running: int = 0, growth: int = 0) -> Report:
 
 
 def test_spatial_sharing_sends_no_turns() -> None:
-    made = decider("spatial")
+    made = arbiter("spatial")
     made.reported("a", report(True, running=1), 0.1)
     assert made.decide(0.1) == []
 
 
 def test_a_turn_is_given_confirmed_revoked_and_passed_on() -> None:
-    made = decider("temporal")
+    made = arbiter("temporal")
     made.reported("a", report(False, running=1), 0.0)
     made.reported("b", report(False, running=1), 0.0)
     assert made.decide(0.0) == [("a", Turn(True))]
@@ -80,9 +80,9 @@ def test_a_turn_is_given_confirmed_revoked_and_passed_on() -> None:
     assert made.decide(1.2) == [("b", Turn(True))]
 
 
-def drained(drain: bool | str, used: int) -> Decider:
+def drained(drain: bool | str, used: int) -> Arbiter:
     """Two tenants of 34 extents each, without layers; `a` has the turn and runs on `used`."""
-    made = decider("temporal", drain)
+    made = arbiter("temporal", drain)
     for name in "ab":
         made.reported(name, report(False, running=1), 0.0)
     assert made.decide(0.0)[-1] == ("a", Turn(True))
@@ -146,9 +146,9 @@ def complied(told: Allotment, used: int, *, holds: bool = False) -> Report:
     )
 
 
-def returning() -> tuple[Decider, Allotment]:
+def returning() -> tuple[Arbiter, Allotment]:
     """`a` has lent layers to `b`, whose turn has ended; it was told to make room, and has not."""
-    made = decider("temporal", drain=False)
+    made = arbiter("temporal", drain=False)
     made.reported("a", report(False), 0.0)
     made.reported("b", report(False, running=1, growth=20), 0.0)
     sent = dict(made.decide(0.0))
@@ -195,7 +195,7 @@ def test_a_turn_does_not_wait_for_who_has_done_all_that_it_was_told() -> None:
 def test_who_waits_for_its_turn_is_not_refused_what_it_will_ask_again() -> None:
     made, _ = returning()
     made.decide(1.4)
-    wants = structs.replace(
+    targets = structs.replace(
         report(False, running=1, growth=200),
         revision=2,
         alpha=6,
@@ -203,7 +203,7 @@ def test_who_waits_for_its_turn_is_not_refused_what_it_will_ask_again() -> None:
         kv_used_extents=2,
         held_bytes=700,
     )
-    made.reported("a", wants, 1.41)
+    made.reported("a", targets, 1.41)
     assert not [m for _, m in made.decide(1.41) if isinstance(m, Refusal)]
 
 
@@ -224,7 +224,7 @@ def test_a_turn_that_has_not_begun_passes_on_if_its_holder_dies() -> None:
 
 
 def test_the_holder_gets_the_idle_kv_of_the_others() -> None:
-    made = decider("temporal")
+    made = arbiter("temporal")
     made.reported("a", report(False, running=1, growth=6), 0.0)
     (name, allotment), last = made.decide(0.0)
     assert last == ("a", Turn(True))
@@ -234,7 +234,7 @@ def test_the_holder_gets_the_idle_kv_of_the_others() -> None:
 
 
 def test_death_passes_the_turn_on_at_once() -> None:
-    made = decider("temporal")
+    made = arbiter("temporal")
     for name in "ab":
         made.reported(name, report(False, running=1), 0.0)
     made.decide(0.0)

@@ -267,11 +267,11 @@ def test_layers_of_an_idle_tenant_do_not_flip(steps, slack: int) -> None:
     """Whatever a's load does, a layer that b gave stays away for the hysteresis at least."""
     world = pair(hysteresis_s=0.5, slack_extents=slack)
     grown, alpha = 0.0, 0
-    for want, tenths in steps:
+    for target, tenths in steps:
         a = world.alive["a"]
-        while len(a.running) + len(a.waiting) > want:
+        while len(a.running) + len(a.waiting) > target:
             (a.waiting or a.running).pop()
-        for _ in range(want - len(a.running) - len(a.waiting)):
+        for _ in range(target - len(a.running) - len(a.waiting)):
             a.arrive(1)
         world.round(tenths / 10)
         now, alpha = alpha, holding(world, "b")[0]
@@ -568,9 +568,9 @@ def quiet_brings_everything_back(world: World) -> None:
         world.round(0.3)
     assert world.commands == []
     for name, engine in world.alive.items():
-        want = world.base(name)
-        assert (world.sent[name].alpha, world.sent[name].kv_extents) == (0, want.kv_extents)
-        assert (engine.alpha, engine.mapped) == (0, want.kv_extents)
+        target = world.base(name)
+        assert (world.sent[name].alpha, world.sent[name].kv_extents) == (0, target.kv_extents)
+        assert (engine.alpha, engine.mapped) == (0, target.kv_extents)
 
 
 class StaticWorlds(Worlds):

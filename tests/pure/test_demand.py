@@ -31,15 +31,15 @@ def test_an_idle_engine_wants_nothing() -> None:
 def test_running_requests_want_their_next_steps_and_the_headroom() -> None:
     ahead = blocks_ahead(8, lookahead_steps=16, headroom_blocks=2, block_tokens=32)
     assert ahead == 8 * 16 // 32 + 2
-    wish = demand(**IDLE | {"used_blocks": 40, "ahead": ahead})
-    assert wish.growth == wish.ahead >= ahead
-    served = demand(**IDLE | {"used_blocks": 40, "ahead": ahead, "free_blocks": wish.growth})
-    assert served == Demand(0, 0, wish.ahead)
+    wanted = demand(**IDLE | {"used_blocks": 40, "ahead": ahead})
+    assert wanted.growth == wanted.ahead >= ahead
+    served = demand(**IDLE | {"used_blocks": 40, "ahead": ahead, "free_blocks": wanted.growth})
+    assert served == Demand(0, 0, wanted.ahead)
 
 
 def test_what_is_missing_comes_on_top() -> None:
-    wish = demand(**IDLE | {"used_blocks": 40, "ahead": 6, "due_blocks": 3, "free_blocks": 1})
-    assert wish.growth >= 3 + 6 - 1
+    wanted = demand(**IDLE | {"used_blocks": 40, "ahead": 6, "due_blocks": 3, "free_blocks": 1})
+    assert wanted.growth >= 3 + 6 - 1
     assert demand(**IDLE | {"due_blocks": 3}).growth == 3
     assert demand(**IDLE | {"due_blocks": 3, "free_blocks": 2}).growth == 1
 
@@ -61,10 +61,10 @@ def test_newcomers_leave_half_of_the_next_steps() -> None:
 
 def test_newcomers_leave_what_layers_pay_for_and_what_is_asked_for_the_running() -> None:
     nothing, some = Demand(), Demand(growth=1, admission=9, ahead=5, starting=7)
-    assert kept_free(usable_blocks=43, open_blocks=40, wish=nothing) == 3
-    assert kept_free(usable_blocks=43, open_blocks=40, wish=some) == 8
-    assert kept_free(usable_blocks=30, open_blocks=40, wish=some) == 5
-    assert kept_free(usable_blocks=43, open_blocks=None, wish=nothing) == 0
+    assert kept_free(usable_blocks=43, open_blocks=40, wanted=nothing) == 3
+    assert kept_free(usable_blocks=43, open_blocks=40, wanted=some) == 8
+    assert kept_free(usable_blocks=30, open_blocks=40, wanted=some) == 5
+    assert kept_free(usable_blocks=43, open_blocks=None, wanted=nothing) == 0
 
 
 @given(used=BLOCKS, ahead=st.integers(1, 60))
@@ -94,13 +94,13 @@ def test_extents_in_total_do_not_depend_on_the_grant(
     busy = -(-(used + 1) // per_extent) if used else 0
     facts = {"used_blocks": used, "due_blocks": 0, "ahead": ahead, "starting": starting}
 
-    def wish(free: int) -> Demand:
+    def wanted(free: int) -> Demand:
         return in_extents(demand(**facts, free_blocks=free), used, free, busy, per_extent)
 
-    asks = wish(first)
+    asks = wanted(first)
     have = -(-(used + first + 1) // per_extent) if used + first else 0
     total = max(have, busy) + asks.growth + asks.admission
-    then = wish(total * per_extent - 1 - used if total else 0)
+    then = wanted(total * per_extent - 1 - used if total else 0)
     assert (then.growth, then.admission) == (0, 0)
     assert (then.ahead, then.starting) == (asks.ahead, asks.starting)
     if asks.growth or asks.admission:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from mirage.control.growth_hold import Wish
+from mirage.control.growth_hold import GrowthHold
 
 pytestmark = pytest.mark.pure
 
 
-def lacking(blocks: int = 2, hold_s: float = 1e6) -> Wish:
-    """A wish after one step in which `blocks` were missing."""
-    wish = Wish(hold_s, lambda: 0.0)
-    step(wish, blocks)
-    return wish
+def lacking(blocks: int = 2, hold_s: float = 1e6) -> GrowthHold:
+    """A hold after one step in which `blocks` were missing."""
+    hold = GrowthHold(hold_s, lambda: 0.0)
+    step(hold, blocks)
+    return hold
 
 
-def step(wish: Wish, blocks: int) -> bool:
-    wish.begin_step()
+def step(hold: GrowthHold, blocks: int) -> bool:
+    hold.begin_step()
     if blocks:
-        wish.lacks(blocks, 0)
-    return wish.end_step()
+        hold.lacks(blocks, 0)
+    return hold.end_step()
 
 
 def test_a_request_that_lacks_blocks_is_held() -> None:
@@ -28,12 +28,12 @@ def test_a_request_that_lacks_blocks_is_held() -> None:
 
 
 def test_a_refusal_lets_it_be_preempted_until_an_allotment_comes() -> None:
-    wish = lacking()
-    wish.refused()
-    assert not wish.may_hold()
-    wish.answered()
-    step(wish, 1)
-    assert wish.may_hold()
+    hold = lacking()
+    hold.refused()
+    assert not hold.may_hold()
+    hold.answered()
+    step(hold, 1)
+    assert hold.may_hold()
 
 
 def test_patience_ends() -> None:
@@ -41,23 +41,23 @@ def test_patience_ends() -> None:
 
 
 def test_a_late_refusal_says_nothing_of_the_next_wish() -> None:
-    wish = lacking()
-    step(wish, 0)
-    wish.refused()
-    step(wish, 1)
-    assert wish.may_hold()
+    hold = lacking()
+    step(hold, 0)
+    hold.refused()
+    step(hold, 1)
+    assert hold.may_hold()
 
 
 def test_only_a_change_is_worth_a_report() -> None:
-    wish = Wish(1.0, lambda: 0.0)
-    assert [step(wish, blocks) for blocks in (0, 2, 2, 3, 0)] == [False, True, False, True, True]
+    hold = GrowthHold(1.0, lambda: 0.0)
+    assert [step(hold, blocks) for blocks in (0, 2, 2, 3, 0)] == [False, True, False, True, True]
 
 
 def test_what_is_due_is_known_until_a_step_lacks_nothing() -> None:
-    wish = Wish(1.0, lambda: 0.0)
-    wish.begin_step()
-    wish.lacks(3, free=2)
-    wish.end_step()
-    assert wish.due == 5, "whatever has come since"
-    step(wish, 0)
-    assert wish.due == 0
+    hold = GrowthHold(1.0, lambda: 0.0)
+    hold.begin_step()
+    hold.lacks(3, free=2)
+    hold.end_step()
+    assert hold.due == 5, "whatever has come since"
+    step(hold, 0)
+    assert hold.due == 0

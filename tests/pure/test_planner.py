@@ -12,7 +12,7 @@ from msgspec import structs
 
 from mirage.config import Policy, Remap
 from mirage.control.planner import Turns, covers, hidden_alpha, plan
-from mirage.control.targets import Want, base, most_alpha
+from mirage.control.targets import Target, base, most_alpha
 from mirage.control.tenant_state import Demand, TenantSnapshot
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Report
@@ -57,7 +57,7 @@ def tenant(
 
     `least`: the T_c of a single request, if it is not that of `times`.
     """
-    wants = Demand(used, used + growth, used + growth + admission)
+    targets = Demand(used, used + growth, used + growth + admission)
     report = Report(
         revision=1,
         holds_turn=True,
@@ -75,10 +75,10 @@ def tenant(
         report=report,
         allotment=Allotment(1, alpha, beta, kv, footprint(SHAPE, alpha, kv)),
         pending=(),
-        active=bool(wants.admission) if active is None else active,
+        active=bool(targets.admission) if active is None else active,
         last_busy=last_busy,
-        demand=wants,
-        peak_extents=max(peak, wants.growth),
+        demand=targets,
+        peak_extents=max(peak, targets.growth),
         peak_compute_s=times[1],
         least_compute_s=times[1] if least is None else least,
     )
@@ -92,10 +92,10 @@ def planned(
     now: float = inf,
 ):
     """{name: (alpha, kv_extents)}, checked to fit into the device."""
-    wants = plan(tenants, len(tenants) * SHARE, 0, policy, remap, turns=turns, now=now)
-    total = sum(footprint(SHAPE, want.alpha, want.kv_extents) for want in wants.values())
+    targets = plan(tenants, len(tenants) * SHARE, 0, policy, remap, turns=turns, now=now)
+    total = sum(footprint(SHAPE, target.alpha, target.kv_extents) for target in targets.values())
     assert total <= len(tenants) * SHARE
-    return {name: (want.alpha, want.kv_extents) for name, want in wants.items()}
+    return {name: (target.alpha, target.kv_extents) for name, target in targets.items()}
 
 
 # -- sources, in order ------------------------------------------------------------------
@@ -213,9 +213,9 @@ def test_no_layer_goes_for_less_than_an_extent() -> None:
     )
     few = REMAP.model_copy(update={"max_percent": 17})
     idle = tenant("b", kv=2)
-    wants = plan([coarse, idle], 2 * SHARE, 0, Policy.MIRAGE, few)
-    assert wants["b"].alpha == 1
-    assert wants["a"] == Want(0, 1, 4)
+    targets = plan([coarse, idle], 2 * SHARE, 0, Policy.MIRAGE, few)
+    assert targets["b"].alpha == 1
+    assert targets["a"] == Target(0, 1, 4)
 
 
 # -- whose turn to give, whose to get ---------------------------------------------------
@@ -244,13 +244,13 @@ def test_layers_are_lent_to_running_requests_and_idle_kv_to_all() -> None:
     """b's idle KV goes to a's newcomers; its layers only to what runs, and a's share is open."""
     growth = REMAP.model_copy(update={"serve": "growth", "lend_percent": 100})
 
-    def wanted(remap: Remap, **asked: int) -> Want:
+    def wanted(remap: Remap, **asked: int) -> Target:
         both = [tenant("a", 10, **asked), tenant("b", active=False)]
         return plan(both, 2 * SHARE, 0, Policy.MIRAGE, remap)["a"]
 
-    assert wanted(growth, admission=5) == Want(0, 1, 15), "all of it is open"
-    assert wanted(growth, growth=14, admission=5) == Want(0, 1, 24, open_extents=18)
-    assert wanted(growth, growth=26) == Want(0, 1, 36, open_extents=18)
+    assert wanted(growth, admission=5) == Target(0, 1, 15), "all of it is open"
+    assert wanted(growth, growth=14, admission=5) == Target(0, 1, 24, open_extents=18)
+    assert wanted(growth, growth=26) == Target(0, 1, 36, open_extents=18)
     assert wanted(REMAP, growth=14, admission=5).open_extents is None
 
 
@@ -258,17 +258,17 @@ def test_layers_are_lent_to_running_requests_and_idle_kv_to_all() -> None:
 def test_newcomers_of_a_model_whose_tokens_take_too_long_get_its_share_alone(serve: str) -> None:
     """Twelve layers of two milliseconds are a step of 24; what runs may grow all the same."""
 
-    def wanted(tbt_ms: float, used: int, **asked: int) -> Want:
+    def wanted(tbt_ms: float, used: int, **asked: int) -> Target:
         remap = REMAP.model_copy(update={"serve": serve, "tbt_ms": tbt_ms, "lend_percent": 100})
         times = (1e-3, 2e-3)
         both = [tenant("a", used, times=times, **asked), tenant("b", active=False)]
         return plan(both, 2 * SHARE, 0, Policy.MIRAGE, remap)["a"]
 
-    assert wanted(25, 10, admission=5) == Want(0, 1, 15)
-    assert wanted(23, 10, admission=5) == Want(0, 1, 10)
-    assert wanted(23, 3, admission=20) == Want(0, 1, 10), "its share it has"
-    assert wanted(23, 10, growth=8, admission=5) == Want(0, 1, 18, open_extents=10)
-    assert wanted(25, 10, growth=5, admission=1) == Want(0, 1, 16)
+    assert wanted(25, 10, admission=5) == Target(0, 1, 15)
+    assert wanted(23, 10, admission=5) == Target(0, 1, 10)
+    assert wanted(23, 3, admission=20) == Target(0, 1, 10), "its share it has"
+    assert wanted(23, 10, growth=8, admission=5) == Target(0, 1, 18, open_extents=10)
+    assert wanted(25, 10, growth=5, admission=1) == Target(0, 1, 16)
 
 
 def test_higher_priority_is_served_first() -> None:
@@ -284,8 +284,8 @@ def test_equals_get_the_same_until_one_has_enough() -> None:
 
 
 def test_bytes_of_absent_tenants_are_nobodys() -> None:
-    wants = plan([tenant("a", 10, 40)], 2 * SHARE, SHARE, Policy.POOLED, REMAP)
-    assert wants["a"].kv_extents == 10
+    targets = plan([tenant("a", 10, 40)], 2 * SHARE, SHARE, Policy.POOLED, REMAP)
+    assert targets["a"].kv_extents == 10
 
 
 # -- back -------------------------------------------------------------------------------
@@ -340,9 +340,9 @@ def test_a_woken_donor_that_cannot_bear_it_calls_back_what_is_beyond_a_share() -
     """Three layers away for running requests: with T_T = 9 its steps would take four times."""
     running = tenant("a", 24, 2, 40, kv=28, times=(9.0, 1.0))
     awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
-    wants = plan([running, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP)
-    assert wants["a"].kv_extents == 18 and wants["a"].recall
-    assert (wants["b"].alpha, wants["b"].recall) == (0, False)
+    targets = plan([running, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP)
+    assert targets["a"].kv_extents == 18 and targets["a"].recall
+    assert (targets["b"].alpha, targets["b"].recall) == (0, False)
     fitting = tenant("a", 18, 2, 40, kv=28, times=(9.0, 1.0))
     assert not plan([fitting, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP)["a"].recall
 
@@ -351,16 +351,20 @@ def test_low_priorities_are_called_back_first_and_nobody_below_a_share() -> None
     low = tenant("a", 17, 2, 40, of=3, kv=17, times=(9.0, 1.0))
     high = tenant("c", 21, 2, 40, of=3, kv=21, times=(9.0, 1.0), priority=1)
     awake = tenant("b", 1, of=3, alpha=9, kv=2, times=(9.0, 1.0))
-    wants = plan([low, awake, high], 3 * SHARE, 0, Policy.MIRAGE, REMAP)
-    assert {name: want.kv_extents for name, want in wants.items()} == {"a": 9, "b": 2, "c": 19}
-    assert {name for name, want in wants.items() if want.recall} == {"a", "c"}
+    targets = plan([low, awake, high], 3 * SHARE, 0, Policy.MIRAGE, REMAP)
+    assert {name: target.kv_extents for name, target in targets.items()} == {
+        "a": 9,
+        "b": 2,
+        "c": 19,
+    }
+    assert {name for name, target in targets.items() if target.recall} == {"a", "c"}
 
 
 def test_in_turns_nobody_is_called_back() -> None:
     running = tenant("a", 24, active=False, kv=28, times=(9.0, 1.0))
     awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
-    wants = plan([running, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP, turns=Turns(1.0))
-    assert not any(want.recall for want in wants.values()) and wants["a"].kv_extents == 24
+    targets = plan([running, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP, turns=Turns(1.0))
+    assert not any(target.recall for target in targets.values()) and targets["a"].kv_extents == 24
 
 
 def test_what_grew_on_own_layers_stays_on_them() -> None:
@@ -483,8 +487,13 @@ def test_layers_taken_in_vain_go_back_to_the_active_and_to_who_gave_last(active:
                 tenant=Tenant(name, 50, floor_layers=floor),
             )
         )
-    wants = plan(sharing_exactly(several), held(several), 0, Policy.MIRAGE, REMAP)
-    assert {name: want.alpha for name, want in wants.items()} == {"a": 0, "x": 1, "y": 0, "z": 2}
+    targets = plan(sharing_exactly(several), held(several), 0, Policy.MIRAGE, REMAP)
+    assert {name: target.alpha for name, target in targets.items()} == {
+        "a": 0,
+        "x": 1,
+        "y": 0,
+        "z": 2,
+    }
 
 
 @pytest.mark.parametrize("active", [False, True])
@@ -500,9 +509,9 @@ def test_a_model_whose_layers_stay_gives_none_and_its_idle_kv_all_the_same(
     remap = Remap(slack_extents=0, headroom_extents=0, decode_cap=False)
     device = SHARE + footprint(giving.shape, 0, 10)
     tenants = sharing_exactly([hungry, giving], device)
-    wants = plan(tenants, device, 0, Policy.MIRAGE, remap)
-    assert wants["b"].alpha == 0
-    assert wants["b"].kv_extents == 2 and wants["a"].kv_extents >= 18
+    targets = plan(tenants, device, 0, Policy.MIRAGE, remap)
+    assert targets["b"].alpha == 0
+    assert targets["b"].kv_extents == 2 and targets["a"].kv_extents >= 18
     gives = [hungry, replace(giving, shape=SHAPE)]
     assert plan(gives, 2 * SHARE, 0, Policy.MIRAGE, remap)["b"].alpha > 0, "or nothing was tried"
 
@@ -584,19 +593,22 @@ WHEN = st.fixed_dictionaries(
 @given(situations(), SETTINGS, WHEN)
 def test_any_plan_keeps_its_bounds(situation, remap: Remap, when) -> None:
     tenants, device = situation
-    wants = plan(tenants, device, 0, Policy.MIRAGE, remap, **when)
+    targets = plan(tenants, device, 0, Policy.MIRAGE, remap, **when)
     total = 0
     for t in tenants:
-        want = wants[t.name]
-        total += footprint(t.shape, want.alpha, want.kv_extents)
+        target = targets[t.name]
+        total += footprint(t.shape, target.alpha, target.kv_extents)
         share = base(t.tenant, t.shape, device).kv_extents
-        least = min(t.demand.used, share) if want.recall else t.demand.used
-        assert max(least, t.shape.min_extents) <= want.kv_extents <= t.shape.max_extents
-        assert want.recall == (want.kv_extents < t.demand.used)
+        least = min(t.demand.used, share) if target.recall else t.demand.used
+        assert max(least, t.shape.min_extents) <= target.kv_extents <= t.shape.max_extents
+        assert target.recall == (target.kv_extents < t.demand.used)
         most = most_alpha(t.tenant, t.shape, remap)
         hidden = hidden_alpha(t, t.report.layer_compute_s, remap)
-        assert want.alpha <= (max(hidden, t.layers_out) if t.active else most)
-        assert want.alpha == 0 or want.alpha + want.beta <= t.shape.layers - t.tenant.floor_layers
+        assert target.alpha <= (max(hidden, t.layers_out) if t.active else most)
+        assert (
+            target.alpha == 0
+            or target.alpha + target.beta <= t.shape.layers - t.tenant.floor_layers
+        )
     assert total <= device
 
 
@@ -613,17 +625,17 @@ def test_plans_settle(situation, remap: Remap, when) -> None:
     for _ in range(14):
         plans.append(plan(tenants, device, 0, Policy.MIRAGE, remap, **when))
         tenants = [carried_out(t, plans[-1][t.name]) for t in tenants]
-    recalls = [any(want.recall for want in made.values()) for made in plans]
+    recalls = [any(target.recall for target in made.values()) for made in plans]
     assert not any(recalls[-2:])
     assert plans[-2] == plans[-1]
     if not any(recalls):
         assert plans[2] == plans[3]
 
 
-def carried_out(t: TenantSnapshot, want: Want) -> TenantSnapshot:
-    sent = Allotment(2, want.alpha, want.beta, want.kv_extents, 0)
-    used = min(t.demand.used, want.kv_extents)
-    report = structs.replace(t.report, alpha=want.alpha, kv_used_extents=used)
+def carried_out(t: TenantSnapshot, target: Target) -> TenantSnapshot:
+    sent = Allotment(2, target.alpha, target.beta, target.kv_extents, 0)
+    used = min(t.demand.used, target.kv_extents)
+    report = structs.replace(t.report, alpha=target.alpha, kv_used_extents=used)
     return replace(t, allotment=sent, report=report, demand=replace(t.demand, used=used))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage import profiles
-from mirage.control.targets import Want
+from mirage.control.targets import Target
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from mirage.simulate.batch import Request
@@ -71,7 +71,7 @@ def lone(
         "report_ps": PS // 5,
         "apply_ps": 0,
     }
-    holding = Holding(SHAPE, Want(0, 1, blocks + 1), lambda before, after: 0)
+    holding = Holding(SHAPE, Target(0, 1, blocks + 1), lambda before, after: 0)
     line = Roofline(profiles.model("opt-13b"), profiles.hardware("gh200"))
     chosen = Limits(**(usual | limits))
     return Engine("e", holding, line, 10**9, chosen, iter(requests), world)

@@ -133,8 +133,8 @@ class Watch:
         except Exception as error:
             self.must("memory", False, error)
         for domain in self.world._domains:
-            if isinstance(domain.decider.sharing, Temporal):
-                domain.decider.sharing.check()
+            if isinstance(domain.arbiter.sharing, Temporal):
+                domain.arbiter.sharing.check()
         self.stepping = max(self.stepping, sum(e.stepping for e in self.world.engines))
         for engine in self.world.engines:
             self._look_at(engine)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from mirage.config import Remap
-from mirage.control.targets import DoesNotFitError, Want, base, most_alpha, toward
+from mirage.control.targets import DoesNotFitError, Target, base, most_alpha, toward
 from mirage.geometry import footprint
 from mirage.protocol import ModelShape
 from scheduler.tenants import Tenant
@@ -27,12 +27,12 @@ SHAPE = ModelShape(
     movable_layers=12,
 )
 
-wants = st.builds(Want, st.integers(0, 9), st.sampled_from([1, 2]), st.integers(0, 60))
+targets = st.builds(Target, st.integers(0, 9), st.sampled_from([1, 2]), st.integers(0, 60))
 
 
 def test_a_share_holds_all_layers_and_kv_in_the_rest() -> None:
-    assert base(Tenant("a", 50), SHAPE, 2 * 1700 + 98) == Want(0, 1, 10)
-    assert base(Tenant("a", 50), SHAPE, 10**9) == Want(0, 1, 200)
+    assert base(Tenant("a", 50), SHAPE, 2 * 1700 + 98) == Target(0, 1, 10)
+    assert base(Tenant("a", 50), SHAPE, 10**9) == Target(0, 1, 200)
 
 
 def test_shares_never_add_up_to_more_than_the_device() -> None:
@@ -46,7 +46,7 @@ def test_shares_never_add_up_to_more_than_the_device() -> None:
 def test_a_model_that_does_not_fit_is_named() -> None:
     with pytest.raises(DoesNotFitError, match=r"'big' needs 1300 bytes .* 25 % is 1299 bytes"):
         base(Tenant("big", 25), SHAPE, 1299 * 4)
-    assert base(Tenant("big", 25), SHAPE, 1300 * 4) == Want(0, 1, 2)
+    assert base(Tenant("big", 25), SHAPE, 1300 * 4) == Target(0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -78,26 +78,26 @@ def test_a_tenants_own_percentage_and_layers_that_stay(
     assert most_alpha(tenant, shape, Remap(max_percent=75)) == most
 
 
-def nbytes(want: Want) -> int:
-    return footprint(SHAPE, want.alpha, want.kv_extents)
+def nbytes(target: Target) -> int:
+    return footprint(SHAPE, target.alpha, target.kv_extents)
 
 
-@given(wants, wants, st.integers(0, 1000))
-def test_a_step_stays_within_its_limit_and_between_its_ends(now, want, spare) -> None:
+@given(targets, targets, st.integers(0, 1000))
+def test_a_step_stays_within_its_limit_and_between_its_ends(now, target, spare) -> None:
     limit = nbytes(now) + spare
-    step = toward(SHAPE, now, want, limit)
+    step = toward(SHAPE, now, target, limit)
     assert nbytes(step) <= limit
-    assert want.alpha <= step.alpha <= max(now.alpha, want.alpha)
-    assert min(now.kv_extents, want.kv_extents) <= step.kv_extents <= want.kv_extents
-    assert step == want or nbytes(step) > limit - max(SHAPE.layer_bytes, SHAPE.extent_bytes)
-    assert nbytes(want) > limit or step == want
-    if step.alpha != want.alpha:
-        assert (step.beta, step.kv_extents) == (now.beta, want.kv_extents) or (
+    assert target.alpha <= step.alpha <= max(now.alpha, target.alpha)
+    assert min(now.kv_extents, target.kv_extents) <= step.kv_extents <= target.kv_extents
+    assert step == target or nbytes(step) > limit - max(SHAPE.layer_bytes, SHAPE.extent_bytes)
+    assert nbytes(target) > limit or step == target
+    if step.alpha != target.alpha:
+        assert (step.beta, step.kv_extents) == (now.beta, target.kv_extents) or (
             step.beta == now.beta and limit - nbytes(step) < SHAPE.extent_bytes
         )
 
 
 def test_kv_comes_before_layers() -> None:
-    assert toward(SHAPE, Want(4, 2, 2), Want(0, 1, 6), 1100) == Want(4, 2, 6)
-    assert toward(SHAPE, Want(4, 2, 2), Want(0, 1, 6), 1250) == Want(3, 2, 6)
-    assert toward(SHAPE, Want(0, 1, 10), Want(3, 2, 16), 1700) == Want(3, 2, 16)
+    assert toward(SHAPE, Target(4, 2, 2), Target(0, 1, 6), 1100) == Target(4, 2, 6)
+    assert toward(SHAPE, Target(4, 2, 2), Target(0, 1, 6), 1250) == Target(3, 2, 6)
+    assert toward(SHAPE, Target(0, 1, 10), Target(3, 2, 16), 1700) == Target(3, 2, 16)

@@ -44,7 +44,7 @@ def report(revision: int = 0, used: int = 0, usable: int = 10, **more: float) ->
 
 def store(**settings: object) -> MetadataStore:
     tenants = [Tenant("a", 50), Tenant("b", 50)]
-    made = MetadataStore(tenants, **({"linger_s": 1.0} | settings))
+    made = MetadataStore(tenants, **({"cooldown_s": 1.0} | settings))
     for name in "ba":
         made.joined(name, SHAPE, 7)
     return made

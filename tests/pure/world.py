@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from mirage.config import PATIENCE_S, Policy, Remap
 from mirage.control.controller import Command, Controller
 from mirage.control.planner import Turns
-from mirage.control.targets import Want, base, most_alpha
+from mirage.control.targets import Target, base, most_alpha
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from scheduler.tenants import Tenant
@@ -191,7 +191,7 @@ class World:
     def alive(self) -> dict[str, FakeEngine]:
         return {n: e for n, e in self.engines.items() if e is not None}
 
-    def base(self, name: str) -> Want:
+    def base(self, name: str) -> Target:
         return base(self.tenants[name], self.shapes[name], self.device_bytes)
 
     # -- events -------------------------------------------------------------------------
@@ -328,7 +328,7 @@ class World:
         self._check_allotment(name, before, message)
 
     def _check_refusal(self, name: str) -> None:
-        """It waited long enough, or not one more extent is free that no other wants.
+        """It waited long enough, or not one more extent is free that no other targets.
 
         Those who were refused before want it still: the plan may keep for them what comes back.
         """
@@ -341,15 +341,15 @@ class World:
 
     def _check_allotment(self, name: str, before: Allotment | None, sent: Allotment) -> None:
         shape, tenant = self.shapes[name], self.tenants[name]
-        want = Want(sent.alpha, sent.beta, sent.kv_extents)
+        target = Target(sent.alpha, sent.beta, sent.kv_extents)
         assert sent.grant_bytes == footprint(shape, sent.alpha, sent.kv_extents)
         if before is None or self.policy is Policy.STATIC:
             assert before is None
-            assert want == self.base(name)
+            assert target == self.base(name)
             return
         assert sent.revision > before.revision
-        assert (want, sent.open_extents, sent.recall) != (
-            Want(before.alpha, before.beta, before.kv_extents),
+        assert (target, sent.open_extents, sent.recall) != (
+            Target(before.alpha, before.beta, before.kv_extents),
             before.open_extents,
             before.recall,
         )

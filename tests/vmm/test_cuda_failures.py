@@ -1,6 +1,6 @@
 """Ten thousand random sequences of calls, some of which the device refuses at a random moment.
 
-Each call succeeds or raises one of our errors; the books and the device agree after each, as
+Each call succeeds or raises one of our errors; the page table and the device agree after each, as
 soon as what is owed to the device has been paid; nothing is left at the end.
 """
 
@@ -125,7 +125,7 @@ class Sequence:
         return ours if ours and self.sensible() else [0x10000]
 
     def mapped(self) -> list[int]:
-        return [a + i for a, n in self.gpu._books.mapped for i in range(0, n, PAGE)]
+        return [a + i for a, n in self.gpu._table.mapped for i in range(0, n, PAGE)]
 
     def place(self) -> int:
         """Mostly one where something is mapped."""
@@ -144,7 +144,7 @@ class Sequence:
         assert self.standin.used_bytes == self.gpu.used_bytes() == len(self.pages) * PAGE
         assert leaks["handles"] == len(self.pages)
         assert leaks["reservations"] == len(self.ranges)
-        mapped = sum(nbytes for _, nbytes in self.gpu._books.mapped)
+        mapped = sum(nbytes for _, nbytes in self.gpu._table.mapped)
         assert leaks["mappings"] == mapped // PAGE
         assert leaks["registrations"] == 0
 

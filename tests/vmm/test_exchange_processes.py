@@ -136,7 +136,7 @@ def until(what: Callable[[], bool], seconds: float = 5.0) -> None:
 def test_pages_go_through_the_depot_and_carry_old_bytes_that_nobody_reads(
     make: Callable[..., Device], tmp_path: Path
 ) -> None:
-    device = make(linger_s=30.0)
+    device = make(cooldown_s=30.0)
     one, other = device.mover(1), device.mover(2)
     one.ask("take", PAGES)
     one.ask("give", 20)
@@ -187,7 +187,7 @@ def test_a_thousand_random_moves_are_all_had_at_once(make: Callable[..., Device]
 
 
 def test_whoever_is_killed_whenever_all_memory_comes_back(make: Callable[..., Device]) -> None:
-    device, dice = make(linger_s=0.2), random.Random(7)
+    device, dice = make(cooldown_s=0.2), random.Random(7)
     movers = [device.mover(1), device.mover(2)]
     movers[0].ask("take", PAGES // 2)
     movers[1].ask("take", PAGES // 2)
@@ -225,7 +225,7 @@ def killed(dice: random.Random, mover: Mover, word: str, count: int) -> None:
 
 
 def test_a_depot_that_goes_is_done_without(make: Callable[..., Device]) -> None:
-    device = make(linger_s=30.0)
+    device = make(cooldown_s=30.0)
     one, other = device.mover(1), device.mover(2)
     one.ask("take", PAGES)
     one.ask("give", 10)
@@ -238,7 +238,7 @@ def test_a_depot_that_goes_is_done_without(make: Callable[..., Device]) -> None:
 
 
 def test_while_it_is_shut_what_is_given_is_free_for_all(make: Callable[..., Device]) -> None:
-    device = make(linger_s=30.0)
+    device = make(cooldown_s=30.0)
     one = device.mover(1)
     one.ask("take", PAGES)
     one.ask("give", 10)
@@ -252,7 +252,7 @@ def test_while_it_is_shut_what_is_given_is_free_for_all(make: Callable[..., Devi
 
 
 def test_a_full_one_leaves_the_rest_to_the_device(make: Callable[..., Device]) -> None:
-    device = make(linger_s=30.0, most=4)
+    device = make(cooldown_s=30.0, most=4)
     one, other = device.mover(1), device.mover(2)
     one.ask("take", PAGES)
     one.ask("give", 10)
@@ -264,7 +264,7 @@ def test_a_full_one_leaves_the_rest_to_the_device(make: Callable[..., Device]) -
 def test_other_sizes_of_pages_do_not_mix(make: Callable[..., Device], tmp_path: Path) -> None:
     from vmm.cuda import CudaDriver
 
-    device = make(linger_s=0.2)
+    device = make(cooldown_s=0.2)
     one = device.mover(1)
     one.ask("take", PAGES)
     one.ask("give", 4)

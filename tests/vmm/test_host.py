@@ -1,4 +1,4 @@
-"""The host driver's own promises: the kernel agrees with the books, and refuses cleanly."""
+"""The host driver's own promises: the kernel agrees with the page table, and refuses cleanly."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ class Memory(RuleBasedStateMachine):
     def shed(self) -> None:
         """Which spare pages leave is the pool's choice; how many is not."""
         room = max(0, self.grant - len(self.roles))
-        left = self.spare & set(self.driver._books.pages)
+        left = self.spare & set(self.driver._table.pages)
         assert len(left) == min(room, len(self.spare))
         self.spare = left
 

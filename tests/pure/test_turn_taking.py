@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage.control.time_slice import TurnTaking
+from mirage.control.turn_taking import TurnTaking
 from mirage.protocol import Turn
 
 pytestmark = pytest.mark.pure
