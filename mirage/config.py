@@ -102,10 +102,10 @@ class Device(Strict):
     )
     """Physical page, the unit of mapping. A power of two; on a GPU at least 2 MiB, and None is
     ``auto``: as large as the models allow."""
-    exchange: bool = False
-    """On a GPU: hand pages from engine to engine as file descriptors, without freeing them."""
     copy_chunk: Bytes = CHUNK
     """Of a layer that is copied at a time. On a GPU, copies of a step's inputs wait for one."""
+    exchange: bool = False
+    """On a GPU: hand pages from engine to engine as file descriptors, without freeing them."""
     link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
     """Host only: imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
 

@@ -18,11 +18,11 @@ class EngineSettings(BaseModel):
     tenant: str
     control: str | None = None
     """Path of the control server's Unix socket; None runs the engine by itself."""
-    device: Literal["host", "cuda"] = "host"
-    page: int = 65536
     exchange: str | None = None
     """Path of the socket of the depot that pages are handed to other engines through; None: pages
     are released and created."""
+    device: Literal["host", "cuda"] = "host"
+    page: int = 65536
     grant_bytes: int | None = None
     """Device memory this engine may hold at start; None means what it needs."""
     base_blocks: int = Field(ge=0)

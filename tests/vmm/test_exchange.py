@@ -310,6 +310,25 @@ def test_a_depot_that_ends_is_missed_and_its_successor_found(make: Make, join: J
     assert successor.counts()["held"] == 1 and len(exchange.withdraw(1)) == 1
 
 
+def test_a_depot_whose_thread_fails_holds_nothing_up(
+    make: Make, join: Join, caplog: pytest.LogCaptureFixture
+) -> None:
+    depot, driver = make(), Pages()
+    exchange, before = join(driver), open_files()
+    exchange.deposit(driver.create(2))
+
+    def fails() -> None:
+        raise RuntimeError("a fault")
+
+    depot._order(fails).result(5)
+    until(lambda: open_files() < before)
+    assert "the depot ends" in caplog.text and "a fault" in caplog.text
+    depot.shut().result(5)
+    exchange.deposit(driver.create(2))
+    assert exchange.withdraw(2) == [] and not driver.files
+    assert depot.counts()["held"] == 0
+
+
 def test_one_that_does_not_answer_costs_its_time_once(
     join: Join, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -57,6 +57,10 @@ class Mover:
     def ask(self, word: str, count: int) -> None:
         """Raises `EOFError` if it has ended over it."""
         self.tell(word, count)
+        self.hear()
+
+    def hear(self) -> None:
+        """What came of the last thing that it was told."""
         held, tries, clear = self._answer().split()
         assert clear == "clear", "bytes of another process could be read"
         self.held, self.tries = int(held), int(tries)
@@ -184,6 +188,47 @@ def test_a_thousand_random_moves_are_all_had_at_once(make: Callable[..., Device]
     for mover in movers:
         mover.ask("give", mover.held)
     until(lambda: device.free() == PAGES)
+
+
+@pytest.mark.parametrize("linger_s", [0.005, 30.0])
+def test_what_a_ledger_counts_free_is_had_at_once_by_several_at_the_same_time(
+    make: Callable[..., Device], linger_s: float
+) -> None:
+    """A grant counts from when it is told, what is given back from when that is reported."""
+    device, dice = make(linger_s=linger_s), random.Random(3)
+    movers = [device.mover(number) for number in (1, 2, 3)]
+    reserved = dict.fromkeys(movers, 0)
+    busy: set[Mover] = set()
+    for _ in range(MOVES):
+        if busy:
+            streams = {mover.process.stdout: mover for mover in busy}
+            ready, _, _ = select(list(streams), [], [], LIMIT_S if len(busy) == 3 else 0)
+            for stream in ready:
+                mover = streams[stream]
+                mover.hear()
+                assert mover.tries <= 1, "granted and not free"
+                reserved[mover] = mover.held
+                busy.discard(mover)
+        idle = [mover for mover in movers if mover not in busy]
+        if not idle:
+            continue
+        mover, free = dice.choice(idle), PAGES - sum(reserved.values())
+        if dice.random() < 0.5 and mover.held:
+            mover.tell("give", dice.randint(1, mover.held))
+        elif free:
+            granted = dice.randint(1, free)
+            reserved[mover] += granted
+            mover.tell("take", granted)
+        else:
+            continue
+        busy.add(mover)
+    for mover in busy:
+        mover.hear()
+    assert device.depot.counts()["passed"] > 100
+    for mover in movers:
+        mover.ask("give", mover.held)
+    device.depot.shut().result(5)
+    assert device.free() == PAGES
 
 
 def test_whoever_is_killed_whenever_all_memory_comes_back(make: Callable[..., Device]) -> None:
