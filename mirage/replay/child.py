@@ -42,8 +42,8 @@ class Server:
     """A context: inside it the server's process lives, in a session of its own.
 
     Its own session keeps the terminal's Ctrl-C from it: the replay that owns it decides when
-    it ends. What it prints goes to `log`. If the replay is killed, its reaper's guard kills
-    the server, whose own guard ends the engines.
+    it ends. What it prints goes to `log`. If the replay is killed, its reaper kills
+    the server, whose own reaper ends the engines.
     """
 
     def __init__(self, config: Path, policy: str, log: Path) -> None:

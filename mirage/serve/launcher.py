@@ -129,7 +129,7 @@ def _how_steps_run(device: Device) -> dict[str, Argument]:
 def engine_settings(
     config: Config, tenant: Tenant, fit: Fit, control: Path | None
 ) -> dict[str, Any]:
-    """What the plugin inside the engine is told; bytes and KV blocks."""
+    """What our part of the engine is told; bytes and KV blocks."""
     return device_settings(config) | {
         "policy": config.policy.value,
         "tenant": tenant.name,

@@ -186,5 +186,5 @@ def serving(
         yield served
     finally:
         if process.poll() is None:
-            process.kill()  # the guard ends its engines
+            process.kill()  # the reaper ends its engines
         process.wait()

@@ -36,7 +36,7 @@ def test_a_signal_ends_everything_and_leaves_nothing(
     with serving(write_config(tmp_path, "a", "b/1")) as served:
         assert ask(served, "a")[0] == ask(served, "b/1")[0] == 200
         family, folder = served.family(), served.run_folder()
-        assert len(family) >= 6  # this one, its guard, and two processes per engine
+        assert len(family) >= 6  # this one, its reaper, and two processes per engine
         shared = shared_files(family)
         assert len(shared) == 2  # a semaphore per engine
         status, stderr = served.end(number)
