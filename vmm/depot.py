@@ -87,8 +87,8 @@ class Depot:
     `most` bounds the pages that it holds, by default by the file descriptors of this process.
     """
 
-    def __init__(self, path: Path, most: int | None = None, cooldown_s: float = LINGER_S) -> None:
-        self._path, self._cooldown_s = path, cooldown_s
+    def __init__(self, path: Path, most: int | None = None, linger_s: float = LINGER_S) -> None:
+        self._path, self._linger_s = path, linger_s
         self._most = most
         self._counts = Counts()
         self._stores: dict[str, deque[Stored]] = {}
@@ -254,7 +254,7 @@ class Depot:
 
     def _keep(self, guest: Guest) -> int:
         """What a guest sent and holds no more is there for all."""
-        until = time.monotonic() + self._cooldown_s
+        until = time.monotonic() + self._linger_s
         store = self._stores.setdefault(guest.key, deque())
         store.extend(Stored(fd, guest.who, until) for fd in guest.pending)
         kept = len(guest.pending)

@@ -82,7 +82,7 @@ def make(folder: Path) -> Iterator[Make]:
     made: list[Depot] = []
 
     def begin(**how: object) -> Depot:
-        made.append(Depot(folder / "depot", **({"cooldown_s": LINGER_S, "most": 1000} | how)))  # type: ignore[arg-type]
+        made.append(Depot(folder / "depot", **({"linger_s": LINGER_S, "most": 1000} | how)))  # type: ignore[arg-type]
         made[-1].start()
         return made[-1]
 
@@ -194,7 +194,7 @@ def test_what_is_promised_counts(make: Make, join: Join, folder: Path) -> None:
 
 
 def test_what_nobody_takes_is_dropped(make: Make, join: Join) -> None:
-    depot, giver = make(cooldown_s=0.2), Pages()
+    depot, giver = make(linger_s=0.2), Pages()
     join(giver).deposit(giver.create(2 * AT_ONCE + 1))
     assert depot.counts()["held"] == 2 * AT_ONCE + 1
     until(lambda: depot.counts()["dropped"] == 2 * AT_ONCE + 1)

@@ -140,7 +140,7 @@ def until(what: Callable[[], bool], seconds: float = 5.0) -> None:
 def test_pages_go_through_the_depot_and_carry_old_bytes_that_nobody_reads(
     make: Callable[..., Device], tmp_path: Path
 ) -> None:
-    device = make(cooldown_s=30.0)
+    device = make(linger_s=30.0)
     one, other = device.mover(1), device.mover(2)
     one.ask("take", PAGES)
     one.ask("give", 20)
@@ -232,7 +232,7 @@ def test_what_a_ledger_counts_free_is_had_at_once_by_several_at_the_same_time(
 
 
 def test_whoever_is_killed_whenever_all_memory_comes_back(make: Callable[..., Device]) -> None:
-    device, dice = make(cooldown_s=0.2), random.Random(7)
+    device, dice = make(linger_s=0.2), random.Random(7)
     movers = [device.mover(1), device.mover(2)]
     movers[0].ask("take", PAGES // 2)
     movers[1].ask("take", PAGES // 2)
@@ -270,7 +270,7 @@ def killed(dice: random.Random, mover: Mover, word: str, count: int) -> None:
 
 
 def test_a_depot_that_goes_is_done_without(make: Callable[..., Device]) -> None:
-    device = make(cooldown_s=30.0)
+    device = make(linger_s=30.0)
     one, other = device.mover(1), device.mover(2)
     one.ask("take", PAGES)
     one.ask("give", 10)
@@ -283,7 +283,7 @@ def test_a_depot_that_goes_is_done_without(make: Callable[..., Device]) -> None:
 
 
 def test_while_it_is_shut_what_is_given_is_free_for_all(make: Callable[..., Device]) -> None:
-    device = make(cooldown_s=30.0)
+    device = make(linger_s=30.0)
     one = device.mover(1)
     one.ask("take", PAGES)
     one.ask("give", 10)
@@ -297,7 +297,7 @@ def test_while_it_is_shut_what_is_given_is_free_for_all(make: Callable[..., Devi
 
 
 def test_a_full_one_leaves_the_rest_to_the_device(make: Callable[..., Device]) -> None:
-    device = make(cooldown_s=30.0, most=4)
+    device = make(linger_s=30.0, most=4)
     one, other = device.mover(1), device.mover(2)
     one.ask("take", PAGES)
     one.ask("give", 10)
@@ -309,7 +309,7 @@ def test_a_full_one_leaves_the_rest_to_the_device(make: Callable[..., Device]) -
 def test_other_sizes_of_pages_do_not_mix(make: Callable[..., Device], tmp_path: Path) -> None:
     from vmm.cuda import CudaDriver
 
-    device = make(cooldown_s=0.2)
+    device = make(linger_s=0.2)
     one = device.mover(1)
     one.ask("take", PAGES)
     one.ask("give", 4)
