@@ -2,7 +2,7 @@
 
 A page is one handle of `cuMemCreate`. All pages are of one size, a multiple of the device's
 granularity: large ones map and unmap in fewer calls, small ones make smaller extents. Access is
-set once for each contiguous range. What the page table refuse never reaches the device; what the
+set once for each contiguous range. What the page table refuses never reaches the device; what the
 device refuses is undone, and what cannot be undone at once is undone before the next call.
 """
 
