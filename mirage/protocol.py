@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class ModelShape(msgspec.Struct, frozen=True):
@@ -66,13 +66,10 @@ class Report(msgspec.Struct, tag="report", tag_field="type"):
     kv_used_extents: int
     """Extents with at least one block that belongs to a running request."""
     growth_extents: int = 0
-    """More extents that running requests need now or within the engine's headroom."""
+    """Extents in total, granted or not, that running requests should have: those in use, those of
+    their next steps, and the engine's headroom."""
     admission_extents: int = 0
-    """More extents, beyond growth, that would let every waiting request start."""
-    ahead_extents: int = 0
-    """Extents beyond those in use that running requests should find, granted or not."""
-    starting_extents: int = 0
-    """More extents with which every waiting request could start, granted or not."""
+    """Extents in total, granted or not, with which every waiting request could start as well."""
     running: int = 0
     waiting: int = 0
     kv_used_blocks: int = 0

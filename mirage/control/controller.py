@@ -23,6 +23,7 @@ from math import inf
 from typing import NamedTuple, Self
 
 from mirage.config import PATIENCE_S, Config, Policy, Remap, Sharing
+from mirage.control.demand import lacks_growth
 from mirage.control.grants import Grants
 from mirage.control.ledger import LedgerError
 from mirage.control.planner import Turns, covers, plan
@@ -66,7 +67,6 @@ class Controller:
         self._store = MetadataStore(
             self._tenants.values(),
             cooldown_s=remap.hysteresis_s,
-            headroom_extents=remap.headroom_extents,
             for_admission=remap.serve == "admission",
             temporal=turns is not None,
         )
@@ -110,7 +110,7 @@ class Controller:
         self._grants.ledger.reported(name, report.revision, report.held_bytes)
         self._store.reported(name, report, now)
         self._planned_until = -inf
-        if report.growth_extents:
+        if lacks_growth(report, self._store.shape(name)):
             self._unanswered.setdefault(name, now)
         else:
             self._unanswered.pop(name, None)
@@ -195,10 +195,10 @@ class Controller:
         """Bytes of the device that no engine holds or may come to hold."""
         return self._grants.ledger.free_bytes
 
-    def check(self) -> None:
-        """Raises `LedgerError` if what was sent breaks an invariant."""
+    def check(self, now: float) -> None:
+        """Raises `LedgerError` if what was sent breaks an invariant. Changes nothing."""
         self._grants.ledger.check()
-        for t in self._present(0.0):
+        for t in self._present(now):
             self._check_limits(t)
 
     # -- pacing -------------------------------------------------------------------------

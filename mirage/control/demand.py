@@ -7,19 +7,24 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mirage.config import Kept
+from mirage.protocol import ModelShape, Report
 from mirage.units import align_up, ceil_div
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Demand:
-    """Blocks wanted beyond those an engine has, and beyond those in use."""
+    """KV memory that a tenant needs in total, in blocks or in extents, for more and more requests.
 
+    A function of what is in use and what waits, never of what is granted: else an engine would
+    want less once it was served, lose it to another, and want it again.
+    """
+
+    used: int = 0
+    """What running requests sit on."""
     growth: int = 0
+    """What running requests need now or soon."""
     admission: int = 0
-    ahead: int = 0
-    """That running requests should find free, granted already or not."""
-    starting: int = 0
-    """With which waiting requests could start, granted already or not."""
+    """What lets the waiting requests start as well."""
 
 
 def blocks_for(tokens: int, block_tokens: int) -> int:
@@ -57,9 +62,7 @@ def blocks_soon(running: int, lookahead_steps: int, block_tokens: int) -> int:
 def growth_level(used_blocks: int, ahead: int) -> int:
     """KV blocks in total with which running requests find `ahead` free ones beside theirs.
 
-    In steps of at least twice as many, so that growing asks rarely. A function of what is in
-    use alone: were it one of what is granted, an engine would want less once it was served,
-    lose it to another, and want it again.
+    In steps of at least twice as many, so that growing asks rarely.
     """
     if not ahead:
         return used_blocks
@@ -67,54 +70,64 @@ def growth_level(used_blocks: int, ahead: int) -> int:
     return align_up(used_blocks + ahead, step)
 
 
-def demand(
-    *, used_blocks: int, free_blocks: int, due_blocks: int, ahead: int, starting: int
-) -> Demand:
-    """What is wanted at one moment, in blocks.
+def demand(*, used_blocks: int, due_blocks: int, ahead: int, starting: int) -> Demand:
+    """What is wanted at one moment, in KV blocks.
 
     `due_blocks` are what running requests must find free to go on, if they did not; see
     `blocks_ahead`, and `blocks_to_start` for what is `starting`.
     """
     level = growth_level(used_blocks + due_blocks, ahead)
-    have = used_blocks + free_blocks
-    return Demand(
-        growth=max(0, level - have),
-        admission=max(0, starting - max(0, have - level)),
-        ahead=max(0, level - used_blocks),
-        starting=starting,
-    )
+    return Demand(used_blocks, level, level + starting)
 
 
-def in_extents(
-    wanted: Demand, used_blocks: int, free_blocks: int, used_extents: int, extent_blocks: int
-) -> Demand:
+def in_extents(wanted: Demand, used_extents: int, extent_blocks: int) -> Demand:
     """A demand in blocks as one in extents, of which one block in all is the null block.
 
-    Rounded in total, so that what is wanted is the same whatever is granted.
+    `used_extents` hold a block that is in use, perhaps more of them than the blocks would fill.
     """
 
     def total(blocks: int) -> int:
         return ceil_div(blocks + 1, extent_blocks) if blocks else 0
 
-    have = total(used_blocks + free_blocks)
-    growth = max(used_extents, total(used_blocks + wanted.ahead))
-    start = max(growth, total(used_blocks + wanted.ahead + wanted.starting))
-    return Demand(
-        growth=max(0, growth - have),
-        admission=max(0, start - max(have, growth)),
-        ahead=growth - used_extents,
-        starting=start - growth,
-    )
+    growth = max(used_extents, total(wanted.growth))
+    return Demand(used_extents, growth, max(growth, total(wanted.admission)))
 
 
-def kept_free(usable_blocks: int, open_blocks: int | None, wanted: Demand) -> int:
+def usable_extents(report: Report, shape: ModelShape) -> int:
+    """Extents that an engine may allocate blocks of, or that its requests still sit on."""
+    blocks = report.kv_blocks + 1 if report.kv_blocks else 0
+    return max(report.kv_used_extents, ceil_div(blocks, shape.extent_blocks))
+
+
+def lacks_growth(report: Report, shape: ModelShape) -> bool:
+    """Whether running requests want more than they have: the engine waits for an answer."""
+    return report.growth_extents > usable_extents(report, shape)
+
+
+def reported(report: Report, shape: ModelShape, allotted: int | None = None) -> Demand:
+    """What a report asks for, in extents. `allotted` are those of a newer allotment on its way.
+
+    What an engine wants beyond what it has, it asks for. Of what it has, it wants what it says as
+    well: were that lent out, the next report would ask it back. KV that a newer allotment revokes
+    counts as gone: else reports in flight could undo each other's allotments for ever.
+    """
+    used, had = report.kv_used_extents, usable_extents(report, shape)
+    have = had if allotted is None else max(used, min(had, allotted))
+    growth, admission = report.growth_extents, report.admission_extents
+    kept = growth if growth > had else max(used, min(have, growth))
+    if admission > max(had, growth):
+        return Demand(used, kept, admission)
+    return Demand(used, kept, kept + max(0, admission - growth))
+
+
+def kept_free(usable_blocks: int, open_blocks: int | None, ahead: int) -> int:
     """Blocks that newcomers leave free if layers are lent to running requests only.
 
-    What layers pay for, and what is asked for the running ones (`Demand.ahead`). Else a
+    What layers pay for, and what is asked for the running ones `ahead` of need. Else a
     newcomer would take that, grow in turn, and layers would be lent for admission after all.
     """
     closed = 0 if open_blocks is None else max(0, usable_blocks - open_blocks)
-    return closed + wanted.ahead
+    return closed + ahead
 
 
 def left_free(
@@ -128,4 +141,7 @@ def left_free(
     """Blocks that newcomers leave free for running requests; `soon` are `blocks_soon`."""
     if kept == "nothing":
         return 0
-    return soon if kept == "soon" else kept_free(usable_blocks, open_blocks, wanted())
+    if kept == "soon":
+        return soon
+    asked = wanted()
+    return kept_free(usable_blocks, open_blocks, max(0, asked.growth - asked.used))

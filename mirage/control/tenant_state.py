@@ -13,67 +13,11 @@ from math import inf
 
 import msgspec
 
+from mirage.control.demand import Demand, reported
 from mirage.protocol import Allotment, ModelShape, Report
-from mirage.units import ceil_div
 from scheduler.tenants import Activity, Tenant
 
 SCHEMA_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """KV extents in total that a tenant needs, for more and more of its demand."""
-
-    used: int = 0
-    """What running requests sit on."""
-    growth: int = 0
-    """What running requests need now or soon."""
-    admission: int = 0
-    """What lets the waiting requests start as well, or the running ones go on for long."""
-
-
-def demand(
-    report: Report, shape: ModelShape, headroom_extents: int, allotted: int | None = None
-) -> Demand:
-    """What a report asks for. `allotted` are the extents of a newer allotment on its way.
-
-    Its growth and admission count from what the engine can use now. Where it reports none,
-    what it has is enough, and some of it is wanted all the same: what it says that running
-    requests should find and waiting ones need. Were that lent out, the next report would ask
-    it back. KV that a newer allotment revokes counts as gone: else reports in flight could undo
-    each other's allotments for ever.
-    """
-    used = report.kv_used_extents
-    had = max(used, _extents(report.kv_blocks + 1, shape))
-    have = had if allotted is None else max(used, min(had, allotted))
-    if report.growth_extents:
-        growth = had + report.growth_extents
-    elif report.running:
-        growth = min(have, used + max(headroom_extents, report.ahead_extents))
-    else:
-        growth = used
-    if report.admission_extents:
-        return Demand(used, growth, max(had, growth) + report.admission_extents)
-    return Demand(used, growth, _soon(report, shape, growth, have))
-
-
-def _soon(report: Report, shape: ModelShape, growth: int, have: int) -> int:
-    """What is wanted of what an engine has, beyond `growth`.
-
-    Of one that does not say it: all of it if requests wait to start, else the next block of
-    each running request.
-    """
-    if report.starting_extents or report.ahead_extents:
-        return growth + report.starting_extents
-    if report.waiting:
-        return max(have, growth)
-    if report.running and not report.growth_extents:
-        return min(have, growth + _extents(report.running, shape))
-    return growth
-
-
-def _extents(blocks: int, shape: ModelShape) -> int:
-    return ceil_div(blocks, shape.extent_blocks)
 
 
 class RecentMax:
@@ -178,9 +122,8 @@ class MetadataStore:
     """Events with their time in seconds in, snapshots out.
 
     With `temporal`, the tenant that has the turn is the active one, and nothing else counts;
-    otherwise all that have work, or had some less than `cooldown_s` ago. `headroom_extents`
-    are those of `demand`; `for_admission` says whether waiting requests count as demand that
-    lingers.
+    otherwise all that have work, or had some less than `cooldown_s` ago. `for_admission` says
+    whether waiting requests count as demand that lingers.
     """
 
     def __init__(
@@ -188,13 +131,11 @@ class MetadataStore:
         tenants: Iterable[Tenant],
         *,
         cooldown_s: float,
-        headroom_extents: int = 0,
         for_admission: bool = True,
         temporal: bool = False,
     ) -> None:
         self._tenants = {t.name: t for t in tenants}
         self._cooldown_s = cooldown_s
-        self._headroom = headroom_extents
         self._for_admission = for_admission
         self._temporal = temporal
         self._holder: str | None = None
@@ -245,6 +186,10 @@ class MetadataStore:
         joined = (name for name in self._tenants if name in self._records)
         return Snapshot(SCHEMA_VERSION, now, tuple(self._one(name, now) for name in joined))
 
+    def shape(self, name: str) -> ModelShape:
+        """Of a joined tenant's engine."""
+        return self._records[name].shape
+
     def is_active(self, name: str, now: float) -> bool:
         """Whether a joined tenant counts as active."""
         return self._active(name, now)
@@ -275,7 +220,7 @@ class MetadataStore:
         newest = record.sent[-1] if record.sent else None
         newer = newest is not None and newest.revision > record.report.revision
         allotted = newest.kv_extents if newest is not None and newer else None
-        wanted = demand(record.report, record.shape, self._headroom, allotted)
+        wanted = reported(record.report, record.shape, allotted)
         return wanted if self._active(name, now) else Demand(*[wanted.used] * 3)
 
     def _one(self, name: str, now: float) -> TenantSnapshot:

@@ -203,8 +203,7 @@ class ObservingMixin(Mixable):
         extents, used_extents, usable = self._kv_extents()
         free = pool.get_num_free_blocks()
         used = max(0, usable - 1 - free)
-        per_extent = self.shape.extent_blocks
-        wanted = in_extents(self._demand(), used, free, used_extents, per_extent)
+        wanted = in_extents(self._demand(), used_extents, self.shape.extent_blocks)
         self._said_holding = self._holds_turn()
         return Report(
             revision=self.revision,
@@ -216,8 +215,6 @@ class ObservingMixin(Mixable):
             kv_used_extents=used_extents,
             growth_extents=wanted.growth,
             admission_extents=wanted.admission,
-            ahead_extents=wanted.ahead,
-            starting_extents=wanted.starting,
             running=len(self.running),
             waiting=self._waiting_count(),
             kv_used_blocks=used,
@@ -353,7 +350,6 @@ class ElasticMixin(ObservingMixin):
         free = self.pool.get_num_free_blocks()
         return demand(
             used_blocks=max(0, self.pool.usable_blocks - 1 - free),
-            free_blocks=free,
             due_blocks=self.growth_hold.due,
             ahead=self._ahead(),
             starting=self.groups.to_start((r.num_tokens for r in self.waiting), slots),

@@ -254,8 +254,7 @@ class Engine:
         per_extent = holding.shape.extent_blocks
         used_extents = holding.busy_extents(self.used_blocks)
         wanted = self._demand() if self.limits.elastic else Demand()
-        free = max(0, self.free_blocks)
-        wanted = in_extents(wanted, self.used_blocks, free, used_extents, per_extent)
+        wanted = in_extents(wanted, used_extents, per_extent)
         return Report(
             revision=holding.revision,
             holds_turn=self.turn.holds(self._begun(), executing=False),
@@ -266,8 +265,6 @@ class Engine:
             kv_used_extents=used_extents,
             growth_extents=wanted.growth,
             admission_extents=wanted.admission,
-            ahead_extents=wanted.ahead,
-            starting_extents=wanted.starting,
             running=len(self.running),
             waiting=len(self.waiting),
             kv_used_blocks=self.used_blocks,
@@ -292,10 +289,8 @@ class Engine:
         if slots < len(self.waiting):
             tokens = (request.known for request in self.waiting)
             starting = blocks_to_start(tokens, slots, self.limits.block_tokens)
-        free = max(0, self.free_blocks - taken)
         return demand(
             used_blocks=self.used_blocks + taken,
-            free_blocks=free,
             due_blocks=self.growth_hold.due,
             ahead=self._ahead(),
             starting=starting,

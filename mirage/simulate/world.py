@@ -88,7 +88,7 @@ class World:
     def check(self) -> None:
         """Raises `LedgerError` or `AssertionError` if memory is over-committed."""
         for domain in self._domains:
-            domain.check()
+            domain.check(self.now_s())
 
     # -- what engines need --------------------------------------------------------------
 
@@ -185,8 +185,8 @@ class Domain:
         self._talking = False
         self._talk(now)
 
-    def check(self) -> None:
-        self.arbiter.controller.check()
+    def check(self, now_s: float) -> None:
+        self.arbiter.controller.check(now_s)
         held = sum(engine.holding.held_bytes for engine in self.engines.values())
         device = self.arbiter.controller.device_bytes
         assert held <= device, f"{held} bytes are held of {device}"

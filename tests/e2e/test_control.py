@@ -282,8 +282,9 @@ def test_the_real_decider_grows_one_engine_by_what_another_does_not_use(tmp_path
         assert sum(message.grant_bytes for message in given.values()) <= memory
         for name, engine in engines.items():
             await engine.say(complying(given[name]))
-        wish = complying(given["a"], growth_extents=5, running=3, kv_used_extents=20)
-        await engines["a"].say(wish)
+        growing = given["a"].kv_extents + 5
+        asking = complying(given["a"], growth_extents=growing, running=3, kv_used_extents=20)
+        await engines["a"].say(asking)
         lowered = await engines["b"].hear()
         assert isinstance(lowered, Allotment) and lowered.kv_extents < given["b"].kv_extents
         await engines["b"].say(complying(lowered))

@@ -69,7 +69,7 @@ class ControlServer:
         if self.recall_to is not None and message.kv_used_extents >= self.most:
             self._allot(message, self.recall_to, recall=True)
             self.answer, self.recall_to, self.recalled = "refuse", None, self.revision
-        elif message.growth_extents or message.admission_extents:
+        elif message.admission_extents > message.kv_extents:
             self._answer(message)
 
     def _check(self, report: Report) -> None:
@@ -86,8 +86,7 @@ class ControlServer:
         if self.answer == "silent" or report.revision != self.revision:
             return
         time.sleep(self.delay_s)
-        wanted = report.kv_extents + report.growth_extents + report.admission_extents
-        extents = min(wanted, self.most, self.hello.shape.max_extents)
+        extents = min(report.admission_extents, self.most, self.hello.shape.max_extents)
         if self.answer == "refuse" or extents <= report.kv_extents:
             self.connection.sendall(encode(Refusal(self.revision)))
             return

@@ -57,7 +57,7 @@ if __name__ == "__main__":
             "kv_blocks": final.kv_blocks,
             "problems": server.problems,
             "reports": len(server.reports),
-            "asked": sum(r.growth_extents > 0 for r in server.reports),
+            "asked": sum(r.growth_extents > r.kv_extents for r in server.reports),
             "asynchronous": llm.llm_engine.vllm_config.scheduler_config.async_scheduling,
             "most_used": max(r.kv_used_extents for r in server.reports),
             "running_when_back": [

@@ -52,7 +52,7 @@ def report(holds: bool, running: int = 0, growth: int = 0) -> Report:
         kv_extents=10,
         kv_used_extents=10 if running else 0,
         kv_blocks=9,
-        growth_extents=growth,
+        growth_extents=(10 if running else 0) + growth,
         running=running,
         layer_load_s=0.01,
         layer_compute_s=0.001,
@@ -142,6 +142,7 @@ def complied(told: Allotment, used: int, *, holds: bool = False) -> Report:
         beta=told.beta,
         kv_extents=told.kv_extents,
         kv_used_extents=used,
+        growth_extents=used + 2,
         held_bytes=told.grant_bytes,
     )
 

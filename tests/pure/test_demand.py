@@ -1,4 +1,4 @@
-"""The wishes of an engine."""
+"""How much KV memory an engine wants, as it counts and as the controller understands it."""
 
 from __future__ import annotations
 
@@ -15,33 +15,54 @@ from mirage.control.demand import (
     growth_level,
     in_extents,
     kept_free,
+    lacks_growth,
+    left_free,
+    reported,
 )
+from mirage.protocol import ModelShape, Report
 
 pytestmark = pytest.mark.pure
 
-IDLE = {"used_blocks": 0, "free_blocks": 0, "due_blocks": 0, "ahead": 0, "starting": 0}
+IDLE = {"used_blocks": 0, "due_blocks": 0, "ahead": 0, "starting": 0}
 BLOCKS = st.integers(0, 300)
+SHAPE = ModelShape(12, 100, 0, 50, 4, 16, 100, 2, 12)
+
+
+def report(used: int = 0, usable: int = 10, growth: int = 0, admission: int = 0) -> Report:
+    """Of extents of four blocks."""
+    blocks = usable * SHAPE.extent_blocks - 1
+    return Report(
+        revision=0,
+        holds_turn=True,
+        held_bytes=0,
+        alpha=0,
+        beta=1,
+        kv_extents=usable,
+        kv_used_extents=used,
+        kv_blocks=blocks,
+        growth_extents=growth,
+        admission_extents=max(growth, admission),
+    )
 
 
 def test_an_idle_engine_wants_nothing() -> None:
     assert blocks_ahead(0, 16, 2, 32) == 0
     assert demand(**IDLE) == Demand(0, 0, 0)
+    assert reported(report(), SHAPE) == Demand(0, 0, 0)
 
 
 def test_running_requests_want_their_next_steps_and_the_headroom() -> None:
     ahead = blocks_ahead(8, lookahead_steps=16, headroom_blocks=2, block_tokens=32)
     assert ahead == 8 * 16 // 32 + 2
     wanted = demand(**IDLE | {"used_blocks": 40, "ahead": ahead})
-    assert wanted.growth == wanted.ahead >= ahead
-    served = demand(**IDLE | {"used_blocks": 40, "ahead": ahead, "free_blocks": wanted.growth})
-    assert served == Demand(0, 0, wanted.ahead)
+    assert wanted.used == 40 and wanted.growth >= 40 + ahead
+    assert wanted.admission == wanted.growth
 
 
 def test_what_is_missing_comes_on_top() -> None:
-    wanted = demand(**IDLE | {"used_blocks": 40, "ahead": 6, "due_blocks": 3, "free_blocks": 1})
-    assert wanted.growth >= 3 + 6 - 1
+    wanted = demand(**IDLE | {"used_blocks": 40, "ahead": 6, "due_blocks": 3})
+    assert wanted.growth >= 40 + 3 + 6
     assert demand(**IDLE | {"due_blocks": 3}).growth == 3
-    assert demand(**IDLE | {"due_blocks": 3, "free_blocks": 2}).growth == 1
 
 
 def test_only_requests_that_could_start_count_for_admission() -> None:
@@ -49,8 +70,7 @@ def test_only_requests_that_could_start_count_for_admission() -> None:
     assert blocks_to_start(waiting, 8, 32) == 1 + 2 + 3
     assert blocks_to_start(waiting, 2, 32) == 1 + 2
     assert blocks_to_start(waiting, -1, 32) == 0
-    assert demand(**IDLE | {"starting": 6}) == Demand(0, 6, 0, 6)
-    assert demand(**IDLE | {"starting": 6, "free_blocks": 4}) == Demand(0, 2, 0, 6)
+    assert demand(**IDLE | {"starting": 6}) == Demand(0, 0, 6)
 
 
 def test_newcomers_leave_half_of_the_next_steps() -> None:
@@ -60,11 +80,17 @@ def test_newcomers_leave_half_of_the_next_steps() -> None:
 
 
 def test_newcomers_leave_what_layers_pay_for_and_what_is_asked_for_the_running() -> None:
-    nothing, some = Demand(), Demand(growth=1, admission=9, ahead=5, starting=7)
-    assert kept_free(usable_blocks=43, open_blocks=40, wanted=nothing) == 3
-    assert kept_free(usable_blocks=43, open_blocks=40, wanted=some) == 8
-    assert kept_free(usable_blocks=30, open_blocks=40, wanted=some) == 5
-    assert kept_free(usable_blocks=43, open_blocks=None, wanted=nothing) == 0
+    assert kept_free(usable_blocks=43, open_blocks=40, ahead=0) == 3
+    assert kept_free(usable_blocks=43, open_blocks=40, ahead=5) == 8
+    assert kept_free(usable_blocks=30, open_blocks=40, ahead=5) == 5
+    assert kept_free(usable_blocks=43, open_blocks=None, ahead=0) == 0
+
+
+def test_how_much_newcomers_leave_is_a_matter_of_the_configuration() -> None:
+    how = {"soon": 7, "usable_blocks": 43, "open_blocks": 40, "wanted": lambda: Demand(10, 15, 90)}
+    assert left_free("nothing", **how) == 0
+    assert left_free("soon", **how) == 7
+    assert left_free("asked", **how) == 3 + 5
 
 
 @given(used=BLOCKS, ahead=st.integers(1, 60))
@@ -76,43 +102,54 @@ def test_the_level_rises_in_steps_and_leaves_what_is_ahead(used: int, ahead: int
     assert len(levels) <= 2
 
 
-@given(used=BLOCKS, ahead=st.integers(0, 60), due=BLOCKS, first=BLOCKS, then=BLOCKS)
-def test_what_is_granted_does_not_change_the_level(
-    used: int, ahead: int, due: int, first: int, then: int
+@given(used=BLOCKS, ahead=BLOCKS, due=BLOCKS, starting=BLOCKS, per_extent=st.integers(1, 8))
+def test_extents_hold_the_blocks_and_the_null_block(
+    used: int, ahead: int, due: int, starting: int, per_extent: int
 ) -> None:
-    facts = IDLE | {"used_blocks": used, "ahead": ahead, "due_blocks": due}
-    one, other = (demand(**facts | {"free_blocks": free}) for free in (first, then))
-    assert one.ahead == other.ahead
-    assert used + one.ahead <= max(used + first + one.growth, used + first)
-
-
-@given(used=BLOCKS, ahead=BLOCKS, starting=BLOCKS, first=BLOCKS, per_extent=st.integers(1, 8))
-def test_extents_in_total_do_not_depend_on_the_grant(
-    used: int, ahead: int, starting: int, first: int, per_extent: int
-) -> None:
-    """Granted what it asked for, an engine wants that still, and no more."""
+    blocks = demand(used_blocks=used, due_blocks=due, ahead=ahead, starting=starting)
     busy = -(-(used + 1) // per_extent) if used else 0
-    facts = {"used_blocks": used, "due_blocks": 0, "ahead": ahead, "starting": starting}
-
-    def wanted(free: int) -> Demand:
-        return in_extents(demand(**facts, free_blocks=free), used, free, busy, per_extent)
-
-    asks = wanted(first)
-    have = -(-(used + first + 1) // per_extent) if used + first else 0
-    total = max(have, busy) + asks.growth + asks.admission
-    then = wanted(total * per_extent - 1 - used if total else 0)
-    assert (then.growth, then.admission) == (0, 0)
-    assert (then.ahead, then.starting) == (asks.ahead, asks.starting)
-    if asks.growth or asks.admission:
-        assert busy + asks.ahead + asks.starting == total
+    extents = in_extents(blocks, busy, per_extent)
+    assert extents.used == busy <= extents.growth <= extents.admission
+    for count, most in ((blocks.growth, extents.growth), (blocks.admission, extents.admission)):
+        assert count + 1 <= most * per_extent or not count
+        assert most == busy or count + 1 > (most - 1) * per_extent
 
 
-@given(ahead=st.integers(0, 64), starting=BLOCKS, used=BLOCKS, free=BLOCKS, due=BLOCKS)
-def test_more_free_blocks_never_raise_the_wish(
-    ahead: int, starting: int, used: int, free: int, due: int
+# -- what the controller makes of a report ------------------------------------------------
+
+
+def test_what_is_asked_for_counts_in_total() -> None:
+    asks = report(used=7, growth=12, admission=17)
+    assert reported(asks, SHAPE) == Demand(7, 12, 17)
+    assert lacks_growth(asks, SHAPE) and not lacks_growth(report(7, growth=10), SHAPE)
+
+
+@given(used=st.integers(0, 40), growth=BLOCKS, admission=BLOCKS, one=BLOCKS, other=BLOCKS)
+def test_what_is_granted_does_not_change_what_is_wanted(
+    used: int, growth: int, admission: int, one: int, other: int
 ) -> None:
-    facts = {"ahead": ahead, "starting": starting, "used_blocks": used, "due_blocks": due}
-    less = demand(**facts, free_blocks=free)
-    more = demand(**facts, free_blocks=free + 1)
-    assert more.growth <= less.growth and more.admission <= less.admission
-    assert min(less.growth, less.admission, less.ahead) >= 0
+    """The engine's and the controller's numbers are the same ones, whatever it has."""
+    growth = max(used, growth)
+    asked = Demand(used, growth, max(growth, admission))
+    for usable in (one + 1, other + 1):
+        assert reported(report(used, usable, growth, admission), SHAPE) == asked
+
+
+def test_extents_in_use_beyond_the_usable_ones_count() -> None:
+    """A donor that has not drained yet wants what it says, not that on top of what it sits on."""
+    draining = report(used=12, usable=10, growth=13)
+    assert lacks_growth(draining, SHAPE)
+    assert reported(draining, SHAPE).growth == 13
+
+
+def test_what_a_newer_allotment_takes_is_not_wanted_by_an_older_report() -> None:
+    """Two reports under way would else undo each other's allotments for ever."""
+    running = report(used=5, usable=10, growth=10)
+    assert reported(running, SHAPE).growth == 10
+    assert reported(running, SHAPE, allotted=9).growth == 9
+    assert reported(running, SHAPE, allotted=20).growth == 10
+    assert reported(running, SHAPE, allotted=2).growth == 5, "never less than is in use"
+    waiting = report(used=5, usable=10, growth=7, admission=9)
+    assert reported(waiting, SHAPE, allotted=6) == Demand(5, 6, 8)
+    asking = report(used=5, usable=10, growth=12, admission=15)
+    assert reported(asking, SHAPE, allotted=6) == Demand(5, 12, 15), "it still asks"

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage import profiles
+from mirage.control.demand import lacks_growth
 from mirage.control.targets import Target
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
@@ -37,7 +38,7 @@ class Alone:
 
     def report(self, engine: Engine, report: Report, leaves: int) -> None:
         self.reports.append(report)
-        if self.refusing and report.growth_extents:
+        if self.refusing and lacks_growth(report, SHAPE):
             engine.receive(Refusal(report.revision), self.now)
 
     def crowd(self, engine: Engine) -> tuple[int, int]:
@@ -311,7 +312,8 @@ def test_a_wish_that_was_granted_is_not_repeated() -> None:
     world = Alone()
     engine = decoding(lone(world, 2, elastic=True), [(16, 10)] * 2)
     engine.wake(0)
-    assert world.reports[-1].growth_extents == 2
+    assert lacks_growth(world.reports[-1], SHAPE)
+    assert world.reports[-1].growth_extents == 5, "two, two to grow by, and the null block's"
     engine.receive(Allotment(1, 0, 1, 5, footprint(SHAPE, 0, 5)), 5)
     assert world.reports[-1].kv_blocks == 4, "as many as it lacked, and more"
-    assert world.reports[-1].growth_extents == 0
+    assert not lacks_growth(world.reports[-1], SHAPE)

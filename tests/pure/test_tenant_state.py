@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.control.tenant_state import SCHEMA_VERSION, Demand, MetadataStore, RecentMax, demand
+from mirage.control.tenant_state import SCHEMA_VERSION, Demand, MetadataStore, RecentMax
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.tenants import Activity, Tenant
 
@@ -48,34 +48,6 @@ def store(**settings: object) -> MetadataStore:
     for name in "ba":
         made.joined(name, SHAPE, 7)
     return made
-
-
-# -- wishes -----------------------------------------------------------------------------
-
-
-def test_growth_and_admission_count_from_what_is_usable() -> None:
-    asks = report(used=7, growth_extents=2, admission_extents=5, running=3, waiting=4)
-    assert demand(asks, SHAPE, 2) == Demand(7, 12, 17)
-
-
-def test_one_that_asks_nothing_wants_its_next_blocks_and_headroom() -> None:
-    """Five requests take at most two extents for their next blocks."""
-    assert demand(report(used=3, running=5), SHAPE, 2) == Demand(3, 5, 7)
-    assert demand(report(used=9, running=5), SHAPE, 2) == Demand(9, 10, 10)
-
-
-def test_waiting_requests_want_all_that_is_there() -> None:
-    assert demand(report(used=3, running=1, waiting=1), SHAPE, 2) == Demand(3, 5, 10)
-    assert demand(report(waiting=1), SHAPE, 2) == Demand(0, 0, 10)
-
-
-def test_an_idle_engine_wants_nothing() -> None:
-    assert demand(report(), SHAPE, 2) == Demand(0, 0, 0)
-
-
-def test_extents_in_use_beyond_the_usable_ones_count() -> None:
-    """A donor that has not drained yet."""
-    assert demand(report(used=12, growth_extents=1, running=9), SHAPE, 2).growth == 13
 
 
 # -- recent maxima ----------------------------------------------------------------------
@@ -141,7 +113,7 @@ def test_who_is_busy_is_as_recent_as_any_other_that_is() -> None:
 def test_under_turns_only_the_holder_is_active_and_wants() -> None:
     made = store(temporal=True)
     for name in "ab":
-        made.reported(name, report(used=3, growth_extents=2, running=1), 1.0)
+        made.reported(name, report(used=3, growth_extents=12, admission_extents=12, running=1), 1.0)
     made.turn("b", 2.0)
     a, b = made.snapshot(2.0).tenants
     assert (a.active, b.active) == (False, True)
@@ -196,8 +168,8 @@ def test_layers_told_to_go_count_as_away() -> None:
 
 def test_peaks_linger_and_the_lost_leave_nothing() -> None:
     made = store()
-    made.reported("a", report(used=9, running=1, layer_compute_s=0.5), 1.0)
-    made.reported("a", report(used=2, running=1, layer_compute_s=0.1), 2.0)
+    made.reported("a", report(used=9, growth_extents=10, running=1, layer_compute_s=0.5), 1.0)
+    made.reported("a", report(used=2, growth_extents=3, running=1, layer_compute_s=0.1), 2.0)
     a = made.snapshot(2.5).tenants[0]
     assert (a.peak_extents, a.peak_compute_s) == (10, 0.5)
     assert made.next_deadline(2.5) == 3.0
@@ -211,28 +183,6 @@ def test_peaks_linger_and_the_lost_leave_nothing() -> None:
 def test_waiting_requests_linger_only_where_they_are_remapped_for() -> None:
     for serves, peak in ((True, 12), (False, 2)):
         made = store(for_admission=serves)
-        made.reported("a", report(used=2, running=1, admission_extents=2, waiting=1), 0.0)
+        asks = report(used=2, running=1, growth_extents=2, admission_extents=12, waiting=1)
+        made.reported("a", asks, 0.0)
         assert made.snapshot(0.0).tenants[0].peak_extents == peak
-
-
-def test_what_a_newer_allotment_takes_is_not_wanted_by_an_older_report() -> None:
-    """Two reports under way would else undo each other's allotments for ever."""
-    waiting = report(used=5, usable=10, running=1, waiting=5)
-    assert demand(waiting, SHAPE, 2).admission == 10
-    assert demand(waiting, SHAPE, 2, allotted=9).admission == 9
-    assert demand(waiting, SHAPE, 2, allotted=20).admission == 10
-    assert demand(waiting, SHAPE, 2, allotted=2).admission == 5, "never less than is in use"
-
-
-def test_what_waits_wants_what_it_needs_to_start_and_no_more() -> None:
-    """Whatever it has: a wish that follows the grant would chase it."""
-    few = report(used=5, usable=20, running=1, waiting=2, ahead_extents=3, starting_extents=4)
-    many = report(used=5, usable=60, running=1, waiting=2, ahead_extents=3, starting_extents=4)
-    assert demand(few, SHAPE, 2) == demand(many, SHAPE, 2) == Demand(5, 8, 12)
-
-
-def test_growth_wants_what_the_engine_says_it_needs_ahead() -> None:
-    """Whatever it has, or it would lose it to another once it was served."""
-    assert demand(report(used=5, usable=60, running=1, ahead_extents=20), SHAPE, 2).growth == 25
-    assert demand(report(used=5, usable=60, running=1, ahead_extents=0), SHAPE, 2).growth == 7
-    assert demand(report(used=5, usable=10, running=1, ahead_extents=20), SHAPE, 2).growth == 10

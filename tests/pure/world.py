@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from mirage.config import PATIENCE_S, Policy, Remap
 from mirage.control.controller import Command, Controller
+from mirage.control.demand import lacks_growth
 from mirage.control.planner import Turns
 from mirage.control.targets import Target, base, most_alpha
 from mirage.geometry import footprint
@@ -130,11 +131,10 @@ class FakeEngine:
         return max(0, self.used + lacking - self.usable)
 
     def report(self) -> Report:
-        """As mirage/control/demand.py counts: wishes are beyond what is usable."""
+        """As mirage/control/demand.py counts: in total."""
         ahead = self.headroom if self.running else 0
-        free = self.usable - self.used
-        growth = self.missing + ahead if self.missing else max(0, ahead - free)
-        spare = 0 if self.missing else max(0, free - ahead)
+        lacking = sum(r.growing for r in self.running) if self.missing else 0
+        growth = self.used + lacking + ahead
         report = Report(
             revision=self.seen.revision if self.seen else 0,
             holds_turn=True,
@@ -144,7 +144,7 @@ class FakeEngine:
             kv_extents=self.mapped,
             kv_used_extents=self.used,
             growth_extents=growth,
-            admission_extents=max(0, sum(self.waiting) - spare),
+            admission_extents=growth + sum(self.waiting),
             running=len(self.running),
             waiting=len(self.waiting),
             kv_blocks=max(0, self.usable * self.shape.extent_blocks - 1),
@@ -246,7 +246,7 @@ class World:
         report = self.reported[name] = engine.outbox.popleft()
         self.controller.reported(name, report, self.now)
         self.answerable.add(name)
-        if report.growth_extents:
+        if lacks_growth(report, self.shapes[name]):
             self.asked.setdefault(name, self.now)
         else:
             self.asked.pop(name, None)
@@ -289,13 +289,11 @@ class World:
 
     def _satisfied(self, name: str) -> bool:
         report, sent = self.reported[name], self.sent.get(name)
-        have = -(-(report.kv_blocks + 1) // self.shapes[name].extent_blocks)
-        have = max(have, report.kv_used_extents)
-        return sent is not None and have + report.growth_extents <= sent.kv_extents
+        return sent is not None and report.growth_extents <= sent.kv_extents
 
     def check(self) -> None:
         """What must hold at every moment, counted in what engines truly hold."""
-        self.controller.check()
+        self.controller.check(self.now)
         assert sum(e.held for e in self.alive.values()) <= self.device_bytes
         had_room, self.had_room = self.had_room, self.controller.free_bytes >= self._kept()
         assert self.had_room or not had_room, "room for absent engines was lent"
@@ -334,7 +332,8 @@ class World:
         """
         if self.now >= self.asked[name] + PATIENCE_S or self.policy is Policy.STATIC:
             return
-        if any(r.growth_extents for other, r in self.reported.items() if other != name):
+        others = (r for other, r in self.reported.items() if other != name)
+        if any(lacks_growth(r, self.shapes[name]) for r in others):
             return
         full = self.sent[name].kv_extents == self.shapes[name].max_extents
         assert full or self.controller.free_bytes - self._kept() < self.shapes[name].extent_bytes
