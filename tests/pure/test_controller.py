@@ -605,8 +605,7 @@ TestTemporalWorlds = machine(TemporalWorlds, 80)
 def test_checking_changes_nothing_that_is_known() -> None:
     """The one whose turn is over is inactive, also after a check."""
     world = pair(temporal=True)
-    for name, now in (("a", 10.0), ("b", 10.1)):
-        world.now = now
-        world.turn(name)
+    world.controller.turn("a", 10.0)
+    world.controller.turn("b", 10.1)
     world.controller.check(10.1)
     assert [t.active for t in world.controller.snapshot(10.2).tenants] == [False, True]
