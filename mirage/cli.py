@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from mirage import __version__
 from mirage.config import Config, ConfigError, Policy, load
 from mirage.serve.errors import EngineFailed
 
@@ -58,6 +59,24 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mirage {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Say which, and exit."
+        ),
+    ] = False,
+) -> None:
+    """Of all commands."""
 
 
 @app.command()

@@ -1,0 +1,93 @@
+"""A wheel of the tree, installed elsewhere, does what the tree does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
+TREE = ("mirage", "vmm", "scheduler", "traces", "configs", "pyproject.toml", "README.md", "LICENSE")
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the wheel was installed into."""
+    source, wheels, target = (tmp_path_factory.mktemp(n) for n in ("source", "wheels", "target"))
+    for name in TREE:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, source / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    quiet = {"cwd": source, "check": True, "timeout": 300}
+    subprocess.run([*pip, "wheel", "--no-deps", "-w", wheels, source], **quiet)  # type: ignore[call-overload]
+    (wheel,) = wheels.glob("mirage-*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], **quiet)  # type: ignore[call-overload]
+    return target
+
+
+@pytest.fixture
+def mirage(installed: Path, tmp_path: Path) -> Run:
+    """Run the command from a folder in which the tree cannot be imported."""
+    guard = tmp_path / "sitecustomize.py"
+    guard.write_text(f"import sys\nsys.path[:] = [p for p in sys.path if p != {str(ROOT)!r}]\n")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{installed}", "PYTHONSAFEPATH": "1"}
+
+    def run(*words: str, limit_s: float = 300) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "mirage", *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    where = "import mirage, configs; print(mirage.__file__, configs.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", where], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert found.stdout.count(str(installed)) == 2, found.stdout + found.stderr
+    return run
+
+
+def test_everything_that_the_packages_need_is_in_it(installed: Path) -> None:
+    for path in ("traces/sample.csv", "configs/demo.yaml", "configs/hardware/gh200.yaml"):
+        assert (installed / path).exists(), path
+    tracked = subprocess.run(
+        ["git", "ls-files", "mirage", "vmm", "scheduler", "traces", "configs"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    assert [path for path in tracked if not (installed / path).exists()] == []
+    (metadata,) = installed.glob("mirage-*.dist-info")
+    assert (metadata / "licenses" / "LICENSE").exists()
+
+
+def test_an_experiment_is_simulated_and_the_claims_are_offered(mirage: Run) -> None:
+    said = mirage("simulate", "--claims", "--seeds", "0", "--output", "out", limit_s=600)
+    assert "reproduced" in said
+
+
+def test_models_are_made_checked_and_replayed(mirage: Run, installed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("vllm")
+    mirage("models", "out/models")
+    (tmp_path / "configs").mkdir()
+    shutil.copy(installed / "configs" / "demo.yaml", tmp_path / "configs")
+    assert "llama: LlamaForCausalLM" in mirage("check", "configs/demo.yaml")
+    words = "replay configs/demo.yaml --trace sample --policy pooled --limit 5 --output out/replay"
+    assert "5 requests of sample" in mirage(*words.split(), limit_s=500)
+    assert (tmp_path / "out/replay/report.html").exists()
