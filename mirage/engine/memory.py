@@ -38,6 +38,10 @@ logger = logging.getLogger("mirage.engine.memory")
 Step = Callable[[], Any]
 WHOLE = "whole layers stream, no graph runs while one does, and nothing is compiled: %s"
 NOT_COMPILED = "no step is compiled: %s"
+FASTER_AS_WRITTEN = (
+    "steps that vLLM was to compile run torch's own operators now: device.compile false gives this "
+    "model vLLM's kernels"
+)
 AS_WRITTEN = "steps run as they are written"
 UNLIMITED = 1 << 62
 SMOOTHING = 0.1
@@ -85,7 +89,7 @@ class EngineMemory:
         with eagerly(runner.get_model()):
             self._loaded(runner, forward, profile)
         if self._moves and not self.pieces:
-            stay_eager(runner.get_model())
+            _stay_eager(runner.get_model())
 
     def _loaded(self, runner: Any, forward: Step, profile: Step) -> None:
         self.parameters.loaded(runner.get_model())
@@ -155,7 +159,7 @@ class EngineMemory:
         except (NoForward, UnsupportedModel) as error:
             logger.warning(NOT_COMPILED, error)
             self.streamer.set(0, 0)
-            stay_eager(model)
+            _stay_eager(model)
             return
         self.compiled = True
         logger.info("compiled steps are proven to compute the same while layers stream")
@@ -318,3 +322,10 @@ class EngineMemory:
             streamer.copies.synchronize()
             times.append(time.perf_counter() - start)
         return min(times)
+
+
+def _stay_eager(model: torch.nn.Module) -> None:
+    """vLLM chose its kernels when it built the model, believing that it would be compiled."""
+    if compiling(model):
+        logger.warning(FASTER_AS_WRITTEN)
+    stay_eager(model)

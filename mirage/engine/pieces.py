@@ -75,6 +75,7 @@ def watched(
             for module in layer.modules():
                 over.enter_context(watch.module(module))
         step()
+    watch.check()
     return Pieces(attentions, _sorted(layers, watch, moving))
 
 
@@ -99,6 +100,7 @@ class _Watch:
         """By the parameter's id."""
         self._count = count
         self._now = count - 1
+        self._called: set[int] = set()
 
     @contextmanager
     def attention(self, attention: Any, index: int) -> Iterator[None]:
@@ -109,6 +111,7 @@ class _Watch:
             if index != (self._now + 1) % self._count:
                 raise UnknownPieces(f"attention {index} follows attention {self._now}")
             self._now = index
+            self._called.add(index)
             return forward(*args, **kwargs)
 
         attention.forward = counting
@@ -118,6 +121,11 @@ class _Watch:
             del attention.forward
             if own:
                 attention.forward = forward
+
+    def check(self) -> None:
+        """Raises `UnknownPieces` for an attention that computes by something else of its `impl`."""
+        if missing := sorted(set(range(self._count)) - self._called):
+            raise UnknownPieces(f"attention {missing[0]} was never called by its forward")
 
     @contextmanager
     def module(self, module: torch.nn.Module) -> Iterator[None]:

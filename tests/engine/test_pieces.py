@@ -72,6 +72,22 @@ def test_whatever_stands_in_the_way_whole_layers_stream(
     assert "AssertionError: Current vLLM config is not set" in caplog.text
 
 
+class Otherwise(Attention):
+    """Asks its `impl` for something else than its forward."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+@pytest.mark.parametrize("otherwise", [{0}, {2}, {0, 1, 2}])
+def test_an_attention_that_is_computed_otherwise_is_no_border(otherwise: set[int]) -> None:
+    model = Model()
+    for index in otherwise:
+        model.blocks[index].attention = Otherwise()
+    with pytest.raises(UnknownPieces, match="attention"):
+        watched(list(model.blocks), model)
+
+
 def ordered(count: int) -> list[tuple[str, int]]:
     """What one step says while something streams."""
     steps = [[("after", (i - 1) % count), ("before", i)] for i in range(count)]
