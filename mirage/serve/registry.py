@@ -50,7 +50,8 @@ class Backend:
 
 @dataclass
 class Registry:
-    """`shapes` and `reports` hold only tenants whose engine is connected."""
+    """`reports` holds only tenants whose engine is connected. `shapes` holds all that ever were:
+    the timeline still has samples of them."""
 
     policy: Policy
     device_bytes: int
