@@ -7,8 +7,11 @@ seconds, shares per cent of the device memory.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
+from reprlib import Repr
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
@@ -35,6 +38,13 @@ CHUNK, LEAST_CHUNK = 16 * MIB, MIB
 """Bytes of a layer that are copied at a time: short for who waits for one."""
 ON_GPU = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
 """Of a tenant by default, as vLLM's server has it on a large GPU."""
+LONGEST_NAME = 80
+"""Characters of a tenant's name: it names a log file, where a slash takes three, of at most 255."""
+LARGEST_BYTES = 2**60
+LARGEST_FILE = 2**20
+"""Bytes of a file of YAML."""
+MOST_VALUES = 100_000
+"""Keys and values of a file, each counted wherever an alias repeats it."""
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -43,15 +53,34 @@ class ConfigError(ValueError):
 
 
 class Loader(yaml.SafeLoader):
-    """YAML's safe one, which also refuses a key that is written twice."""
+    """YAML's safe one, which also refuses a key that is written twice, and aliases of aliases
+    that stand for more than anybody means."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if twice := {name for name in names if names.count(name) > 1}:
+        names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if twice := [name for name, times in names.items() if times > 1]:
             raise yaml.constructor.ConstructorError(
-                None, None, f"key {sorted(twice)[0]!r} is written twice", node.start_mark
+                None, None, f"key {min(twice)!r} is written twice", node.start_mark
             )
         return dict(super().construct_mapping(node, deep))
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        if (values := _values(node, {})) > MOST_VALUES:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"its aliases stand for {values:.3g} values: use fewer"
+            )
+        return super().construct_document(node)
+
+
+def _values(node: yaml.Node, known: dict[int, float]) -> float:
+    """Keys and values under a node, with all that aliases stand for; inf if one holds itself."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = float("inf")
+        children = node.value if isinstance(node, yaml.SequenceNode) else sum(node.value, ())
+        known[id(node)] = 1 + sum(_values(child, known) for child in children)
+    return known[id(node)]
 
 
 class Policy(StrEnum):
@@ -69,7 +98,7 @@ def parse_bytes(value: Any) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", str(value), re.IGNORECASE)
     if not match:
         raise ValueError(f"{value!r} is not a size: write bytes or a number with KiB, MiB or GiB")
-    return int(float(match[1]) * UNITS[match[2].upper()])
+    return int(Decimal(match[1]) * UNITS[match[2].upper()])
 
 
 def parse_page(value: Any) -> int | None:
@@ -78,7 +107,7 @@ def parse_page(value: Any) -> int | None:
 
 
 Weight = Annotated[float, Field(ge=0)]
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=LARGEST_BYTES)]
 
 
 class Strict(BaseModel):
@@ -153,7 +182,7 @@ class Device(Strict):
 class Tenant(Strict):
     """One served model with its share of the device and its priority (higher yields later)."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$")
+    name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$", max_length=LONGEST_NAME)
     model: Path
     share: float = Field(gt=0, le=100)
     priority: int = 0
@@ -331,16 +360,42 @@ def load(path: Path) -> Config:
 def read_yaml(path: Path) -> dict[Any, Any]:
     """The mapping in one YAML file. Raises `ConfigError` with one line."""
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader)  # a safe one
+        raw = yaml.load(_text(path), Loader)  # a safe one
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at {error.start})") from None
-    except yaml.YAMLError as error:
+    except RecursionError:
+        raise ConfigError(f"{path}: not read (its values are nested too deeply)") from None
+    except ConfigError:
+        raise
+    except (yaml.YAMLError, *ODD_VALUES) as error:
         raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
     if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: expected keys with values, found {raw!r}")
+        raise ConfigError(f"{path}: expected keys with values, found {shown(raw)}")
     return raw
+
+
+ODD_VALUES = (ValueError, LookupError, AttributeError, TypeError, OverflowError)
+"""What PyYAML lets through for values that are none: ``2024-13-45``, ``!!int x``."""
+
+
+def _text(path: Path) -> str:
+    """Raises `ConfigError` if it is too much."""
+    with path.open(encoding="utf-8") as file:
+        text = file.read(LARGEST_FILE + 1)
+    if len(text) > LARGEST_FILE:
+        raise ConfigError(f"{path}: more than {LARGEST_FILE} characters: name a configuration file")
+    return text
+
+
+_brief = Repr()
+_brief.maxstring = _brief.maxlong = _brief.maxother = 100
+
+
+def shown(value: Any) -> str:
+    """A value for a line that a person reads: cut where it is long."""
+    return _brief.repr(value)
 
 
 def validated(schema: type[Schema], raw: dict[Any, Any], path: Path) -> Schema:
@@ -355,10 +410,10 @@ def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     where = ".".join(str(part) for part in problem["loc"]) or "the file"
     if problem["type"] == "extra_forbidden":
-        return f"unknown key {where!r}: check its spelling"
+        return f"unknown key {shown(where)}: check its spelling"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{where}: {message}" if problem["loc"] else message
     if problem["type"] == "missing":
         return f"{where}: it is missing"
-    return f"{where}: {message} (found {problem['input']!r})"
+    return f"{where}: {message} (found {shown(problem['input'])})"

@@ -62,11 +62,15 @@ def most_alpha(tenant: Tenant, shape: ModelShape, remap: Remap) -> int:
     `tenant.floor_layers` stay resident beside all slots that may be wanted: the last layer is
     not worth loading without overlap.
     """
-    slots = 1 if remap.beta == 1 else 2
     percent = remap.max_percent if tenant.max_percent is None else tenant.max_percent
     by_percent = int(percent * shape.layers / 100 + 1e-9)
-    beside_floor = shape.layers - tenant.floor_layers - slots
+    beside_floor = shape.layers - tenant.floor_layers - most_slots(remap)
     return max(0, min(shape.movable_layers, by_percent, beside_floor))
+
+
+def most_slots(remap: Remap) -> int:
+    """Slots that streamed layers of one model may share."""
+    return 1 if remap.beta == 1 else 2
 
 
 def toward(shape: ModelShape, now: Target, target: Target, limit: int) -> Target:

@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from mirage.processes import reaper
 
+logger = logging.getLogger("mirage.processes.reaper")
+
+SHORT_S = 1.0
+"""A guard that lived no longer is not replaced at once."""
+RETRY_S = 10.0
+
 
 class ReaperClient:
-    """Holds the guard of one run folder; when this process dies, the guard acts."""
+    """Holds the guard of one run folder; when this process dies, the guard acts.
+
+    A guard that dies itself is replaced: a thread waits for its end.
+    """
 
     def __init__(self, rundir: Path) -> None:
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", str(reaper.__file__), str(rundir)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            text=True,
-        )
+        """Raises `OSError` if no guard can be started."""
+        self._rundir = rundir
+        self._groups: set[int] = set()
+        self._lock = threading.Lock()
+        """Around the groups and the guard that was told of them."""
+        self._closing = threading.Event()
+        self._guard = self._start()
+        threading.Thread(target=self._watch, name="mirage-reaper-watch", daemon=True).start()
 
     def began(self, group: int) -> None:
         """A process group that must not outlive this process."""
-        self._tell(f"+{group}")
+        with self._lock:
+            self._groups.add(group)
+            _tell(self._guard, f"+{group}")
 
     def over(self, group: int) -> None:
         """A process group of which nothing is left."""
-        self._tell(f"-{group}")
+        with self._lock:
+            self._groups.discard(group)
+            _tell(self._guard, f"-{group}")
 
     def __enter__(self) -> Self:
         return self
@@ -43,10 +59,65 @@ class ReaperClient:
         trace: TracebackType | None,
     ) -> None:
         """Let the guard end, and wait for it."""
-        self._guard.communicate()
+        with self._lock:
+            self._closing.set()
+        with contextlib.suppress(BrokenPipeError):
+            self._guard.communicate()
 
-    def _tell(self, line: str) -> None:
-        assert self._guard.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it was killed: we end our engines ourselves
-            self._guard.stdin.write(line + "\n")
-            self._guard.stdin.flush()
+    # -- a guard that dies --------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while True:
+            since = time.monotonic()
+            status = self._guard.wait()
+            if self._closing.is_set():
+                return
+            logger.warning("the reaper ended, exit status %d: starting another one", status)
+            pause_s = RETRY_S if time.monotonic() - since < SHORT_S else 0.0
+            if self._closing.wait(pause_s):
+                return
+            self._replace()
+
+    def _replace(self) -> None:
+        """Start another guard, that knows all groups there are, as soon as one can be started."""
+        said = False
+        while not self._replaced(said):
+            said = True
+            if self._closing.wait(RETRY_S):
+                return
+
+    def _replaced(self, said: bool) -> bool:
+        with self._lock:
+            if self._closing.is_set():
+                return True
+            try:
+                self._guard = self._start()
+            except OSError as error:
+                if not said:
+                    logger.error(
+                        "no other reaper can be started (%s), tried again every %g s: until then "
+                        "end this process with SIGTERM, since SIGKILL would leave its engines",
+                        error,
+                        RETRY_S,
+                    )
+                return False
+            for group in self._groups:
+                _tell(self._guard, f"+{group}")
+        return True
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-I", str(reaper.__file__), str(self._rundir)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+        )
+
+
+def _tell(guard: subprocess.Popen[str], line: str) -> None:
+    assert guard.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it died: the next one hears of all groups
+        guard.stdin.write(line + "\n")
+        guard.stdin.flush()

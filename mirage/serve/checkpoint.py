@@ -31,7 +31,7 @@ def check_checkpoint(folder: Path) -> None:
 def _mapping(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a JSON object, found {type(content).__name__}")
@@ -59,7 +59,7 @@ def _check_file(path: Path) -> None:
                 raise ValueError(f"a header of {length} bytes")
             header = json.loads(file.read(length))
             _check_size(header, path.stat().st_size - 8 - length)
-    except (OSError, ValueError, TypeError, LookupError, struct.error) as error:
+    except (OSError, ValueError, TypeError, LookupError, RecursionError, struct.error) as error:
         raise ConfigError(f"{path}: not a safetensors file ({error})") from None
 
 

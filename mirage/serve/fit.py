@@ -62,7 +62,11 @@ def fit(config: Config, facts: Mapping[str, ModelFacts]) -> tuple[dict[str, Fit]
     """Fit every tenant that has `facts`, and say why one does not fit; both by its name."""
     asked = [t for t in config.tenants if t.name in facts]
     page = page_size(config.device.page, (_sizes(config, t, facts[t.name]) for t in asked))
-    problems = {t.name: _too_large(config, t, facts[t.name], page.bytes) for t in asked}
+    problems = {
+        t.name: _floor_too_high(t, facts[t.name])
+        or _too_large(config, t, facts[t.name], page.bytes)
+        for t in asked
+    }
     fitting = [t for t in asked if problems[t.name] is None]
     unmovable = sum(_unmovable_bytes(config, t, facts[t.name], page.bytes) for t in fitting)
     movable = config.device.memory - unmovable
@@ -110,6 +114,16 @@ def _fit_tenant(
         architecture=facts.architecture,
         quantisation=facts.quantisation,
         kv=facts.kv,
+    )
+
+
+def _floor_too_high(tenant: Tenant, facts: ModelFacts) -> str | None:
+    """Why fewer layers than `floor_layers` cannot be kept; None if the model has as many."""
+    if tenant.floor_layers <= facts.layers:
+        return None
+    return (
+        f"floor_layers is {tenant.floor_layers}, its model has {facts.layers} layers: lower it, or "
+        "set max_percent to 0 if none shall ever move"
     )
 
 

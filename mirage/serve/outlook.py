@@ -8,6 +8,7 @@ from typing import NamedTuple
 from mirage.config import Config, Policy
 from mirage.control.hiding import largest_alpha
 from mirage.control.lending import worth_lending
+from mirage.control.targets import most_slots
 from mirage.serve.fit import Fit
 
 LITTLE = 0.1
@@ -27,6 +28,32 @@ def outlook(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str
     """Lines that begin with ``note:``, none where much may be won or nothing is known."""
     if config.policy is not Policy.MIRAGE:
         return []
+    return _never(config, fits) + _little(config, fits, speeds)
+
+
+def _never(config: Config, fits: Mapping[str, Fit]) -> list[str]:
+    """Tenants whose layers could move, and never will by what the configuration says."""
+    slots = most_slots(config.remap)
+    notes = []
+    for name, fit in fits.items():
+        tenant, percent = config.tenant(name), config.max_percent(config.tenant(name))
+        if fit.stays is not None or not percent:
+            continue
+        begin = f"tenant {name!r} never gives a layer: "
+        if not fit.movable_layers:
+            notes.append(_note(f"{begin}max_percent {percent:g} of its {fit.layers} is not one"))
+        elif tenant.floor_layers + slots >= fit.layers:
+            notes.append(_note(begin + _kept(tenant.floor_layers, slots, fit.layers)))
+    return notes
+
+
+def _kept(floor: int, slots: int, layers: int) -> str:
+    most = layers - slots - 1
+    advice = f": lower floor_layers to {most} or less" if most >= 1 else ", whatever floor_layers"
+    return f"of its {layers}, {floor} stay (floor_layers) and {slots} are for streaming{advice}"
+
+
+def _little(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str]:
     pool = config.device.memory - sum(fit.parameter_bytes for fit in fits.values())
     movable = sum(fit.movable_layers * fit.layer_bytes for fit in fits.values())
     if movable < LITTLE * pool:

@@ -10,7 +10,7 @@ import psutil
 from mirage import profiles
 from mirage.arguments.check import ArgumentRefused, check_environment
 from mirage.config import Config, ConfigError, Device
-from mirage.serve import adapters, ask, launcher
+from mirage.serve import adapters, ask, launcher, machine
 from mirage.serve.checkpoint import check_checkpoint
 from mirage.serve.fit import Fit, fit, mib
 from mirage.serve.outlook import Speeds
@@ -32,6 +32,8 @@ def preflight(config: Config) -> Preflight:
 
     Raises `ConfigError` for what concerns them all, and if no tenant can be served.
     """
+    machine.check_files()
+    machine.check_folders()
     _check_environment()
     _check_memory(config.device)
     _check_exchange(config.device)

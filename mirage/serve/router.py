@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import aiohttp
@@ -14,9 +15,12 @@ from mirage.serve.openai import ApiError, errors_as_json, model_cards
 from mirage.serve.registry import Backend, EngineState, Registry
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 from mirage.serve.suspects import Request
-from mirage.units import MIB
+from mirage.serve.unpack import too_large, unpacked
+from mirage.units import KIB, MIB
 
 MAX_BODY_BYTES = 64 * MIB
+AT_ONCE_BYTES = 256 * KIB
+"""Larger bodies are looked at beside the event loop, which also decides about memory."""
 SHUTDOWN_S = 1.0
 
 
@@ -46,7 +50,11 @@ class Router:
         )
         # A client that goes away cancels its handler, and with it the engine's request.
         self._runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_S,
+            auto_decompress=False,  # on the event loop, half a gigabyte out of half a megabyte
         )
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
@@ -67,11 +75,10 @@ class Router:
         tenant = ""
         try:
             body = await _body(request)
-            kind = request.headers.get("Content-Type", "")
-            model = model_of(body, kind)
-            backend = self._backend(model)
+            model, mark = await _read(request, body)
+            backend = self._known(model)
             tenant = backend.name
-            mark = fingerprint(request.path, body, kind)
+            _check_ready(backend, model)
             identity = request.headers.get("X-Request-Id", "")
             told = Request(request.path, model, mark, len(body), identity)
             response = await Forward(backend, told, request, self._session(backend)).send(body)
@@ -79,13 +86,6 @@ class Router:
             response = error.response()
         self.metrics.answered(tenant, response.status)
         return response
-
-    def _backend(self, name: str) -> Backend:
-        backend = self._known(name)
-        if backend.state is not EngineState.READY:
-            why = backend.reason or "try again later"
-            raise ApiError(503, f"model {name!r} is {backend.state.value}: {why}", param="model")
-        return backend
 
     def _known(self, name: str) -> Backend:
         if (backend := self.registry.serving(name)) is not None:
@@ -134,11 +134,34 @@ class Router:
         return web.json_response(self.registry.history())
 
 
+def _check_ready(backend: Backend, model: str) -> None:
+    if backend.state is not EngineState.READY:
+        why = backend.reason or "try again later"
+        raise ApiError(503, f"model {model!r} is {backend.state.value}: {why}", param="model")
+
+
 async def _body(request: web.Request) -> bytes:
+    """As it was before it was compressed. Raises `ApiError`."""
+    encoding = request.headers.get("Content-Encoding", "")
     try:
-        return await request.read()
+        body = await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise too_large(MAX_BODY_BYTES) from None
     except web.RequestPayloadError as error:
         raise ApiError(400, f"the body cannot be read: {error}") from None
+    return await asyncio.to_thread(unpacked, body, encoding, MAX_BODY_BYTES) if encoding else body
+
+
+async def _read(request: web.Request, body: bytes) -> tuple[str, str]:
+    """The model's name, and a fingerprint. Raises `ApiError`."""
+    if len(body) > AT_ONCE_BYTES:
+        return await asyncio.to_thread(_named, request, body)
+    return _named(request, body)
+
+
+def _named(request: web.Request, body: bytes) -> tuple[str, str]:
+    kind = request.headers.get("Content-Type", "")
+    return model_of(body, kind), fingerprint(request.path, body, kind)
 
 
 def _url(host: str, port: int) -> str:

@@ -29,14 +29,17 @@ class RunDir:
         self.keeps_logs = log_dir is not None
         if log_dir is not None:  # first, for it may fail
             log_dir.mkdir(parents=True, exist_ok=True)
-        base = tempfile.gettempdir()
-        self.path = Path(
-            tempfile.mkdtemp(prefix="mirage-", dir=base if len(base) <= LONGEST_BASE else "/tmp")
-        )
+        self.path = Path(tempfile.mkdtemp(prefix="mirage-", dir=self.base()))
         self.logs = (log_dir or self.path / "logs").absolute()
         self.logs.mkdir(exist_ok=True)
         self.temporary = self.path / "t"
         self.temporary.mkdir()
+
+    @staticmethod
+    def base() -> str:
+        """Where it lies: the folder for temporary files, if its name is short."""
+        base = tempfile.gettempdir()
+        return base if len(base) <= LONGEST_BASE else "/tmp"
 
     @property
     def control_socket(self) -> Path:

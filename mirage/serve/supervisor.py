@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import time
@@ -15,14 +14,17 @@ from typing import Any
 from mirage.config import Config, ConfigError, Tenant
 from mirage.control.arbiter import Arbiter
 from mirage.control.controller import Controller
+from mirage.control.debts import Debtor
 from mirage.processes.reaper_client import ReaperClient
 from mirage.samples import INTERVAL_S
+from mirage.serve import machine
 from mirage.serve.control import ControlServer
 from mirage.serve.engine_manager import EngineManager, say
 from mirage.serve.errors import EngineFailed
 from mirage.serve.exchange import Exchange
 from mirage.serve.preflight import Preflight, preflight, refusal
 from mirage.serve.process import adopt_orphans
+from mirage.serve.ready_file import ReadyFile
 from mirage.serve.registry import Backend, Registry
 from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
@@ -53,17 +55,13 @@ def serve(config: Config, options: Options) -> int:
     `EngineFailed` if no engine gets ready, or, with `all_or_nothing`, if one does not; by then
     everything started has ended.
     """
+    ReadyFile(options.ready_file).prepare()
+    machine.check_folders(options.log_dir)
     found = preflight(config)
     if found.refused and options.all_or_nothing:
         raise refusal(found.refused)
-    if options.ready_file is not None and not options.ready_file.parent.is_dir():
-        raise ConfigError(f"--ready-file {options.ready_file}: its folder does not exist")
-    try:
-        rundir = RunDir(options.log_dir)
-    except OSError as error:
-        raise ConfigError(f"--log-dir {options.log_dir}: {error.strerror}") from None
     adopt_orphans()
-    with rundir, ReaperClient(rundir.path) as reaper:
+    with RunDir(options.log_dir) as rundir, ReaperClient(rundir.path) as reaper:
         return asyncio.run(Supervisor(config, found, options, rundir, reaper).run())
 
 
@@ -79,6 +77,7 @@ class Supervisor:
         reaper: ReaperClient,
     ) -> None:
         self._config, self._options, self._rundir = config, options, rundir
+        self._ready_file = ReadyFile(options.ready_file)
         self._exchange = Exchange(rundir.depot_socket if config.device.exchange else None)
         timeout_s = options.startup_timeout_s or STARTUP_S[config.device.kind]
         self._managers = {
@@ -146,16 +145,17 @@ class Supervisor:
         self._exchange.start()
         self._leave_out_refused()
         started = await self._start_engines()
-        self._write_ready_file(url)
+        self._ready_file.write(url)
         all_of_them, policy = len(self._config.tenants), self._config.policy.value
         count = f"{all_of_them}" if started == all_of_them else f"{started} of {all_of_them}"
         took = time.monotonic() - begun
         say(f"ready at {url} in {took:.0f} s (policy {policy}, {count} tenants)")
-        kept = (
-            manager.keep(Share(name, self._arbiter.controller, self._control.wake))
-            for name, manager in self._managers.items()
-        )
+        kept = (manager.keep(self._share(name)) for name, manager in self._managers.items())
         await _together([self._control.watch(), self._sample(), *kept])
+
+    def _share(self, name: str) -> Share:
+        controller, wake = self._arbiter.controller, self._control.wake
+        return Share(name, controller, wake, lambda who, why: self._managers[who].hangs(why))
 
     def _leave_out_refused(self) -> None:
         """No engine is started for them, now or later: others may have their memory."""
@@ -180,8 +180,8 @@ class Supervisor:
         host, port = self._options.host, self._options.port
         try:
             return await self._router.start(host, port)
-        except OSError as error:
-            reason = error.strerror or str(error)
+        except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one
+            reason = getattr(error, "strerror", None) or str(error)
             raise ConfigError(
                 f"cannot listen on {host}:{port} ({reason}): choose another --host or --port"
             ) from None
@@ -203,34 +203,34 @@ class Supervisor:
             return
         for manager in self._managers.values():
             manager.kill()
-        self._remove_ready_file()
+        self._ready_file.remove()
         self._rundir.remove()
         os._exit(code)
 
     async def _stop(self) -> None:
         """In this order: nothing new comes in, the engines end, then what they talk to."""
-        self._remove_ready_file()
+        self._ready_file.remove()
         await self._router.stop()
         await asyncio.gather(*(manager.stop() for manager in self._managers.values()))
         await self._control.stop()
         await self._exchange.stop()
 
-    def _write_ready_file(self, url: str) -> None:
-        if (path := self._options.ready_file) is not None:
-            unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-            unfinished.write_text(json.dumps({"url": url, "pid": os.getpid()}) + "\n")
-            unfinished.replace(path)
-
-    def _remove_ready_file(self) -> None:
-        if self._options.ready_file is not None:
-            self._options.ready_file.unlink(missing_ok=True)
-
 
 class Share:
-    """A tenant's share of the device, for its manager; every change is decided upon at once."""
+    """A tenant's share of the device, for its manager; every change is decided upon at once.
 
-    def __init__(self, name: str, controller: Controller, wake: Callable[[], None]) -> None:
+    `end` ends the engine of the tenant that it names, and says why.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        controller: Controller,
+        wake: Callable[[], None],
+        end: Callable[[str, str], None],
+    ) -> None:
         self._name, self._controller, self._wake = name, controller, wake
+        self.end = end
 
     def lend(self) -> None:
         self._controller.given_up(self._name)
@@ -242,6 +242,9 @@ class Share:
 
     def is_free(self) -> bool:
         return self._controller.has_room(self._name)
+
+    def debtors(self) -> list[Debtor]:
+        return self._controller.debtors(time.monotonic())
 
 
 async def _tried(manager: EngineManager) -> EngineFailed | None:

@@ -4,7 +4,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from resource import RLIMIT_NOFILE, setrlimit
 from typing import Any
 
 import pytest
@@ -33,7 +35,10 @@ main(sys.argv[1:])
 
 
 def mirage(
-    *words: str, temporary: Path | None = None, vllm: bool = True
+    *words: str,
+    temporary: Path | None = None,
+    vllm: bool = True,
+    files: tuple[int, int] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     program = ["-m", "mirage"] if vllm else ["-c", WITHOUT_VLLM]
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
@@ -45,6 +50,7 @@ def mirage(
         text=True,
         env=environment,
         timeout=120,
+        preexec_fn=None if files is None else partial(setrlimit, RLIMIT_NOFILE, files),
     )
 
 
@@ -81,6 +87,7 @@ def test_a_config_that_cannot_be_read_is_one_line_and_nothing_starts(
         ({"model": "nowhere"}, "tenant 'b': no model folder at "),
         ({"max_model_len": 100_000}, "tenant 'b': it does not fit: it needs 49.1 MiB"),
         ({"share": 0.25}, "tenant 'b': it does not fit"),
+        ({"floor_layers": 99}, "tenant 'b': floor_layers is 99, its model has 2 layers: lower"),
         ({"engine_args": {"block-size": 8}}, "engine_args.block-size follows from the rest"),
         ({"engine_args": {"port": 8}}, "engine_args.port follows from the rest"),
     ],
@@ -149,6 +156,55 @@ def test_a_path_that_cannot_be_written_is_one_line(
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"mirage: error: {option} ")
     assert not list(short.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("option", "path", "words"),
+    [
+        ("--ready-file", "", "it is no file: name another one"),
+        ("--ready-file", "/dev/null", "it is no file: name another one"),
+        ("--ready-file", "/proc/ready", "it cannot be written (No such file or directory)"),
+        ("--ready-file", "a" * 300, "it cannot be written (File name too long)"),
+        ("--log-dir", "/proc/1", "it cannot be written ("),
+        ("--log-dir", "config.yaml", "it cannot be written (File exists)"),
+    ],
+)
+def test_a_path_that_can_hold_no_file_is_one_line_and_nothing_starts(
+    tmp_path: Path, short: Path, option: str, path: str, words: str
+) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(content()))
+    config, named = str(tmp_path / "config.yaml"), str(tmp_path / path)
+    done = mirage("serve", config, option, named, temporary=short, vllm=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"mirage: error: {option} {named}: {words}")
+    assert not list(short.iterdir())
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_ready_file_of_another_run_is_gone_before_anything_starts(
+    tmp_path: Path, short: Path
+) -> None:
+    path, ready = tmp_path / "config.yaml", tmp_path / "ready.json"
+    ready.write_text('{"url": "http://127.0.0.1:1"}')
+    path.write_text(yaml.safe_dump(content()))  # its model is missing: nothing starts
+    done = mirage("serve", str(path), "--ready-file", str(ready), temporary=short, vllm=False)
+    assert done.returncode == 2
+    assert [each.name for each in tmp_path.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_few_open_files_are_one_line_and_nothing_starts(
+    tmp_path: Path, short: Path, command: str
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(content()))
+    done = mirage(command, str(path), temporary=short, vllm=False, files=(64, 64))
+    assert done.returncode == 2
+    assert done.stderr == (
+        "mirage: error: a process may open 64 files here, 512 are needed: raise the limit "
+        "(ulimit -n 512, or LimitNOFILE of the service)\n"
+    )
 
 
 def test_check_prints_what_each_share_holds(tmp_path: Path) -> None:

@@ -141,6 +141,8 @@ def test_events_reach_the_decider_and_the_board(tmp_path: Path) -> None:
         assert await site.lost.get() == ("a", None)
         assert site.arbiter.events == [("joined", "a"), ("reported", "a"), ("lost", "a")]
         assert site.registry.reports == {}
+        assert site.registry.shapes == {"a": SHAPE}  # the timeline has samples of it
+        assert site.registry.history()["tenants"]["a"]["layers"] == SHAPE.layers
 
     run(tmp_path, scenario)
 
@@ -227,6 +229,7 @@ def test_an_engine_that_breaks_the_protocol_is_lost_with_the_reason(
         tenant, reason = await site.lost.get()
         assert tenant == "b"
         assert reason is not None and words in reason
+        assert site.registry.reports == {}
         assert ("lost", "b") in site.arbiter.events
         site.arbiter.commands = [("a", Turn(True))]
         await good.say(REPORT)

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import time
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -264,7 +266,9 @@ def test_the_engines_own_refusals_come_through(tmp_path: Path) -> None:
     ("body", "status", "words"),
     [
         (b"{", 400, "not JSON"),
-        (b"[" * 200_000, 400, "not JSON"),
+        (b"[" * 200_000, 400, "not a JSON object"),
+        (b'{"a":' * 200_000, 400, "not JSON"),
+        (b'{"model": [' + b"[]," * 200_000 + b"0]}", 400, "found Long(bytes=600003)"),
         (b"\xff\xfe{}", 400, "not JSON"),
         (b"[1]", 400, "not a JSON object"),
         ({}, 400, "'model' must name a model, found None"),
@@ -299,6 +303,9 @@ def test_a_tenant_that_is_down_is_a_503_and_others_go_on(
             assert state.value in (await answer.json())["error"]["message"]
         async with site.post({"model": "b/1"}) as answer:
             assert answer.status == 200
+        async with site.http.get(site.url + "/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        assert 'mirage_http_requests_total{code="503",tenant="a"} 1.0' in lines
         async with site.http.get(site.url + "/health") as answer:
             assert (answer.status, (await answer.json())["status"]) == (200, "degraded")
         site.registry.backends["b/1"].state = state
@@ -314,7 +321,12 @@ def test_a_body_that_is_too_large_is_a_413(tmp_path: Path, monkeypatch: pytest.M
     async def scenario(site: Site) -> None:
         async with site.post({"model": "a", "prompt": "x" * 1000}) as answer:
             assert answer.status == 413
-            assert (await answer.json())["error"]["type"] == "invalid_request_error"
+            error = (await answer.json())["error"]
+            assert error["type"] == "invalid_request_error"
+            assert error["message"].startswith("the body is larger than ")
+        async with site.http.get(site.url + "/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        assert 'mirage_http_requests_total{code="413",tenant=""} 1.0' in lines
         assert not site.a.seen
 
     run(tmp_path, scenario)
@@ -328,6 +340,83 @@ def test_a_body_that_is_not_what_its_header_says_is_a_400(tmp_path: Path) -> Non
             assert answer.status == 400
             assert "cannot be read" in (await answer.json())["error"]["message"]
         assert not site.a.seen
+
+    run(tmp_path, scenario)
+
+
+def squeezed(encoding: str, body: bytes) -> bytes:
+    bits = {"gzip": 31, "deflate": 15, "bare deflate": -15}[encoding]
+    stream = zlib.compressobj(9, wbits=bits)
+    return stream.compress(body) + stream.flush()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "bare deflate"])
+def test_a_compressed_body_is_read_and_goes_on_as_it_was(tmp_path: Path, encoding: str) -> None:
+    async def scenario(site: Site) -> None:
+        data = squeezed(encoding, b'{"model": "a", "prompt": "\xc3\xa9"}')
+        async with site.post(data, headers={"Content-Encoding": encoding.split()[-1]}) as answer:
+            assert answer.status == 200
+        (seen,) = site.a.seen
+        assert seen["body"] == {"model": "a", "prompt": "é"}
+        assert "Content-Encoding" not in seen["headers"]  # type: ignore[operator]
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip"])
+def test_another_encoding_is_a_415(tmp_path: Path, encoding: str) -> None:
+    async def scenario(site: Site) -> None:
+        async with site.post(b"\x28\xb5\x2f\xfd", headers={"Content-Encoding": encoding}) as answer:
+            assert answer.status == 415
+            assert "use gzip, deflate or none" in (await answer.json())["error"]["message"]
+
+    run(tmp_path, scenario)
+
+
+class LongestPause:
+    """Seconds for which the event loop did nothing else."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def watch(self) -> None:
+        while True:
+            since = time.monotonic()
+            await asyncio.sleep(0.005)
+            self.seconds = max(self.seconds, time.monotonic() - since)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_half_a_gigabyte_in_half_a_megabyte_stops_nobody(tmp_path: Path, encoding: str) -> None:
+    stream = zlib.compressobj(9, wbits=31 if encoding == "gzip" else 15)
+    pieces = [stream.compress(bytes(2**20)) for _ in range(512)]
+    bomb = b"".join(pieces) + stream.flush()
+
+    async def scenario(site: Site) -> None:
+        pause = LongestPause()
+        watching = asyncio.create_task(pause.watch())
+        async with site.post(bomb, headers={"Content-Encoding": encoding}) as answer:
+            assert answer.status == 413
+            message = (await answer.json())["error"]["message"]
+            assert message == "the body is larger than 64 MiB: send less"
+        watching.cancel()
+        assert pause.seconds < 0.5
+        assert not site.a.seen
+
+    run(tmp_path, scenario)
+
+
+def test_ten_million_lists_stop_nobody(tmp_path: Path) -> None:
+    """As objects of Python they took seconds, and no thread could run beside."""
+    data = squeezed("gzip", b'{"model": "c", "prompt": [' + b"[]," * 10_000_000 + b"0]}")
+
+    async def scenario(site: Site) -> None:
+        pause = LongestPause()
+        watching = asyncio.create_task(pause.watch())
+        async with site.post(data, headers={"Content-Encoding": "gzip"}) as answer:
+            assert answer.status == 404
+        watching.cancel()
+        assert pause.seconds < 1
 
     run(tmp_path, scenario)
 

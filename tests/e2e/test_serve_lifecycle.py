@@ -223,3 +223,12 @@ def test_the_timeline_shows_what_engines_report(tmp_path: Path) -> None:
         assert json.dumps(body["tenants"]["a"]) == json.dumps(
             {"layers": 2, "layer_bytes": 65536, "extent_bytes": 65536, "extent_blocks": 1}
         )
+
+
+def test_a_host_that_cannot_be_one_is_one_line(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "a")
+    with serving(config, "--host", "a" * 80, ready_timeout_s=None) as served:
+        _, stderr = served.process.communicate(timeout=60)
+    assert served.process.returncode == 2
+    (line,) = stderr.splitlines()
+    assert line.startswith(f"mirage: error: cannot listen on {'a' * 80}:0 (")

@@ -60,3 +60,22 @@ def test_the_fingerprint_is_of_route_and_body_and_not_of_the_boundary() -> None:
     )
     assert one == two
     assert one != fingerprint("/x", form("A", AUDIO, AUDIO), "multipart/form-data; boundary=A")
+
+
+def test_a_form_of_very_many_parts_is_refused() -> None:
+    body = form("x", *([('name="a"', b"")] * 1000))
+    with pytest.raises(ApiError, match="must name a model, found None"):
+        model_of(body, "multipart/form-data; boundary=x")
+    with pytest.raises(ApiError, match="more than 1000 parts"):
+        model_of(body + b"\r\n--x" * 10, "multipart/form-data; boundary=x")
+
+
+@pytest.mark.parametrize("rest", [b'"\\ud83d"', b"[NaN, 1e999]", b'{"model": "b"}'])
+def test_the_rest_of_a_body_is_the_engines_business(rest: bytes) -> None:
+    assert model_of(b'{"model": "a", "prompt": ' + rest + b"}", "application/json") == "a"
+
+
+def test_a_large_body_that_is_no_json_is_never_made_into_objects() -> None:
+    body = b'{"model": "a", "prompt": [NaN' + b",[]" * 30_000 + b"]}"
+    with pytest.raises(ApiError, match="not JSON: one of 90031 bytes must keep RFC 8259"):
+        model_of(body, "application/json")

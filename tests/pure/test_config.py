@@ -1,5 +1,6 @@
 """The configuration file: what is accepted, and what is refused in one line."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,14 @@ def two(**second: Any) -> dict[str, Any]:
         (tenant(share=0), "tenants.0.share: "),
         (tenant(share=101), "tenants.0.share: "),
         (tenant(name="a b"), "tenants.0.name: "),
+        (tenant(name="a" * 300), "tenants.0.name: String should have at most 80 characters"),
+        ("a: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+        ("a: 2024-13-45", "not YAML (month must be in 1..12)"),
+        ("a: !!int x", "not YAML (invalid literal"),
+        ("a: " + "9" * 5000, "not YAML (Exceeds the limit"),
+        ("[" + "1, " * 9999 + "1]", "found [1, 1, 1, 1, 1, 1, ...]"),
+        ("#" * 2**20 + "#", "more than 1048576 characters"),
+        (VALID | {"device": {"memory": "9" * 500}}, "device.memory: Input should be less than"),
         (tenant(max_model_len=0), "tenants.0.max_model_len: "),
         (two(name="b", share=41), "shares add up to 101 %: lower them to 100 % or less"),
         (two(share=1), "tenant name 'a' is used twice"),
@@ -97,6 +106,39 @@ def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, content: Any, w
     assert words in str(caught.value)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
+
+
+def aliases(levels: int) -> str:
+    """Nine to the power of `levels` ones."""
+    first = "x0: &x0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"
+    repeated = (", ".join([f"*x{i}"] * 9) for i in range(levels - 1))
+    return "\n".join([first, *(f"x{i}: &x{i} [{it}]" for i, it in enumerate(repeated, 1))])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (aliases(30), "its aliases stand for 5.37e+28 values"),
+        ("a: &a [*a]", "stand for inf values"),
+    ],
+)
+def test_aliases_of_aliases_are_refused_before_they_are_made(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load(write(tmp_path, text))
+
+
+def test_an_alias_may_repeat_a_value(tmp_path: Path) -> None:
+    config = load(
+        write(
+            tmp_path,
+            "device: {memory: 1G}\ntenants:\n"
+            "- {name: a, model: m, share: 50, engine_args: &e {seed: 1}}\n"
+            "- {name: b, model: m, share: 50, engine_args: *e}\n",
+        )
+    )
+    assert [t.engine_args for t in config.tenants] == [{"seed": 1}] * 2
 
 
 @pytest.mark.parametrize(

@@ -609,3 +609,24 @@ def test_checking_changes_nothing_that_is_known() -> None:
     world.controller.turn("b", 10.1)
     world.controller.check(10.1)
     assert [t.active for t in world.controller.snapshot(10.2).tenants] == [False, True]
+
+
+def test_who_holds_what_an_engine_needs_to_start_is_known_and_whether_it_could_give_it() -> None:
+    world = pair(Policy.POOLED)
+    engine = occupy(world, "a", 14)
+    while not world.sent["a"].kv_extents == 14:
+        world.round()
+    world.round()
+    world.die("b")
+    (debtor,) = world.controller.debtors(world.now)
+    assert (debtor.name, debtor.bytes, debtor.owes) == ("a", 4 * SHAPE.extent_bytes, False)
+    assert not world.controller.has_room("b")
+    engine.running.clear()
+    engine.report()
+    world.deliver("a")
+    world.wait(10)
+    (debtor,) = world.controller.debtors(world.now)
+    assert (debtor.bytes, debtor.owes) == (4 * SHAPE.extent_bytes, True), "told, and not done"
+    world.round()
+    assert world.controller.debtors(world.now) == []
+    assert world.controller.has_room("b")

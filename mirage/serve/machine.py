@@ -1,0 +1,61 @@
+"""What the machine must let engines do: open files, and write to the folders of the run."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from mirage.config import ConfigError
+from mirage.serve.fit import mib
+from mirage.serve.rundir import RunDir
+from mirage.units import MIB
+from vmm.depot import raise_limit
+
+LEAST_FILES = 512
+"""Open files of a process: the router has two for each request, an engine one."""
+LEAST_ROOM = 64 * MIB
+"""Bytes of the folder for temporary files, for logs, sockets and caches."""
+
+
+def check_files() -> None:
+    """Let this process and its engines open as many files as they may.
+
+    Raises `ConfigError` if those are too few.
+    """
+    if (most := raise_limit()) < LEAST_FILES:
+        raise ConfigError(
+            f"a process may open {most} files here, {LEAST_FILES} are needed: "
+            f"raise the limit (ulimit -n {LEAST_FILES}, or LimitNOFILE of the service)"
+        )
+
+
+def check_folders(log_dir: Path | None = None) -> None:
+    """Raises `ConfigError` if a run could not write its folder, or its logs into `log_dir`."""
+    _check_temporary()
+    if log_dir is None:
+        return
+    try:
+        with RunDir(log_dir) as rundir, tempfile.TemporaryFile(dir=rundir.logs) as file:
+            file.write(b"x")
+    except OSError as error:
+        raise ConfigError(f"--log-dir {log_dir}: it cannot be written ({_why(error)})") from None
+
+
+def _check_temporary() -> None:
+    advice = "make room there, or let TMPDIR name another folder"
+    try:
+        with RunDir() as rundir:
+            (rundir.temporary / "room").write_bytes(bytes(MIB))
+            base, free = rundir.path.parent, shutil.disk_usage(rundir.path).free
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise ConfigError(
+            f"the folder for temporary files cannot be written ({where}{_why(error)}): {advice}"
+        ) from None
+    if free < LEAST_ROOM:
+        raise ConfigError(f"{base} has {mib(free)} left, {mib(LEAST_ROOM)} are needed: {advice}")
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -1,0 +1,60 @@
+"""The file that tells a waiting script that all is ready."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mirage.config import ConfigError
+
+
+class ReadyFile:
+    """At `path`, from `write` to `remove`; nowhere if that is None."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def prepare(self) -> None:
+        """Remove what another run left there, and see that a file can be written.
+
+        Raises `ConfigError` with one line.
+        """
+        if self._path is None:
+            return
+        with self._told():
+            if self._path.exists() and not self._path.is_file():
+                raise ConfigError(f"--ready-file {self._path}: it is no file: name another one")
+            if not self._path.parent.is_dir():
+                raise ConfigError(f"--ready-file {self._path}: its folder does not exist")
+            self._path.unlink(missing_ok=True)
+            self._unfinished(self._path).write_text("")
+            self._unfinished(self._path).unlink()
+
+    def write(self, url: str) -> None:
+        """Whoever sees it sees all of it. Raises `ConfigError`."""
+        if self._path is None:
+            return
+        with self._told():
+            unfinished = self._unfinished(self._path)
+            unfinished.write_text(json.dumps({"url": url, "pid": os.getpid()}) + "\n")
+            unfinished.replace(self._path)
+
+    def remove(self) -> None:
+        """Idempotent. A folder that is gone, or cannot be written any more, keeps nobody."""
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+    def _unfinished(self, path: Path) -> Path:
+        return path.with_name(f".mirage-ready-{os.getpid()}")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror
+            raise ConfigError(f"--ready-file {self._path}: it cannot be written ({why})") from None

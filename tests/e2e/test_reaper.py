@@ -1,0 +1,88 @@
+"""The reaper's own death: noticed, told, and made up for."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from supervised import assert_gone, serving, write_config
+
+from mirage.processes import reaper_client
+from mirage.processes.reaper_client import ReaperClient
+
+pytestmark = pytest.mark.e2e
+
+
+def reapers(pid: int) -> list[psutil.Process]:
+    children = psutil.Process(pid).children()
+    return [c for c in children if any(word.endswith("reaper.py") for word in c.cmdline())]
+
+
+def until(holds: Callable[[], object], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_reaper_that_was_killed_is_replaced_by_one_that_knows_all_engines(
+    tmp_path: Path,
+) -> None:
+    with serving(write_config(tmp_path, "a", "b")) as served:
+        served.drain()
+        (first,) = reapers(served.process.pid)
+        time.sleep(reaper_client.SHORT_S)
+        first.kill()
+        served.until("there is another", lambda: set(reapers(served.process.pid)) - {first})
+        served.until("it is told", lambda: [line for line in served.log if "the reaper" in line])
+        family, folder = served.family(), served.run_folder()
+        time.sleep(0.2)  # it reads what it is told
+        served.process.kill()
+        served.process.wait()
+        assert_gone(family)
+        assert folder is not None and not folder.exists()
+
+
+def test_one_that_cannot_be_replaced_is_told_once_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reaper_client, "RETRY_S", 0.05)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with caplog.at_level(logging.WARNING), ReaperClient(folder) as client:
+        client.began(1 << 22)
+        client.began(child.pid)
+        client.over(1 << 22)
+        start, tries = client._start, []
+
+        def fail() -> subprocess.Popen[str]:
+            tries.append(1)
+            if len(tries) < 4:
+                raise OSError("no more processes")
+            return start()
+
+        monkeypatch.setattr(client, "_start", fail)
+        guard = client._guard
+        os.kill(guard.pid, signal.SIGKILL)
+        until(lambda: client._guard is not guard)
+        assert [record.getMessage().split(",")[0] for record in caplog.records] == [
+            "the reaper ended",
+            "no other reaper can be started (no more processes)",
+        ]
+        assert client._groups == {child.pid}
+    child.kill()
+    child.wait()
+    assert not folder.exists()
+
+
+def test_the_end_of_a_run_is_no_death(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with ReaperClient(tmp_path / "run"):
+        pass
+    assert not caplog.records
