@@ -614,7 +614,7 @@ def test_checking_changes_nothing_that_is_known() -> None:
 def test_who_holds_what_an_engine_needs_to_start_is_known_and_whether_it_could_give_it() -> None:
     world = pair(Policy.POOLED)
     engine = occupy(world, "a", 14)
-    while not world.sent["a"].kv_extents == 14:
+    while world.sent["a"].kv_extents != 14:
         world.round()
     world.round()
     world.die("b")
