@@ -59,8 +59,11 @@ class Report(msgspec.Struct, tag="report", tag_field="type"):
     holds_turn: bool
     """Temporal sharing: whether a step may be running. Always true under spatial sharing."""
     held_bytes: int
+    """Device memory that the engine holds now."""
     alpha: int
+    """Layers whose memory is given away now."""
     beta: int
+    """Slots that the streamed layers share now; 0 where alpha is 0."""
     kv_extents: int
     """Extents that hold memory: usable, or retiring and not yet given back."""
     kv_used_extents: int
@@ -91,10 +94,15 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     """The memory an engine shall hold, as soon as it safely can."""
 
     revision: int
+    """Grows by one with each allotment of the engine."""
     alpha: int
+    """Layers whose memory is given away."""
     beta: int
+    """Slots that the alpha + beta streamed layers share: 1 or 2; 0 where alpha is 0."""
     kv_extents: int
+    """Extents that hold memory."""
     grant_bytes: int
+    """Device memory of all that: parameters, slots and KV cache."""
     open_extents: int | None = None
     """Of `kv_extents`, those that waiting requests may use as well; None for all of them."""
     recall: bool = False

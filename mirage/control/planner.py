@@ -142,7 +142,13 @@ def plan(
     lent = _most_lent(tenants, asks, free, turns) if turns and remap.decode_cap else None
     given = _fill(asks, donors, free, lend_percent, remap.reversion, lent, recalls=not turns)
     return {
-        t.name: Target(alpha, _beta(t, alpha, remap, streams), kv, free_for_all, kv < t.demand.used)
+        t.name: Target(
+            alpha,
+            _beta(t, alpha, remap, streams) if alpha else 0,
+            kv,
+            free_for_all,
+            kv < t.demand.used,
+        )
         for t, (alpha, kv, free_for_all) in zip(tenants, given, strict=True)
     }
 

@@ -52,7 +52,7 @@ def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Target:
             f"{tenant.share:g} % is {share_bytes} bytes: raise its share or the device's memory, "
             "or lower max_model_len"
         )
-    return Target(0, 1, min(extents, shape.max_extents))
+    return Target(0, 0, min(extents, shape.max_extents))
 
 
 def most_alpha(tenant: Tenant, shape: ModelShape, remap: Remap) -> int:

@@ -148,7 +148,7 @@ class MetadataStore:
             holds_turn=False,
             held_bytes=held_bytes,
             alpha=0,
-            beta=1,
+            beta=0,
             kv_extents=0,
             kv_used_extents=0,
         )

@@ -215,7 +215,7 @@ def test_no_layer_goes_for_less_than_an_extent() -> None:
     idle = tenant("b", kv=2)
     targets = plan([coarse, idle], 2 * SHARE, 0, Policy.MIRAGE, few)
     assert targets["b"].alpha == 1
-    assert targets["a"] == Target(0, 1, 4)
+    assert targets["a"] == Target(0, 0, 4)
 
 
 # -- whose turn to give, whose to get ---------------------------------------------------
@@ -248,9 +248,9 @@ def test_layers_are_lent_to_running_requests_and_idle_kv_to_all() -> None:
         both = [tenant("a", 10, **asked), tenant("b", active=False)]
         return plan(both, 2 * SHARE, 0, Policy.MIRAGE, remap)["a"]
 
-    assert wanted(growth, admission=5) == Target(0, 1, 15), "all of it is open"
-    assert wanted(growth, growth=14, admission=5) == Target(0, 1, 24, open_extents=18)
-    assert wanted(growth, growth=26) == Target(0, 1, 36, open_extents=18)
+    assert wanted(growth, admission=5) == Target(0, 0, 15), "all of it is open"
+    assert wanted(growth, growth=14, admission=5) == Target(0, 0, 24, open_extents=18)
+    assert wanted(growth, growth=26) == Target(0, 0, 36, open_extents=18)
     assert wanted(REMAP, growth=14, admission=5).open_extents is None
 
 
@@ -264,11 +264,11 @@ def test_newcomers_of_a_model_whose_tokens_take_too_long_get_its_share_alone(ser
         both = [tenant("a", used, times=times, **asked), tenant("b", active=False)]
         return plan(both, 2 * SHARE, 0, Policy.MIRAGE, remap)["a"]
 
-    assert wanted(25, 10, admission=5) == Target(0, 1, 15)
-    assert wanted(23, 10, admission=5) == Target(0, 1, 10)
-    assert wanted(23, 3, admission=20) == Target(0, 1, 10), "its share it has"
-    assert wanted(23, 10, growth=8, admission=5) == Target(0, 1, 18, open_extents=10)
-    assert wanted(25, 10, growth=5, admission=1) == Target(0, 1, 16)
+    assert wanted(25, 10, admission=5) == Target(0, 0, 15)
+    assert wanted(23, 10, admission=5) == Target(0, 0, 10)
+    assert wanted(23, 3, admission=20) == Target(0, 0, 10), "its share it has"
+    assert wanted(23, 10, growth=8, admission=5) == Target(0, 0, 18, open_extents=10)
+    assert wanted(25, 10, growth=5, admission=1) == Target(0, 0, 16)
 
 
 def test_higher_priority_is_served_first() -> None:

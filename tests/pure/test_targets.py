@@ -31,8 +31,8 @@ targets = st.builds(Target, st.integers(0, 9), st.sampled_from([1, 2]), st.integ
 
 
 def test_a_share_holds_all_layers_and_kv_in_the_rest() -> None:
-    assert base(Tenant("a", 50), SHAPE, 2 * 1700 + 98) == Target(0, 1, 10)
-    assert base(Tenant("a", 50), SHAPE, 10**9) == Target(0, 1, 200)
+    assert base(Tenant("a", 50), SHAPE, 2 * 1700 + 98) == Target(0, 0, 10)
+    assert base(Tenant("a", 50), SHAPE, 10**9) == Target(0, 0, 200)
 
 
 def test_shares_never_add_up_to_more_than_the_device() -> None:
@@ -46,7 +46,7 @@ def test_shares_never_add_up_to_more_than_the_device() -> None:
 def test_a_model_that_does_not_fit_is_named() -> None:
     with pytest.raises(DoesNotFitError, match=r"'big' needs 1300 bytes .* 25 % is 1299 bytes"):
         base(Tenant("big", 25), SHAPE, 1299 * 4)
-    assert base(Tenant("big", 25), SHAPE, 1300 * 4) == Target(0, 1, 2)
+    assert base(Tenant("big", 25), SHAPE, 1300 * 4) == Target(0, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,6 @@ def test_a_step_stays_within_its_limit_and_between_its_ends(now, target, spare) 
 
 
 def test_kv_comes_before_layers() -> None:
-    assert toward(SHAPE, Target(4, 2, 2), Target(0, 1, 6), 1100) == Target(4, 2, 6)
-    assert toward(SHAPE, Target(4, 2, 2), Target(0, 1, 6), 1250) == Target(3, 2, 6)
-    assert toward(SHAPE, Target(0, 1, 10), Target(3, 2, 16), 1700) == Target(3, 2, 16)
+    assert toward(SHAPE, Target(4, 2, 2), Target(0, 0, 6), 1100) == Target(4, 2, 6)
+    assert toward(SHAPE, Target(4, 2, 2), Target(0, 0, 6), 1250) == Target(3, 2, 6)
+    assert toward(SHAPE, Target(0, 0, 10), Target(3, 2, 16), 1700) == Target(3, 2, 16)

@@ -342,6 +342,7 @@ class World:
         shape, tenant = self.shapes[name], self.tenants[name]
         target = Target(sent.alpha, sent.beta, sent.kv_extents)
         assert sent.grant_bytes == footprint(shape, sent.alpha, sent.kv_extents)
+        assert (sent.beta > 0) == (sent.alpha > 0), "no layer is away, and no slot is wanted"
         if before is None or self.policy is Policy.STATIC:
             assert before is None
             assert target == self.base(name)
