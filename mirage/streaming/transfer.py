@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mirage.streaming.layer_sets import nested
+from mirage.streaming.transition import Held, NewSlot, Source, Transition, transition
 from vmm.driver import Driver, Event, Page, Stream, VmmError
 from vmm.pages import PagePool
 from vmm.space import Range
@@ -255,18 +256,24 @@ class LayerStreamer:
                 f"alpha {alpha} + beta {beta} is more than the model's {len(self.layers)} layers"
             )
         missing = max(0, self.alpha - alpha)
+        change = transition(self._held(), self._order, alpha, beta, missing)
         fresh = self.pool.take(missing * self.frame_pages, "layer")
         # A step that was issued reads every layer; of copies only those are awaited that write
         # what is unmapped.
         self.compute.wait_for_steps()
-        frames: list[tuple[Frame, Layer | None]] = [
-            (fresh[i * self.frame_pages : (i + 1) * self.frame_pages], None) for i in range(missing)
-        ]
+        size = self.frame_pages
         try:
-            self._rebuild(alpha, beta, frames)
+            self._apply(change, [fresh[n : n + size] for n in range(0, len(fresh), size)])
         except VmmError as error:
             # Some layers have nothing behind them now: no step may run any more.
             raise TransferError(f"the streamed set was left half changed: {error}") from error
+        self.alpha, self.beta = alpha, beta
+
+    def _held(self) -> list[Held]:
+        return [
+            Held([layer.index for layer in slot.ring], slot.target.index if slot.target else None)
+            for slot in self.slots
+        ]
 
     def close(self) -> None:
         """End the copy stream. The ranges stay as they are."""
@@ -291,65 +298,50 @@ class LayerStreamer:
 
     # -- changing the set ---------------------------------------------------------------
 
-    def _rebuild(self, alpha: int, beta: int, spare: list[tuple[Frame, Layer | None]]) -> None:
-        """Take streamed layers apart and put the new set together, reusing frames.
+    def _apply(self, change: Transition, fresh: list[Frame]) -> None:
+        """Give away, then map anew: at no moment a frame backs a layer that another one is in."""
+        frames = self._freed(change) | {("fresh", n): frame for n, frame in enumerate(fresh)}
+        self.slots = [self._make_slot(new, frames[new.frame]) for new in change.slots]
+        for one in change.returns:
+            self._make_resident(self.layers[one.layer], frames[one.frame], one.loaded)
+        self._give([frames[source] for source in change.surplus])
 
-        `spare` pairs a frame with the layer whose parameters it holds, if any.
-        """
-        wanted = {self.layers[i] for i in self._order[: alpha + beta]} if alpha else set()
-        rings = _rings(wanted, beta)
-        kept = [_kept(self.slots, ring) for ring in rings]
-        leaving = [layer for slot in self.slots for layer in slot.ring if layer not in wanted]
-        for layer in sorted(wanted, key=lambda one: one.index):
-            if layer.slot is None:
-                layer.ready.wait()
-                spare.append((layer.range.unback(0, self.frame_bytes), layer))
-                self.arriving.discard(layer)
-        for slot in self.slots:
-            staying = rings[kept.index(slot)] if slot in kept else []
-            if slot not in kept:
-                slot.ready.wait()
-                spare.append((slot.frame, slot.target))
-            for layer in slot.ring:
-                if layer not in staying:
-                    layer.range.unback(0, self.frame_bytes)
-        self.slots = [
-            self._make_slot(ring, slot, spare, leaving)
-            for ring, slot in zip(rings, kept, strict=True)
-        ]
-        for layer in sorted(leaving, key=lambda one: one.index):
-            self._make_resident(layer, spare, leaving)
-        self.alpha, self.beta = alpha, beta
-        self._give([frame for frame, _ in spare])
+    def _freed(self, change: Transition) -> dict[Source, Frame]:
+        """Unmap what changes. A copy that is under way there comes to its end before."""
+        frames: dict[Source, Frame] = {}
+        for index in change.streams:
+            layer = self.layers[index]
+            layer.ready.wait()
+            frames["layer", index] = layer.range.unback(0, self.frame_bytes)
+            self.arriving.discard(layer)
+        for number in change.ends:
+            self.slots[number].ready.wait()
+        for number, slot in enumerate(self.slots):
+            frames["slot", number] = slot.frame
+        for _, index in change.leaves:
+            self.layers[index].range.unback(0, self.frame_bytes)
+        return frames
 
-    def _make_slot(
-        self,
-        ring: list[Layer],
-        kept: Slot | None,
-        spare: list[tuple[Frame, Layer | None]],
-        leaving: Sequence[Layer],
-    ) -> Slot:
-        """On the frame of `kept`, which some of the ring have already, or on a spare one."""
-        frame, content = (kept.frame, kept.target) if kept else _pick(spare, ring, leaving)
-        ready = kept.ready if kept else self.driver.event()
+    def _make_slot(self, new: NewSlot, frame: Frame) -> Slot:
+        """On the frame of a slot that goes on, which some of the ring have already, or another."""
+        before = None if new.kept is None else self.slots[new.kept]
+        ring = [self.layers[index] for index in new.ring]
+        ready = before.ready if before else self.driver.event()
         slot = Slot(frame, ring, ready=ready, done=self.driver.event())
         for layer in ring:
-            if kept is None or layer not in kept.ring:
+            if before is None or layer not in before.ring:
                 layer.range.back(0, frame)
             layer.slot = slot
-        if content is None:
+        if new.content is None:
             self._load_slot(slot, ring[0])
         else:
-            slot.target = content
+            slot.target = self.layers[new.content]
         return slot
 
-    def _make_resident(
-        self, layer: Layer, spare: list[tuple[Frame, Layer | None]], leaving: Sequence[Layer]
-    ) -> None:
-        frame, content = _pick(spare, [layer], leaving)
+    def _make_resident(self, layer: Layer, frame: Frame, loaded: bool) -> None:
         layer.slot = None
         layer.range.back(0, frame)
-        if content is None:
+        if not loaded:
             self._copy(layer, layer.ready)
             self.arriving.add(layer)
 
@@ -379,30 +371,3 @@ class LayerStreamer:
         self.load(layer)
         self.copies.record(arrival)
         self.bytes_streamed += layer.nbytes
-
-
-def _kept(slots: Sequence[Slot], ring: list[Layer]) -> Slot | None:
-    """The slot that holds a layer of `ring` and shares the most with it: its frame may stay.
-
-    No two rings share a layer, so none keep the same slot.
-    """
-    holding = [slot for slot in slots if slot.target in ring]
-    return max(holding, key=lambda slot: len(set(slot.ring) & set(ring)), default=None)
-
-
-def _rings(wanted: set[Layer], beta: int) -> list[list[Layer]]:
-    """Deal the streamed layers to `beta` slots in turn, so that neighbours never share one."""
-    ordered = sorted(wanted, key=lambda layer: layer.index)
-    return [ordered[k::beta] for k in range(beta)] if ordered else []
-
-
-def _pick(
-    spare: list[tuple[Frame, Layer | None]], ring: Sequence[Layer], leaving: Sequence[Layer]
-) -> tuple[Frame, Layer | None]:
-    """A frame that holds a layer of `ring` already, else one that no layer of `leaving` is in."""
-    for position, (_, content) in enumerate(spare):
-        if content is not None and content in ring:
-            return spare.pop(position)
-    free = (at for at, (_, content) in enumerate(spare) if content not in leaving)
-    frame, _ = spare.pop(next(free, -1))
-    return frame, None

@@ -1,0 +1,125 @@
+"""From one streamed set to another: frames are conserved, and every layer is backed once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.streaming.layer_sets import nested
+from mirage.streaming.transition import Held, Source, Transition, deal, transition
+
+pytestmark = pytest.mark.pure
+
+
+class Model:
+    """Layers and slots by number, and what every frame holds."""
+
+    def __init__(self, layers: int) -> None:
+        self.order = nested(layers)
+        self.layers = layers
+        self.alpha = 0
+        self.resident: dict[int, int] = {layer: layer for layer in range(layers)}
+        """Frame by layer."""
+        self.slots: list[tuple[int, list[int]]] = []
+        """Frame and ring."""
+        self.holds: dict[int, int | None] = {layer: layer for layer in range(layers)}
+        """What is in each frame that is not the pool's."""
+        self.frames = layers
+
+    def change(self, alpha: int, beta: int) -> Transition:
+        fresh = max(0, self.alpha - alpha)
+        held = [Held(ring, self.holds[frame]) for frame, ring in self.slots]
+        found = transition(held, self.order, alpha, beta, fresh)
+        new = list(range(self.frames, self.frames + fresh))
+        self.frames += fresh
+        self.holds |= dict.fromkeys(new)
+        where: dict[Source, int] = {("fresh", n): frame for n, frame in enumerate(new)}
+        where |= {("layer", layer): self.resident.pop(layer) for layer in found.streams}
+        where |= {("slot", n): frame for n, (frame, _) in enumerate(self.slots)}
+        self.check_leaves(found)
+        self.slots = []
+        for slot in found.slots:
+            frame = where.pop(slot.frame)
+            assert slot.content is None or self.holds[frame] == slot.content
+            assert slot.content is None or slot.content in slot.ring
+            self.holds[frame] = slot.ring[0] if slot.content is None else slot.content
+            self.slots.append((frame, list(slot.ring)))
+        for one in found.returns:
+            frame = where.pop(one.frame)
+            assert not one.loaded or self.holds[frame] == one.layer
+            self.holds[frame] = one.layer
+            self.resident[one.layer] = frame
+        assert {where.pop(source) for source in found.surplus} == set(self.holds) - self.used
+        assert not where, "every frame is used, or the pool's"
+        self.holds = {frame: self.holds[frame] for frame in self.used}
+        self.alpha = alpha
+        return found
+
+    def check_leaves(self, found: Transition) -> None:
+        """Whoever was backed by a slot stays in just that slot, or is unmapped from it."""
+        after = {slot.kept: set(slot.ring) for slot in found.slots if slot.kept is not None}
+        left = {
+            (number, layer)
+            for number, (_, ring) in enumerate(self.slots)
+            for layer in ring
+            if layer not in after.get(number, set())
+        }
+        assert set(found.leaves) == left and len(found.leaves) == len(left)
+        assert set(found.ends) == set(range(len(self.slots))) - set(after)
+
+    @property
+    def used(self) -> set[int]:
+        return {*self.resident.values(), *(frame for frame, _ in self.slots)}
+
+    def check(self, beta: int) -> None:
+        streamed = [layer for _, ring in self.slots for layer in ring]
+        assert sorted([*streamed, *self.resident]) == list(range(self.layers))
+        assert len(self.used) == self.layers - self.alpha
+        assert len(self.slots) == (beta if self.alpha else 0)
+        assert sorted(streamed) == sorted(self.order[: len(streamed)])
+        assert len(streamed) == (self.alpha + beta if self.alpha else 0)
+
+
+SETS = st.lists(st.tuples(st.integers(0, 10), st.integers(1, 2)), max_size=8)
+
+
+@given(layers=st.integers(3, 12), sets=SETS, reads=st.randoms(use_true_random=False))
+def test_frames_are_conserved_and_every_layer_is_backed_once(layers, sets, reads) -> None:
+    model = Model(layers)
+    for asked, beta in sets:
+        alpha = min(asked, layers - beta)
+        model.change(alpha, beta)
+        model.check(beta)
+        for frame, ring in model.slots:  # steps run meanwhile
+            model.holds[frame] = reads.choice(ring)
+
+
+@given(layers=st.integers(4, 40), data=st.data())
+def test_one_layer_more_or_less_moves_one_layer(layers: int, data) -> None:
+    model = Model(layers)
+    alpha = data.draw(st.integers(1, layers - 3))
+    model.change(alpha, 1)
+    more = model.change(alpha + 1, 1)
+    assert (len(more.streams), list(more.returns), len(more.surplus)) == (1, [], 1)
+    assert more.slots[0].kept == 0 and not more.leaves
+    less = model.change(alpha, 1)
+    assert (list(less.streams), len(less.returns), list(less.surplus)) == ([], 1, [])
+
+
+def test_what_is_in_place_is_not_loaded_again() -> None:
+    model = Model(6)
+    model.change(3, 2)
+    back = model.change(0, 0)
+    loaded = [one.layer for one in back.returns if one.loaded]
+    assert len(back.returns) == 5 and len(loaded) == 2, "each slot held one of them"
+
+
+@given(st.lists(st.integers(), unique=True), st.integers(1, 3))
+def test_neighbours_never_share_a_slot(layers: list[int], beta: int) -> None:
+    rings = deal(layers, beta)
+    assert sorted(layer for ring in rings for layer in ring) == sorted(layers)
+    for first, second in pairwise(layers):
+        assert beta == 1 or not any(first in ring and second in ring for ring in rings)
