@@ -23,6 +23,7 @@ from math import inf
 from typing import NamedTuple, Self
 
 from mirage.config import PATIENCE_S, Config, Policy, Remap, Sharing
+from mirage.control.debts import Debtor
 from mirage.control.grants import Grants
 from mirage.control.ledger import LedgerError
 from mirage.control.planner import Turns, covers, plan
@@ -180,6 +181,17 @@ class Controller:
     def has_room(self, name: str) -> bool:
         """Whether an engine that holds up to its tenant's share may be started."""
         return self._grants.has_room(name)
+
+    def debtors(self, now: float) -> list[Debtor]:
+        """Who holds more than its share, so that an engine finds no room to start."""
+        over = self._grants.borrowed()
+        known = [t for t in self.snapshot(now).tenants if t.name in over]
+        return [Debtor(t.name, over[t.name], self._owes(t), t.report) for t in known]
+
+    def _owes(self, t: TenantSnapshot) -> bool:
+        if t.allotment is None or t.report.kv_used_extents > t.allotment.kv_extents:
+            return False
+        return t.allotment.grant_bytes < self._grants.ledger.reserved_bytes(t.name)
 
     def snapshot(self, now: float) -> Snapshot:
         """All that is known of the joined tenants."""

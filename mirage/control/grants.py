@@ -80,6 +80,11 @@ class Grants:
         """
         return self.limit(name) >= self._shares[name]
 
+    def borrowed(self) -> dict[str, int]:
+        """Bytes that tenants hold, or may come to hold, beyond their shares; by name."""
+        over = {n: self.ledger.reserved_bytes(n) - share for n, share in self._shares.items()}
+        return {name: nbytes for name, nbytes in over.items() if nbytes > 0}
+
     def _absent(self, but: str = "") -> list[tuple[int, int]]:
         """(share, reserved) bytes of each absent tenant."""
         return [

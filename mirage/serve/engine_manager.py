@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Protocol
 
 from mirage.config import Config, Tenant
+from mirage.control.debts import Debtor, Overdue
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve import launcher
 from mirage.serve.control import HELLO_S
@@ -22,6 +23,8 @@ from mirage.serve.rundir import RunDir
 from mirage.serve.suspects import Blame
 
 ROOM_POLL_S = 0.05
+SAID_AFTER_S, SAID_EVERY_S = 1.0, 10.0
+"""When it is told that an engine cannot start for want of memory."""
 GRACE_S = 8.0
 """Between SIGTERM and SIGKILL."""
 
@@ -37,6 +40,12 @@ class Room(Protocol):
 
     def is_free(self) -> bool:
         """Whether others have given it back."""
+
+    def debtors(self) -> list[Debtor]:
+        """The others that have not."""
+
+    def end(self, name: str, why: str) -> None:
+        """End the engine of a debtor."""
 
 
 class EngineManager:
@@ -167,9 +176,23 @@ class EngineManager:
             await asyncio.sleep(pause.seconds)
             room.keep()
             self.backend.state, self.backend.reason = EngineState.DOWN, ""
-            while not room.is_free():
-                await asyncio.sleep(ROOM_POLL_S)
+            await self._have(room)
             pause = await self._start_again()
+
+    async def _have(self, room: Room) -> None:
+        """Wait until the room is free. Whoever hangs on it is ended."""
+        overdue, since = Overdue(), time.monotonic()
+        says = since + SAID_AFTER_S
+        while not room.is_free():
+            debtors, now = room.debtors(), time.monotonic()
+            self.backend.reason = _waits(debtors)
+            if now >= says:
+                self._say(f"{self.backend.reason}, for {now - since:.0f} s now")
+                says = now + SAID_EVERY_S
+            for name, seconds in overdue.look(debtors, now).items():
+                room.end(name, f"for {seconds:.0f} s it gave nothing back to {self._name!r}")
+            await asyncio.sleep(ROOM_POLL_S)
+        self.backend.reason = ""
 
     async def _start_again(self) -> Pause:
         """Start it, and wait until it ends."""
@@ -214,8 +237,22 @@ class EngineManager:
         """End it at once."""
         self._engine.kill()
 
+    def hangs(self, why: str) -> None:
+        """End it, unless it has ended, as if it had ended itself: it is started again."""
+        if self.backend.state in (EngineState.DOWN, EngineState.FAILED):
+            return
+        self._say(f"its engine hangs ({why}): it is ended")
+        self._is_down()
+        self._engine.kill()
+
     def _say(self, line: str) -> None:
         say(f"{self._name}: {line}")
+
+
+def _waits(debtors: Iterable[Debtor]) -> str:
+    """``"waits for memory that others hold: 12.0 MiB tenant 'a'"``."""
+    named = ", ".join(f"{mib(debtor.bytes)} tenant {debtor.name!r}" for debtor in debtors)
+    return f"waits for memory that others hold: {named}" if named else "waits for memory"
 
 
 def say(line: str) -> None:

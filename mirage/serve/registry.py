@@ -34,7 +34,7 @@ class Backend:
     state: EngineState = EngineState.STARTING
     restarts: int = 0
     reason: str = ""
-    """Why it failed, in one line; empty unless it is `FAILED`."""
+    """Why it failed, or what its start waits for, in one line; else empty."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """LoRA adapters that are served as models of their own: where each lies, by its name."""
     suspects: Suspects = field(default_factory=Suspects)

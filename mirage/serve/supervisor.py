@@ -14,6 +14,7 @@ from typing import Any
 from mirage.config import Config, ConfigError, Tenant
 from mirage.control.arbiter import Arbiter
 from mirage.control.controller import Controller
+from mirage.control.debts import Debtor
 from mirage.processes.reaper_client import ReaperClient
 from mirage.samples import INTERVAL_S
 from mirage.serve import machine
@@ -149,11 +150,12 @@ class Supervisor:
         count = f"{all_of_them}" if started == all_of_them else f"{started} of {all_of_them}"
         took = time.monotonic() - begun
         say(f"ready at {url} in {took:.0f} s (policy {policy}, {count} tenants)")
-        kept = (
-            manager.keep(Share(name, self._arbiter.controller, self._control.wake))
-            for name, manager in self._managers.items()
-        )
+        kept = (manager.keep(self._share(name)) for name, manager in self._managers.items())
         await _together([self._control.watch(), self._sample(), *kept])
+
+    def _share(self, name: str) -> Share:
+        controller, wake = self._arbiter.controller, self._control.wake
+        return Share(name, controller, wake, lambda who, why: self._managers[who].hangs(why))
 
     def _leave_out_refused(self) -> None:
         """No engine is started for them, now or later: others may have their memory."""
@@ -215,10 +217,20 @@ class Supervisor:
 
 
 class Share:
-    """A tenant's share of the device, for its manager; every change is decided upon at once."""
+    """A tenant's share of the device, for its manager; every change is decided upon at once.
 
-    def __init__(self, name: str, controller: Controller, wake: Callable[[], None]) -> None:
+    `end` ends the engine of the tenant that it names, and says why.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        controller: Controller,
+        wake: Callable[[], None],
+        end: Callable[[str, str], None],
+    ) -> None:
         self._name, self._controller, self._wake = name, controller, wake
+        self.end = end
 
     def lend(self) -> None:
         self._controller.given_up(self._name)
@@ -230,6 +242,9 @@ class Share:
 
     def is_free(self) -> bool:
         return self._controller.has_room(self._name)
+
+    def debtors(self) -> list[Debtor]:
+        return self._controller.debtors(time.monotonic())
 
 
 async def _tried(manager: EngineManager) -> EngineFailed | None:

@@ -6,7 +6,8 @@ completion says what to do (see `complete`). Run with ``FAKE_ENGINE`` in the env
 to ``deaf`` it ignores SIGTERM, to ``dies:NAME`` tenant NAME fails while it starts, to
 ``greedy`` it holds more than the device has, to ``mute`` it never comes to the control server,
 to ``once:FILE`` every start after the one that makes FILE fails, to ``after:NAME:FILE`` tenant
-NAME starts only once FILE exists.
+NAME starts only once FILE exists, to ``borrows:NAME`` all do as they are told, and a request of
+tenant NAME wants all the memory it can get.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from aiohttp import web
 
 from mirage.protocol import (
     PROTOCOL_VERSION,
+    Allotment,
     Hello,
     ModelShape,
     Report,
@@ -83,9 +85,24 @@ def core(mirage: dict[str, object]) -> None:
         control.sendall(encode(hello))
         report = Report(0, True, HELD, 0, 2, 17, 0, kv_blocks=16)
         control.sendall(encode(report))
+        borrows, _, borrower = (kind or "").partition(":")
         for line in control.makefile("rb"):
-            if isinstance(decode_to_engine(line), Shutdown):
+            message = decode_to_engine(line)
+            if isinstance(message, Shutdown):
                 return
+            if isinstance(message, Allotment) and borrows == "borrows":
+                obeyed = report_of(message, wants_all=mirage["tenant"] == borrower)
+                control.sendall(encode(obeyed))
+
+
+def report_of(told: Allotment, *, wants_all: bool) -> Report:
+    """Of an engine that holds what it was told to."""
+    extents = told.kv_extents
+    report = Report(told.revision, True, told.grant_bytes, told.alpha, told.beta, extents, 0)
+    if wants_all:
+        report.kv_used_extents, report.running = extents, 1
+        report.growth_extents = SHAPE.max_extents - extents
+    return report
 
 
 async def serve(uds: Path, name: str) -> None:

@@ -32,6 +32,8 @@ ask.PROBE = ({str(HERE / "fake_probe.py")!r},)
 from mirage.serve import restarts
 from mirage.serve import engine_manager
 restarts.BACKOFF_S = 0.05
+from mirage.control import debts
+debts.GIVE_BACK_S = float(os.environ.get("FAKE_GIVE_BACK_S", "30"))
 restarts.REST_S = float(os.environ.get("FAKE_REST_S", "600"))
 engine_manager.GRACE_S = 0.5
 if os.environ["FAKE_ENGINE"] == "mute":

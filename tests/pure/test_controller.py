@@ -600,3 +600,24 @@ TestStaticWorlds = machine(StaticWorlds, 10)
 TestPooledWorlds = machine(PooledWorlds, 60)
 TestMirageWorlds = machine(Worlds, 250)
 TestTemporalWorlds = machine(TemporalWorlds, 80)
+
+
+def test_who_holds_what_an_engine_needs_to_start_is_known_and_whether_it_could_give_it() -> None:
+    world = pair(Policy.POOLED)
+    engine = occupy(world, "a", 14)
+    while world.sent["a"].kv_extents != 14:
+        world.round()
+    world.round()
+    world.die("b")
+    (debtor,) = world.controller.debtors(world.now)
+    assert (debtor.name, debtor.bytes, debtor.owes) == ("a", 4 * SHAPE.extent_bytes, False)
+    assert not world.controller.has_room("b")
+    engine.running.clear()
+    engine.report()
+    world.deliver("a")
+    world.wait(10)
+    (debtor,) = world.controller.debtors(world.now)
+    assert (debtor.bytes, debtor.owes) == (4 * SHAPE.extent_bytes, True), "told, and not done"
+    world.round()
+    assert world.controller.debtors(world.now) == []
+    assert world.controller.has_room("b")

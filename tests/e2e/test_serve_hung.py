@@ -1,0 +1,66 @@
+"""An engine that hangs while it holds memory that another one needs to start again."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervised import Served, serving, write_config
+
+pytestmark = pytest.mark.e2e
+
+BORROWS = {"FAKE_ENGINE": "borrows:a"}
+
+
+def config(folder: Path) -> Path:
+    """Shares of 32 pages; `a` may hold 43."""
+    return write_config(folder, "a", "b", device={"memory": "4MiB"})
+
+
+def pids(served: Served, name: str) -> dict[str, int]:
+    status, body = served.request("POST", "/v1/completions", {"model": name, "prompt": "pids"})
+    assert status == 200
+    return dict(body)
+
+
+def has_borrowed(served: Served) -> Any:
+    held = served.request("GET", "/mirage/state")[1]["tenants"].get("a", {}).get("held_bytes", 0)
+    return held == 43 * 65536
+
+
+def test_it_is_named_and_then_ended_and_both_come_back(tmp_path: Path) -> None:
+    environment = BORROWS | {"FAKE_GIVE_BACK_S": "3"}
+    with serving(config(tmp_path), environment=environment) as served:
+        served.drain()
+        served.until("a has borrowed", lambda: has_borrowed(served))
+        hung, other = pids(served, "a"), pids(served, "b")
+        os.kill(hung["core"], signal.SIGSTOP)
+        os.kill(other["core"], signal.SIGKILL)
+
+        def reason() -> Any:
+            return served.request("GET", "/health")[1].get("reasons", {}).get("b")
+
+        words = "waits for memory that others hold: 0.7 MiB tenant 'a'"
+        assert served.until("b waits", reason) == words
+        told = served.request("GET", "/mirage/state")[1]["engines"]["b"]
+        assert (told["state"], told["reason"]) == ("down", words)
+        body = {"model": "b", "prompt": "pids"}
+        status, answer = served.request("POST", "/v1/completions", body)
+        assert (status, words in answer["error"]["message"]) == (503, True)
+
+        served.until(
+            "both are ready", lambda: served.request("GET", "/health")[1]["status"] == "ok"
+        )
+        assert "reasons" not in served.request("GET", "/health")[1]
+        assert pids(served, "a")["core"] != hung["core"]
+        assert pids(served, "b")["core"] != other["core"]
+        assert served.process.poll() is None
+    lines = [line for line in served.log if line.startswith("mirage: ")]
+    (waits,) = [line for line in lines if "waits for memory" in line]
+    assert waits.startswith(f"mirage: b: {words}, for 1 s now")
+    (ended,) = [line for line in lines if "hangs" in line]
+    assert (
+        ended == "mirage: a: its engine hangs (for 3 s it gave nothing back to 'b'): it is ended\n"
+    )
+    assert any("mirage: a: ended, starting again in" in line for line in lines)
