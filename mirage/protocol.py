@@ -14,6 +14,8 @@ from __future__ import annotations
 import msgspec
 
 PROTOCOL_VERSION = 4
+BEAT_S = 0.5
+"""Seconds between two `Alive`."""
 
 
 class ModelShape(msgspec.Struct, frozen=True):
@@ -123,12 +125,19 @@ class Turn(msgspec.Struct, tag="turn", tag_field="type", frozen=True):
     """Whether an engine that loses the turn first finishes the requests that it has begun."""
 
 
+class Alive(msgspec.Struct, tag="alive", tag_field="type", frozen=True):
+    """The control server lives, and whoever waits for its answer may go on waiting.
+
+    Sent every `BEAT_S` seconds, whatever else is said; nobody answers it.
+    """
+
+
 class Shutdown(msgspec.Struct, tag="shutdown", tag_field="type", frozen=True):
     """The control server is going away: finish the step and exit."""
 
 
 FromEngine = Hello | Report
-ToEngine = Allotment | Refusal | Turn | Shutdown
+ToEngine = Allotment | Refusal | Turn | Alive | Shutdown
 
 _encoder = msgspec.json.Encoder()
 _from_engine: msgspec.json.Decoder[FromEngine] = msgspec.json.Decoder(FromEngine)

@@ -1,21 +1,41 @@
 """What an engine lacks right now, and whether it may hold a request for the answer.
 
 An allocation of a running request failed: the request is held, not preempted, until the
-control server has answered. A refusal, or no answer for `hold_s` seconds, lets vLLM preempt
-as it would. After the next allotment waiting is allowed again.
+control server has answered. A refusal lets vLLM preempt as it would, until the next allotment.
+
+An answer may be late where everything is slow: the server decides within `hold_s` seconds, but its
+word takes time. So while the server shows that it lives, by whatever it sends, it is waited for
+beyond that, for `LONGEST_S` seconds at most. A server that has not been heard for `SILENT_S` is
+taken for dead, and `hold_s` is all that a request waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
+
+SILENT_S = 3.0
+"""Six beats missed: see `protocol.BEAT_S`."""
+LONGEST_S = 10.0
+"""That one shortage is held for an answer, whatever else is heard."""
+
+
+def never() -> float:
+    """Of a server that shows no signs of life."""
+    return -inf
 
 
 class GrowthHold:
-    """The blocks that running requests lacked in the last step. `clock` tells seconds."""
+    """The blocks that running requests lacked in the last step.
 
-    def __init__(self, hold_s: float, clock: Callable[[], float]) -> None:
+    `clock` tells seconds, `heard` when on that clock the control server was last heard.
+    """
+
+    def __init__(
+        self, hold_s: float, clock: Callable[[], float], heard: Callable[[], float] = never
+    ) -> None:
         self.hold_s = hold_s
-        self._clock = clock
+        self._clock, self._heard = clock, heard
         self.missing = 0
         self._step_missing = 0
         self._needed_free = 0
@@ -48,11 +68,18 @@ class GrowthHold:
         """Blocks that must be free for what the last step lacked; 0 if it lacked none."""
         return self._needed_free if self.missing else 0
 
-    def may_hold(self) -> bool:
-        """Whether there is still an answer to wait for."""
+    def may_hold(self, *, answerable: bool = True) -> bool:
+        """Whether there is still an answer to wait for.
+
+        Without its turn an engine is not `answerable`: the server answers once it has it.
+        """
         if self._refused_now or self.since is None:
             return False
-        return self._clock() - self.since < self.hold_s
+        now = self._clock()
+        held_s = now - self.since
+        if held_s < self.hold_s:
+            return True
+        return answerable and held_s < LONGEST_S and now - self._heard() < SILENT_S
 
     def answered(self) -> None:
         """An allotment came: memory may be on its way."""

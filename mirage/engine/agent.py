@@ -13,12 +13,14 @@ import queue
 import signal
 import socket
 import threading
+import time
 from contextlib import suppress
+from math import inf
 
 import msgspec
 
 from mirage.engine.mailbox import Mailbox
-from mirage.protocol import FromEngine, Hello, Shutdown, decode_to_engine, encode
+from mirage.protocol import Alive, FromEngine, Hello, Shutdown, decode_to_engine, encode
 
 logger = logging.getLogger("mirage.engine.agent")
 
@@ -32,6 +34,8 @@ class Agent:
         self._socket.connect(path)
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closing = False
+        self.heard = -inf
+        """When the control server was last heard: seconds of `time.monotonic`."""
 
     def start(self, hello: Hello) -> None:
         """Introduce the engine and begin to listen."""
@@ -48,6 +52,7 @@ class Agent:
     def close(self) -> None:
         """End both threads. Idempotent."""
         self._closing = True
+        self.heard = -inf
         self._outgoing.put(None)
         with suppress(OSError):  # already disconnected
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -73,11 +78,13 @@ class Agent:
         except msgspec.DecodeError as error:
             logger.error("control message ignored error=%s line=%r", error, line[:200])
             return
+        self.heard = time.monotonic()
         if isinstance(message, Shutdown):
             self._closing = True
             os.kill(os.getpid(), signal.SIGTERM)
             return
-        self.mailbox.post(message)
+        if not isinstance(message, Alive):
+            self.mailbox.post(message)
 
     def _write(self) -> None:
         while (line := self._outgoing.get()) is not None:

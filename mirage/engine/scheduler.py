@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -261,7 +262,7 @@ class ElasticMixin(ObservingMixin):
         self.reconciler = Reconciler(
             self.memory, pool, self.fence, fenced=self.settings.fence, pace=pace
         )
-        self.growth_hold = GrowthHold(self.settings.hold_s, time.monotonic)
+        self.growth_hold = GrowthHold(self.settings.hold_s, time.monotonic, self._heard)
         self._holding = False
 
     # -- vLLM's hooks -------------------------------------------------------------------
@@ -317,7 +318,11 @@ class ElasticMixin(ObservingMixin):
     def _lacks(self, blocks: int) -> None:
         """A running request lacks `blocks` blocks; called by the manager inside schedule()."""
         self.growth_hold.lacks(blocks, self.pool.get_num_free_blocks())
-        self._holding = self.agent is not None and self.growth_hold.may_hold()
+        answerable = self.turn.granted
+        self._holding = self.agent is not None and self.growth_hold.may_hold(answerable=answerable)
+
+    def _heard(self) -> float:
+        return -inf if self.agent is None else self.agent.heard
 
     def _recalls(self) -> bool:
         """Whether requests must go. The last one stays: what it has beyond that is scattered."""

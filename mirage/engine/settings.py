@@ -33,7 +33,8 @@ class EngineSettings(BaseModel):
     """What newcomers leave free for running requests."""
     temporal: bool = False
     hold_s: float = 1.0
-    """Longest time a request is held for an answer before vLLM may preempt."""
+    """Time a request is held for an answer before vLLM may preempt; more while the control server
+    is heard (`GrowthHold`)."""
     moves: bool = True
     """False leaves the layers where vLLM puts them, whatever the policy."""
     pieces: bool = False

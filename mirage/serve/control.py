@@ -19,7 +19,9 @@ import msgspec
 from mirage.control.ledger import LedgerError
 from mirage.control.targets import DoesNotFitError
 from mirage.protocol import (
+    BEAT_S,
     PROTOCOL_VERSION,
+    Alive,
     Allotment,
     Hello,
     Refusal,
@@ -81,11 +83,13 @@ class ControlServer:
         self._news = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._deciding: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
 
     async def start(self, path: Path) -> None:
         """Listen and begin to decide."""
         self._server = await asyncio.start_unix_server(self._connected, str(path))
         self._deciding = asyncio.create_task(self._decide(), name="decide")
+        self._beating = asyncio.create_task(self._beat(), name="beat")
 
     async def watch(self) -> None:
         """Never returns; raises what stopped the deciding."""
@@ -98,10 +102,11 @@ class ControlServer:
 
     async def stop(self) -> None:
         """Tell all engines to exit and close the socket. Idempotent."""
-        if self._deciding is not None:
-            self._deciding.cancel()
-            await asyncio.gather(self._deciding, return_exceptions=True)
-            self._deciding = None
+        tasks = [task for task in (self._deciding, self._beating) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._deciding = self._beating = None
         for tenant in list(self._engines):
             self._send(tenant, Shutdown())
         if self._server is not None:
@@ -192,6 +197,14 @@ class ControlServer:
             for tenant, command in self._arbiter.decide(time.monotonic()):
                 _log(tenant, command)
                 self._send(tenant, command)
+
+    async def _beat(self) -> None:
+        """Show every engine that there will be answers; one that does not listen is spared."""
+        while True:
+            for tenant, writer in self._engines.items():
+                if not writer.transport.get_write_buffer_size():
+                    self._send(tenant, Alive())
+            await asyncio.sleep(BEAT_S)
 
     def _wait_s(self) -> float:
         now = time.monotonic()

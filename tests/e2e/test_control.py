@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,9 @@ from mirage.config import Config, Policy
 from mirage.control.arbiter import Arbiter
 from mirage.control.ledger import BrokenPromiseError
 from mirage.protocol import (
+    BEAT_S,
     PROTOCOL_VERSION,
+    Alive,
     Allotment,
     Hello,
     ModelShape,
@@ -76,9 +79,11 @@ class Engine:
         await self.writer.drain()
 
     async def hear(self) -> Any:
-        """The next message; None at the end of file."""
-        line = await self.reader.readline()
-        return decode_to_engine(line) if line else None
+        """The next message that says something; None at the end of file."""
+        while line := await self.reader.readline():
+            if (message := decode_to_engine(line)) != Alive():
+                return message
+        return None
 
     def close(self) -> None:
         self.writer.close()
@@ -256,6 +261,36 @@ def test_stopping_tells_the_engines_and_closes(tmp_path: Path) -> None:
         await site.joined.get()
         await site.server.stop()
         assert await a.hear() == Shutdown()
+
+    run(tmp_path, scenario)
+
+
+def test_engines_hear_that_the_server_lives(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        listening = await site.engine("a")
+        await site.joined.get()
+        since = time.monotonic()
+        for _ in range(3):
+            assert decode_to_engine(await listening.reader.readline()) == Alive()
+        assert time.monotonic() - since < 3 * BEAT_S + 1
+
+    run(tmp_path, scenario)
+
+
+def test_what_an_engine_does_not_read_does_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirage.serve.control.BEAT_S", 0.0001)
+
+    async def scenario(site: Site) -> None:
+        deaf = await site.engine("a")
+        await site.joined.get()
+        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer = site.server._engines["a"]
+        while not (left := writer.transport.get_write_buffer_size()):
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        assert writer.transport.get_write_buffer_size() == left
 
     run(tmp_path, scenario)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from mirage.protocol import (
     PROTOCOL_VERSION,
+    Alive,
     Allotment,
     Hello,
     Refusal,
@@ -21,7 +23,8 @@ from mirage.protocol import (
 class ControlServer:
     """`answer`: grant (what is asked for, at most `most` extents), refuse or silent.
 
-    With `recall_to`, that many extents are called back once, when `most` are in use.
+    With `recall_to`, that many extents are called back once, when `most` are in use. With `beat_s`
+    it says that often that it lives, whatever it is doing.
     """
 
     def __init__(
@@ -32,9 +35,11 @@ class ControlServer:
         most: int = 1 << 30,
         open_extents: int | None = None,
         recall_to: int | None = None,
+        beat_s: float | None = None,
     ) -> None:
         self.answer, self.delay_s, self.most = answer, delay_s, most
         self.open_extents, self.recall_to = open_extents, recall_to
+        self.beat_s = beat_s
         self.path = path
         self.hello: Hello | None = None
         self.reports: list[Report] = []
@@ -51,9 +56,17 @@ class ControlServer:
     def _serve(self) -> None:
         connection, _ = self._listener.accept()
         self.connection = connection
+        if self.beat_s is not None:
+            threading.Thread(target=self._beat, args=(self.beat_s,), daemon=True).start()
         with connection, connection.makefile("rb") as lines:
             for line in lines:
                 self._take(decode_from_engine(line))
+
+    def _beat(self, seconds: float) -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                self.connection.sendall(encode(Alive()))
+                time.sleep(seconds)
 
     def _take(self, message: Hello | Report) -> None:
         if isinstance(message, Hello):

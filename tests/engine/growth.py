@@ -14,11 +14,17 @@ from control import ControlServer
 from deferred import schedule_asynchronously
 from tiny import make_llm, make_model, prompts, run, scheduler_of
 
+from mirage.control import growth_hold
+
 UNIVERSE, BASE = 256, 20
+HOLD_S, LONGEST_S = 0.2, 0.5
 ASYNCHRONOUS = "-async"
 MODES = {
     "grant": {"answer": "grant"},
     "late": {"answer": "grant", "delay_s": 0.03},
+    # Later than an engine waits for a server that it does not hear.
+    "very-late": {"answer": "grant", "delay_s": 3 * HOLD_S, "beat_s": 0.05},
+    "mute": {"answer": "silent", "beat_s": 0.05},
     "refuse": {"answer": "refuse"},
     "silent": {"answer": "silent"},
     "capped": {"answer": "grant", "most": 40},
@@ -32,6 +38,8 @@ if __name__ == "__main__":
     if mode.endswith(ASYNCHRONOUS):
         schedule_asynchronously()
     mode = mode.removesuffix(ASYNCHRONOUS)
+    if mode == "mute":
+        growth_hold.LONGEST_S = LONGEST_S
     model = make_model("llama", Path(models))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "control.sock"
@@ -39,7 +47,7 @@ if __name__ == "__main__":
         mirage = {
             "base_blocks": BASE,
             "control": str(path),
-            "hold_s": 0.2,
+            "hold_s": HOLD_S,
         }
         if mode == "closed":
             # Without a reserve of their own the running ones soon need what is closed.

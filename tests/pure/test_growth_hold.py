@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage.control.growth_hold import GrowthHold
+from mirage.control.growth_hold import LONGEST_S, SILENT_S, GrowthHold
 
 pytestmark = pytest.mark.pure
 
@@ -61,3 +61,60 @@ def test_what_is_due_is_known_until_a_step_lacks_nothing() -> None:
     assert hold.due == 5, "whatever has come since"
     step(hold, 0)
     assert hold.due == 0
+
+
+class Clock:
+    """Seconds, set by hand, and when the control server was last heard."""
+
+    def __init__(self) -> None:
+        self.now, self.heard = 100.0, 0.0
+
+    def hold(self, hold_s: float = 1.0) -> GrowthHold:
+        hold = GrowthHold(hold_s, lambda: self.now, lambda: self.heard)
+        step(hold, 2)
+        return hold
+
+
+def test_a_late_answer_is_waited_for_while_the_server_lives() -> None:
+    clock = Clock()
+    hold = clock.hold()
+    for tenths in range(int(LONGEST_S * 10)):
+        clock.now = 100.0 + tenths / 10
+        clock.heard = clock.now - SILENT_S + 0.1
+        assert hold.may_hold()
+    clock.now = clock.heard = 100.0 + LONGEST_S
+    assert not hold.may_hold(), "whatever is heard"
+
+
+def test_a_server_that_fell_silent_is_waited_for_no_longer() -> None:
+    clock = Clock()
+    clock.heard = 100.5
+    hold = clock.hold()
+    clock.now = clock.heard + SILENT_S - 0.1
+    assert hold.may_hold()
+    clock.now = clock.heard + SILENT_S
+    assert not hold.may_hold()
+
+
+def test_a_server_that_was_silent_before_gets_its_usual_time() -> None:
+    clock = Clock()
+    hold = clock.hold()
+    clock.now += 0.9
+    assert hold.may_hold()
+    clock.now += 0.2
+    assert not hold.may_hold()
+
+
+def test_without_its_turn_an_engine_waits_as_long_as_it_ever_did() -> None:
+    clock = Clock()
+    hold = clock.hold()
+    clock.now = clock.heard = 101.1
+    assert hold.may_hold() and not hold.may_hold(answerable=False)
+
+
+def test_a_refusal_ends_it_however_alive_the_server_is() -> None:
+    clock = Clock()
+    hold = clock.hold()
+    clock.heard = clock.now
+    hold.refused()
+    assert not hold.may_hold()

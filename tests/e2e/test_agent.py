@@ -1,0 +1,145 @@
+"""An engine's agent and the real control server in a process of its own: does it live?
+
+The server's decisions can be made slow, and the server stopped, continued and killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mirage.control.growth_hold import SILENT_S, GrowthHold
+from mirage.engine.agent import Agent
+from mirage.engine.mailbox import Mailbox
+from mirage.protocol import BEAT_S, PROTOCOL_VERSION, Hello, ModelShape, Refusal, Report
+
+pytestmark = pytest.mark.e2e
+
+PAGE = 65536
+SHAPE = ModelShape(4, PAGE, PAGE, PAGE, 1, 16, 40, 4, 4)
+REPORT = Report(0, True, 4 * PAGE, 0, 1, 4, 4, growth_extents=1, running=1)
+HOLD_S = 0.2
+LATE_S = 1.5
+
+SERVER = f"""
+import asyncio, sys, time
+from pathlib import Path
+from mirage.config import Policy
+from mirage.protocol import Refusal
+from mirage.serve.control import ControlServer
+from mirage.serve.registry import Backend, Registry
+
+class Slow:
+    asked = False
+    def joined(self, hello, now): pass
+    def lost(self, tenant, now): pass
+    def next_deadline(self, now): return None
+    def reported(self, tenant, report, now): self.asked = True
+    def decide(self, now):
+        if not self.asked:
+            return []
+        self.asked = False
+        time.sleep({LATE_S})  # nothing else of this process runs meanwhile
+        return [("a", Refusal(0))]
+
+async def main():
+    folder = Path(sys.argv[1])
+    registry = Registry(Policy.MIRAGE, 1 << 30, {{"a": Backend("a", folder / "a", 128)}})
+    await ControlServer(Slow(), registry).start(folder / "control.sock")
+    print("up", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+@contextlib.contextmanager
+def connected(folder: Path) -> Iterator[tuple[Agent, list[Refusal], GrowthHold]]:
+    """An engine's agent, what it was told, and the hold that listens to it."""
+    told: list[Refusal] = []
+    mailbox = Mailbox()
+    mailbox.handle = told.append  # type: ignore[assignment]
+    agent = Agent(str(folder / "control.sock"), mailbox)
+    agent.start(Hello(PROTOCOL_VERSION, "a", os.getpid(), SHAPE, 4 * PAGE))
+    try:
+        until(lambda: time.monotonic() - agent.heard < BEAT_S)
+        yield agent, told, GrowthHold(HOLD_S, time.monotonic, lambda: agent.heard)
+    finally:
+        agent.close()
+
+
+def lacks(hold: GrowthHold) -> None:
+    hold.begin_step()
+    hold.lacks(1, 0)
+    hold.end_step()
+
+
+def until(holds: Callable[[], object], timeout_s: float = 20) -> float:
+    """Seconds that it took."""
+    since = time.monotonic()
+    while not holds():
+        assert time.monotonic() - since < timeout_s
+        time.sleep(0.01)
+    return time.monotonic() - since
+
+
+def test_a_server_that_is_late_is_waited_for(tmp_path: Path, server: subprocess.Popen[str]) -> None:
+    with connected(tmp_path) as (agent, told, hold):
+        lacks(hold)
+        agent.send(REPORT)
+        since = time.monotonic()
+        while not told:
+            assert hold.may_hold()
+            time.sleep(0.01)
+        assert time.monotonic() - since > LATE_S > HOLD_S
+        assert told == [Refusal(0)]
+
+
+def test_a_server_that_was_stopped_holds_nobody(
+    tmp_path: Path, server: subprocess.Popen[str]
+) -> None:
+    with connected(tmp_path) as (agent, told, hold):
+        server.send_signal(signal.SIGSTOP)
+        lacks(hold)
+        agent.send(REPORT)
+        assert until(lambda: not hold.may_hold()) < SILENT_S + 0.5
+        lacks(hold)
+        assert not hold.may_hold() and not told
+        server.send_signal(signal.SIGCONT)
+        until(hold.may_hold)
+
+
+def test_a_connection_that_is_closed_holds_nobody(
+    tmp_path: Path, server: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[tuple[int, int]] = []
+    kill = os.kill
+    monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
+    with connected(tmp_path) as (agent, _, hold):
+        lacks(hold)
+        agent.send(REPORT)
+        kill(server.pid, signal.SIGKILL)
+        server.wait()
+        assert until(lambda: not hold.may_hold()) < HOLD_S + 0.5
+        until(lambda: ended)
+    assert ended == [(os.getpid(), signal.SIGTERM)], "an engine without a server has no use"
