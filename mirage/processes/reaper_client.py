@@ -1,4 +1,4 @@
-"""The supervisor's end of the pipe to its guard (see `mirage.processes.reaper`)."""
+"""The supervisor's end of the pipe to its reaper (see `mirage.processes.reaper`)."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from mirage.processes import reaper
 logger = logging.getLogger("mirage.processes.reaper")
 
 SHORT_S = 1.0
-"""A guard that lived no longer is not replaced at once."""
+"""A reaper that lived no longer is not replaced at once."""
 RETRY_S = 10.0
 
 
 class ReaperClient:
-    """Holds the guard of one run folder; when this process dies, the guard acts.
+    """Holds the reaper of one run folder; when this process dies, the reaper acts.
 
-    A guard that dies itself is replaced: a thread waits for its end.
+    A reaper that dies itself is replaced: a thread waits for its end.
     """
 
     def __init__(self, rundir: Path) -> None:
-        """Raises `OSError` if no guard can be started."""
+        """Raises `OSError` if no reaper can be started."""
         self._rundir = rundir
         self._groups: set[int] = set()
         self._lock = threading.Lock()
-        """Around the groups and the guard that was told of them."""
+        """Around the groups and the reaper that was told of them."""
         self._closing = threading.Event()
-        self._guard = self._start()
+        self._process = self._start()
         threading.Thread(target=self._watch, name="mirage-reaper-watch", daemon=True).start()
 
     def began(self, group: int) -> None:
         """A process group that must not outlive this process."""
         with self._lock:
             self._groups.add(group)
-            _tell(self._guard, f"+{group}")
+            _tell(self._process, f"+{group}")
 
     def over(self, group: int) -> None:
         """A process group of which nothing is left."""
         with self._lock:
             self._groups.discard(group)
-            _tell(self._guard, f"-{group}")
+            _tell(self._process, f"-{group}")
 
     def __enter__(self) -> Self:
         return self
@@ -58,18 +58,18 @@ class ReaperClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let the guard end, and wait for it."""
+        """Let the reaper end, and wait for it."""
         with self._lock:
             self._closing.set()
         with contextlib.suppress(BrokenPipeError):
-            self._guard.communicate()
+            self._process.communicate()
 
-    # -- a guard that dies --------------------------------------------------------------
+    # -- a reaper that dies --------------------------------------------------------------
 
     def _watch(self) -> None:
         while True:
             since = time.monotonic()
-            status = self._guard.wait()
+            status = self._process.wait()
             if self._closing.is_set():
                 return
             logger.warning("the reaper ended, exit status %d: starting another one", status)
@@ -79,7 +79,7 @@ class ReaperClient:
             self._replace()
 
     def _replace(self) -> None:
-        """Start another guard, that knows all groups there are, as soon as one can be started."""
+        """Start another reaper, that knows all groups there are, as soon as one can be started."""
         said = False
         while not self._replaced(said):
             said = True
@@ -91,7 +91,7 @@ class ReaperClient:
             if self._closing.is_set():
                 return True
             try:
-                self._guard = self._start()
+                self._process = self._start()
             except OSError as error:
                 if not said:
                     logger.error(
@@ -102,7 +102,7 @@ class ReaperClient:
                     )
                 return False
             for group in self._groups:
-                _tell(self._guard, f"+{group}")
+                _tell(self._process, f"+{group}")
         return True
 
     def _start(self) -> subprocess.Popen[str]:
@@ -116,8 +116,8 @@ class ReaperClient:
         )
 
 
-def _tell(guard: subprocess.Popen[str], line: str) -> None:
-    assert guard.stdin is not None
+def _tell(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it died: the next one hears of all groups
-        guard.stdin.write(line + "\n")
-        guard.stdin.flush()
+        process.stdin.write(line + "\n")
+        process.stdin.flush()

@@ -25,7 +25,7 @@ At = Callable[[int], None]
 ToEngine = Allotment | Refusal | Turn
 NEVER = 1 << 62
 MOST_AT_ONCE = 1000
-"""Reports at one moment; more would be a loop between wishes and allotments."""
+"""Reports at one moment; more would be a loop between demand and allotments."""
 
 
 class EndlessError(ConfigError):
