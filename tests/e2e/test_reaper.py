@@ -69,9 +69,9 @@ def test_one_that_cannot_be_replaced_is_told_once_and_tried_again(
             return start()
 
         monkeypatch.setattr(client, "_start", fail)
-        guard = client._guard
-        os.kill(guard.pid, signal.SIGKILL)
-        until(lambda: client._guard is not guard)
+        first = client._process
+        os.kill(first.pid, signal.SIGKILL)
+        until(lambda: client._process is not first)
         assert [record.getMessage().split(",")[0] for record in caplog.records] == [
             "the reaper ended",
             "no other reaper can be started (no more processes)",
