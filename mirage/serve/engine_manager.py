@@ -25,6 +25,8 @@ from mirage.serve.suspects import Blame
 ROOM_POLL_S = 0.05
 SAID_AFTER_S, SAID_EVERY_S = 1.0, 10.0
 """When it is told that an engine cannot start for want of memory."""
+PROGRESS_S = 10.0
+"""Between two lines about an engine that starts."""
 GRACE_S = 8.0
 """Between SIGTERM and SIGKILL."""
 
@@ -103,12 +105,24 @@ class EngineManager:
     async def _get_ready(self) -> None:
         group = self._engine.start(self._command, self._environment)
         self._reaper.began(group)
+        progress = asyncio.create_task(self._tell_progress())
         try:
             await self._engine.ready(self._startup_timeout_s)
             await self._introduced()
         except EngineFailed as error:
             self._failure = self._refused_why() or str(error)
             raise EngineFailed(f"tenant {self._name!r}: {self._failure}{self._where()}") from None
+        finally:
+            progress.cancel()
+
+    async def _tell_progress(self) -> None:
+        """A start takes from seconds to minutes: every now and then a sign that it goes on."""
+        begun = time.monotonic()
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            words = self._engine.progress()
+            seconds = f"{time.monotonic() - begun:.0f} of {self._startup_timeout_s:g} s"
+            self._say(f"starting for {seconds}{f' ({words})' if words else ''}")
 
     async def _introduced(self) -> None:
         try:

@@ -24,7 +24,14 @@ PR_SET_CHILD_SUBREAPER = 36
 ERROR_LINE = re.compile(r"\b(\w+(?:\.\w+)*(?:Error|Exception)|error|ERROR)\b\s*:")
 NO_ERROR = re.compile(r"\b(WARNING|INFO|DEBUG) \d\d-\d\d ")
 LOG_PREFIX = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:ERROR \S+ \S+ \[\S+\] )?")
+ANY_PREFIX = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:[A-Z]+ \d\d-\d\d \S+ \[\S+\] )?")
 MAX_LINE = 300
+SHORT_LINE = 100
+TAIL_BYTES = 65536
+PROGRESS_LINE = re.compile(
+    r"\b(?:captur|compil|download|initializ|load|process|profil|warm)ing\b|\d %|\d%", re.IGNORECASE
+)
+"""Of all that engines write, what tells how far a start has come."""
 
 
 def adopt_orphans() -> None:
@@ -80,6 +87,10 @@ class EngineProcess:
                 if time.monotonic() > deadline:
                     raise EngineFailed(f"not ready after {timeout_s:g} s: raise --startup-timeout")
                 await asyncio.wait([self._ended], timeout=POLL_S)
+
+    def progress(self) -> str:
+        """How far its start has come by its log, in short; empty if that says nothing of it."""
+        return last_progress(self.log, self._log_start)
 
     def _how_it_ended(self, status: int) -> str:
         how = f"signal {-status}" if status < 0 else f"exit code {status}"
@@ -157,6 +168,22 @@ async def _healthy(http: aiohttp.ClientSession) -> bool:
             return answer.status == 200
     except (aiohttp.ClientError, OSError):
         return False
+
+
+def last_progress(log: Path, start: int = 0) -> str:
+    """The newest `PROGRESS_LINE` of a log from byte `start` on, without what vLLM puts before it.
+
+    Of a bar that is drawn over and over, the newest.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(start, log.stat().st_size - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    lines = (ANY_PREFIX.sub("", line.strip(), count=1) for line in reversed(text.splitlines()))
+    telling = next((line for line in lines if PROGRESS_LINE.search(line)), "")
+    return " ".join(telling.split())[:SHORT_LINE]
 
 
 def last_error(log: Path, start: int = 0) -> str | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from mirage.processes.reaper_client import ReaperClient
 from mirage.samples import INTERVAL_S
 from mirage.serve import machine
 from mirage.serve.control import ControlServer
-from mirage.serve.engine_manager import EngineManager, say
+from mirage.serve.engine_manager import PROGRESS_S, EngineManager, say
 from mirage.serve.errors import EngineFailed
 from mirage.serve.exchange import Exchange
 from mirage.serve.preflight import Preflight, preflight, refusal
@@ -57,12 +59,44 @@ def serve(config: Config, options: Options) -> int:
     """
     ReadyFile(options.ready_file).prepare()
     machine.check_folders(options.log_dir)
-    found = preflight(config)
+    with _signals_exit(), _telling("looking at the models, before any engine starts"):
+        found = preflight(config)
     if found.refused and options.all_or_nothing:
         raise refusal(found.refused)
     adopt_orphans()
     with RunDir(options.log_dir) as rundir, ReaperClient(rundir.path) as reaper:
         return asyncio.run(Supervisor(config, found, options, rundir, reaper).run())
+
+
+@contextmanager
+def _signals_exit() -> Iterator[None]:
+    """Inside, a signal that stops a server raises `SystemExit`, so that nothing is left behind."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(EXIT_CODES[number])
+
+    before = {number: signal.signal(number, leave) for number in EXIT_CODES}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """Inside, a line every `PROGRESS_S` seconds says that it goes on; the caller may block."""
+    begun, done = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        while not done.wait(PROGRESS_S):
+            say(f"{what}, for {time.monotonic() - begun:.0f} s")
+
+    threading.Thread(target=tell, name="mirage-progress", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 class Supervisor:

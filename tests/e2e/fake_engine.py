@@ -7,7 +7,7 @@ to ``deaf`` it ignores SIGTERM, to ``dies:NAME`` tenant NAME fails while it star
 ``greedy`` it holds more than the device has, to ``mute`` it never comes to the control server,
 to ``once:FILE`` every start after the one that makes FILE fails, to ``after:NAME:FILE`` tenant
 NAME starts only once FILE exists, to ``borrows:NAME`` all do as they are told, and a request of
-tenant NAME wants all the memory it can get.
+tenant NAME wants all the memory it can get. ``slow`` takes two seconds to start, and says so.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from aiohttp import web
@@ -60,6 +61,10 @@ def misbehave(name: str) -> None:
     if kind == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     fails = kind == "dies" and detail in (name, "all")
+    if kind == "slow":
+        print("(EngineCore pid=7) INFO 01-01 00:00:00 [core.py:1] Loading weights:   0% |", end="")
+        print("\rLoading weights:  50% |", flush=True)
+        time.sleep(2)
     if kind == "after":
         absent, _, file = detail.partition(":")
         fails = absent == name and not Path(file).exists()

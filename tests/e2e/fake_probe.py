@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))
 import msgspec
 from model_facts import facts_of
 
+if slow := os.environ.get("FAKE_PROBE_S"):
+    time.sleep(float(slow))
 for line in sys.stdin:
     question = json.loads(line)
     argv = question["argv"]

@@ -36,6 +36,7 @@ from mirage.control import debts
 debts.GIVE_BACK_S = float(os.environ.get("FAKE_GIVE_BACK_S", "30"))
 restarts.REST_S = float(os.environ.get("FAKE_REST_S", "600"))
 engine_manager.GRACE_S = 0.5
+engine_manager.PROGRESS_S = float(os.environ.get("FAKE_PROGRESS_S", "10"))
 if os.environ["FAKE_ENGINE"] == "mute":
     engine_manager.HELLO_S = 0.5
 from mirage.cli import main

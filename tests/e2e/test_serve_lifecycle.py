@@ -232,3 +232,31 @@ def test_a_host_that_cannot_be_one_is_one_line(tmp_path: Path) -> None:
     assert served.process.returncode == 2
     (line,) = stderr.splitlines()
     assert line.startswith(f"mirage: error: cannot listen on {'a' * 80}:0 (")
+
+
+def test_a_start_that_takes_long_is_no_silence(tmp_path: Path) -> None:
+    slowly = {"FAKE_ENGINE": "slow", "FAKE_PROBE_S": "2", "FAKE_PROGRESS_S": "0.7"}
+    with serving(write_config(tmp_path, "a"), environment=slowly) as served:
+        _, stderr = served.end(signal.SIGTERM)
+    lines = stderr.splitlines()
+    before = "mirage: looking at the models, before any engine starts, for "
+    assert 2 <= len([line for line in lines if line.startswith(before)]) <= 10
+    said = [line for line in lines if line.startswith("mirage: a: starting for ")]
+    assert 2 <= len(said) <= 10
+    assert said[0].endswith(" of 300 s (Loading weights: 50% |)")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_before_any_engine_starts_leaves_nothing(
+    tmp_path: Path, short: Path, number: int, code: int
+) -> None:
+    environment = {"FAKE_PROBE_S": "60", "TMPDIR": str(short)}
+    with serving(
+        write_config(tmp_path, "a"), environment=environment, ready_timeout_s=None
+    ) as served:
+        served.until("it asks vLLM", lambda: len(served.family()) > 1)
+        family = served.family()
+        status, stderr = served.end(number)
+    assert (status, "Traceback" in stderr) == (code, False)
+    assert_gone(family)
+    assert not list(short.iterdir())

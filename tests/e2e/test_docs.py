@@ -1,0 +1,99 @@
+"""What docs/operating.md shows is what the program prints."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mirage.serve.timeline import FIELDS
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "operating.md").read_text()
+
+
+def mirage(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mirage", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=180,
+    )
+
+
+def blocks() -> list[str]:
+    """The indented ones, without their indentation."""
+    found = re.findall(r"(?:^    .*\n)+", PAGE, re.MULTILINE)
+    return ["".join(line[4:] for line in block.splitlines(keepends=True)) for block in found]
+
+
+def shown(words: str) -> str:
+    """The one block that holds some words."""
+    (block,) = (block for block in blocks() if words in block)
+    return block
+
+
+def errors() -> list[str]:
+    """Each on one line again, without how it begins."""
+    text = shown("unknown key")
+    return [" ".join(each.split()) for each in text.split("mirage: error: ")[1:]]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the demo's models and configuration."""
+    folder = tmp_path_factory.mktemp("docs")
+    assert mirage(folder, "models", "out/models").returncode == 0
+    (folder / "configs").mkdir()
+    (folder / "configs" / "demo.yaml").write_text((ROOT / "configs" / "demo.yaml").read_text())
+    return folder
+
+
+def changed(demo: Path, change: Any) -> str:
+    """The last line that `mirage check` says of the demo's configuration, changed."""
+    content = yaml.safe_load((demo / "configs" / "demo.yaml").read_text())
+    change(content)
+    (demo / "configs" / "c.yaml").write_text(yaml.safe_dump(content))
+    done = mirage(demo / "configs", "check", "c.yaml")
+    assert done.returncode == 2
+    return done.stderr.removeprefix("mirage: error: ").strip()
+
+
+def test_what_check_prints(demo: Path) -> None:
+    done = mirage(demo, "check", "configs/demo.yaml")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == shown("KV up to")
+
+
+def test_a_key_that_is_unknown(demo: Path) -> None:
+    said = changed(demo, lambda c: c["tenants"][0].update(prioritty=1))
+    assert said in errors()
+
+
+def test_shares_of_more_than_all(demo: Path) -> None:
+    assert changed(demo, lambda c: c["tenants"][0].update(share=40)) in errors()
+
+
+def test_a_share_that_is_too_small(demo: Path) -> None:
+    def change(content: dict[str, Any]) -> None:
+        content["device"]["memory"] = "100MiB"
+        content["tenants"][0].update(share=32, max_model_len=512)
+
+    assert changed(demo, change) in errors()
+
+
+def test_the_timelines_example_is_its_form(demo: Path) -> None:
+    text = re.sub(r",? …", "", shown('"schema_version": 1'))
+    example = json.loads(text)
+    config = yaml.safe_load((demo / "configs" / "demo.yaml").read_text())
+    assert f"{example['device_bytes'] // 2**20}MiB" == config["device"]["memory"]
+    assert set(example["samples"][0]["tenants"]["opt"]) <= set(FIELDS)
