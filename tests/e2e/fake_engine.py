@@ -106,7 +106,7 @@ def report_of(told: Allotment, *, wants_all: bool) -> Report:
     report = Report(told.revision, True, told.grant_bytes, told.alpha, told.beta, extents, 0)
     if wants_all:
         report.kv_used_extents, report.running = extents, 1
-        report.growth_extents = SHAPE.max_extents - extents
+        report.growth_extents = SHAPE.max_extents
     return report
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 
 PAGE = 65536
 SHAPE = ModelShape(4, PAGE, PAGE, PAGE, 1, 16, 40, 4, 4)
-REPORT = Report(0, True, 4 * PAGE, 0, 1, 4, 4, growth_extents=1, running=1)
+REPORT = Report(0, True, 4 * PAGE, 0, 1, 4, 4, growth_extents=5, running=1)
 HOLD_S = 0.2
 LATE_S = 1.5
 
