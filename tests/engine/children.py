@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+import nursery
+
 HERE = Path(__file__).parent
+LIMIT_S = 500
 
 
 def spawn(script: str, *args: object) -> subprocess.CompletedProcess[str]:
     """Run to the end; the caller judges the return code. What vLLM leaves in TMPDIR goes too."""
-    with tempfile.TemporaryDirectory(prefix="mirage-test-") as temporary:
-        return subprocess.run(
-            [sys.executable, str(HERE / script), *map(str, args)],
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-            cwd=HERE.parent.parent,
-            env={**os.environ, "TMPDIR": temporary},
+    words = [str(arg) for arg in args]
+    with (
+        tempfile.TemporaryDirectory(prefix="mirage-test-") as temporary,
+        tempfile.TemporaryDirectory(prefix="mirage-said-") as said,
+    ):
+        out, err = Path(said) / "out", Path(said) / "err"
+        child = nursery.begin(
+            HERE / script, words, out=out, err=err, environment={"TMPDIR": temporary}
         )
+        child.join(LIMIT_S)
+        if child.exitcode is None:
+            child.kill()
+            child.join()
+            raise subprocess.TimeoutExpired([script, *words], LIMIT_S)
+        status = child.exitcode
+        child.close()
+        return subprocess.CompletedProcess([script, *words], status, _text(out), _text(err))
+
+
+def _text(file: Path) -> str:
+    return file.read_text(errors="replace") if file.exists() else ""
 
 
 def must(result: subprocess.CompletedProcess[str]) -> str:

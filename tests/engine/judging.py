@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
+
+import nursery
 
 HERE = Path(__file__).parent
 DEADLINE_S = 300.0
@@ -46,34 +46,31 @@ def _spawned(folder: Path, models: Path, cases: list[Case], mode: str, first: in
     """From case `first` on, up to one that dies or hangs."""
     listed, out = folder / "cases.json", folder / f"{mode}-{first}-{time.monotonic_ns()}.jsonl"
     listed.write_text(json.dumps(cases))
-    words = [sys.executable, HERE / "argued.py", models, listed, out, mode, str(first)]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [str(word) for word in words],
-            stdout=log,
-            stderr=log,
-            cwd=HERE.parent.parent,
-            env={**os.environ, "TMPDIR": str(folder)},
-        )
-        try:
-            said = _watched(process, out)
-            if said and (said[-1].kind == "hung" or said[-1].said == ENDED):
-                said[-1] = Outcome(said[-1].kind, (folder / "log").read_text()[-3000:])
-            return said
-        finally:
-            process.kill()
-            process.wait()
+    words = [str(word) for word in (models, listed, out, mode, first)]
+    log = folder / f"{out.stem}.log"
+    child = nursery.begin(
+        HERE / "argued.py", words, out=log, err=log, environment={"TMPDIR": str(folder)}
+    )
+    try:
+        said = _watched(child, out)
+        if said and (said[-1].kind == "hung" or said[-1].said == ENDED):
+            said[-1] = Outcome(said[-1].kind, log.read_text()[-3000:])
+        return said
+    finally:
+        child.kill()
+        child.join()
 
 
-def _watched(process: subprocess.Popen[bytes], out: Path) -> list[Outcome]:
+def _watched(child: ForkServerProcess, out: Path) -> list[Outcome]:
     said: list[Outcome] = []
     heard = time.monotonic()
     while True:
-        ended = process.poll() is not None
+        status = child.exitcode
+        ended = status is not None
         lines = [json.loads(x) for x in out.read_text().splitlines()] if out.exists() else []
         if len(lines) > len(said):
             said, heard = [Outcome(x["outcome"], x["said"]) for x in lines], time.monotonic()
-        if ended and process.returncode:
+        if status:
             return [*said, Outcome("died", ENDED)]
         if ended or (said and said[-1].kind == "died"):
             return said

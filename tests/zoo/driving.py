@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,7 +13,10 @@ from queue import Queue
 from typing import Any
 
 SCRIPT = Path(__file__).parents[1] / "engine" / "zoo_run.py"
-ROOT = SCRIPT.parents[2]
+sys.path.insert(0, str(SCRIPT.parent))
+
+import nursery  # noqa: E402  # beside the script
+
 POLL_S = 0.2
 
 Facts = dict[str, Any]
@@ -76,35 +77,25 @@ def _one_process(
     with tempfile.TemporaryDirectory(prefix="mirage-zoo-") as folder:
         out, log = Path(folder) / "facts", Path(folder) / "log"
         out.touch()
-        with log.open("w") as file:
-            process = subprocess.Popen(
-                [sys.executable, str(SCRIPT), str(models), str(out), mode, *families],
-                stdout=file,
-                stderr=file,
-                cwd=ROOT,
-                env={
-                    **os.environ,
-                    "TMPDIR": folder,
-                    "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-                },
-            )
+        words = [str(models), str(out), mode, *families]
+        child = nursery.begin(SCRIPT, words, out=log, err=log, environment={"TMPDIR": folder})
         seen, failed, late = 0, False, False
         try:
             since = time.monotonic()
-            while process.poll() is None and not late:
+            while child.exitcode is None and not late:
                 time.sleep(POLL_S)
                 for facts in _read(out, seen):
                     seen, since, failed = seen + 1, time.monotonic(), "failed" in facts
                     yield facts
                 late = time.monotonic() - since > deadline_s
         finally:
-            process.kill()
-            process.wait()
+            child.kill()
+            child.join()
         for facts in _read(out, seen):
             seen, failed = seen + 1, "failed" in facts
             yield facts
         if seen < len(families) and not failed:
-            why = f"no end within {deadline_s:.0f} s" if late else _end(process.returncode, log)
+            why = f"no end within {deadline_s:.0f} s" if late else _end(child.exitcode, log)
             yield {"family": families[seen], "failed": why}
 
 

@@ -1,0 +1,77 @@
+"""Scripts in processes of their own that find torch and vLLM imported already.
+
+To import vLLM takes ten seconds of computing, more than many a script does with it. Here one
+process imports it and does nothing else; each script is run by a fork of that one (Python's
+forkserver). A fork has the imports in common with others and no state: no thread runs, no model was
+built, no random number drawn before the fork. What imports have to do with each other is for
+`test_fresh_import.py`, whose processes are new ones.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Mapping
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import tiny  # noqa: F401  # its environment counts while vLLM is imported
+
+ROOT = Path(__file__).parents[2]
+# vLLM's CPU worker is left out: it changes torch for the whole process.
+IMPORTED = (
+    "vllm.entrypoints.llm",
+    "vllm.v1.engine.llm_engine",
+    "vllm.v1.core.sched.async_scheduler",
+    "vllm.v1.worker.gpu_model_runner",
+    "vllm.v1.attention.backends.cpu_attn",
+    "vllm.model_executor.models.llama",
+    "vllm.model_executor.models.opt",
+    "mirage.engine.executor",
+    "mirage.engine.probe",
+)
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(list(IMPORTED))
+
+
+def begin(
+    script: Path,
+    words: list[str],
+    *,
+    out: Path,
+    err: Path,
+    environment: Mapping[str, str] | None = None,
+) -> ForkServerProcess:
+    """Run a script with arguments `words` from the project's folder; output is added to files."""
+    arguments = (str(script), words, str(out), str(err), {**os.environ, **(environment or {})})
+    child = _CONTEXT.Process(target=_become, args=arguments)
+    child.start()
+    return child
+
+
+def _become(script: str, words: list[str], out: str, err: str, environment: dict[str, str]) -> None:
+    """In the child: what `python script words` would see, and its end."""
+    for path, number in ((out, 1), (err, 2)):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(ROOT)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = [script, *words]
+    sys.path.insert(0, str(Path(script).parent))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit:
+        raise
+    except BaseException:
+        traceback.print_exc()
+        sys.exit(1)
+    finally:
+        # multiprocessing leaves them out.
+        atexit._run_exitfuncs()
