@@ -56,6 +56,8 @@ def begin(
 
 def _become(script: str, words: list[str], out: str, err: str, environment: dict[str, str]) -> None:
     """In the child: what `python script words` would see, and its end."""
+    from vllm.model_executor.models import registry
+
     for path, number in ((out, 1), (err, 2)):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, number)
@@ -63,6 +65,8 @@ def _become(script: str, words: list[str], out: str, err: str, environment: dict
     os.chdir(ROOT)
     os.environ.clear()
     os.environ.update(environment)
+    # vLLM looks at each new class of models in one more process, lest CUDA be initialised in this.
+    registry._run_in_subprocess = lambda look: look()
     sys.argv = [script, *words]
     sys.path.insert(0, str(Path(script).parent))
     try:
