@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CACHE := $(CURDIR)/.cache
+# Which tests of a layer: pytest's -m.
+WHICH ?= not slow
 
 # Models that see need torchvision, which has to stay out of .venv: see below.
 SEEING := $(CACHE)/torchvision
@@ -25,7 +27,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo test lint types pure vmm engine e2e long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo test slow lint types pure vmm engine e2e long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -46,9 +48,13 @@ demo: $(STAMP) ## Replay the sample trace under three policies, into out/demo
 	$(BIN)/mirage replay configs/demo.yaml --trace sample --policy static,pooled,mirage --output out/demo
 
 # The engine layer waits for processes to start most of its time: the others run beside it.
-test: $(STAMP) ## Everything: lint, types and all test layers
+test: $(STAMP) ## Lint, types and all test layers, but for what is marked slow
 	$(MAKE) -j2 -O engine lint types pure vmm
 	$(MAKE) e2e
+
+slow: export WHICH := slow
+slow: $(STAMP) ## The slow rest of all layers: soaks, ten thousand sequences, more seeds and families
+	$(MAKE) pure vmm engine e2e
 
 lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .
@@ -57,8 +63,9 @@ lint: $(STAMP) ## ruff
 types: $(STAMP) ## mypy --strict on our packages
 	$(BIN)/mypy
 
-pure vmm engine e2e: $(STAMP) ## One layer of tests
-	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q tests/$@; \
+pure vmm engine e2e: $(STAMP) ## One layer of tests; with WHICH=slow its slow ones
+	@t=$$(mktemp -d /tmp/mXXXXXX); \
+		TMPDIR=$$t $(BIN)/python -m pytest -q --durations=10 -m '$(WHICH)' tests/$@; \
 		status=$$?; rm -rf $$t; exit $$status
 
 # A build for CUDA, made to work as far as the models need it.

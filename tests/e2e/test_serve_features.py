@@ -21,7 +21,7 @@ from supervised import Served, serving
 
 from mirage.demo.models import make_models
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 START_S = 400
 FAMILIES = ("opt", "llama", "qwen3")

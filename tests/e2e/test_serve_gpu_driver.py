@@ -34,7 +34,13 @@ TOGETHER = 24
 TOKENS = 100
 
 
-@pytest.fixture(scope="module", params=["", beside_gpu.EXCHANGING], ids=["created", "exchanged"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("", id="created"),
+        pytest.param(beside_gpu.EXCHANGING, id="exchanged", marks=pytest.mark.slow),
+    ],
+)
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -31,6 +33,20 @@ def spawn(script: str, *args: object) -> subprocess.CompletedProcess[str]:
         status = child.exitcode
         child.close()
         return subprocess.CompletedProcess([script, *words], status, _text(out), _text(err))
+
+
+def spawn_anew(script: str, *args: object) -> subprocess.CompletedProcess[str]:
+    """`spawn` for a script whose environment has to be there before vLLM is imported."""
+    with tempfile.TemporaryDirectory(prefix="mirage-test-") as temporary:
+        return subprocess.run(
+            [sys.executable, str(HERE / script), *map(str, args)],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+            cwd=nursery.ROOT,
+            env={**os.environ, "TMPDIR": temporary},
+        )
 
 
 def _text(file: Path) -> str:

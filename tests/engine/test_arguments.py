@@ -278,6 +278,7 @@ FEW: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_engines_with_arguments_say_what_plain_vllm_says(models: Path) -> None:
     ours = outcomes(models, FEW, "mirage")

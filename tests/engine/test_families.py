@@ -13,36 +13,48 @@ from tests.zoo.judging import differences, hidden, variety
 
 pytestmark = pytest.mark.engine
 
-MOST_DIFFERENT = (
-    "cohere2",  # windows and full attention: several KV groups
-    "granite4-hybrid",  # state space and convolutions among attention and experts
-    "deepseek-v2",  # latent attention
-    "olmo2",  # vLLM's Transformers backend
-    "llama-awq",  # quantised
-    "qwen3-embedding",  # pooling
-)
+MOST_DIFFERENT = {
+    "cohere2": True,  # windows and full attention: several KV groups
+    "granite4-hybrid": False,  # state space and convolutions among attention and experts
+    "deepseek-v2": False,  # latent attention
+    "olmo2": True,  # vLLM's Transformers backend
+    "llama-awq": True,  # quantised
+    "qwen3-embedding": True,  # pooling
+}
+"""And which of them are left to `make slow`."""
+EACH = [
+    pytest.param(name, marks=pytest.mark.slow if slow else ())
+    for name, slow in MOST_DIFFERENT.items()
+]
 MODES = ("plain", "mirage", "nowait")
 
 Runs = dict[str, dict[str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_all([FAMILIES[name] for name in MOST_DIFFERENT], tmp_path_factory.mktemp("zoo"))
+def asked(request: pytest.FixtureRequest) -> list[str]:
+    """The families of the tests that are selected."""
+    mine = (item for item in request.session.items if item.path == request.path)
+    return list(dict.fromkeys(item.callspec.params["family"] for item in mine))  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
-def runs(models: Path) -> Runs:
+def models(asked: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_all([FAMILIES[name] for name in asked], tmp_path_factory.mktemp("zoo"))
+
+
+@pytest.fixture(scope="module")
+def runs(asked: list[str], models: Path) -> Runs:
     """By mode and family, one engine at a time."""
-    return driving.in_modes(MODES, MOST_DIFFERENT, models)
+    return driving.in_modes(MODES, asked, models)
 
 
 @pytest.fixture(scope="module")
-def checked(models: Path) -> dict[str, dict[str, Any]]:
-    return dict(check([FAMILIES[name] for name in MOST_DIFFERENT], models))
+def checked(asked: list[str], models: Path) -> dict[str, dict[str, Any]]:
+    return dict(check([FAMILIES[name] for name in asked], models))
 
 
-@pytest.mark.parametrize("family", MOST_DIFFERENT)
+@pytest.mark.parametrize("family", EACH)
 def test_outputs_are_plain_vllms_while_memory_moves(family: str, runs: Runs) -> None:
     plain, ours = runs["plain"][family], runs["mirage"][family]
     assert differences(plain, ours) == []
@@ -50,12 +62,12 @@ def test_outputs_are_plain_vllms_while_memory_moves(family: str, runs: Runs) -> 
         assert variety(plain) > 50, "tokens that hardly vary would hide a fault"
 
 
-@pytest.mark.parametrize("family", MOST_DIFFERENT)
+@pytest.mark.parametrize("family", EACH)
 def test_without_waits_they_differ(family: str, runs: Runs) -> None:
     assert hidden(runs["plain"][family], runs["nowait"][family]) is None
 
 
-@pytest.mark.parametrize("family", MOST_DIFFERENT)
+@pytest.mark.parametrize("family", EACH)
 def test_check_says_what_the_engine_then_has(
     family: str, runs: Runs, checked: dict[str, dict[str, Any]]
 ) -> None:

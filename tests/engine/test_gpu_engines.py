@@ -46,12 +46,14 @@ def test_the_smoke_row_moves_memory_and_the_texts_stay() -> None:
     assert row.details["extents"][1] > row.details["extents"][0]
 
 
+@pytest.mark.slow
 def test_outputs_are_bit_identical_and_without_waits_they_differ() -> None:
     alike, control = engines._alike(HOST, way=engines.EAGERLY)
     assert alike.holds, alike.value
     assert control.holds, control.value
 
 
+@pytest.mark.slow
 def test_so_are_those_of_compiled_steps() -> None:
     """torch.compile on a CPU: one graph a model, attention outside of what it makes."""
     alike, control = engines._alike(HOST, way=engines.COMPILED)
@@ -71,6 +73,7 @@ def test_layers_on_a_gpu_are_copied_in_chunks_and_compute_the_same_circuit() -> 
     assert weights.stat().st_size > 7.9 * engines.LAYER_BYTES[False]
 
 
+@pytest.mark.slow
 def test_an_engine_that_ends_is_a_miss_with_its_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(launcher.WORKERS, "host", "mirage.engine.nowhere.Worker")
     row = engines.eagerly(HOST)
@@ -95,6 +98,7 @@ def test_another_text_is_told_by_its_round(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
+@pytest.mark.slow
 def test_steps_of_our_engine_are_timed_by_batch() -> None:
     config, fit = (
         engines._config(True, way=engines.EAGERLY),
@@ -188,6 +192,7 @@ def test_kernels_of_engines_held_against_the_circuit_multiply_float32_as_it_is(
     assert "TRITON_F32_DEFAULT" not in timed and timed["TRITON_CACHE_DIR"] == "/anywhere"
 
 
+@pytest.mark.slow
 def test_kv_shrinks_under_decode_and_the_texts_stay() -> None:
     (row,) = backends.under_decode(HOST, way=engines.EAGERLY)
     assert row.holds, row.value

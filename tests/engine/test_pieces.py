@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from children import must, spawn
+from children import must, spawn_anew
 
 from mirage.engine import memory
 from mirage.engine.memory import EngineMemory
@@ -204,7 +204,7 @@ def test_vllm_captures_no_more_pieces_than_without_us(tmp_path: Path) -> None:
     found = {}
     for mode in ("plain", "pieces"):
         out = tmp_path / f"{mode}.json"
-        must(spawn("captured.py", tmp_path, out, mode))
+        must(spawn_anew("captured.py", tmp_path, out, mode))
         found[mode] = json.loads(out.read_text())
     assert found["pieces"]["graphs"] == found["plain"]["graphs"] == found["pieces"]["layers"] + 1
     assert found["pieces"]["breaks"] == found["plain"]["breaks"] == found["pieces"]["layers"]
