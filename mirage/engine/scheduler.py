@@ -259,9 +259,7 @@ class ElasticMixin(ObservingMixin):
         self.kv_cache_manager.recalls = self._recalls
         self.pool: ElasticBlockPool = pool
         pace = Pace(self.settings.move_s, self._steps_soon)
-        self.reconciler = Reconciler(
-            self.memory, pool, self.fence, fenced=self.settings.fence, pace=pace
-        )
+        self.reconciler = Reconciler(self.memory, pool, self.fence, pace=pace)
         self.growth_hold = GrowthHold(self.settings.hold_s, time.monotonic, self._heard)
         self._holding = False
 

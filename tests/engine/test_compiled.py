@@ -96,7 +96,7 @@ def test_a_model_is_compiled_or_not() -> None:
 
 def engine(model: Model, streamer: Any) -> EngineMemory:
     made = EngineMemory.__new__(EngineMemory)
-    made.settings = SimpleNamespace(prove=True, tenant="one")  # type: ignore[assignment]
+    made.settings = SimpleNamespace(tenant="one")  # type: ignore[assignment]
     made.streamer, made.compiled = streamer, False
     made.parameters = SimpleNamespace(  # type: ignore[assignment]
         pieces=SimpleNamespace(attentions=model.impls)

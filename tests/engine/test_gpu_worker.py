@@ -173,6 +173,7 @@ def test_the_worker_extends_vllms_own() -> None:
 
     ours = [c for c in MirageGPUWorker.__mro__ if c.__module__.startswith("mirage.")]
     own = {name for c in ours for name, value in vars(c).items() if callable(value)}
+    own.remove("make_memory")  # is there for `tests.tampered` to override
     assert own and all(hasattr(Worker, name) for name in own), own
 
 

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mirage.streaming.transfer import HostCompute, Layer, LayerStreamer, TransferError
+from tests.tampered.pool import PoisoningPool
 from vmm.driver import GrantExceeded
 from vmm.host import HostBuffer, HostDriver
 from vmm.pages import PagePool
@@ -33,7 +34,8 @@ class Model:
     ) -> None:
         self.driver = HostDriver(PAGE, copy_bytes_per_s=link)
         frame = LAYER_PAGES * PAGE
-        self.pool = PagePool(self.driver, (count + spare_layers) * frame)
+        pool = PoisoningPool if poison else PagePool
+        self.pool = pool(self.driver, (count + spare_layers) * frame)
         self.masters, layers = [], []
         for index in range(count):
             master = HostBuffer(NBYTES)
@@ -45,7 +47,7 @@ class Model:
             layers.append(Layer(index, home, master.address, NBYTES, self.driver.event()))
         self.compute = HostCompute()
         self.streamer = LayerStreamer(
-            self.driver, self.pool, layers, self.compute, poison=poison, chunk_bytes=chunk_bytes
+            self.driver, self.pool, layers, self.compute, chunk_bytes=chunk_bytes
         )
 
     def run_layer(self, index: int) -> None:
