@@ -204,7 +204,6 @@ class LayerStreamer:
         self.arriving: set[Layer] = set()
         self.copies = driver.stream()
         self.bytes_streamed = 0
-        self.misses = 0
         self._order = nested(len(self.layers))
 
     @property
@@ -222,7 +221,6 @@ class LayerStreamer:
                 self.arriving.discard(layer)
             return
         if slot.target is not layer:
-            self.misses += 1
             self._load_slot(slot, layer)
         self.compute.wait(slot.ready)
 

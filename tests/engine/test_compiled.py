@@ -109,7 +109,7 @@ class Streamer:
 
     def __init__(self, model: Model, spoils: bool) -> None:
         self.layers, self.alpha, self.beta = list(range(COUNT)), 0, 0
-        self.bytes_streamed = self.misses = 0
+        self.bytes_streamed = 0
         self.streaming = False
         self._model, self._spoils = model, spoils
 

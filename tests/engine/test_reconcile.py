@@ -170,10 +170,9 @@ class SettlementMachine(RuleBasedStateMachine):
 
     @invariant()
     def pages_add_up(self) -> None:
-        census = self.memory.pool.census()
-        assert census.get("layer", 0) == (LAYERS - self.memory.alpha) * LAYER_PAGES
-        assert census.get("kv", 0) == len(self.extents.mapped)
-        assert sum(census.values()) * PAGE <= self.held()
+        layers = (LAYERS - self.memory.alpha) * LAYER_BYTES
+        assert self.memory.pool.in_use_bytes == layers + len(self.extents.mapped) * PAGE
+        assert self.memory.pool.in_use_bytes <= self.held()
         self.ceiling = max(self.grant, min(self.ceiling, self.held()))
         assert self.held() <= self.ceiling
 
