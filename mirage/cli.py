@@ -118,12 +118,14 @@ def serve(
 @app.command()
 def check(config: ConfigPath, policy: PolicyOption = None) -> None:
     """Check CONFIG and print what each tenant's share holds, without starting anything."""
+    from mirage.processes.interrupt import terminate_like_interrupt
     from mirage.serve.outlook import outlook
     from mirage.serve.preflight import fit_config, speeds
     from mirage.serve.table import fit_table
 
     loaded = _load(config, policy)
-    fits = fit_config(loaded)
+    with terminate_like_interrupt():
+        fits = fit_config(loaded)
     typer.echo(fit_table(loaded, fits))
     for line in outlook(loaded, fits, speeds(loaded.device)):
         typer.echo(line)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -53,20 +56,37 @@ def _answers(config: Config, log: Path) -> dict[str, Mapping[str, Any]]:
     lines = "".join(json.dumps(question) + "\n" for question in questions)
     limit_s = TIMEOUT_S + MORE_S * len(questions)
     with RunDir(None) as rundir, log.open("wb") as errors:
-        try:
-            asked = subprocess.run(
-                [sys.executable, *PROBE],
-                input=lines.encode(),
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=launcher.environment(config, rundir),
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise ConfigError(f"vLLM did not answer about the models in {limit_s:g} s") from None
-    said = [json.loads(line) for line in asked.stdout.splitlines()]
+        probe = subprocess.Popen(
+            [sys.executable, *PROBE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=launcher.environment(config, rundir),
+            process_group=0,
+        )
+        with _ended_with_us(probe):
+            try:
+                answered, _ = probe.communicate(lines.encode(), limit_s)
+            except subprocess.TimeoutExpired:
+                why = f"vLLM did not answer about the models in {limit_s:g} s"
+                raise ConfigError(why) from None
+    said = [json.loads(line) for line in answered.splitlines()]
     return {answer["tenant"]: answer for answer in said}
+
+
+@contextmanager
+def _ended_with_us(leader: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Whatever is raised inside, a signal's exception too, ends the group of `leader`.
+
+    It alone is not enough: the probe asks about each model in a child of its own.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(leader.pid, signal.SIGKILL)
+        leader.wait()
+        raise
 
 
 def _why(log: Path) -> str:

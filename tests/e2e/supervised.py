@@ -162,6 +162,7 @@ def assert_gone(family: set[psutil.Process], timeout_s: float = 10) -> None:
 def serving(
     config: Path,
     *options: str,
+    command: str = "serve",
     fake: bool = True,
     program: str | None = None,
     environment: dict[str, str] | None = None,
@@ -173,7 +174,8 @@ def serving(
     if program is None and fake:
         program = WITH_FAKE_ENGINES
     how = ["-c", program] if program else ["-m", "mirage"]
-    words = ["serve", str(config), "--port", "0", "--ready-file", str(ready_file), *options]
+    usual = ["--port", "0", "--ready-file", str(ready_file)] if command == "serve" else []
+    words = [command, str(config), *usual, *options]
     process = subprocess.Popen(
         [sys.executable, *how, *words],
         stdout=subprocess.DEVNULL,
