@@ -28,14 +28,16 @@ MORE_S = 20.0
 """For each tenant; a model of the largest size takes seconds."""
 
 
-def ask(config: Config) -> tuple[dict[str, ModelFacts], dict[str, str]]:
+def ask(
+    config: Config, probe: tuple[str, ...] = PROBE
+) -> tuple[dict[str, ModelFacts], dict[str, str]]:
     """The facts of every tenant that vLLM takes, and why it refuses one; both by name.
 
     Takes some ten seconds, most to import vLLM. Raises `ConfigError` if it cannot be asked.
     """
     with TemporaryDirectory(prefix="mirage-check-") as folder:
         log = Path(folder) / "log"
-        answers = _answers(config, log)
+        answers = _answers(config, log, probe)
         if any(tenant.name not in answers for tenant in config.tenants):
             raise ConfigError(f"vLLM cannot be asked about the models: {_why(log)}")
     refused = {name: a["refused"] for name, a in answers.items() if "refused" in a}
@@ -43,7 +45,7 @@ def ask(config: Config) -> tuple[dict[str, ModelFacts], dict[str, str]]:
     return facts, refused
 
 
-def _answers(config: Config, log: Path) -> dict[str, Mapping[str, Any]]:
+def _answers(config: Config, log: Path, probe: tuple[str, ...]) -> dict[str, Mapping[str, Any]]:
     additional = {"additional_config": {"mirage": launcher.device_settings(config)}}
     questions = [
         {
@@ -56,17 +58,17 @@ def _answers(config: Config, log: Path) -> dict[str, Mapping[str, Any]]:
     lines = "".join(json.dumps(question) + "\n" for question in questions)
     limit_s = TIMEOUT_S + MORE_S * len(questions)
     with RunDir(None) as rundir, log.open("wb") as errors:
-        probe = subprocess.Popen(
-            [sys.executable, *PROBE],
+        asked = subprocess.Popen(
+            [sys.executable, *probe],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             env=launcher.environment(config, rundir),
             process_group=0,
         )
-        with _ended_with_us(probe):
+        with _ended_with_us(asked):
             try:
-                answered, _ = probe.communicate(lines.encode(), limit_s)
+                answered, _ = asked.communicate(lines.encode(), limit_s)
             except subprocess.TimeoutExpired:
                 why = f"vLLM did not answer about the models in {limit_s:g} s"
                 raise ConfigError(why) from None
