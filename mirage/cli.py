@@ -7,13 +7,16 @@ import sys
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mirage import __version__
 from mirage.config import Config, ConfigError, Policy, load
 from mirage.serve.errors import EngineFailed
+
+if TYPE_CHECKING:
+    from mirage.serve.means import Means
 
 FAILURE, USER_ERROR, INTERRUPTED = 1, 2, 130
 """Exit codes. 2 is what the user can correct in the command or its files."""
@@ -81,6 +84,7 @@ def options(
 
 @app.command()
 def serve(
+    context: typer.Context,
     config: ConfigPath,
     policy: PolicyOption = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -108,22 +112,26 @@ def serve(
     ] = False,
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
+    from mirage.serve.means import Means
     from mirage.serve.supervisor import Options, serve
 
     _log_to_stderr(log_level)
     options = Options(host, port, ready_file, log_dir, startup_timeout, all_or_nothing)
-    raise typer.Exit(serve(_load(config, policy), options))
+    raise typer.Exit(serve(_load(config, policy), options, context.obj or Means()))
 
 
 @app.command()
-def check(config: ConfigPath, policy: PolicyOption = None) -> None:
+def check(context: typer.Context, config: ConfigPath, policy: PolicyOption = None) -> None:
     """Check CONFIG and print what each tenant's share holds, without starting anything."""
+    from mirage.processes.interrupt import terminate_like_interrupt
+    from mirage.serve.means import Means
     from mirage.serve.outlook import outlook
     from mirage.serve.preflight import fit_config, speeds
     from mirage.serve.table import fit_table
 
     loaded = _load(config, policy)
-    fits = fit_config(loaded)
+    with terminate_like_interrupt():
+        fits = fit_config(loaded, (context.obj or Means()).probe)
     typer.echo(fit_table(loaded, fits))
     for line in outlook(loaded, fits, speeds(loaded.device)):
         typer.echo(line)
@@ -140,15 +148,16 @@ def models(
         typer.echo(path)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None, means: Means | None = None) -> None:
     """Run one command and exit: 0, 2 for what the user can correct, 1 for other failures.
 
     An error is one line on stderr, never a traceback, unless it is a fault of the program.
+    `means` are other ones than `mirage check` and `mirage serve` have by themselves.
     """
     words = sys.argv[1:] if arguments is None else arguments
     _register_own(asked_for=words[:1])
     try:
-        sys.exit(app(words or ["--help"], prog_name="mirage", standalone_mode=False))
+        sys.exit(app(words or ["--help"], prog_name="mirage", standalone_mode=False, obj=means))
     except ConfigError as error:
         _fail(str(error), USER_ERROR)
     except EngineFailed as error:

@@ -82,11 +82,6 @@ class PagePool:
         """The role of a page in use, else None."""
         return self._roles.get(page)
 
-    def census(self) -> dict[str, int]:
-        """Pages in use, per role."""
-        with self._lock:
-            return dict(Counter(self._roles.values()))
-
     def take(self, count: int, role: str) -> list[Page]:
         """`count` pages, ascending and in few runs of consecutive ones, all or none.
 
@@ -114,11 +109,6 @@ class PagePool:
             for page in given:
                 del self._roles[page]
             self._most = max(self._grant_pages, len(self._roles))
-
-    def move(self, pages: Iterable[Page], role: str) -> None:
-        """Pages in use change their role and stay what and where they are."""
-        with self._lock:
-            self._roles.update(dict.fromkeys(self._in_use(pages), role))
 
     def set_grant(self, grant_bytes: int) -> None:
         """May fall under what is held: spare pages beyond it are released at once, and `take`

@@ -37,11 +37,6 @@ class Range:
         self.nbytes = nbytes
         self._pages: list[Page | None] = [None] * (nbytes // driver.page_bytes)
 
-    @property
-    def backed_bytes(self) -> int:
-        """Bytes with a page behind them."""
-        return self.backed_in(0, self.nbytes)
-
     def backed_in(self, offset: int, nbytes: int) -> int:
         """Bytes with a page behind them in a part of the range."""
         part = self._pages[self._entries(offset, nbytes)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from benchmarks.bounds import step_bound
 from benchmarks.gpu.bench import HIDDEN, MATRICES, Bench, Model, model
 from benchmarks.gpu.rows import Row, alternating, at_most, median, ms, timed
 from mirage.control.hiding import largest_alpha
-from mirage.control.step_times import step_bound
 from vmm.space import Range
 
 BATCHES = (64, 512, 2048)

@@ -49,6 +49,11 @@ COMPILING_S = 400
 EXACT = {"TRITON_F32_DEFAULT": "ieee", "TRITON_CACHE_DIR": str(ROOT / "out" / "gpu" / "triton")}
 """Whose texts are to be the circuit's: Triton's own choice for float32 products is TF32. It may
 not tell its cached kernels apart by that."""
+WITHOUT_WAITS = {
+    "mirage.engine.cpu_worker.MirageCPUWorker": "tests.tampered.cpu_worker.UnawaitedWorker",
+    "mirage.engine.gpu_worker.MirageGPUWorker": "tests.tampered.gpu_worker.UnawaitedWorker",
+}
+"""The worker that does not wait for streamed layers, by the one that does."""
 BATCHES, STEPS, NEAR = [1, 16, 64], 64, 1.02
 STOCK = "stock vLLM"
 HOLDS = [0, 1, -1, "moving", 0]
@@ -366,11 +371,9 @@ def _last_error(log: Path) -> str:
 
 
 def _without_waits(command: list[str]) -> list[str]:
-    """The engine's settings with the switch that tests have for it."""
-    place = command.index("--additional-config") + 1
-    settings = json.loads(command[place])
-    settings["mirage"] |= {"wait": False, "prove": False}
-    return [*command[:place], json.dumps(settings), *command[place + 1 :]]
+    """The same with the worker that tests have for it."""
+    place = command.index("--worker-cls") + 1
+    return [*command[:place], WITHOUT_WAITS[command[place]], *command[place + 1 :]]
 
 
 def need_vllm() -> None:

@@ -39,8 +39,8 @@ class _Seen:
 class Overdue:
     """Looks at debtors again and again while one tenant waits. Times are seconds."""
 
-    def __init__(self, give_back_s: float | None = None) -> None:
-        self._give_back_s = GIVE_BACK_S if give_back_s is None else give_back_s
+    def __init__(self, give_back_s: float = GIVE_BACK_S) -> None:
+        self._give_back_s = give_back_s
         self._seen: dict[str, _Seen] = {}
 
     def look(self, debtors: Iterable[Debtor], now: float) -> dict[str, float]:

@@ -16,22 +16,10 @@ from mirage.streaming.layer_sets import gaps, nested
 MOST_LAPS = 4096
 
 
-def step_bound(alpha: int, beta: int, n: int, t_load: float, t_compute: float) -> float:
-    """The least time one step can take: compute, or the transfers that it waits for.
-
-    With one slot a layer can only be loaded while resident layers run, so the m streamed
-    ones each take T_T + T_c in sequence. With two slots, loads run back to back.
-    """
-    if alpha == 0:
-        return n * t_compute
-    per_layer = t_load + t_compute if beta == 1 else t_load
-    return max(n * t_compute, (alpha + beta) * per_layer)
-
-
 def nested_step(alpha: int, beta: int, n: int, t_load: float, t_compute: float) -> float:
     """`step_time` of the streamed set that an engine uses: of `nested`, the first alpha + beta.
 
-    Never under `step_bound`, and over it where gaps differ: by up to 10 % where it just hides.
+    Over what layers that lie evenly take where gaps differ: by up to 10 % where it just hides.
     """
     if alpha == 0:
         return n * t_compute

@@ -17,8 +17,6 @@ from mirage.control.demand import Demand, reported
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.tenants import Activity, Tenant
 
-SCHEMA_VERSION = 1
-
 
 class RecentMax:
     """The maximum of a value over the last `span_s` seconds, each one in force until the next."""
@@ -84,7 +82,6 @@ class TenantSnapshot:
 class Snapshot:
     """All joined tenants at one moment, in the order of the configuration."""
 
-    schema_version: int
     now: float
     tenants: tuple[TenantSnapshot, ...]
 
@@ -184,7 +181,7 @@ class MetadataStore:
 
     def snapshot(self, now: float) -> Snapshot:
         joined = (name for name in self._tenants if name in self._records)
-        return Snapshot(SCHEMA_VERSION, now, tuple(self._one(name, now) for name in joined))
+        return Snapshot(now, tuple(self._one(name, now) for name in joined))
 
     def shape(self, name: str) -> ModelShape:
         """Of a joined tenant's engine."""

@@ -35,7 +35,13 @@ HOOKS = {
         "_request_blocks_can_be_freed",
     ),
     "vllm.v1.core.sched.async_scheduler:AsyncScheduler": ("schedule",),
-    "vllm.v1.core.kv_cache_manager:KVCacheManager": ("allocate_slots", "watermark_blocks"),
+    "vllm.v1.core.kv_cache_manager:KVCacheManager": (
+        "allocate_slots",
+        "watermark_blocks",
+        "empty_kv_cache_blocks",
+        "coordinator",
+    ),
+    "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator": ("get_num_blocks_to_allocate",),
     "vllm.v1.core.block_pool:BlockPool": (
         "free_blocks",
         "get_num_free_blocks",

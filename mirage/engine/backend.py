@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -45,7 +44,7 @@ def make_backend(settings: EngineSettings) -> Backend:
 
 def _host(settings: EngineSettings) -> Backend:
     driver = HostDriver(settings.page, copy_bytes_per_s=settings.copy_bytes_per_s)
-    return computed_by_host(driver, HostCompute() if settings.wait else _NeverWaits())
+    return computed_by_host(driver, HostCompute())
 
 
 def computed_by_host(driver: Driver, compute: HostCompute) -> Backend:
@@ -74,8 +73,7 @@ def _cuda(settings: EngineSettings) -> Backend:
         return driver.adopt(handle)
 
     clock = EventClock(partial(torch.cuda.Event, enable_timing=True))
-    waits = _TimedWaits if settings.wait else _TimedNeverWaits
-    compute = waits(
+    compute = _TimedWaits(
         lambda: adopted(torch.cuda.current_stream().cuda_stream),
         driver.synchronize,
         driver.event,
@@ -85,31 +83,6 @@ def _cuda(settings: EngineSettings) -> Backend:
     if settings.exchange is not None:
         supply = Exchange(driver, Path(settings.exchange), driver.facts.uuid, settings.tenant)
     return Backend(driver, compute, clock.timed, torch.cuda.empty_cache, supply)
-
-
-class _Skips:
-    """For the test that shows what waiting is good for: steps run ahead of copies.
-
-    Between steps it waits for what it skipped. Else memory would move under copies that are late.
-    """
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._skipped: set[Event] = set()
-
-    def wait(self, event: Event) -> None:
-        """Run ahead of the copy."""
-        self._skipped.add(event)
-
-    def wait_for_steps(self) -> None:
-        for event in self._skipped:
-            event.wait()
-        self._skipped.clear()
-        super().wait_for_steps()  # type: ignore[misc]
-
-
-class _NeverWaits(_Skips, HostCompute):
-    """On a host."""
 
 
 class _TimedWaits(StreamCompute):
@@ -133,7 +106,3 @@ class _TimedWaits(StreamCompute):
     def wait(self, event: Event) -> None:
         with self._clock.stall():
             super().wait(event)
-
-
-class _TimedNeverWaits(_Skips, _TimedWaits):
-    """On a GPU."""

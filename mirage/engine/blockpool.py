@@ -13,8 +13,6 @@ from enum import Enum
 from typing import Any
 
 from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.request import RequestStatus
 
 
 class Extent(Enum):
@@ -201,45 +199,3 @@ class ElasticBlockPool(BlockPool):
             else:
                 assert not in_queue, block
                 assert state is Extent.RETIRING or block.ref_cnt == 0, block
-
-
-class ElasticKVCacheManager(KVCacheManager):
-    """vLLM's manager, which tells what a running request lacked when there was no memory."""
-
-    lacks: Any = None
-    """``lacks(blocks)``, called inside schedule() when a running request got none."""
-    recalls: Any = None
-    """``recalls()``: whether running requests have to be preempted, whatever is free."""
-
-    def allocate_slots(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's; a waiting request that finds no memory simply waits.
-
-        A running one gets nothing while memory is called back: vLLM then preempts the request
-        that it thinks right, and asks again.
-        """
-        if request.status == RequestStatus.RUNNING and self.recalls():
-            return None
-        blocks = super().allocate_slots(request, *args, **kwargs)
-        if blocks is None and request.status == RequestStatus.RUNNING:
-            missing = self._missing_blocks(request, *args, **kwargs)
-            if missing > 0:
-                self.lacks(missing)
-        return blocks
-
-    def _missing_blocks(self, request: Any, *args: Any, **kwargs: Any) -> int:
-        """Blocks that the failed call lacked: repeat it, listening to what it counts."""
-        needs: list[int] = []
-        count = self.coordinator.get_num_blocks_to_allocate
-
-        def listen(*a: Any, **k: Any) -> int:
-            needs.append(int(count(*a, **k)))
-            return needs[-1]
-
-        self.coordinator.get_num_blocks_to_allocate = listen
-        try:
-            super().allocate_slots(request, *args, **kwargs)
-        finally:
-            del self.coordinator.get_num_blocks_to_allocate
-        reserved = int(kwargs.get("reserved_blocks", 0))
-        free = self.block_pool.get_num_free_blocks()
-        return max(needs) + self.watermark_blocks + reserved - free

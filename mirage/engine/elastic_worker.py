@@ -14,12 +14,13 @@ from vllm.config import set_current_vllm_config
 from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.worker.worker_base import WorkerBase
 
-from mirage.engine import runtime, settings
+from mirage.engine import runtime
 from mirage.engine.arguments import verify
 from mirage.engine.compiled import NotHashed
 from mirage.engine.kvbuffer import KVAllocation
 from mirage.engine.memory import EngineMemory
 from mirage.engine.proof import TOKENS
+from mirage.engine.settings import EngineSettings, from_vllm
 from mirage.engine.stack import built
 
 
@@ -33,9 +34,13 @@ class ElasticWorker(WorkerBase):
         if why := verify(self.vllm_config):
             raise RuntimeError(why)
         super().init_device()
-        self.mirage = EngineMemory(settings.from_vllm(self.vllm_config))
+        self.mirage = self.make_memory(from_vllm(self.vllm_config))
         self.vllm_config.additional_config = NotHashed(self.vllm_config.additional_config)
         runtime.publish(self.mirage)
+
+    def make_memory(self, settings: EngineSettings) -> EngineMemory:
+        """What holds this engine's memory. A worker of another name may have another one."""
+        return EngineMemory(settings)
 
     def load_model(self, **kwargs: Any) -> None:
         """Load and process the weights, then fix where the layers live, and prove it.

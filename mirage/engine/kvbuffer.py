@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from mirage.streaming.transfer import POISON
 from mirage.units import align_up
 from vmm.driver import Driver
 from vmm.pages import PagePool
@@ -52,13 +51,6 @@ class KVBuffer:
     def tensor(self) -> torch.Tensor:
         """The whole buffer, int8; only mapped extents may be touched."""
         return self.range.tensor(0, self.nbytes).view(torch.int8)
-
-    def poison(self, extent: int) -> None:
-        """Tests: NaN in every byte of a mapped extent that is about to be given away."""
-        piece = self.extents.extent_bytes // len(self.extents.regions)
-        for region in self.extents.regions:
-            address = self.range.address + region + extent * piece
-            self.range.driver.fill(address, POISON, piece)
 
 
 def block_geometry(config: Any) -> tuple[int, int]:

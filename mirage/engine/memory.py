@@ -133,15 +133,15 @@ class EngineMemory:
 
     def _place_layers(self, proof: Proof) -> None:
         self.streamer = self.parameters.place(
-            self.backend,
-            self.pool,
-            poison=self.settings.poison,
-            chunk_bytes=self.settings.copy_chunk,
+            self.backend, self.pool, chunk_bytes=self.settings.copy_chunk
         )
-        if self.settings.prove:
-            proof.moved(self.streamer, self.begin_step)
+        self.prove(proof, self.streamer)
         self.parameters.left.clear()
         self.layer_load_s = self._measure_load(self.streamer)
+
+    def prove(self, proof: Proof, streamer: LayerStreamer) -> None:
+        """Raises `UnsupportedModel` unless the model computes the same wherever its layers are."""
+        proof.moved(streamer, self.begin_step)
 
     def prove_compiled(self, runner: Any, forward: Step) -> None:
         """Compiled steps compute the same with layers streamed; else none is compiled.
@@ -149,13 +149,13 @@ class EngineMemory:
         Called when vLLM has compiled the model, or will with the next step.
         """
         model = runner.get_model()
-        if self.streamer is None or not (self.settings.prove and compiling(model)):
+        if self.streamer is None or not compiling(model):
             return
         assert self.parameters.pieces is not None
         vocabulary = runner.model_config.get_vocab_size()
         observe = partial(between, self.parameters.pieces.attentions, model, forward, vocabulary)
         try:
-            Proof(observe, self.settings.tenant, AS_WRITTEN).moved(self.streamer, self.begin_step)
+            self.prove(Proof(observe, self.settings.tenant, AS_WRITTEN), self.streamer)
         except (NoForward, UnsupportedModel) as error:
             logger.warning(NOT_COMPILED, error)
             self.streamer.set(0, 0)
@@ -252,11 +252,8 @@ class EngineMemory:
         step does to its blocks, unless `kv_outlives_steps`.
         """
         assert self.kv is not None
-        if self.settings.poison or self.kv_outlives_steps:
+        if self.kv_outlives_steps:
             self.compute.synchronize()
-        if self.settings.poison:
-            for extent in extents:
-                self.kv.poison(extent)
         self.kv.extents.unmap(extents)
 
     @property

@@ -123,12 +123,7 @@ class FixedParameters:
     # -- placing ------------------------------------------------------------------------
 
     def place(
-        self,
-        backend: Backend,
-        pool: PagePool,
-        *,
-        poison: bool = False,
-        chunk_bytes: int | None = None,
+        self, backend: Backend, pool: PagePool, *, chunk_bytes: int | None = None
     ) -> LayerStreamer:
         """Move all layers into reserved ranges and hook their forwards.
 
@@ -149,9 +144,7 @@ class FixedParameters:
             driver.copy(master.address, home.address, nbytes)
             self.masters.append(master)
             homes.append(Layer(index, home, master.address, nbytes, driver.event()))
-        streamer = LayerStreamer(
-            driver, pool, homes, backend.compute, poison=poison, chunk_bytes=chunk_bytes
-        )
+        streamer = LayerStreamer(driver, pool, homes, backend.compute, chunk_bytes=chunk_bytes)
         if self.pieces is not None:
             self.pieces.order(streamer)
         else:

@@ -51,10 +51,9 @@ class Reconciler:
         blocks: ElasticBlockPool,
         fence: Fence,
         *,
-        fenced: bool = True,
         pace: Pace | None = None,
     ) -> None:
-        self.memory, self.blocks, self.fence, self.fenced = memory, blocks, fence, fenced
+        self.memory, self.blocks, self.fence = memory, blocks, fence
         self._pace = pace or Pace(None, lambda: False)
         self.target: Allotment | None = None
         self._emptied_at: dict[int, int] = {}
@@ -135,7 +134,7 @@ class Reconciler:
     def _untouched(self, extent: int) -> bool:
         """Whether no step in flight can touch the emptied extent."""
         mark = self._emptied_at.setdefault(extent, self.fence.scheduled)
-        return not self.fenced or self.fence.passed(mark)
+        return self.fence.passed(mark)
 
     def _grow(self, wanted: int) -> bool:
         usable = self.blocks.usable_blocks // self.blocks.extent_blocks

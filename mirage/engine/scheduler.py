@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from itertools import takewhile
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -21,11 +19,11 @@ from vllm.v1.request import RequestStatus
 
 from mirage.config import Policy
 from mirage.control.demand import Demand, demand, in_extents, left_free
-from mirage.control.growth_hold import GrowthHold
 from mirage.control.turn_taking import TurnTaking
 from mirage.engine import runtime
 from mirage.engine.agent import Agent
-from mirage.engine.blockpool import ElasticBlockPool, ElasticKVCacheManager
+from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.holding import HoldingMixin
 from mirage.engine.kvgroups import kv_groups
 from mirage.engine.pace import Pace
 from mirage.engine.reconcile import Fence, Reconciler
@@ -37,8 +35,6 @@ logger = logging.getLogger("mirage.engine.scheduler")
 
 TURN_POLL_S = 0.05
 """Longest sleep while another engine has the turn; then vLLM sees to requests and signals."""
-HOLD_POLL_S = 0.005
-"""Pause of an engine that has nothing to run until memory comes."""
 
 
 # What the mixins rely on, for the type checker; in the end they stand before vLLM's classes.
@@ -243,7 +239,7 @@ class ObservingMixin(Mixable):
         return Demand()
 
 
-class ElasticMixin(ObservingMixin):
+class ElasticMixin(HoldingMixin, ObservingMixin):
     """Grows before it preempts, and gives KV memory back behind the fence."""
 
     def _prepare(self) -> None:
@@ -254,16 +250,10 @@ class ElasticMixin(ObservingMixin):
             pool.become_empty()
         else:
             pool.become_elastic(kv.extents.blocks_per_extent, len(kv.extents.mapped))
-        self.kv_cache_manager.__class__ = ElasticKVCacheManager
-        self.kv_cache_manager.lacks = self._lacks
-        self.kv_cache_manager.recalls = self._recalls
         self.pool: ElasticBlockPool = pool
         pace = Pace(self.settings.move_s, self._steps_soon)
-        self.reconciler = Reconciler(
-            self.memory, pool, self.fence, fenced=self.settings.fence, pace=pace
-        )
-        self.growth_hold = GrowthHold(self.settings.hold_s, time.monotonic, self._heard)
-        self._holding = False
+        self.reconciler = Reconciler(self.memory, pool, self.fence, pace=pace)
+        self._prepare_to_hold(self.settings.hold_s, self._recalls)
 
     # -- vLLM's hooks -------------------------------------------------------------------
 
@@ -272,17 +262,7 @@ class ElasticMixin(ObservingMixin):
         if self.settings.kept != "nothing":
             # vLLM leaves so many blocks free when it admits a waiting request.
             self.kv_cache_manager.watermark_blocks = self._left_free()
-        self._holding = False
-        self.growth_hold.begin_step()
-        output = super()._schedule(*args, **kwargs)
-        starving = self._holding and not output.total_num_scheduled_tokens
-        self._holding = False
-        if self.growth_hold.end_step():
-            self.reporter.now()
-        if starving:
-            # Nothing can run until memory comes: sleep until the control server speaks.
-            self.mailbox.wait(HOLD_POLL_S)
-        return output
+        return super()._schedule(*args, **kwargs)
 
     def _left_free(self) -> int:
         settings = self.settings
@@ -295,14 +275,6 @@ class ElasticMixin(ObservingMixin):
             wanted=self._demand,
         )
 
-    def _request_blocks_can_be_freed(self, request: Any) -> bool:
-        # Asked by schedule() before it preempts: False holds the request instead.
-        if self._holding:
-            # And nobody who waits shall take the blocks that it is short of.
-            self._pause_state = PauseState.PAUSED_NEW
-            return False
-        return bool(super()._request_blocks_can_be_freed(request))
-
     def _processed(self) -> None:
         if self.pool.retiring or not self.running:
             self._reconcile()
@@ -314,15 +286,6 @@ class ElasticMixin(ObservingMixin):
             if not self.running:
                 self._reconcile()
             return finished
-
-    def _lacks(self, blocks: int) -> None:
-        """A running request lacks `blocks` blocks; called by the manager inside schedule()."""
-        self.growth_hold.lacks(blocks, self.pool.get_num_free_blocks())
-        answerable = self.turn.granted
-        self._holding = self.agent is not None and self.growth_hold.may_hold(answerable=answerable)
-
-    def _heard(self) -> float:
-        return -inf if self.agent is None else self.agent.heard
 
     def _recalls(self) -> bool:
         """Whether requests must go. The last one stays: what it has beyond that is scattered."""

@@ -41,14 +41,6 @@ class EngineSettings(BaseModel):
     """Stream what steps compute between two attentions instead of whole layers."""
     compiled: bool = False
     """Let vLLM compile what steps compute between two attentions."""
-    prove: bool = True
-    """Tests: False lets an engine start that has not been proven to compute the same."""
-    poison: bool = False
-    """Tests: overwrite every given-away frame with NaN."""
-    wait: bool = True
-    """Tests: False drops the wait for a streamed layer, which must break the output."""
-    fence: bool = True
-    """Tests: False unmaps KV blocks while steps in flight may still touch them."""
     move_s: float | None = Field(default=None, gt=0)
     """Seconds for which one step may wait while memory moves; the rest is for later ones. None: all
     at once."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,14 +28,16 @@ MORE_S = 20.0
 """For each tenant; a model of the largest size takes seconds."""
 
 
-def ask(config: Config) -> tuple[dict[str, ModelFacts], dict[str, str]]:
+def ask(
+    config: Config, probe: tuple[str, ...] = PROBE
+) -> tuple[dict[str, ModelFacts], dict[str, str]]:
     """The facts of every tenant that vLLM takes, and why it refuses one; both by name.
 
     Takes some ten seconds, most to import vLLM. Raises `ConfigError` if it cannot be asked.
     """
     with TemporaryDirectory(prefix="mirage-check-") as folder:
         log = Path(folder) / "log"
-        answers = _answers(config, log)
+        answers = _answers(config, log, probe)
         if any(tenant.name not in answers for tenant in config.tenants):
             raise ConfigError(f"vLLM cannot be asked about the models: {_why(log)}")
     refused = {name: a["refused"] for name, a in answers.items() if "refused" in a}
@@ -40,7 +45,7 @@ def ask(config: Config) -> tuple[dict[str, ModelFacts], dict[str, str]]:
     return facts, refused
 
 
-def _answers(config: Config, log: Path) -> dict[str, Mapping[str, Any]]:
+def _answers(config: Config, log: Path, probe: tuple[str, ...]) -> dict[str, Mapping[str, Any]]:
     additional = {"additional_config": {"mirage": launcher.device_settings(config)}}
     questions = [
         {
@@ -53,20 +58,37 @@ def _answers(config: Config, log: Path) -> dict[str, Mapping[str, Any]]:
     lines = "".join(json.dumps(question) + "\n" for question in questions)
     limit_s = TIMEOUT_S + MORE_S * len(questions)
     with RunDir(None) as rundir, log.open("wb") as errors:
-        try:
-            asked = subprocess.run(
-                [sys.executable, *PROBE],
-                input=lines.encode(),
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=launcher.environment(config, rundir),
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise ConfigError(f"vLLM did not answer about the models in {limit_s:g} s") from None
-    said = [json.loads(line) for line in asked.stdout.splitlines()]
+        asked = subprocess.Popen(
+            [sys.executable, *probe],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=launcher.environment(config, rundir),
+            process_group=0,
+        )
+        with _ended_with_us(asked):
+            try:
+                answered, _ = asked.communicate(lines.encode(), limit_s)
+            except subprocess.TimeoutExpired:
+                why = f"vLLM did not answer about the models in {limit_s:g} s"
+                raise ConfigError(why) from None
+    said = [json.loads(line) for line in answered.splitlines()]
     return {answer["tenant"]: answer for answer in said}
+
+
+@contextmanager
+def _ended_with_us(leader: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Whatever is raised inside, a signal's exception too, ends the group of `leader`.
+
+    It alone is not enough: the probe asks about each model in a child of its own.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(leader.pid, signal.SIGKILL)
+        leader.wait()
+        raise
 
 
 def _why(log: Path) -> str:

@@ -13,9 +13,9 @@ from mirage.config import Config, Tenant
 from mirage.control.debts import Debtor, Overdue
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve import launcher
-from mirage.serve.control import HELLO_S
 from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit, mib
+from mirage.serve.means import Means
 from mirage.serve.process import EngineProcess
 from mirage.serve.registry import Backend, EngineState
 from mirage.serve.restarts import RESTARTS, Pause, Restarts
@@ -25,10 +25,6 @@ from mirage.serve.suspects import Blame
 ROOM_POLL_S = 0.05
 SAID_AFTER_S, SAID_EVERY_S = 1.0, 10.0
 """When it is told that an engine cannot start for want of memory."""
-PROGRESS_S = 10.0
-"""Between two lines about an engine that starts."""
-GRACE_S = 8.0
-"""Between SIGTERM and SIGKILL."""
 
 
 class Room(Protocol):
@@ -61,6 +57,7 @@ class EngineManager:
         rundir: RunDir,
         reaper: ReaperClient,
         startup_timeout_s: float,
+        means: Means,
         starting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         """Inside `starting()` an engine starts: what is free of the device is really free."""
@@ -68,7 +65,10 @@ class EngineManager:
         self.backend = Backend(tenant.name, socket, tenant.max_model_len)
         self._name, self._fit, self._startup_timeout_s = tenant.name, fit, startup_timeout_s
         self._rundir, self._reaper, self._starting = rundir, reaper, starting
-        self._command = launcher.command(config, tenant, fit, socket, rundir.control_socket)
+        self._means = means
+        self._command = launcher.command(
+            config, tenant, fit, socket, rundir.control_socket, means.server
+        )
         self._environment = launcher.environment(config, rundir)
         self._engine = EngineProcess(socket, rundir.log(tenant.name))
         self._connected = asyncio.Event()
@@ -76,7 +76,7 @@ class EngineManager:
         """Why the control server sent the engine away."""
         self._failure = ""
         """Why it did not start; empty if it did."""
-        self._restarts = Restarts()
+        self._restarts = Restarts(means.backoff_s, means.rest_s)
         self._blame = Blame()
         """Who was there when the engine ended."""
 
@@ -119,19 +119,19 @@ class EngineManager:
         """A start takes from seconds to minutes: every now and then a sign that it goes on."""
         begun = time.monotonic()
         while True:
-            await asyncio.sleep(PROGRESS_S)
+            await asyncio.sleep(self._means.progress_s)
             words = self._engine.progress()
             seconds = f"{time.monotonic() - begun:.0f} of {self._startup_timeout_s:g} s"
             self._say(f"starting for {seconds}{f' ({words})' if words else ''}")
 
     async def _introduced(self) -> None:
         try:
-            async with asyncio.timeout(HELLO_S):
+            async with asyncio.timeout(self._means.hello_s):
                 await self._connected.wait()
         except TimeoutError:
             raise EngineFailed(
                 f"its server is up, but its engine did not come to the control socket "
-                f"in {HELLO_S:g} s"
+                f"in {self._means.hello_s:g} s"
             ) from None
 
     def _refused_why(self) -> str:
@@ -195,7 +195,7 @@ class EngineManager:
 
     async def _have(self, room: Room) -> None:
         """Wait until the room is free. Whoever hangs on it is ended."""
-        overdue, since = Overdue(), time.monotonic()
+        overdue, since = Overdue(self._means.give_back_s), time.monotonic()
         says = since + SAID_AFTER_S
         while not room.is_free():
             debtors, now = room.debtors(), time.monotonic()
@@ -241,7 +241,7 @@ class EngineManager:
     async def stop(self) -> None:
         """End the engine, with time to end by itself. Idempotent."""
         self.backend.state = EngineState.DOWN
-        await self._end(GRACE_S)
+        await self._end(self._means.grace_s)
 
     async def _end(self, grace_s: float) -> None:
         if (group := await self._engine.stop(grace_s)) is not None:

@@ -76,7 +76,12 @@ def check_engine_args(config: Config, tenant: Tenant) -> None:
 
 
 def command(
-    config: Config, tenant: Tenant, fit: Fit, socket: Path, control: Path | None
+    config: Config,
+    tenant: Tenant,
+    fit: Fit,
+    socket: Path,
+    control: Path | None,
+    server: tuple[str, ...] = SERVER,
 ) -> list[str]:
     """The vLLM server that serves `tenant` on the Unix socket `socket`."""
     blocks = fit.max_blocks
@@ -86,7 +91,7 @@ def command(
         "kv_cache_memory_bytes": max(blocks * fit.block_bytes, LEAST_KV_BYTES),
         "additional_config": {"mirage": engine_settings(config, tenant, fit, control)},
     }
-    return [sys.executable, *SERVER, *arguments_of(config, tenant), *flags(arguments)]
+    return [sys.executable, *server, *arguments_of(config, tenant), *flags(arguments)]
 
 
 def arguments_of(config: Config, tenant: Tenant) -> list[str]:

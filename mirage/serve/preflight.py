@@ -27,7 +27,7 @@ class Preflight(NamedTuple):
     """Where each LoRA adapter lies, by its name."""
 
 
-def preflight(config: Config) -> Preflight:
+def preflight(config: Config, probe: tuple[str, ...] = ask.PROBE) -> Preflight:
     """Look at every tenant, ask vLLM about its model, and fit it.
 
     Raises `ConfigError` for what concerns them all, and if no tenant can be served.
@@ -39,7 +39,8 @@ def preflight(config: Config) -> Preflight:
     _check_exchange(config.device)
     named, refused = adapters.check(config)
     refused = _refused_here(config) | refused
-    facts, by_vllm = ask.ask(left) if (left := _without(config, refused)).tenants else ({}, {})
+    left = _without(config, refused)
+    facts, by_vllm = ask.ask(left, probe) if left.tenants else ({}, {})
     fits, too_large = fit(left, facts)
     found = refused | by_vllm | too_large
     in_order = {t.name: found[t.name] for t in config.tenants if t.name in found}
@@ -48,9 +49,9 @@ def preflight(config: Config) -> Preflight:
     return Preflight(fits, in_order, named)
 
 
-def fit_config(config: Config) -> dict[str, Fit]:
+def fit_config(config: Config, probe: tuple[str, ...] = ask.PROBE) -> dict[str, Fit]:
     """The fit of every tenant by its name. Raises `ConfigError` if one of them is refused."""
-    found = preflight(config)
+    found = preflight(config, probe)
     if found.refused:
         raise refusal(found.refused)
     return found.fits

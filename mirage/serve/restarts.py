@@ -29,9 +29,10 @@ class Pause:
 
 
 class Restarts:
-    """The record of one tenant's engine."""
+    """The record of one tenant's engine. The first pause, and the first rest, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, backoff_s: float = BACKOFF_S, rest_s: float = REST_S) -> None:
+        self._backoff_s, self._rest_s = backoff_s, rest_s
         self._clear()
 
     def _clear(self) -> None:
@@ -45,13 +46,13 @@ class Restarts:
         self.counted += not excused
         if self.counted > RESTARTS:
             return self.rest()
-        return Pause(_doubled(BACKOFF_S, self._ends - 1, LONGEST_BACKOFF_S))
+        return Pause(_doubled(self._backoff_s, self._ends - 1, LONGEST_BACKOFF_S))
 
     def rest(self) -> Pause:
         """It does not start, or ended too often: from now on each such end makes a longer rest."""
         self.counted = RESTARTS
         self._rests += 1
-        return Pause(_doubled(REST_S, self._rests - 1, LONGEST_REST_S), failed=True)
+        return Pause(_doubled(self._rest_s, self._rests - 1, LONGEST_REST_S), failed=True)
 
 
 def _doubled(first: float, times: int, most: float) -> float:

@@ -21,9 +21,10 @@ from mirage.processes.reaper_client import ReaperClient
 from mirage.samples import INTERVAL_S
 from mirage.serve import machine
 from mirage.serve.control import ControlServer
-from mirage.serve.engine_manager import PROGRESS_S, EngineManager, say
+from mirage.serve.engine_manager import EngineManager, say
 from mirage.serve.errors import EngineFailed
 from mirage.serve.exchange import Exchange
+from mirage.serve.means import Means
 from mirage.serve.preflight import Preflight, preflight, refusal
 from mirage.serve.process import adopt_orphans
 from mirage.serve.ready_file import ReadyFile
@@ -33,6 +34,7 @@ from mirage.serve.rundir import RunDir
 
 STARTUP_S = {"host": 300.0, "cuda": 900.0}
 """On a GPU tens of GB are read, copied and registered, kernels compiled and graphs captured."""
+LOOKING = "looking at the models, before any engine starts"
 EXIT_CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: 130}
 
 
@@ -50,7 +52,7 @@ class Options:
     """Whether one tenant that cannot start ends them all."""
 
 
-def serve(config: Config, options: Options) -> int:
+def serve(config: Config, options: Options, means: Means) -> int:
     """Serve until a signal; returns the exit code (0 on SIGTERM, 130 on SIGINT).
 
     Raises `ConfigError` for what the user can correct, before any engine is started, and
@@ -59,13 +61,13 @@ def serve(config: Config, options: Options) -> int:
     """
     ReadyFile(options.ready_file).prepare()
     machine.check_folders(options.log_dir)
-    with _signals_exit(), _telling("looking at the models, before any engine starts"):
-        found = preflight(config)
+    with _signals_exit(), _telling(LOOKING, means.progress_s):
+        found = preflight(config, means.probe)
     if found.refused and options.all_or_nothing:
         raise refusal(found.refused)
     adopt_orphans()
     with RunDir(options.log_dir) as rundir, ReaperClient(rundir.path) as reaper:
-        return asyncio.run(Supervisor(config, found, options, rundir, reaper).run())
+        return asyncio.run(Supervisor(config, found, options, rundir, reaper, means).run())
 
 
 @contextmanager
@@ -84,12 +86,12 @@ def _signals_exit() -> Iterator[None]:
 
 
 @contextmanager
-def _telling(what: str) -> Iterator[None]:
-    """Inside, a line every `PROGRESS_S` seconds says that it goes on; the caller may block."""
+def _telling(what: str, every_s: float) -> Iterator[None]:
+    """Inside, a line every `every_s` seconds says that it goes on; the caller may block."""
     begun, done = time.monotonic(), threading.Event()
 
     def tell() -> None:
-        while not done.wait(PROGRESS_S):
+        while not done.wait(every_s):
             say(f"{what}, for {time.monotonic() - begun:.0f} s")
 
     threading.Thread(target=tell, name="mirage-progress", daemon=True).start()
@@ -109,6 +111,7 @@ class Supervisor:
         options: Options,
         rundir: RunDir,
         reaper: ReaperClient,
+        means: Means,
     ) -> None:
         self._config, self._options, self._rundir = config, options, rundir
         self._ready_file = ReadyFile(options.ready_file)
@@ -122,6 +125,7 @@ class Supervisor:
                 rundir,
                 reaper,
                 timeout_s,
+                means,
                 self._exchange.shut,
             )
             for tenant in config.tenants

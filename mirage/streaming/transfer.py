@@ -29,9 +29,6 @@ from vmm.space import Range
 Frame = list[Page]
 """The pages of one layer, in address order."""
 
-POISON = 0xFF
-"""Fill byte for given-away frames under test: NaN in every float format."""
-
 
 class TransferError(Exception):
     """A streaming configuration that cannot be had. Unless it says so, nothing was changed."""
@@ -189,7 +186,6 @@ class LayerStreamer:
         layers: Sequence[Layer],
         compute: Compute,
         *,
-        poison: bool = False,
         chunk_bytes: int | None = None,
     ) -> None:
         """With `chunk_bytes` a layer is copied in pieces of that size.
@@ -208,9 +204,7 @@ class LayerStreamer:
         self.arriving: set[Layer] = set()
         self.copies = driver.stream()
         self.bytes_streamed = 0
-        self.misses = 0
         self._order = nested(len(self.layers))
-        self._scratch = Range(driver, self.frame_bytes) if poison else None
 
     @property
     def streaming(self) -> bool:
@@ -227,7 +221,6 @@ class LayerStreamer:
                 self.arriving.discard(layer)
             return
         if slot.target is not layer:
-            self.misses += 1
             self._load_slot(slot, layer)
         self.compute.wait(slot.ready)
 
@@ -347,10 +340,6 @@ class LayerStreamer:
 
     def _give(self, frames: list[Frame]) -> None:
         for frame in frames:
-            if self._scratch is not None:
-                self._scratch.back(0, frame)
-                self.driver.fill(self._scratch.address, POISON, self.frame_bytes)
-                self._scratch.unback(0, self.frame_bytes)
             self.pool.give(frame)
 
     # -- copies -------------------------------------------------------------------------

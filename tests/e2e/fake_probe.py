@@ -15,7 +15,10 @@ import msgspec
 from model_facts import facts_of
 
 if slow := os.environ.get("FAKE_PROBE_S"):
+    asked = os.fork()  # vLLM is asked in a child
     time.sleep(float(slow))
+    if not asked:
+        os._exit(0)
 for line in sys.stdin:
     question = json.loads(line)
     argv = question["argv"]

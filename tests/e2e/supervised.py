@@ -22,26 +22,9 @@ from model_folder import make_folder
 HERE = Path(__file__).parent
 DEADLINE_S = 60
 
-WITH_FAKE_ENGINES = f"""
-import os, sys
-os.environ.setdefault("FAKE_ENGINE", "")
-from mirage.serve import launcher
-launcher.SERVER = ({str(HERE / "fake_engine.py")!r},)
-from mirage.serve import ask
-ask.PROBE = ({str(HERE / "fake_probe.py")!r},)
-from mirage.serve import restarts
-from mirage.serve import engine_manager
-restarts.BACKOFF_S = 0.05
-from mirage.control import debts
-debts.GIVE_BACK_S = float(os.environ.get("FAKE_GIVE_BACK_S", "30"))
-restarts.REST_S = float(os.environ.get("FAKE_REST_S", "600"))
-engine_manager.GRACE_S = 0.5
-engine_manager.PROGRESS_S = float(os.environ.get("FAKE_PROGRESS_S", "10"))
-if os.environ["FAKE_ENGINE"] == "mute":
-    engine_manager.HELLO_S = 0.5
-from mirage.cli import main
-main(sys.argv[1:])
-"""
+WITH_FAKES = str(HERE / "with_fakes.py")
+"""The `mirage` command with fake engines: a script, and as a program."""
+AS_PROGRAM = f"import runpy; runpy.run_path({WITH_FAKES!r}, run_name='__main__')"
 
 
 def write_config(folder: Path, *names: str, **changes: Any) -> Path:
@@ -162,6 +145,7 @@ def assert_gone(family: set[psutil.Process], timeout_s: float = 10) -> None:
 def serving(
     config: Path,
     *options: str,
+    command: str = "serve",
     fake: bool = True,
     program: str | None = None,
     environment: dict[str, str] | None = None,
@@ -170,10 +154,9 @@ def serving(
     """A server that is ready (not waited for if `ready_timeout_s` is None), ended at the latest
     when the block ends. `program` runs the command in its own way."""
     ready_file = config.parent / "ready.json"
-    if program is None and fake:
-        program = WITH_FAKE_ENGINES
-    how = ["-c", program] if program else ["-m", "mirage"]
-    words = ["serve", str(config), "--port", "0", "--ready-file", str(ready_file), *options]
+    how = ["-c", program] if program else [WITH_FAKES] if fake else ["-m", "mirage"]
+    usual = ["--port", "0", "--ready-file", str(ready_file)] if command == "serve" else []
+    words = [command, str(config), *usual, *options]
     process = subprocess.Popen(
         [sys.executable, *how, *words],
         stdout=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from model_folder import make_folder
+from supervised import WITH_FAKES
 
 pytestmark = pytest.mark.e2e
 
@@ -25,22 +26,13 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
-WITHOUT_VLLM = f"""
-import sys
-from mirage.serve import ask
-ask.PROBE = ({str(Path(__file__).parent / "fake_probe.py")!r},)
-from mirage.cli import main
-main(sys.argv[1:])
-"""
-
-
 def mirage(
     *words: str,
     temporary: Path | None = None,
     vllm: bool = True,
     files: tuple[int, int] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    program = ["-m", "mirage"] if vllm else ["-c", WITHOUT_VLLM]
+    program = ["-m", "mirage"] if vllm else [WITH_FAKES]
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     if temporary is not None:
         environment["TMPDIR"] = str(temporary)

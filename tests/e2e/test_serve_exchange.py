@@ -12,7 +12,7 @@ from pathlib import Path
 
 import beside_gpu
 import pytest
-from supervised import WITH_FAKE_ENGINES, Served, serving, write_config
+from supervised import AS_PROGRAM, Served, serving, write_config
 
 from mirage.serve.exchange import Exchange
 from vmm.exchange import COMMIT, OFFER, PAGES, close_all, hear, say
@@ -49,7 +49,7 @@ def held(served: Served) -> int:
 
 
 def test_it_is_shut_while_an_engine_starts(tmp_path: Path) -> None:
-    config, program = write_config(tmp_path, "a", "b"), beside_gpu.EXCHANGING + WITH_FAKE_ENGINES
+    config, program = write_config(tmp_path, "a", "b"), beside_gpu.EXCHANGING + AS_PROGRAM
     with serving(config, program=program) as served:
         folder = served.run_folder()
         assert folder is not None

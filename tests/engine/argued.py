@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from identity import BASE, UNIVERSE, Changes
-from tiny import BLOCK_TOKENS, ENVIRONMENT, make_model, prompts, scheduler_of
+from tiny import BLOCK_TOKENS, ENVIRONMENT, POISONING, make_model, prompts, scheduler_of
 
 from mirage.arguments.check import ArgumentRefused, check_names, normalised
 from mirage.config import Config
@@ -102,7 +102,7 @@ def configured(words: list[str], mode: str, judged: bool = False) -> tuple[Any, 
 
     args = parse(words)
     if mode == "mirage":
-        args.additional_config["mirage"]["poison"] = True
+        args.worker_cls = POISONING
     try:
         made = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     except Exception as error:

@@ -13,13 +13,14 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import vllm._custom_ops as ops
 from identity import Changes
-from tiny import make_llm, scheduler_of
+from tiny import POISONING, make_llm, scheduler_of
 from zoo_run import outputs
 
 from tests.zoo import FAMILIES, make
 
-SETTINGS = {"base_blocks": 256, "poison": True, "pieces": True, "compiled": True}
+SETTINGS = {"base_blocks": 256, "pieces": True, "compiled": True}
 COMPILED = {
+    "worker_cls": POISONING,
     "enforce_eager": False,
     "compilation_config": {"mode": 3},
     "enable_prefix_caching": False,  # batches of later rounds would be others

@@ -18,6 +18,8 @@ from typing import Any
 
 from tiny import VOCABULARY, make_llm, make_model, scheduler_of
 
+from mirage.engine.reconcile import Fence
+
 UNIVERSE, BASE = 256, 256
 
 
@@ -98,6 +100,13 @@ def defer_forwards() -> None:
     sys.modules["mirage.engine.cpu_worker"].DeferredWorker = DeferredWorker
 
 
+class NoFence(Fence):
+    """As if every step that was scheduled had been processed."""
+
+    def passed(self, mark: int) -> bool:
+        return True
+
+
 class Squeeze:
     """Allots what is in use and a little more, at every step; grows at once when asked."""
 
@@ -159,12 +168,14 @@ if __name__ == "__main__":
     llm = make_llm(
         make_model("llama", Path(models)),
         blocks=UNIVERSE,
-        mirage={"base_blocks": BASE, "fence": mode == "fence"},
+        mirage={"base_blocks": BASE},
         worker_cls="mirage.engine.cpu_worker.DeferredWorker",
         enable_prefix_caching=False,
     )
     scheduler = scheduler_of(llm)
     assert llm.llm_engine.engine_core.engine_core.batch_queue_size == 2
+    if mode == "nofence":
+        scheduler.reconciler.fence = NoFence()
     squeeze = Squeeze(scheduler)
     done = serve(llm, squeeze)
     scheduler.pool.check_integrity()

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tiny import make_llm, make_model, prompts, run, scheduler_of
+from tiny import POISONING, UNAWAITED, make_llm, make_model, prompts, run, scheduler_of
 
 from mirage.protocol import Allotment
 
@@ -34,19 +34,19 @@ LINK = 40e6
 
 MODES: dict[str, dict[str, Any] | None] = {
     "plain": None,
-    "mirage": {"base_blocks": BASE, "poison": True},
-    "paced": {"base_blocks": BASE, "poison": True, "move_s": 1e-9},
-    "cuda": {"base_blocks": BASE, "poison": True, "page": PAGE, "device": "cuda"},
-    "slow": {"base_blocks": BASE, "poison": True, "copy_bytes_per_s": LINK},
-    "nowait": {
-        "base_blocks": BASE,
-        "poison": True,
-        "copy_bytes_per_s": LINK,
-        "wait": False,
-        "prove": False,
-    },
+    "mirage": {"base_blocks": BASE},
+    "paced": {"base_blocks": BASE, "move_s": 1e-9},
+    "cuda": {"base_blocks": BASE, "page": PAGE, "device": "cuda"},
+    "slow": {"base_blocks": BASE, "copy_bytes_per_s": LINK},
+    "nowait": {"base_blocks": BASE, "copy_bytes_per_s": LINK},
 }
 MODES |= {f"{mode}-pieces": {**more, "pieces": True} for mode, more in MODES.items() if more}
+
+
+def arguments_of(mode: str) -> dict[str, Any]:
+    """What `make_llm` is given for a mode."""
+    worker = UNAWAITED if mode.startswith("nowait") else POISONING
+    return {"mirage": MODES[mode]} | ({"worker_cls": worker} if MODES[mode] is not None else {})
 
 
 OneRound = Callable[[int, Callable[[int], None]], Any]
@@ -96,7 +96,6 @@ class Changes:
 
 def compute_beside_gpu() -> None:
     """Engines for a GPU find the stand-in, and compute in their own thread."""
-    sys.path.insert(0, str(Path(__file__).parents[2]))
     from mirage.engine import backend
     from tests.vmm.libcuda.engines import over_standin
 
@@ -112,7 +111,7 @@ def gpu_calls() -> dict[str, int]:
 
 def generate(family: str, folder: Path, mode: str) -> dict[str, Any]:
     """Three rounds, with prefixes of those before in the cache; over a slow link, the first."""
-    llm = make_llm(make_model(family, folder), blocks=UNIVERSE, mirage=MODES[mode])
+    llm = make_llm(make_model(family, folder), blocks=UNIVERSE, **arguments_of(mode))
     throttled = "copy_bytes_per_s" in (MODES[mode] or {})
     return observe(
         llm,

@@ -96,7 +96,7 @@ def test_a_model_is_compiled_or_not() -> None:
 
 def engine(model: Model, streamer: Any) -> EngineMemory:
     made = EngineMemory.__new__(EngineMemory)
-    made.settings = SimpleNamespace(prove=True, tenant="one")  # type: ignore[assignment]
+    made.settings = SimpleNamespace(tenant="one")  # type: ignore[assignment]
     made.streamer, made.compiled = streamer, False
     made.parameters = SimpleNamespace(  # type: ignore[assignment]
         pieces=SimpleNamespace(attentions=model.impls)
@@ -109,7 +109,7 @@ class Streamer:
 
     def __init__(self, model: Model, spoils: bool) -> None:
         self.layers, self.alpha, self.beta = list(range(COUNT)), 0, 0
-        self.bytes_streamed = self.misses = 0
+        self.bytes_streamed = 0
         self.streaming = False
         self._model, self._spoils = model, spoils
 

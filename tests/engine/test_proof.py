@@ -19,6 +19,7 @@ from toys import LAYERS, WIDTH, Block, Model, Remembering, Runner, engine
 from mirage.engine.memory import EngineMemory
 from mirage.engine.params import FixedParameters
 from mirage.engine.proof import UnsupportedModel
+from tests.tampered.memory import Unawaited
 
 pytestmark = pytest.mark.engine
 SLOW = 1e6
@@ -45,7 +46,7 @@ def test_an_address_that_was_kept_is_caught() -> None:
 
 def test_layers_that_run_ahead_of_their_copies_are_caught() -> None:
     with pytest.raises(UnsupportedModel, match=f"with {LAYERS} of {LAYERS} layers streamed"):
-        engine(Model(), wait=False, copy_bytes_per_s=SLOW)
+        engine(Model(), Unawaited, copy_bytes_per_s=SLOW)
     assert engine(Model(), copy_bytes_per_s=SLOW).streamer is not None
 
 

@@ -18,12 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from vllm.v1.core.block_pool import BlockPool
 
 from mirage.engine.blockpool import ElasticBlockPool, Extent
-from mirage.engine.memory import EngineMemory
 from mirage.engine.pace import Pace
 from mirage.engine.reconcile import Fence, Reconciler
 from mirage.engine.settings import EngineSettings
 from mirage.protocol import Allotment
 from mirage.streaming.transfer import Layer, LayerStreamer
+from tests.tampered.memory import Poisoning
 from vmm.host import HostBuffer, HostDriver
 from vmm.space import ExtentMap, Range
 
@@ -41,16 +41,14 @@ def grant_of(alpha: int, extents: int) -> int:
 class SettlementMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.memory = EngineMemory(
+        self.memory = Poisoning(
             EngineSettings(policy="mirage", tenant="t", base_blocks=START, page=PAGE)
         )
         self.memory.layer_bytes = LAYER_BYTES
         self.masters = [HostBuffer(LAYER_BYTES) for _ in range(LAYERS)]
         layers = [self._layer(index) for index in range(LAYERS)]
         memory = self.memory
-        memory.streamer = LayerStreamer(
-            memory.driver, memory.pool, layers, memory.compute, poison=True
-        )
+        memory.streamer = LayerStreamer(memory.driver, memory.pool, layers, memory.compute)
         self.range = Range(memory.driver, EXTENTS * PAGE)
         extents = ExtentMap(self.range, memory.pool, [0], PAGE, EXTENTS)
         extents.map(range(START))
@@ -172,10 +170,9 @@ class SettlementMachine(RuleBasedStateMachine):
 
     @invariant()
     def pages_add_up(self) -> None:
-        census = self.memory.pool.census()
-        assert census.get("layer", 0) == (LAYERS - self.memory.alpha) * LAYER_PAGES
-        assert census.get("kv", 0) == len(self.extents.mapped)
-        assert sum(census.values()) * PAGE <= self.held()
+        layers = (LAYERS - self.memory.alpha) * LAYER_BYTES
+        assert self.memory.pool.in_use_bytes == layers + len(self.extents.mapped) * PAGE
+        assert self.memory.pool.in_use_bytes <= self.held()
         self.ceiling = max(self.grant, min(self.ceiling, self.held()))
         assert self.held() <= self.ceiling
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import unusual
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # workers are named as `tests.tampered`'s
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -23,6 +26,8 @@ os.environ.update(ENVIRONMENT)
 VOCABULARY = 512
 BLOCK_TOKENS = 32
 LAYERS = 10
+POISONING = "tests.tampered.cpu_worker.PoisoningWorker"
+UNAWAITED = "tests.tampered.cpu_worker.UnawaitedWorker"
 FAMILIES = ("opt", "llama", "qwen2", "qwen3", "mixtral", "qwen3moe")
 
 

@@ -90,10 +90,12 @@ class Runner:
             self.model(input_ids=zeros, positions=zeros)
 
 
-def engine(model: torch.nn.Module, **settings: Any) -> EngineMemory:
+def engine(
+    model: torch.nn.Module, made: type[EngineMemory] = EngineMemory, **settings: Any
+) -> EngineMemory:
     """What holds an engine's memory, `model` loaded into it; of policy mirage."""
     has = EngineSettings(policy=Policy.MIRAGE, tenant="toy", page=4096, base_blocks=2, **settings)
-    memory, runner = EngineMemory(has), Runner(model)
+    memory, runner = made(has), Runner(model)
     memory.parameters.found(model)
     memory.loaded(runner, runner.step, runner.step)
     return memory

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import vllm._custom_ops as ops
 from deferred import schedule_asynchronously
-from identity import MODES, observe
+from identity import MODES, arguments_of, observe
 from tiny import make_llm, prompts, run, scheduler_of, step_through
 
 from mirage.engine.unadapted import stay_unadapted
@@ -47,7 +47,7 @@ def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
     if family.arguments.get("enable_lora") and settings is None:
         stay_unadapted()  # plain vLLM is wrong there, see test_unadapted.py
     path = make(family, folder)
-    llm = make_llm(path, blocks=BLOCKS, mirage=settings, **family.all_arguments(path))
+    llm = make_llm(path, blocks=BLOCKS, **arguments_of(mode), **family.all_arguments(path))
     throttled = "copy_bytes_per_s" in (settings or {})
     rounds = (1, 2, 1) if family.task == "generate" else (1, 2, 1, 2, 1, 2, 1)
     about = describe(llm)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from benchmarks.bounds import step_bound
 from mirage.control.hiding import AS_GOOD, HIDDEN, best_beta, hides, largest_alpha
-from mirage.control.step_times import nested_step, step_bound, step_forms, step_time
+from mirage.control.step_times import nested_step, step_forms, step_time
 from mirage.streaming.layer_sets import even, gaps, nested, smallest_gap
 
 pytestmark = pytest.mark.pure

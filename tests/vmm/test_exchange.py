@@ -478,7 +478,7 @@ def test_what_was_had_before_the_device_ran_out_is_spare(host: HostDriver) -> No
     pool = PagePool(host, 100 * host.page_bytes, shelf)
     with pytest.raises(OutOfMemory):
         pool.take(5, "kv")
-    assert pool.held_bytes == 3 * host.page_bytes and not pool.census()
+    assert pool.held_bytes == 3 * host.page_bytes and not pool.in_use_bytes
     pool.check_integrity()
     assert len(pool.take(4, "kv")) == 4 and shelf.asked == [5, 1]
     pool.check_integrity()

@@ -124,13 +124,6 @@ class Memory(RuleBasedStateMachine):
         self.spare |= set(pages)
         self.shed()
 
-    @precondition(lambda self: self.roles)
-    @rule(data=st.data())
-    def move(self, data: st.DataObject) -> None:
-        pages = data.draw(st.lists(st.sampled_from(sorted(self.roles)), unique=True))
-        self.pool.move(pages, "kv")
-        self.roles.update(dict.fromkeys(pages, "kv"))
-
     @rule(grant=st.integers(0, 20))
     def set_grant(self, grant: int) -> None:
         self.pool.set_grant(grant * PAGE)
@@ -186,7 +179,6 @@ class Memory(RuleBasedStateMachine):
         assert self.pool.in_use_bytes == len(self.roles) * PAGE
         assert self.pool.held_bytes == (len(self.roles) + len(self.spare)) * PAGE
         assert self.pool.available == max(0, self.grant - len(self.roles))
-        assert sum(self.pool.census().values()) == len(self.roles)
         assert all(self.pool.role(page) == role for page, role in self.roles.items())
         assert self.driver.used_bytes() == len(self.existing) * PAGE
 

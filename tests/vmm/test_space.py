@@ -33,7 +33,7 @@ class TestRange:
         space, pages = Range(driver, 4 * PAGE), pool.take(3, "layer")[::-1]
         space.back(PAGE, pages)
         assert space.pages_at(PAGE, 3 * PAGE) == pages
-        assert space.backed_bytes == 3 * PAGE
+        assert space.backed_in(0, space.nbytes) == 3 * PAGE
         assert space.unback(2 * PAGE, PAGE) == [pages[1]]
         assert space.backed_in(PAGE, 2 * PAGE) == PAGE
 
@@ -61,7 +61,7 @@ class TestRange:
             space.unback(0, 2 * PAGE)
         with pytest.raises(NotReserved):
             space.tensor(PAGE, PAGE + 1)
-        assert space.backed_bytes == PAGE
+        assert space.backed_in(0, space.nbytes) == PAGE
 
     def test_a_tensor_of_any_part(self, driver: Driver, pool: PagePool) -> None:
         space = Range(driver, 2 * PAGE)
@@ -151,7 +151,8 @@ class TestExtents:
         pool.set_grant(2 * extents.extent_bytes - 1)
         with pytest.raises(GrantExceeded):
             extents.map([0, 1])
-        assert extents.mapped == set() and extents.range.backed_bytes == 0
+        assert extents.mapped == set()
+        assert extents.range.backed_in(0, extents.range.nbytes) == 0
         extents.map([1])
         extents.check_integrity()
 
@@ -169,7 +170,8 @@ class TestExtents:
             patch.setattr(driver, "fill", last_fails)
             with pytest.raises(OutOfMemory):
                 extents.map([0, 1])
-        assert extents.mapped == set() and extents.range.backed_bytes == 0
+        assert extents.mapped == set()
+        assert extents.range.backed_in(0, extents.range.nbytes) == 0
         assert pool.in_use_bytes == 0
         extents.map([0, 1])
         extents.check_integrity()
@@ -218,8 +220,8 @@ class TestExtents:
         extents, _ = extents_for(layout, driver, pool)
         extents.map([0, 1])
         extents.check_integrity()
-        pool.move(extents.range.pages_at(0, PAGE), "layer")
-        with pytest.raises(VmmError, match="'layer'"):
+        pool.give(extents.range.pages_at(0, PAGE))
+        with pytest.raises(VmmError, match="has the role None"):
             extents.check_integrity()
         extents.range.unback(0, PAGE)
         with pytest.raises(VmmError, match="extent 0"):

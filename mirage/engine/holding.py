@@ -1,0 +1,139 @@
+"""Holding a running request that lacks KV blocks, where vLLM would preempt one.
+
+One `schedule()` of vLLM's comes by here three times, in this order:
+
+1. Of each running request it asks `KVCacheManager.allocate_slots` for blocks. None means that there
+   are none; then `HoldingKVCacheManager` counts what is missing and tells `_lacks`, which decides.
+2. Before it preempts anybody for it, it asks `Scheduler._request_blocks_can_be_freed`. False leaves
+   this request, and the running ones behind it, out of the step, and nobody is preempted.
+3. It admits waiting requests, unless `_pause_state` says that none is to be: they would take the
+   blocks that the held request is short of.
+
+A request is held until memory comes or a refusal; how long at most, `GrowthHold` says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import RequestStatus
+
+from mirage.control.growth_hold import GrowthHold
+from mirage.control.turn_taking import TurnTaking
+from mirage.engine.agent import Agent
+from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.mailbox import Mailbox
+from mirage.engine.reporting import Reporter
+
+HOLD_POLL_S = 0.005
+"""Pause of an engine that has nothing to run until memory comes."""
+
+Mixable: Any = Scheduler if TYPE_CHECKING else object
+
+
+class HoldingKVCacheManager(KVCacheManager):
+    """vLLM's manager, which tells what a running request lacked when there was no memory."""
+
+    lacks: Callable[[int], None]
+    """Told how many blocks were missing, inside schedule()."""
+    recalls: Callable[[], bool]
+    """Whether running requests have to be preempted, whatever is free."""
+
+    def allocate_slots(
+        self,
+        request: Any,
+        num_new_tokens: int,
+        *args: Any,
+        num_lookahead_tokens: int = 0,
+        **kwargs: Any,
+    ) -> Any:
+        """vLLM's; a waiting request that finds no memory simply waits.
+
+        A running one gets nothing while memory is called back: vLLM then preempts the request
+        that it thinks right, and asks again.
+        """
+        running = request.status == RequestStatus.RUNNING
+        if running and self.recalls():
+            return None
+        blocks = super().allocate_slots(
+            request, num_new_tokens, *args, num_lookahead_tokens=num_lookahead_tokens, **kwargs
+        )
+        if blocks is None and running:
+            missing = self._missing(request, num_new_tokens, num_lookahead_tokens)
+            if missing > 0:
+                self.lacks(missing)
+        return blocks
+
+    def _missing(self, request: Any, new_tokens: int, lookahead_tokens: int) -> int:
+        """Blocks that a running request lacks, and those that newcomers leave free besides.
+
+        vLLM's own count for a request that has nothing to find in the prefix cache any more.
+        """
+        most = self.max_model_len
+        computed = min(request.num_computed_tokens, most)
+        needed = self.coordinator.get_num_blocks_to_allocate(
+            request_id=request.request_id,
+            num_tokens=min(computed + new_tokens + lookahead_tokens, most),
+            new_computed_blocks=self.empty_kv_cache_blocks.blocks,
+            num_encoder_tokens=0,
+            total_computed_tokens=request.num_computed_tokens,
+            num_local_computed_tokens=request.num_computed_tokens,
+            num_tokens_main_model=computed + new_tokens,
+            prefill_end=max(request.num_prompt_tokens, request.num_tokens - 1),
+        )
+        return int(needed) + self.watermark_blocks - int(self.block_pool.get_num_free_blocks())
+
+
+class HoldingMixin(Mixable):
+    """Stands before a scheduler of vLLM's that reports and takes turns, see `ObservingMixin`."""
+
+    agent: Agent | None
+    turn: TurnTaking
+    reporter: Reporter
+    mailbox: Mailbox
+    pool: ElasticBlockPool
+    _pause_state: PauseState
+
+    def _prepare_to_hold(self, hold_s: float, recalls: Callable[[], bool]) -> None:
+        """Before the first step. `hold_s` as in `GrowthHold`, `recalls` as the manager's."""
+        self.kv_cache_manager.__class__ = HoldingKVCacheManager
+        self.kv_cache_manager.lacks = self._lacks
+        self.kv_cache_manager.recalls = recalls
+        self.growth_hold = GrowthHold(hold_s, time.monotonic, self._heard)
+        self._holding = False
+        """Whether a request is held in the present step."""
+
+    def _schedule(self, *args: Any, **kwargs: Any) -> Any:
+        self._holding = False
+        self.growth_hold.begin_step()
+        output = super()._schedule(*args, **kwargs)
+        starving = self._holding and not output.total_num_scheduled_tokens
+        self._holding = False
+        if self.growth_hold.end_step():
+            self.reporter.now()
+        if starving:
+            # Nothing can run until memory comes: sleep until the control server speaks.
+            self.mailbox.wait(HOLD_POLL_S)
+        return output
+
+    # -- what vLLM comes by in schedule(), in its order ----------------------------------
+
+    def _lacks(self, blocks: int) -> None:
+        self.growth_hold.lacks(blocks, self.pool.get_num_free_blocks())
+        answerable = self.turn.granted
+        self._holding = self.agent is not None and self.growth_hold.may_hold(answerable=answerable)
+        if self._holding:
+            # Until this schedule() ends: see `ObservingMixin._schedule`.
+            self._pause_state = PauseState.PAUSED_NEW
+
+    def _request_blocks_can_be_freed(self, request: Any) -> bool:
+        return not self._holding and bool(super()._request_blocks_can_be_freed(request))
+
+    def _heard(self) -> float:
+        return -inf if self.agent is None else self.agent.heard

@@ -1,0 +1,30 @@
+"""With which programs models are served, and how long they are waited for: only tests change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage.control.debts import GIVE_BACK_S
+from mirage.serve.ask import PROBE
+from mirage.serve.control import HELLO_S
+from mirage.serve.launcher import SERVER
+from mirage.serve.restarts import BACKOFF_S, REST_S
+
+
+@dataclass(frozen=True)
+class Means:
+    """Programs as Python's arguments, times in seconds."""
+
+    server: tuple[str, ...] = SERVER
+    probe: tuple[str, ...] = PROBE
+    hello_s: float = HELLO_S
+    """For the engine of a server that is up to come to the control socket."""
+    progress_s: float = 10.0
+    """Between two lines about what takes long."""
+    grace_s: float = 8.0
+    """Between SIGTERM and SIGKILL."""
+    give_back_s: float = GIVE_BACK_S
+    """For memory that was lent, see `Overdue`."""
+    backoff_s: float = BACKOFF_S
+    rest_s: float = REST_S
+    """Both as in `Restarts`."""

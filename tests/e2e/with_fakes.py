@@ -1,0 +1,35 @@
+"""The `mirage` command with fake engines and a fake probe, which do as FAKE_... variables say.
+
+python with_fakes.py WORDS...   as the words of `mirage`
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from mirage.cli import main
+from mirage.serve.means import Means
+
+HERE = Path(__file__).parent
+
+
+def means() -> Means:
+    """Short pauses, so that tests need not wait, but where a variable says otherwise."""
+    usual, told = Means(), os.environ
+    return Means(
+        server=(str(HERE / "fake_engine.py"),),
+        probe=(str(HERE / "fake_probe.py"),),
+        hello_s=0.5 if told["FAKE_ENGINE"] == "mute" else usual.hello_s,
+        progress_s=float(told.get("FAKE_PROGRESS_S", usual.progress_s)),
+        grace_s=0.5,
+        give_back_s=float(told.get("FAKE_GIVE_BACK_S", usual.give_back_s)),
+        backoff_s=0.05,
+        rest_s=float(told.get("FAKE_REST_S", usual.rest_s)),
+    )
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("FAKE_ENGINE", "")
+    main(sys.argv[1:], means())

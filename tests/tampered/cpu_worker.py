@@ -1,0 +1,22 @@
+"""For ``--worker-cls``: workers on a CPU whose engine's memory tests have tampered with."""
+
+from __future__ import annotations
+
+from mirage.engine.cpu_worker import MirageCPUWorker
+from mirage.engine.memory import EngineMemory
+from mirage.engine.settings import EngineSettings
+from tests.tampered.memory import Poisoning, PoisoningUnawaitedUnproven
+
+
+class PoisoningWorker(MirageCPUWorker):
+    """What is given away is NaN."""
+
+    def make_memory(self, settings: EngineSettings) -> EngineMemory:
+        return Poisoning(settings)
+
+
+class UnawaitedWorker(MirageCPUWorker):
+    """And nobody waits for a streamed layer."""
+
+    def make_memory(self, settings: EngineSettings) -> EngineMemory:
+        return PoisoningUnawaitedUnproven(settings)

@@ -1,0 +1,44 @@
+"""The memory of engines that are broken, or in which what is broken is seen sooner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirage.engine.memory import UNLIMITED, EngineMemory
+from mirage.engine.proof import Proof
+from mirage.engine.settings import EngineSettings
+from mirage.streaming.transfer import LayerStreamer
+from tests.tampered.compute import RunsAhead
+from tests.tampered.pool import PoisoningPool
+
+
+class Poisoning(EngineMemory):
+    """What layers and extents leave is NaN."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(settings)
+        self.pool = PoisoningPool(self.driver, UNLIMITED, self.backend.supply)
+
+
+class Unawaited(EngineMemory):
+    """No step waits for a streamed layer."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(settings)
+        self.backend = replace(self.backend, compute=RunsAhead(self.backend.compute))
+        self.compute = self.backend.compute
+
+
+class Unproven(EngineMemory):
+    """Starts whatever its model computes."""
+
+    def prove(self, proof: Proof, streamer: LayerStreamer) -> None:
+        """Not at all."""
+
+
+class UnawaitedUnproven(Unawaited, Unproven):
+    """The proof would not let it start otherwise."""
+
+
+class PoisoningUnawaitedUnproven(Poisoning, Unawaited, Unproven):
+    """All of it."""
