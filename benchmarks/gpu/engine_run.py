@@ -26,54 +26,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.engine_memory import ALL_BUT_ONE, Memory
 from benchmarks.gpu.waves import WAVES, Follower, Request, requests
-from mirage.geometry import footprint
-from mirage.protocol import Allotment
 from mirage.serve import launcher
 
 SERVER_ONLY = ("--uds", "--uvicorn-log-level", "--disable-uvicorn-access-log")
-MOVING, ALL_BUT_ONE = "moving", -1
+MOVING = "moving"
 EVERY, MORE_EXTENTS = 4, 4
-PASSES = 50
 CONTEXT = 64
 """Tokens of a prompt whose decode steps are timed."""
 TOP = 5
-
-
-class Memory:
-    """The engine's memory, moved as the control server would."""
-
-    def __init__(self, scheduler: Any) -> None:
-        self.scheduler, self.shape = scheduler, scheduler.shape
-        self._revision = 0
-        self.base = scheduler.kv_cache_manager.block_pool.backed_extents()
-        self.most_extents = self.base
-        self.most_alpha = 0
-
-    def hold(self, alpha: int, extents: int) -> None:
-        """Let `alpha` layers be away, in one slot, and so many KV extents be there."""
-        self._revision += 1
-        grant = footprint(self.shape, alpha, extents)
-        self.scheduler.mailbox.post(Allotment(self._revision, alpha, 1, extents, grant))
-        memory = self.scheduler.memory
-        self.most_alpha = max(self.most_alpha, memory.alpha)
-        backed = self.scheduler.kv_cache_manager.block_pool.backed_extents()
-        self.most_extents = max(self.most_extents, backed)
-
-    def settle(self) -> None:
-        """While nothing runs. Raises `RuntimeError` if the engine does not come to what it has."""
-        reconciler = self.scheduler.reconciler
-        for _ in range(PASSES):
-            if reconciler.reconciled:
-                return
-            with self.scheduler.mailbox.hold():
-                reconciler.reconcile()
-        raise RuntimeError(f"memory does not settle: {reconciler.target} is not reached")
-
-    def layers(self, asked: int) -> int:
-        """-1 is all but one, so that one slot holds each in turn."""
-        most = self.shape.movable_layers - 1
-        return most if asked == ALL_BUT_ONE else min(asked, most)
 
 
 def run(engine: Any, spec: dict[str, Any], before_step: Callable[[int], None]) -> list[Any]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from benchmarks.gpu.engine_run import Memory
+from benchmarks.gpu.engine_memory import Memory
 
 REST, WAVES = "at rest", "following"
 LEAD = 4

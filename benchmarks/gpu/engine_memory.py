@@ -1,0 +1,47 @@
+"""The memory of an engine that runs by itself, moved as the control server would move it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mirage.geometry import footprint
+from mirage.protocol import Allotment
+
+ALL_BUT_ONE = -1
+PASSES = 50
+
+
+class Memory:
+    """The engine's memory, moved as the control server would."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler, self.shape = scheduler, scheduler.shape
+        self._revision = 0
+        self.base = scheduler.kv_cache_manager.block_pool.backed_extents()
+        self.most_extents = self.base
+        self.most_alpha = 0
+
+    def hold(self, alpha: int, extents: int) -> None:
+        """Let `alpha` layers be away, in one slot, and so many KV extents be there."""
+        self._revision += 1
+        grant = footprint(self.shape, alpha, extents)
+        self.scheduler.mailbox.post(Allotment(self._revision, alpha, 1, extents, grant))
+        memory = self.scheduler.memory
+        self.most_alpha = max(self.most_alpha, memory.alpha)
+        backed = self.scheduler.kv_cache_manager.block_pool.backed_extents()
+        self.most_extents = max(self.most_extents, backed)
+
+    def settle(self) -> None:
+        """While nothing runs. Raises `RuntimeError` if the engine does not come to what it has."""
+        reconciler = self.scheduler.reconciler
+        for _ in range(PASSES):
+            if reconciler.reconciled:
+                return
+            with self.scheduler.mailbox.hold():
+                reconciler.reconcile()
+        raise RuntimeError(f"memory does not settle: {reconciler.target} is not reached")
+
+    def layers(self, asked: int) -> int:
+        """-1 is all but one, so that one slot holds each in turn."""
+        most = self.shape.movable_layers - 1
+        return most if asked == ALL_BUT_ONE else min(asked, most)
