@@ -28,7 +28,7 @@ from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.policies import variant
-from mirage.simulate.roofline import PS, Form, Roofline, Streaming, plus
+from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, plus
 from mirage.simulate.run import Figures, figures
 from mirage.simulate.world import World
 from mirage.workload.dealing import Call
@@ -46,8 +46,8 @@ class Extra(NamedTuple):
     step_s: float
     token_s: float
 
-    def form(self) -> Form:
-        return Form(round(self.step_s * PS), round(self.token_s * PS), 0, 0, 0)
+    def bound(self) -> CostBound:
+        return CostBound(round(self.step_s * PS), round(self.token_s * PS), 0, 0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Host:
     """Processes besides that want a core, on average."""
 
 
-NOTHING = Form(0, 0, 0, 0, 0)
+NOTHING = CostBound(0, 0, 0, 0, 0)
 
 
 class HostRoofline(Roofline):
@@ -81,25 +81,25 @@ class HostRoofline(Roofline):
         super().__init__(*args)
         self._host = host
 
-    def _forms(self, streaming: Streaming, crowd: int) -> tuple[Form, ...]:
+    def _bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
         """Either an engine has a core to itself, or all share all cores."""
         host = self._host
-        dearer = host.inflation[min(crowd, len(host.inflation)) - 1]
-        served = [plus(form, host.engine.form()) for form in super()._forms(Streaming(), 1)]
-        own = [_times(form, dearer) for form in served]
+        dearer = host.inflation[min(co_runners, len(host.inflation)) - 1]
+        served = [plus(bound, host.engine.bound()) for bound in super()._bounds(Streaming(), 1)]
+        own = [_times(bound, dearer) for bound in served]
         # The copies that a step asks for are made on the same cores.
         copied = (streaming.alpha + streaming.beta) * round(host.load_s * PS)
-        copies = Form(copied, 0, 0, 0, 0)
-        beside = plus(host.front.form(), copies if streaming.alpha else NOTHING)
-        spent = [plus(form, beside) for form in own]
-        forms = own + [_times(form, (crowd + host.others) / host.cores) for form in spent]
+        copies = CostBound(copied, 0, 0, 0, 0)
+        beside = plus(host.front.bound(), copies if streaming.alpha else NOTHING)
+        spent = [plus(bound, beside) for bound in own]
+        bounds = own + [_times(bound, (co_runners + host.others) / host.cores) for bound in spent]
         if streaming.alpha:
-            forms += self._streamed(forms, streaming)
-        return tuple(forms)
+            bounds += self._streamed(bounds, streaming)
+        return tuple(bounds)
 
 
-def _times(form: Form, factor: float) -> Form:
-    return Form(*(round(value * factor) for value in form))
+def _times(bound: CostBound, factor: float) -> CostBound:
+    return CostBound(*(round(value * factor) for value in bound))
 
 
 class HostWorld(World):

@@ -11,7 +11,7 @@ from mirage.control.arbiter import Arbiter
 from mirage.control.targets import base, entitled
 from mirage.simulate import workload
 from mirage.simulate.batch import Request
-from mirage.simulate.engine import Engine, Limits
+from mirage.simulate.engine import Engine, StepLimits
 from mirage.simulate.experiment import Setup
 from mirage.simulate.holding import Holding
 from mirage.simulate.policies import Variant
@@ -36,9 +36,9 @@ def world(
     `arrivals` are the requests of each tenant, instead of those that the experiment draws.
     """
     sharing = setup.experiment.sharing
-    crowded = sharing.mode == "spatial" and not sharing.isolated
+    co_running = sharing.mode == "spatial" and not sharing.isolated
     message_ps = _milliseconds(setup.hardware.message_ms.value)
-    made = World(skipping=skipping, crowded=crowded, message_ps=message_ps)
+    made = World(skipping=skipping, co_running=co_running, message_ps=message_ps)
     arrivals = workload.requests(setup, seed) if arrivals is None else arrivals
     walls = [t.name for t in setup.experiment.tenants] if sharing.isolated else [None]
     for wall in walls:
@@ -85,10 +85,10 @@ class _Builder:
         copies = _copies(LAYER_SETS[experiment.layer_sets], self.shape.layers)
         return Holding(self.shape, self.base, copies, experiment.kv_blocks == "scattered")
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> StepLimits:
         experiment, remap = self.setup.experiment, self.remap
         elastic = self.variant.policy is not Policy.STATIC
-        return Limits(
+        return StepLimits(
             block_tokens=experiment.limits.block_tokens,
             max_num_seqs=experiment.limits.max_num_seqs,
             max_num_batched_tokens=experiment.limits.max_num_batched_tokens,

@@ -33,7 +33,7 @@ from mirage.control.turn_taking import TurnTaking
 from mirage.protocol import Allotment, Refusal, Report, Turn
 from mirage.simulate.batch import Batch, Request
 from mirage.simulate.holding import Holding
-from mirage.simulate.roofline import PS, Form, Roofline, Streaming, Work
+from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, Work
 from mirage.simulate.tally import Tally
 
 
@@ -54,15 +54,15 @@ class Surroundings(Protocol):
         Its answers arrive by `Engine.receive`, perhaps before return.
         """
 
-    def crowd(self, engine: Engine) -> tuple[int, int]:
+    def co_runners(self, engine: Engine) -> tuple[int, int]:
         """Engines that compute now, this one included, and of those the ones that stream."""
 
-    def crowd_changed(self, engine: Engine) -> None:
+    def co_runners_changed(self, engine: Engine) -> None:
         """This engine began or ended to compute, or to stream."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class StepLimits:
     """What bounds an engine's steps, and how it is driven."""
 
     block_tokens: int
@@ -93,7 +93,7 @@ class Engine:
         holding: Holding,
         roofline: Roofline,
         load_ps: int,
-        limits: Limits,
+        limits: StepLimits,
         arrivals: Iterator[Request],
         world: Surroundings,
     ) -> None:
@@ -176,7 +176,7 @@ class Engine:
         self._speak(now)
         self._plan(now)
         if self.stepping != computed:
-            self.world.crowd_changed(self)
+            self.world.co_runners_changed(self)
         if now >= self.tally.timeline.due:
             holding = self.holding
             self.tally.sample(now, holding.extents, self.used_blocks, holding.alpha)
@@ -231,7 +231,7 @@ class Engine:
         counters.most_alpha = max(counters.most_alpha, self.holding.alpha)
         counters.most_extents = max(counters.most_extents, self.holding.extents)
         if self.streams != streamed:
-            self.world.crowd_changed(self)
+            self.world.co_runners_changed(self)
         return moved
 
     def _speak(self, now: int) -> None:
@@ -279,8 +279,8 @@ class Engine:
     def _layer_compute_s(self) -> float:
         """T_c of a decode step of the present batch."""
         work = Work(self.batch.size, self.batch.context)
-        crowd = self.world.crowd(self)[0]
-        return self.roofline.compute_ps(work, crowd) / PS / self.holding.shape.layers
+        co_runners = self.world.co_runners(self)[0]
+        return self.roofline.compute_ps(work, co_runners) / PS / self.holding.shape.layers
 
     def _demand(self, taken: int = 0) -> Demand:
         """With `taken` blocks more in use than now."""
@@ -459,8 +459,8 @@ class Engine:
         batch = self.batch
         area = sum(n * (2 * r.computed + n + 1) for r, n in self._chunks)
         work = Work(batch.size, batch.context, sum(n for _, n in self._chunks), area)
-        forms = self._forms()
-        form, first = _largest(forms, work)
+        bounds = self._bounds()
+        bound, first = _largest(bounds, work)
         delay = max(0, self._ready_at - now)
         if self._loaded_at > now:
             delay = max(delay, self._loaded_at - now - first)
@@ -470,24 +470,24 @@ class Engine:
             self._first_ps, self._growth_ps = first + delay, 0
             self._take(1)
             return
-        growth = form.context * batch.size
+        growth = bound.context * batch.size
         self._first_ps, self._growth_ps = first, growth
-        self._take(self._span_steps(now, form, first, growth, forms))
+        self._take(self._span_steps(now, bound, first, growth, bounds))
 
-    def _forms(self) -> tuple[Form, ...]:
-        crowd, streams = self.world.crowd(self)
+    def _bounds(self) -> tuple[CostBound, ...]:
+        co_runners, streams = self.world.co_runners(self)
         holding = self.holding
         load = self.load_ps * max(1, streams) if holding.alpha else 0
-        return self.roofline.forms(Streaming(holding.alpha, holding.beta, load), crowd)
+        return self.roofline.bounds(Streaming(holding.alpha, holding.beta, load), co_runners)
 
     def _span_steps(
-        self, now: int, form: Form, first: int, growth: int, forms: tuple[Form, ...]
+        self, now: int, bound: CostBound, first: int, growth: int, bounds: tuple[CostBound, ...]
     ) -> int:
         """Steps until anything else can happen than one more token for each request."""
         batch = self.batch
         steps = batch.affordable(self.free_blocks, batch.next_finish())
-        for other in forms:
-            faster = (other.context - form.context) * batch.size
+        for other in bounds:
+            faster = (other.context - bound.context) * batch.size
             if faster > 0:
                 behind = first - other.at(Work(batch.size, batch.context))
                 steps = min(steps, behind // faster + 1)
@@ -567,10 +567,10 @@ class Engine:
         self.tally.finished(request, now)
 
 
-def _largest(forms: tuple[Form, ...], work: Work) -> tuple[Form, int]:
+def _largest(bounds: tuple[CostBound, ...], work: Work) -> tuple[CostBound, int]:
     """The bound that a step takes, and how long; of equals the fastest growing."""
-    form = max(forms, key=lambda f: (f.at(work), f.context))
-    return form, form.at(work)
+    bound = max(bounds, key=lambda f: (f.at(work), f.context))
+    return bound, bound.at(work)
 
 
 def _sum(first: int, growth: int, steps: int) -> int:

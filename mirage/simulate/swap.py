@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mirage.simulate.batch import Request
-from mirage.simulate.engine import Engine, Limits, Surroundings
+from mirage.simulate.engine import Engine, StepLimits, Surroundings
 from mirage.simulate.holding import Holding
-from mirage.simulate.roofline import Form, Roofline, Work
+from mirage.simulate.roofline import CostBound, Roofline, Work
 
 
 class SwapEngine(Engine):
@@ -24,7 +24,7 @@ class SwapEngine(Engine):
         holding: Holding,
         roofline: Roofline,
         load_ps: int,
-        limits: Limits,
+        limits: StepLimits,
         arrivals: Iterator[Request],
         world: Surroundings,
         token_ps: int,
@@ -42,8 +42,8 @@ class SwapEngine(Engine):
         hidden = self.roofline.compute_ps(work) // self._token_ps
         return self.holding.blocks + hidden // self.limits.block_tokens - self.used_blocks
 
-    def _forms(self) -> tuple[Form, ...]:
-        forms = super()._forms()
+    def _bounds(self) -> tuple[CostBound, ...]:
+        bounds = super()._bounds()
         resident = self.holding.blocks * self.limits.block_tokens
         fixed = self.roofline.overhead_ps - resident * self._token_ps
-        return (*forms, Form(fixed, self._token_ps, self._token_ps, 0, 0))
+        return (*bounds, CostBound(fixed, self._token_ps, self._token_ps, 0, 0))

@@ -136,7 +136,7 @@ class Counters:
 
 
 @dataclass(slots=True)
-class Timeline:
+class MemorySamples:
     """One engine's memory over time, in a bounded number of samples.
 
     A sample is taken no earlier than `due`. When there are `SAMPLES`, every second one is
@@ -167,7 +167,7 @@ class Tally:
     tpot: Distribution = field(default_factory=Distribution)
     e2el: Distribution = field(default_factory=Distribution)
     last_finish: int = 0
-    timeline: Timeline = field(default_factory=Timeline)
+    timeline: MemorySamples = field(default_factory=MemorySamples)
     _ttft: array[int] = field(default_factory=lambda: array("q"))
     _tpot: array[float] = field(default_factory=lambda: array("d"))
     _e2el: array[int] = field(default_factory=lambda: array("q"))

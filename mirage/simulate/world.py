@@ -35,14 +35,16 @@ class EndlessError(ConfigError):
 class World:
     """Runs engines until none has anything left to do. `skipping` takes many steps at once."""
 
-    def __init__(self, *, skipping: bool = True, crowded: bool = True, message_ps: int = 0) -> None:
+    def __init__(
+        self, *, skipping: bool = True, co_running: bool = True, message_ps: int = 0
+    ) -> None:
         self.skipping = skipping
         self.message_ps = message_ps
         self.now = 0
         self.engines: list[Engine] = []
         self._domains: list[Domain] = []
         self._domain_of: dict[str, Domain] = {}
-        self._crowded = crowded
+        self._co_running = co_running
         self._under_way: list[tuple[int, int, At]] = []
         self._sent = count()
         self.until = NEVER
@@ -109,15 +111,15 @@ class World:
         else:
             heappush(self._under_way, (time, next(self._sent), happen))
 
-    def crowd(self, engine: Engine) -> tuple[int, int]:
+    def co_runners(self, engine: Engine) -> tuple[int, int]:
         """Engines that share the device's compute at this moment, and those that stream."""
-        if not self._crowded:
+        if not self._co_running:
             return 1, 1
         others = [e for e in self.engines if e.stepping and e is not engine]
         return 1 + len(others), engine.streams + sum(e.streams for e in others)
 
-    def crowd_changed(self, engine: Engine) -> None:
-        if not self._crowded:
+    def co_runners_changed(self, engine: Engine) -> None:
+        if not self._co_running:
             return
         for other in self.engines:
             if other is not engine and other.stepping:

@@ -15,9 +15,9 @@ from mirage.control.targets import Target
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from mirage.simulate.batch import Request
-from mirage.simulate.engine import Engine, Limits
+from mirage.simulate.engine import Engine, StepLimits
 from mirage.simulate.holding import Holding
-from mirage.simulate.roofline import PS, Form, Roofline, Work
+from mirage.simulate.roofline import PS, CostBound, Roofline, Work
 
 pytestmark = pytest.mark.pure
 
@@ -41,10 +41,10 @@ class Alone:
         if self.refusing and lacks_growth(report, SHAPE):
             engine.receive(Refusal(report.revision), self.now)
 
-    def crowd(self, engine: Engine) -> tuple[int, int]:
+    def co_runners(self, engine: Engine) -> tuple[int, int]:
         return 1, 1
 
-    def crowd_changed(self, engine: Engine) -> None:
+    def co_runners_changed(self, engine: Engine) -> None:
         pass
 
     def run(self, engine: Engine, until: int = 10**18) -> None:
@@ -74,7 +74,7 @@ def lone(
     }
     holding = Holding(SHAPE, Target(0, 1, blocks + 1), lambda before, after: 0)
     line = Roofline(profiles.model("opt-13b"), profiles.hardware("gh200"))
-    chosen = Limits(**(usual | limits))
+    chosen = StepLimits(**(usual | limits))
     return Engine("e", holding, line, 10**9, chosen, iter(requests), world)
 
 
@@ -90,9 +90,14 @@ def decoding(engine: Engine, lengths: list[tuple[int, int]]) -> Engine:
 
 # -- spans ------------------------------------------------------------------------------
 
-forms = st.lists(
+bounds = st.lists(
     st.builds(
-        Form, st.integers(1, 10**4), st.integers(0, 99), st.integers(0, 20), st.just(0), st.just(0)
+        CostBound,
+        st.integers(1, 10**4),
+        st.integers(0, 99),
+        st.integers(0, 20),
+        st.just(0),
+        st.just(0),
     ),
     min_size=1,
     max_size=4,
@@ -100,15 +105,15 @@ forms = st.lists(
 lengths = st.lists(st.tuples(st.integers(1, 100), st.integers(1, 60)), min_size=1, max_size=8)
 
 
-@given(forms=forms, lengths=lengths, blocks=st.integers(60, 90))
+@given(bounds=bounds, lengths=lengths, blocks=st.integers(60, 90))
 @settings(deadline=None, max_examples=200)
-def test_a_span_takes_the_largest_bound_of_each_of_its_steps(forms, lengths, blocks) -> None:
+def test_a_span_takes_the_largest_bound_of_each_of_its_steps(bounds, lengths, blocks) -> None:
     engine = decoding(lone(Alone(), blocks), lengths)
-    engine._forms = lambda: forms  # type: ignore[method-assign]
+    engine._bounds = lambda: bounds  # type: ignore[method-assign]
     engine.wake(0)
     size, context = engine.batch.size, engine.batch.context
     steps = [
-        max(form.at(Work(size, context + step * size)) for form in forms)
+        max(bound.at(Work(size, context + step * size)) for bound in bounds)
         for step in range(engine._span)
     ]
     assert engine._span >= 1

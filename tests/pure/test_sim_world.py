@@ -160,7 +160,7 @@ class Watch:
     def _beside(self, engine: Engine) -> list[Engine]:
         """Engines that step at this moment and take compute and link from `engine`."""
         beside = [e for e in self.world.engines if e.stepping and e is not engine]
-        return beside if self.world._crowded else []
+        return beside if self.world._co_running else []
 
     def _look_at_step(self, engine: Engine) -> None:
         """A step is at least as long as its compute, shared with all that step beside it."""
@@ -170,18 +170,18 @@ class Watch:
         work = Work(engine.batch.size, engine.batch.context, prefill, area)
         load = engine.load_ps * (1 + sum(e.streams for e in beside))
         streaming = Streaming(holding.alpha, holding.beta, load if holding.alpha else 0)
-        forms = engine.roofline.forms(streaming, 1 + len(beside))
-        least = max(form.at(work) for form in forms)
+        bounds = engine.roofline.bounds(streaming, 1 + len(beside))
+        least = max(bound.at(work) for bound in bounds)
         seen = (engine.name, len(beside), engine._first_ps / 1e9, least / 1e9)
         self.must("step", engine._first_ps >= least, seen)
 
     def _look_at_report(self, engine: Engine, sent: Any) -> None:
         """T_c is that of a step that would begin now."""
-        crowd = 1 + len(self._beside(engine))
+        co_runners = 1 + len(self._beside(engine))
         work = Work(engine.batch.size, engine.batch.context)
-        exact = engine.roofline.compute_ps(work, crowd) / PS / engine.holding.shape.layers
+        exact = engine.roofline.compute_ps(work, co_runners) / PS / engine.holding.shape.layers
         found = sent.layer_compute_s
-        self.must("T_c", found == pytest.approx(exact), (engine.name, crowd, found, exact))
+        self.must("T_c", found == pytest.approx(exact), (engine.name, co_runners, found, exact))
 
 
 def blocks(engine: Engine, request: Any) -> int:
