@@ -23,7 +23,6 @@ import numpy as np
 from mirage.config import Config, Policy
 from mirage.protocol import ModelShape, Report
 from mirage.simulate import build, experiment
-from mirage.simulate import workload as drawn
 from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Setup
@@ -164,13 +163,12 @@ def simulate(
     with (
         mock.patch.object(build, "Roofline", partial(HostRoofline, host=host)),
         mock.patch.object(build, "World", HostWorld),
-        mock.patch.object(drawn, "requests", lambda *_: arrivals),
     ):
-        world = build.world(made, variant(policy.value), seed=0)
+        most = {tenant.name: tenant.max_num_seqs for tenant in config.tenants}
+        world = build.world(
+            made, variant(policy.value), seed=0, arrivals=arrivals, max_num_seqs=most
+        )
     assert isinstance(world, HostWorld)
-    for engine in world.engines:
-        most = config.tenant(engine.name).max_num_seqs
-        engine.limits = dataclasses.replace(engine.limits, max_num_seqs=most)
     world.run()
     world.check()
     for engine in world.engines:

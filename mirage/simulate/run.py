@@ -10,7 +10,7 @@ from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Setup
 from mirage.simulate.policies import variant
 from mirage.simulate.roofline import PS
-from mirage.simulate.tally import Counters, Distribution, Tally
+from mirage.simulate.tally import Counters, Distribution
 from mirage.simulate.world import World
 
 Figures = dict[str, Any]
@@ -39,7 +39,7 @@ def run(
     if start:
         world.run(until=start)
         for engine in world.engines:
-            engine.tally = Tally(timeline=engine.tally.timeline)
+            engine.tally.restart()
     world.run()
     world.check()
     for engine in world.engines:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mirage import profiles
 from mirage.control.step_times import step_time
 from mirage.profiles import Figure
-from mirage.simulate.engine import _largest, _steps_until, _sum
 from mirage.simulate.roofline import LAYER_SETS, PS, CostBound, Roofline, Streaming, Work
+from mirage.simulate.span import largest, steps_until, total
 from mirage.streaming.layer_sets import nested
 
 pytestmark = pytest.mark.pure
@@ -161,12 +161,12 @@ def test_each_bound_is_linear_in_context(bounds, work, size, steps) -> None:
         times = [
             bound.at(work._replace(context=work.context + step * size)) for step in range(steps)
         ]
-        assert sum(times) == _sum(bound.at(work), bound.context * size, steps)
+        assert sum(times) == total(bound.at(work), bound.context * size, steps)
 
 
 @given(bounds=bounds, work=works)
 def test_the_largest_is_the_step_and_grows_fastest_of_equals(bounds, work) -> None:
-    bound, first = _largest(bounds, work)
+    bound, first = largest(bounds, work)
     assert first == bound.at(work) == max(f.at(work) for f in bounds)
     assert bound.context == max(f.context for f in bounds if f.at(work) == first)
 
@@ -174,7 +174,7 @@ def test_the_largest_is_the_step_and_grows_fastest_of_equals(bounds, work) -> No
 def test_of_equal_bounds_the_one_that_grows_is_taken() -> None:
     flat, steep = CostBound(30, 0, 0, 0, 0), CostBound(10, 0, 2, 0, 0)
     for bounds in ((flat, steep), (steep, flat)):
-        assert _largest(bounds, Work(1, 10)) == (steep, 30)
+        assert largest(bounds, Work(1, 10)) == (steep, 30)
 
 
 @given(
@@ -184,5 +184,5 @@ def test_of_equal_bounds_the_one_that_grows_is_taken() -> None:
     span=st.integers(-10, 10**5),
 )
 def test_steps_until_is_the_fewest_that_reach_it(first, growth, most, span) -> None:
-    enough = [steps for steps in range(most) if _sum(first, growth, steps) >= span]
-    assert _steps_until(first, growth, most, span) == min(enough, default=most)
+    enough = [steps for steps in range(most) if total(first, growth, steps) >= span]
+    assert steps_until(first, growth, most, span) == min(enough, default=most)
