@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirage.control.demand import Demand, in_extents
+from mirage.control.demand import Demand
+from mirage.control.reporting import Counted, Held, LayerTimes, make_report
 from mirage.control.turn_taking import TurnTaking
 from mirage.protocol import Report
 from mirage.simulate.costs import StepCosts
@@ -53,29 +54,25 @@ class Speaker:
     def report(self) -> Report:
         """The present state, as an engine would send it."""
         queues, holding, counters = self._queues, self._holding, self._tally.counters
-        used_blocks = queues.used_blocks
-        used_extents = holding.busy_extents(used_blocks)
-        wanted = self._room.demand() if self._limits.elastic else Demand()
-        wanted = in_extents(wanted, used_extents, holding.shape.extent_blocks)
-        return Report(
+        used = queues.used_blocks
+        return make_report(
             revision=holding.revision,
             holds_turn=self._holds_turn(),
-            held_bytes=holding.held_bytes,
-            alpha=holding.alpha,
-            beta=holding.beta,
-            kv_extents=holding.extents,
-            kv_used_extents=used_extents,
-            growth_extents=wanted.growth,
-            admission_extents=wanted.admission,
+            held=Held(
+                holding.held_bytes,
+                holding.alpha,
+                holding.beta,
+                holding.extents,
+                holding.busy_extents(used),
+                used,
+                holding.blocks,
+            ),
+            wanted=self._room.demand() if self._limits.elastic else Demand(),
+            extent_blocks=holding.shape.extent_blocks,
             running=len(queues.running),
             waiting=len(queues.waiting),
-            kv_used_blocks=used_blocks,
-            kv_blocks=max(0, holding.blocks),
-            preemptions=counters.preemptions,
-            steps=counters.steps,
-            bytes_streamed=counters.bytes_streamed,
-            layer_load_s=self._costs.load_ps / PS,
-            layer_compute_s=self._costs.layer_compute_s(queues.batch),
+            counted=Counted(counters.preemptions, counters.steps, counters.bytes_streamed),
+            times=LayerTimes(self._costs.load_ps / PS, self._costs.layer_compute_s(queues.batch)),
         )
 
     def _holds_turn(self) -> bool:
