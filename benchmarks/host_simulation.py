@@ -28,7 +28,7 @@ from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.policies import variant
 from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, plus
-from mirage.simulate.run import Figures, figures
+from mirage.simulate.run import Metrics, metrics
 from mirage.simulate.world import World
 from mirage.workload.dealing import Call
 from traces import SAMPLE
@@ -117,7 +117,7 @@ def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> S
     """The experiment that is `config` on the measured host, with the engines' own shapes."""
     first = config.tenants[0]
     tenants = [
-        experiment.Tenant(
+        experiment.SimulatedTenant(
             name=t.name,
             model=f"demo-{t.name}",
             share=t.share,
@@ -136,7 +136,7 @@ def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> S
             title="cross-check",
             hardware=str(hardware),
             tenants=tenants,
-            sharing=experiment.Simulated(**config.sharing.model_dump()),
+            sharing=experiment.SimulatedSharing(**config.sharing.model_dump()),
             workload=experiment.Workload(arrivals="trace", file=Path(SAMPLE)),
             limits=limits,
             remap=config.remap,
@@ -153,7 +153,7 @@ def simulate(
     policy: Policy,
     calls: Sequence[Call],
     host: Host,
-) -> Figures:
+) -> Metrics:
     """The figures of `mirage simulate`, and over all tenants those of `mirage replay`."""
     requests = [_request(call, out) for call, out in _through(calls, host)]
     arrivals = {
@@ -173,17 +173,17 @@ def simulate(
     world.check()
     for engine in world.engines:
         engine.tally.flush()
-    return figures(world.engines) | sampled(world) | first_tokens(requests, calls)
+    return metrics(world.engines) | sampled(world) | first_tokens(requests, calls)
 
 
-def first_tokens(requests: Sequence[Request], calls: Sequence[Call]) -> Figures:
+def first_tokens(requests: Sequence[Request], calls: Sequence[Call]) -> Metrics:
     """TTFT from the moment of sending, in milliseconds."""
     values = [(r.first / PS - c.at_s) * 1e3 for r, c in zip(requests, calls, strict=True)]
     middle, late = np.percentile(values, (50, 99))
     return {"mean_ttft_ms": np.mean(values), "p50_ttft_ms": middle, "p99_ttft_ms": late}
 
 
-def sampled(world: HostWorld) -> Figures:
+def sampled(world: HostWorld) -> Metrics:
     """What the replay finds in the server's samples, all tenants together."""
     alphas, blocks = [], []
     holds: dict[str, Report] = {}

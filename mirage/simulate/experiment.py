@@ -50,7 +50,7 @@ class Silence(Strict):
     for_s: Annotated[float, Field(gt=0, le=1e6)]
 
 
-class Tenant(Strict):
+class SimulatedTenant(Strict):
     """One model, its share of the device in per cent, and the rate of its requests."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$")
@@ -140,14 +140,14 @@ class Limits(Strict):
     block_tokens: Count = 16
 
 
-class Simulated(Sharing):
+class SimulatedSharing(Sharing):
     """As engines share a GPU, and whether their memory is a wall (MIG) besides."""
 
     isolated: bool = False
     """Spatial: each tenant has its share of memory, bandwidth and compute to itself."""
 
     @model_validator(mode="after")
-    def _walls_need_space(self) -> Simulated:
+    def _walls_need_space(self) -> SimulatedSharing:
         if self.isolated and self.mode == "temporal":
             raise ValueError("isolated is for spatial sharing: leave it out, or change mode")
         return self
@@ -164,8 +164,8 @@ class Experiment(Strict):
     """Instead of the hardware's, both one-way and mixed."""
     link_mixed_gb_s: PositiveFloat | None = None
     """The mixed one alone."""
-    tenants: list[Tenant] = Field(min_length=1)
-    sharing: Simulated = Simulated()
+    tenants: list[SimulatedTenant] = Field(min_length=1)
+    sharing: SimulatedSharing = SimulatedSharing()
     workload: Workload
     limits: Limits = Limits()
     remap: Remap = Remap()
@@ -228,7 +228,7 @@ class Setup:
             block_tokens=self.experiment.limits.block_tokens,
         )
 
-    def _shape(self, tenant: Tenant) -> ModelShape:
+    def _shape(self, tenant: SimulatedTenant) -> ModelShape:
         limits = self.experiment.limits
         isolated = self.experiment.sharing.isolated
         device = int(self.hardware.memory_bytes * tenant.share / 100)
@@ -262,7 +262,7 @@ class Setup:
         if unknown := sorted(set(weights) - set(names)):
             raise ConfigError(f"traffic weight for {unknown[0]!r}: no such tenant")
 
-    def _check_rate(self, tenant: Tenant) -> None:
+    def _check_rate(self, tenant: SimulatedTenant) -> None:
         if self.experiment.workload.arrivals != "trace":
             if tenant.rate is None:
                 raise ConfigError(f"tenant {tenant.name!r} has no rate: write requests a second")
@@ -274,14 +274,14 @@ class Setup:
                     "leave it out, or stretch the trace by workload.time_scale"
                 )
 
-    def _check_lengths(self, tenant: Tenant) -> None:
+    def _check_lengths(self, tenant: SimulatedTenant) -> None:
         workload = self.experiment.workload
         name = tenant.lengths or workload.lengths
         if workload.arrivals == "trace" or (name == OF_TRACE and workload.arrivals == "windows"):
             return
         lengths(name)
 
-    def _check_fit(self, tenant: Tenant) -> None:
+    def _check_fit(self, tenant: SimulatedTenant) -> None:
         device = self.hardware.memory_bytes
         try:
             base(
@@ -313,18 +313,18 @@ def _overridden(hardware: Hardware, experiment: Experiment) -> Hardware:
     stated = "set by the experiment"
     for key in ("step_overhead_ms", "message_ms"):
         if (value := getattr(experiment, key)) is not None:
-            update[key] = profiles.Figure(value=value, source=stated)
+            update[key] = profiles.Sourced(value=value, source=stated)
     if experiment.link_gb_s is not None:
-        rate = profiles.Positive(value=experiment.link_gb_s, source=stated)
+        rate = profiles.SourcedPositive(value=experiment.link_gb_s, source=stated)
         update |= {"link_gb_s": rate, "link_mixed_gb_s": rate}
     if experiment.link_mixed_gb_s is not None:
-        update["link_mixed_gb_s"] = profiles.Positive(
+        update["link_mixed_gb_s"] = profiles.SourcedPositive(
             value=experiment.link_mixed_gb_s, source=stated
         )
     return hardware.model_copy(update=update)
 
 
-def _served(tenant: Tenant, total: float) -> Served:
+def _served(tenant: SimulatedTenant, total: float) -> Served:
     """The tenant as the deciding code knows it: its share is of what all tenants share."""
     return Served(
         name=tenant.name,

@@ -9,7 +9,7 @@ import configs
 from mirage import profiles
 from mirage.config import ConfigError
 from mirage.geometry import footprint
-from mirage.profiles import MIB, Figure, shape
+from mirage.profiles import MIB, Sourced, shape
 from mirage.simulate import build, workload
 from mirage.simulate.experiment import Experiment, Setup, load
 from mirage.workload.trace import TraceError
@@ -67,7 +67,7 @@ def opt_13b(hardware="gh200", max_len=2048, parts=1):
 @pytest.mark.parametrize("name", HARDWARE)
 def test_every_hardware_figure_has_a_source(name) -> None:
     device = profiles.hardware(name)
-    figures = [value for _, value in device if isinstance(value, Figure)]
+    figures = [value for _, value in device if isinstance(value, Sourced)]
     assert len(figures) == len(type(device).model_fields) - 1, "all but the title"
     assert all(len(figure.source.split()) >= 2 for figure in figures)
     assert device.link_mixed_gb_s.value <= device.link_gb_s.value < device.bandwidth_gb_s.value

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mirage import profiles
 from mirage.control.step_times import step_time
-from mirage.profiles import Figure
+from mirage.profiles import Sourced
 from mirage.simulate.roofline import LAYER_SETS, PS, CostBound, Roofline, Streaming, Work
 from mirage.simulate.span import largest, steps_until, total
 from mirage.streaming.layer_sets import nested
@@ -35,7 +35,7 @@ def roofline(
     model="opt-13b", hardware="gh200", fraction=1.0, parts=1, sets="nested", **figures
 ) -> Roofline:
     device = profiles.hardware(hardware)
-    update = {k: Figure(value=v, source="this test") for k, v in figures.items()}
+    update = {k: Sourced(value=v, source="this test") for k, v in figures.items()}
     changed = device.model_copy(update=update)
     return Roofline(profiles.model(model), changed, fraction, parts, LAYER_SETS[sets])
 

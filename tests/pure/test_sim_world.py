@@ -235,7 +235,7 @@ def test_after_a_peak_the_figures_are_those_of_single_steps_too(policy: str) -> 
 
 def test_a_tenant_that_answered_nothing_after_the_peak_took_no_time() -> None:
     world = build.world(peaked("walls"), variant("static"), 1)
-    figures = run.figures(world.engines[:1], start=PS)
+    figures = run.metrics(world.engines[:1], start=PS)
     assert (figures["completed"], figures["mean_ttft_ms"]) == (0, None)
     assert figures["duration"] == 0
 
@@ -456,6 +456,6 @@ def test_any_world_ends_with_all_answered_and_the_same_either_way(
         for engine in world.engines:
             engine.tally.flush()
         assert not watch.broken.keys() - {"step", "T_c"}, watch.broken
-        found.append(run.figures(world.engines))
+        found.append(run.metrics(world.engines))
     assert found[0] == found[1]
     assert found[0]["completed"] == 40
