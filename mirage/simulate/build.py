@@ -50,7 +50,7 @@ def world(
             _Builder(setup, variant, config, t, max_num_seqs).engine(arrivals[t.name], made)
             for t in config.tenants
         ]
-        made.add(Arbiter.of(config), engines)
+        made.add(Arbiter.of(config, setup.rules(variant)), engines)
     return made
 
 
@@ -65,7 +65,7 @@ class _Builder:
         tenant: Served,
         max_num_seqs: Mapping[str, int] | None,
     ) -> None:
-        self.setup, self.variant, self.remap = setup, variant, config.remap
+        self.setup, self.variant, self.rules = setup, variant, setup.rules(variant)
         most = setup.experiment.limits.max_num_seqs
         self.max_num_seqs = most if max_num_seqs is None else max_num_seqs[tenant.name]
         self.tenant = entitled(tenant)
@@ -104,7 +104,7 @@ class _Builder:
         return Holding(self.shape, self.base, copies, experiment.kv_blocks == "scattered")
 
     def _limits(self) -> StepLimits:
-        experiment, remap = self.setup.experiment, self.remap
+        experiment, rules = self.setup.experiment, self.rules
         elastic = self.variant.policy is not Policy.STATIC
         return StepLimits(
             block_tokens=experiment.limits.block_tokens,
@@ -113,9 +113,9 @@ class _Builder:
             elastic=elastic,
             temporal=experiment.sharing.mode == "temporal",
             hold_s=experiment.sharing.patience_s,
-            headroom_extents=remap.headroom_extents,
-            lookahead_steps=remap.lookahead_steps,
-            kept=remap.kept(self.variant.policy),
+            headroom_extents=rules.headroom_extents,
+            lookahead_steps=rules.lookahead_steps,
+            kept=rules.kept(self.variant.policy),
             report_ps=round(experiment.report_s * PS),
             apply_ps=_milliseconds(self.setup.hardware.apply_ms.value),
         )

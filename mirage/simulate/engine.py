@@ -117,7 +117,7 @@ class Engine:
         if not queues.unfinished and queues.next_arrival is not None:
             return queues.next_arrival
         if queues.held and self.turn.may_step(queues.begun):
-            assert self.growth_hold.since is not None, "held for a wanted"
+            assert self.growth_hold.since is not None, "held without a shortage"
             return round(self.growth_hold.since * PS) + self.limits.hold_ps
         return None
 

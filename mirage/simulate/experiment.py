@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, model_validator
 
 from mirage import profiles
 from mirage.config import (
+    Ablations,
     Config,
     ConfigError,
     Count,
@@ -21,6 +22,7 @@ from mirage.config import (
     validated,
 )
 from mirage.config import Tenant as Served
+from mirage.control.rules import Rules
 from mirage.control.targets import DoesNotFitError, base
 from mirage.profiles import Hardware
 from mirage.protocol import ModelShape
@@ -169,6 +171,8 @@ class Experiment(Strict):
     workload: Workload
     limits: Limits = Limits()
     remap: Remap = Remap()
+    ablations: Ablations = Ablations()
+    """What engines never do, to be measured against what they do."""
     policies: list[str] = Field(default_factory=lambda: ["mirage"])
     report_s: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.2
     """How often a busy engine reports to the controller."""
@@ -179,6 +183,16 @@ class Experiment(Strict):
     """Where blocks in use lie when KV memory is to be given back."""
     layer_parts: Count = 1
     """Parts of a layer that move on their own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ablations_stand_apart(cls, data: Any) -> Any:
+        remap = data.get("remap") if isinstance(data, dict) else None
+        if isinstance(remap, dict) and (found := sorted(remap.keys() & Ablations.model_fields)):
+            raise ValueError(
+                f"remap.{found[0]} is there to be measured against: write it under ablations"
+            )
+        return data
 
 
 class Setup:
@@ -223,10 +237,13 @@ class Setup:
             sharing=Sharing.model_validate(
                 self.experiment.sharing.model_dump(exclude={"isolated"})
             ),
-            remap=variant.settings(self.experiment.remap),
             policy=variant.policy,
             block_tokens=self.experiment.limits.block_tokens,
         )
+
+    def rules(self, variant: policies.Variant) -> Rules:
+        """The settings that the deciding code goes by."""
+        return variant.rules(self.experiment.remap, self.experiment.ablations)
 
     def _shape(self, tenant: SimulatedTenant) -> ModelShape:
         limits = self.experiment.limits

@@ -27,5 +27,5 @@ class StepLimits:
 
     @property
     def hold_ps(self) -> int:
-        """A nanosecond more, since the wanted counts in seconds that are rounded."""
+        """A nanosecond more, since the growth hold counts in seconds that are rounded."""
         return int(self.hold_s * PS) + 1000

@@ -139,6 +139,6 @@ def _lengths(setup: Setup) -> dict[str, Any]:
 def _variant(variant: Variant) -> dict[str, Any]:
     return {
         "policy": str(variant.policy),
-        "remap": dict(variant.remap),
+        "remap": dict(variant.changes),
         "swaps": variant.swaps,
     }

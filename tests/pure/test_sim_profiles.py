@@ -199,6 +199,8 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, changes, named) -> None
         ({"workload": {"requests": 9, "peak": {"requests": 9, "factor": 2}}}, "peak.requests 9"),
         ({"sharing": {"turn_s": 1e300}}, "turn_s"),
         ({"remap": {"hysteresis_s": 1e300}}, "hysteresis_s"),
+        ({"remap": {"decode_cap": False}}, "remap.decode_cap is there to be measured against"),
+        ({"ablations": {"beta": 3}}, "beta"),
         ({"report_s": 1e300}, "report_s"),
         ({"pipeline": "odd"}, "'odd'"),
         ({"link_mixed_gb_s": 0}, "link_mixed_gb_s"),
