@@ -17,9 +17,10 @@ from typing import Any
 import yaml
 
 import configs
+from mirage.config import Ablations
 from mirage.simulate import scenes
 from mirage.simulate.command import parse_seeds
-from mirage.simulate.experiment import Setup
+from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.pool import Job, run_all
 
 SCENES = ("c1-3", "c1-6", "c2-1", "c2-3")
@@ -33,7 +34,7 @@ FIGURES = {
     "moves": ("moves", 1.0),
     "restored GB": ("bytes_restored", 1e9),
 }
-REMAP: dict[str, dict[str, Any]] = {
+RULES: dict[str, dict[str, Any]] = {
     "mirage": {},
     "growth only": {"serve": "growth"},
     "growth, lends 0 %": {"serve": "growth", "lend_percent": 0},
@@ -77,9 +78,8 @@ def variants(scene: str, folder: Path) -> Iterator[tuple[str, Setup, str]]:
     setup = scenes.setups()[scene]
     yield "static", setup, "static"
     yield "pooled", setup, "pooled"
-    for label, remap in REMAP.items():
-        changed = setup.experiment.remap.model_copy(update=remap)
-        yield label, _with(setup, {"remap": changed}), "mirage"
+    for label, rules in RULES.items():
+        yield label, _with(setup, _changed(setup.experiment, rules)), "mirage"
     for label, update in EXPERIMENT.items():
         yield label, _with(setup, update), "mirage"
     yield "memory without end", _with(setup, {"hardware": _endless(folder)}), "static"
@@ -97,6 +97,16 @@ def compare(scene: str, rows: list[tuple[str, Setup, str]], seeds: list[int]) ->
             for name, (key, divide) in FIGURES.items()
         ]
         print(f"| {label} | " + " | ".join(cells) + " |", flush=True)
+
+
+def _changed(experiment: Experiment, rules: dict[str, Any]) -> dict[str, Any]:
+    """Settings and ablations of an experiment with other rules."""
+    ablations = {key: value for key, value in rules.items() if key in Ablations.model_fields}
+    settings = {key: value for key, value in rules.items() if key not in ablations}
+    return {
+        "remap": experiment.remap.model_copy(update=settings),
+        "ablations": experiment.ablations.model_copy(update=ablations),
+    }
 
 
 def _with(setup: Setup, update: dict[str, Any]) -> Setup:

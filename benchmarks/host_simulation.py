@@ -23,13 +23,12 @@ import numpy as np
 from mirage.config import Config, Policy
 from mirage.protocol import ModelShape, Report
 from mirage.simulate import build, experiment
-from mirage.simulate import workload as drawn
 from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.policies import variant
-from mirage.simulate.roofline import PS, Form, Roofline, Streaming, plus
-from mirage.simulate.run import Figures, figures
+from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, plus
+from mirage.simulate.run import Metrics, metrics
 from mirage.simulate.world import World
 from mirage.workload.dealing import Call
 from traces import SAMPLE
@@ -46,8 +45,8 @@ class Extra(NamedTuple):
     step_s: float
     token_s: float
 
-    def form(self) -> Form:
-        return Form(round(self.step_s * PS), round(self.token_s * PS), 0, 0, 0)
+    def bound(self) -> CostBound:
+        return CostBound(round(self.step_s * PS), round(self.token_s * PS), 0, 0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Host:
     """Processes besides that want a core, on average."""
 
 
-NOTHING = Form(0, 0, 0, 0, 0)
+NOTHING = CostBound(0, 0, 0, 0, 0)
 
 
 class HostRoofline(Roofline):
@@ -81,25 +80,25 @@ class HostRoofline(Roofline):
         super().__init__(*args)
         self._host = host
 
-    def _forms(self, streaming: Streaming, crowd: int) -> tuple[Form, ...]:
+    def _bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
         """Either an engine has a core to itself, or all share all cores."""
         host = self._host
-        dearer = host.inflation[min(crowd, len(host.inflation)) - 1]
-        served = [plus(form, host.engine.form()) for form in super()._forms(Streaming(), 1)]
-        own = [_times(form, dearer) for form in served]
+        dearer = host.inflation[min(co_runners, len(host.inflation)) - 1]
+        served = [plus(bound, host.engine.bound()) for bound in super()._bounds(Streaming(), 1)]
+        own = [_times(bound, dearer) for bound in served]
         # The copies that a step asks for are made on the same cores.
         copied = (streaming.alpha + streaming.beta) * round(host.load_s * PS)
-        copies = Form(copied, 0, 0, 0, 0)
-        beside = plus(host.front.form(), copies if streaming.alpha else NOTHING)
-        spent = [plus(form, beside) for form in own]
-        forms = own + [_times(form, (crowd + host.others) / host.cores) for form in spent]
+        copies = CostBound(copied, 0, 0, 0, 0)
+        beside = plus(host.front.bound(), copies if streaming.alpha else NOTHING)
+        spent = [plus(bound, beside) for bound in own]
+        bounds = own + [_times(bound, (co_runners + host.others) / host.cores) for bound in spent]
         if streaming.alpha:
-            forms += self._streamed(forms, streaming)
-        return tuple(forms)
+            bounds += self._streamed(bounds, streaming)
+        return tuple(bounds)
 
 
-def _times(form: Form, factor: float) -> Form:
-    return Form(*(round(value * factor) for value in form))
+def _times(bound: CostBound, factor: float) -> CostBound:
+    return CostBound(*(round(value * factor) for value in bound))
 
 
 class HostWorld(World):
@@ -118,7 +117,7 @@ def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> S
     """The experiment that is `config` on the measured host, with the engines' own shapes."""
     first = config.tenants[0]
     tenants = [
-        experiment.Tenant(
+        experiment.SimulatedTenant(
             name=t.name,
             model=f"demo-{t.name}",
             share=t.share,
@@ -137,10 +136,11 @@ def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> S
             title="cross-check",
             hardware=str(hardware),
             tenants=tenants,
-            sharing=experiment.Simulated(**config.sharing.model_dump()),
+            sharing=experiment.SimulatedSharing(**config.sharing.model_dump()),
             workload=experiment.Workload(arrivals="trace", file=Path(SAMPLE)),
             limits=limits,
             remap=config.remap,
+            ablations=config.remap.ablations,
             report_s=REPORT_S,
         )
     )
@@ -154,7 +154,7 @@ def simulate(
     policy: Policy,
     calls: Sequence[Call],
     host: Host,
-) -> Figures:
+) -> Metrics:
     """The figures of `mirage simulate`, and over all tenants those of `mirage replay`."""
     requests = [_request(call, out) for call, out in _through(calls, host)]
     arrivals = {
@@ -164,28 +164,27 @@ def simulate(
     with (
         mock.patch.object(build, "Roofline", partial(HostRoofline, host=host)),
         mock.patch.object(build, "World", HostWorld),
-        mock.patch.object(drawn, "requests", lambda *_: arrivals),
     ):
-        world = build.world(made, variant(policy.value), seed=0)
+        most = {tenant.name: tenant.max_num_seqs for tenant in config.tenants}
+        world = build.world(
+            made, variant(policy.value), seed=0, arrivals=arrivals, max_num_seqs=most
+        )
     assert isinstance(world, HostWorld)
-    for engine in world.engines:
-        most = config.tenant(engine.name).max_num_seqs
-        engine.limits = dataclasses.replace(engine.limits, max_num_seqs=most)
     world.run()
     world.check()
     for engine in world.engines:
         engine.tally.flush()
-    return figures(world.engines) | sampled(world) | first_tokens(requests, calls)
+    return metrics(world.engines) | sampled(world) | first_tokens(requests, calls)
 
 
-def first_tokens(requests: Sequence[Request], calls: Sequence[Call]) -> Figures:
+def first_tokens(requests: Sequence[Request], calls: Sequence[Call]) -> Metrics:
     """TTFT from the moment of sending, in milliseconds."""
     values = [(r.first / PS - c.at_s) * 1e3 for r, c in zip(requests, calls, strict=True)]
     middle, late = np.percentile(values, (50, 99))
     return {"mean_ttft_ms": np.mean(values), "p50_ttft_ms": middle, "p99_ttft_ms": late}
 
 
-def sampled(world: HostWorld) -> Figures:
+def sampled(world: HostWorld) -> Metrics:
     """What the replay finds in the server's samples, all tenants together."""
     alphas, blocks = [], []
     holds: dict[str, Report] = {}

@@ -184,6 +184,8 @@ def _load(path: Path, policy: Policy | None) -> Config:
     from mirage.serve import adapters
 
     config = adapters.beside(load(path), path.parent)
+    for line in config.warnings():
+        typer.echo(f"mirage: warning: {path}: {line}", err=True)
     return config if policy is None else config.model_copy(update={"policy": policy})
 
 

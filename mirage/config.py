@@ -225,7 +225,6 @@ Kept = Literal["nothing", "soon", "asked"]
 class Remap(Strict):
     """How the controller moves memory (see docs/architecture.md, Deciding)."""
 
-    victims: Literal["mru", "lru"] = "mru"
     serve: Literal["growth", "admission"] = "admission"
     """Remap for the growth of running requests only, or also to admit waiting ones."""
     lend_percent: float = Field(default=75, ge=0, le=100)
@@ -234,17 +233,8 @@ class Remap(Strict):
     tbt_ms: PositiveFloat | None = None
     """Time between tokens to keep: while a model's decode step computes for longer, its waiting
     requests get no more than its share."""
-    keep_free: bool = True
-    """Whether newcomers leave free what running requests soon need; without, and with `serve`
-    admission alone, only to be measured against."""
-    beta: Literal[1, 2, "dynamic"] = "dynamic"
-    """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
-    reversion: bool = True
-    """Whether layers come back when the pressure ends; without, only to be measured against."""
     max_percent: float = Field(default=95, ge=0, le=100)
     """Most of a model's layers that may be given away (the remapping percentage)."""
-    decode_cap: bool = True
-    """Bound alpha by what hides behind the model's own decode steps."""
     rest_s: float = Field(default=30, ge=0, le=1e6)
     """At once: seconds without work after which a model lends more layers than hide behind the
     decode of a single request."""
@@ -257,13 +247,36 @@ class Remap(Strict):
     hysteresis_s: float = Field(default=0.5, ge=0, le=1e6)
     """Seconds a surplus must last before it is handed back."""
 
-    def kept(self, policy: Policy) -> Kept:
-        """What newcomers leave free of what their model holds; with `static` as vLLM does."""
-        if policy is Policy.STATIC:
-            return "nothing"
-        if policy is Policy.MIRAGE and (self.serve == "growth" or self.tbt_ms is not None):
-            return "asked"
-        return "soon" if self.keep_free else "nothing"
+
+class Ablations(Strict):
+    """Alternatives to the rules that serve, there to be measured against them in the simulator."""
+
+    victims: Literal["mru", "lru"] = "mru"
+    """Among equal priorities, who gives first: most or least recently used."""
+    keep_free: bool = True
+    """Whether newcomers leave free what running requests soon need; without, with `serve`
+    admission alone."""
+    beta: Literal[1, 2, "dynamic"] = "dynamic"
+    """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
+    reversion: bool = True
+    """Whether layers come back when the pressure ends."""
+    decode_cap: bool = True
+    """Bound alpha by what hides behind the model's own decode steps."""
+
+
+class ServedRemap(Remap, Ablations):
+    """`Remap` as a file of `mirage serve` has it: older ones may name ablations, which count."""
+
+    @property
+    def deprecated(self) -> dict[str, Any]:
+        """The ablations that the file names, and their values."""
+        named = [key for key in Ablations.model_fields if key in self.model_fields_set]
+        return {key: getattr(self, key) for key in named}
+
+    @property
+    def ablations(self) -> Ablations:
+        """Those of its values that are ablations."""
+        return Ablations(**self.deprecated)
 
 
 class Traffic(Strict):
@@ -303,7 +316,7 @@ class Config(Strict):
     device: Device
     tenants: list[Tenant] = Field(min_length=1)
     sharing: Sharing = Sharing()
-    remap: Remap = Remap()
+    remap: ServedRemap = ServedRemap()
     replay: Replay = Replay()
     policy: Policy = Policy.MIRAGE
     block_tokens: Count = 32
@@ -336,6 +349,14 @@ class Config(Strict):
         """Most of a tenant's layers that may be given away."""
         own = tenant.max_percent
         return self.remap.max_percent if own is None else own
+
+    def warnings(self) -> list[str]:
+        """What the file says that it should not say any more: a line each."""
+        return [
+            f"remap.{key}: {str(value).lower()} still counts and is deprecated: it is there to be "
+            "measured against, leave it out, or simulate it (ablations, docs/simulation.md)"
+            for key, value in self.remap.deprecated.items()
+        ]
 
     def tenant(self, name: str) -> Tenant:
         """Raises `KeyError` if no tenant has that name."""

@@ -1,4 +1,4 @@
-"""Hardware profiles and model shapes: YAML files in `configs/`, every figure with its source."""
+"""Hardware profiles and model shapes: YAML files in `configs/`, every number with its source."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from mirage.units import GIB, MIB, align_up, ceil_div
 from vmm.space import extent_blocks
 
 
-class Figure(Strict):
+class Sourced(Strict):
     """A number that somebody measured, published or chose, and where that can be read."""
 
     value: float = Field(ge=0, le=1e12)
     source: str = Field(min_length=4)
 
 
-class Positive(Figure):
+class SourcedPositive(Sourced):
+    """One that is more than nothing."""
+
     value: float = Field(ge=1e-9, le=1e12)
 
 
@@ -30,26 +32,26 @@ class Hardware(Strict):
     """One device and its link to host memory. Decimal GB/s and TFLOP/s, binary GiB and MiB."""
 
     title: str
-    memory_gib: Positive
-    bandwidth_gb_s: Positive
-    bandwidth_efficiency: Positive
+    memory_gib: SourcedPositive
+    bandwidth_gb_s: SourcedPositive
+    bandwidth_efficiency: SourcedPositive
     """Share of the bandwidth that a decode step reaches."""
-    compute_tflop_s: Positive
-    compute_efficiency: Positive
-    link_gb_s: Positive
+    compute_tflop_s: SourcedPositive
+    compute_efficiency: SourcedPositive
+    link_gb_s: SourcedPositive
     """Host to device while nothing goes the other way."""
-    link_mixed_gb_s: Positive
+    link_mixed_gb_s: SourcedPositive
     """Each way while both are used."""
-    step_overhead_ms: Figure
+    step_overhead_ms: Sourced
     """Of one step, whatever is in it."""
-    sequence_overhead_us: Figure
+    sequence_overhead_us: Sourced
     """Of each sequence in a step."""
-    reserved_mb: Figure
+    reserved_mb: Sourced
     """Of each tenant's share: context and activations."""
-    page_mib: Positive
-    apply_ms: Figure
+    page_mib: SourcedPositive
+    apply_ms: Sourced
     """Pause of an engine that acts on an allotment."""
-    message_ms: Figure
+    message_ms: Sourced
     """From an engine to the launcher or back, deciding included."""
 
     @model_validator(mode="after")

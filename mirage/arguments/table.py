@@ -319,7 +319,7 @@ TABLE = merged(
     refused(NOT_TRIED, "prefix_match_unit", "disable_hybrid_kv_cache_manager", but=(None,)),
     refused(NOT_TRIED, "kv_sharing_fast_prefill", but=(False,)),
     refused(NOT_TRIED, "swa_bounded_replay", but=(True,)),
-    refused("MIRAGE sets it: see remap.keep_free", "watermark", but=(0,)),
+    refused("MIRAGE sets it: newcomers leave room", "watermark", but=(0,)),
     refused(PACKS, "moe_backend", "linear_backend", "sparse_indexer_topk_backend", but=("auto",)),
     refused(PACKS, "enable_flashinfer_autotune", but=(None, False)),
     refused(PACKS, "ir_op_priority", "kernel_config"),

@@ -11,6 +11,7 @@ from typing import Self
 from mirage.config import Config
 from mirage.control.controller import Command, Controller
 from mirage.control.draining import Draining
+from mirage.control.rules import Rules
 from mirage.protocol import Allotment, Hello, Refusal, Report, Turn
 from scheduler.sharing import Sharing, make_sharing
 
@@ -34,12 +35,13 @@ class Arbiter:
         self._grant_by = 0.0
 
     @classmethod
-    def of(cls, config: Config) -> Self:
+    def of(cls, config: Config, rules: Rules | None = None) -> Self:
+        """As `config` has it; with other `rules` than it says."""
         temporal = config.sharing.mode == "temporal"
         turn_s = config.sharing.turn_s if temporal else None
         sharing = make_sharing([t.name for t in config.tenants], turn_s)
         draining = Draining(config.sharing.drain, config.sharing.turn_s)
-        return cls(Controller.of(config), sharing, temporal=temporal, draining=draining)
+        return cls(Controller.of(config, rules), sharing, temporal=temporal, draining=draining)
 
     def joined(self, hello: Hello, now: float) -> None:
         """Raises `DoesNotFitError`, `LedgerError`: see `Controller.joined`."""

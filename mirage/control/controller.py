@@ -22,12 +22,13 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple, Self
 
-from mirage.config import PATIENCE_S, Config, Policy, Remap, Sharing
+from mirage.config import PATIENCE_S, Config, Policy, Sharing
 from mirage.control.debts import Debtor
 from mirage.control.demand import lacks_growth
 from mirage.control.grants import Grants
 from mirage.control.ledger import LedgerError
 from mirage.control.planner import Turns, covers, plan
+from mirage.control.rules import Rules
 from mirage.control.targets import Target, base, entitled, most_alpha, toward
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
 from mirage.geometry import footprint
@@ -50,7 +51,7 @@ class Controller:
         tenants: Iterable[Tenant],
         device_bytes: int,
         policy: Policy,
-        remap: Remap,
+        rules: Rules,
         *,
         turns: Turns | None = None,
         patience_s: float = PATIENCE_S,
@@ -63,12 +64,12 @@ class Controller:
         self._turns = turns
         self._tenants = {t.name: t for t in tenants}
         self._policy = policy
-        self._remap = remap
+        self._rules = rules
         self._grants = Grants(self._tenants.values(), device_bytes)
         self._store = MetadataStore(
             self._tenants.values(),
-            cooldown_s=remap.hysteresis_s,
-            for_admission=remap.serve == "admission",
+            cooldown_s=rules.hysteresis_s,
+            for_admission=rules.serve == "admission",
             temporal=turns is not None,
         )
         self._new: set[str] = set()
@@ -80,13 +81,14 @@ class Controller:
         """Tenants whose request for growth awaits an answer, and since when (seconds)."""
 
     @classmethod
-    def of(cls, config: Config) -> Self:
+    def of(cls, config: Config, rules: Rules | None = None) -> Self:
+        """As `config` has it; with other `rules` than it says."""
         tenants = [entitled(t) for t in config.tenants]
         return cls(
             tenants,
             config.device.memory,
             config.policy,
-            config.remap,
+            rules or Rules.served(config),
             turns=_turns(config.sharing),
             patience_s=config.sharing.patience_s,
         )
@@ -176,7 +178,7 @@ class Controller:
     def covers(self, name: str, now: float) -> bool:
         """Whether a tenant, were it its turn now, would stream no more layers than hide."""
         device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
-        return covers(self._present(now), name, device_bytes - kept, self._policy, self._remap)
+        return covers(self._present(now), name, device_bytes - kept, self._policy, self._rules)
 
     def has_room(self, name: str) -> bool:
         """Whether an engine that holds up to its tenant's share may be started."""
@@ -229,7 +231,7 @@ class Controller:
         """Made anew after each event; what was sent since is no reason to."""
         if now >= self._planned_until:
             device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
-            how = self._policy, self._remap
+            how = self._policy, self._rules
             self._targets = plan(tenants, device_bytes, kept, *how, turns=self._turns, now=now)
             change = self._store.next_deadline(now)
             self._planned_until = inf if change is None else change
@@ -293,7 +295,7 @@ class Controller:
     def _check_limits(self, t: TenantSnapshot) -> None:
         assert t.allotment is not None
         sent, shape = t.allotment, t.shape
-        most = most_alpha(t.tenant, shape, self._remap)
+        most = most_alpha(t.tenant, shape, self._rules)
         legal = (
             sent.grant_bytes == footprint(shape, sent.alpha, sent.kv_extents)
             and 0 <= sent.alpha <= (most if self._policy is Policy.MIRAGE else 0)

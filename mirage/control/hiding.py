@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cache
 from math import inf
 
-from mirage.control.step_times import nested_step, step_forms
+from mirage.control.step_times import nested_step, step_cost_bounds
 from mirage.streaming.layer_sets import nested
 
 HIDDEN = Fraction(103, 100)
@@ -88,7 +88,7 @@ def _bearable(n: int, beta: int) -> tuple[float, ...]:
     bears = []
     for alpha in range(1, n - beta + 1):
         loads, layers = _condition(alpha, beta, n)
-        forms = step_forms(nested(n)[: alpha + beta], n, beta)
-        own = [(HIDDEN * n - b) / a for a, b in forms if a]
+        bounds = step_cost_bounds(nested(n)[: alpha + beta], n, beta)
+        own = [(HIDDEN * n - b) / a for a, b in bounds if a]
         bears.append(min(Fraction(layers, loads), *own))
     return tuple(-float(most) for most in bears)

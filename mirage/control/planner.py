@@ -52,9 +52,10 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
-from mirage.config import Policy, Remap
+from mirage.config import Policy
 from mirage.control.hiding import best_beta, largest_alpha
 from mirage.control.lending import worth_lending
+from mirage.control.rules import Rules
 from mirage.control.step_times import nested_step
 from mirage.control.targets import Target, base, most_alpha
 from mirage.control.tenant_state import TenantSnapshot
@@ -105,7 +106,7 @@ def plan(
     device_bytes: int,
     reserved_bytes: int,
     policy: Policy,
-    remap: Remap,
+    rules: Rules,
     *,
     turns: Turns | None = None,
     now: float = inf,
@@ -126,25 +127,25 @@ def plan(
             t,
             device_bytes,
             policy,
-            remap,
+            rules,
             streams,
-            bool(turns) or now - t.last_busy >= remap.rest_s,
+            bool(turns) or now - t.last_busy >= rules.rest_s,
         )
         for t in tenants
     )
     candidates = [
         victims.Candidate(t.name, t.active, t.tenant.priority, t.last_busy) for t in tenants
     ]
-    donors = tuple(victims.order(candidates, remap.victims))
+    donors = tuple(victims.order(candidates, rules.victims))
     free = device_bytes - reserved_bytes - sum(footprint(t.shape, 0, 0) for t in tenants)
-    growth_only = policy is Policy.MIRAGE and remap.serve == "growth"
-    lend_percent = remap.lend_percent if growth_only else None
-    lent = _most_lent(tenants, asks, free, turns) if turns and remap.decode_cap else None
-    given = _fill(asks, donors, free, lend_percent, remap.reversion, lent, recalls=not turns)
+    growth_only = policy is Policy.MIRAGE and rules.serve == "growth"
+    lend_percent = rules.lend_percent if growth_only else None
+    lent = _most_lent(tenants, asks, free, turns) if turns and rules.decode_cap else None
+    given = _fill(asks, donors, free, lend_percent, rules.reversion, lent, recalls=not turns)
     return {
         t.name: Target(
             alpha,
-            _beta(t, alpha, remap, streams) if alpha else 0,
+            _beta(t, alpha, rules, streams) if alpha else 0,
             kv,
             free_for_all,
             kv < t.demand.used,
@@ -234,7 +235,7 @@ def covered(asks: Sequence[Ask]) -> int:
 
 
 def covers(
-    tenants: Sequence[TenantSnapshot], name: str, usable_bytes: int, policy: Policy, remap: Remap
+    tenants: Sequence[TenantSnapshot], name: str, usable_bytes: int, policy: Policy, rules: Rules
 ) -> bool:
     """Whether all KV in use fits beside the layers that `name` cannot hide, were it its turn.
 
@@ -244,12 +245,12 @@ def covers(
     away = used + sum(footprint(t.shape, 0, 0) for t in tenants) - usable_bytes
     if away <= 0 or policy is not Policy.MIRAGE:
         return True
-    capped = remap.model_copy(update={"decode_cap": True})
+    capped = rules.model_copy(update={"decode_cap": True})
 
     def layers(t: TenantSnapshot) -> int:
         if t.name == name:
             return hidden_alpha(t, t.report.layer_compute_s, capped)
-        return most_alpha(t.tenant, t.shape, remap)
+        return most_alpha(t.tenant, t.shape, rules)
 
     return away <= sum(layers(t) * t.shape.layer_bytes for t in tenants)
 
@@ -260,7 +261,7 @@ def _ask(
     t: TenantSnapshot,
     device_bytes: int,
     policy: Policy,
-    remap: Remap,
+    rules: Rules,
     streams: int,
     lends_all: bool,
 ) -> Ask:
@@ -270,12 +271,12 @@ def _ask(
         return min(max(extents, shape.min_extents), shape.max_extents)
 
     share = base(t.tenant, shape, device_bytes).kv_extents
-    late = policy is Policy.MIRAGE and _late(t, remap)
+    late = policy is Policy.MIRAGE and _late(t, rules)
     layers = policy is Policy.MIRAGE
-    ever = most_alpha(t.tenant, shape, remap) if layers else 0
-    unfelt = hidden_alpha(t, t.report.layer_compute_s, remap, streams) if layers else 0
-    surely = hidden_alpha(t, t.least_compute_s, remap, streams) if layers else 0
-    bears = hidden_alpha(t, BEARABLE * t.report.layer_compute_s, remap, streams) if layers else 0
+    ever = most_alpha(t.tenant, shape, rules) if layers else 0
+    unfelt = hidden_alpha(t, t.report.layer_compute_s, rules, streams) if layers else 0
+    surely = hidden_alpha(t, t.least_compute_s, rules, streams) if layers else 0
+    bears = hidden_alpha(t, BEARABLE * t.report.layer_compute_s, rules, streams) if layers else 0
     return Ask(
         name=t.name,
         active=t.active,
@@ -285,26 +286,26 @@ def _ask(
         running=fit(t.demand.used),
         growth=fit(t.demand.growth),
         admission=fit(t.demand.growth if late else t.demand.admission),
-        cooldown=fit(_cooldown(fit(t.peak_extents), share, remap.slack_extents)),
+        cooldown=fit(_cooldown(fit(t.peak_extents), share, rules.slack_extents)),
         share=share,
         most=ever,
         lends=ever if lends_all else surely,
         surely_hidden=surely,
         hidden=unfelt,
-        lately_hidden=hidden_alpha(t, t.peak_compute_s, remap, streams) if layers else 0,
+        lately_hidden=hidden_alpha(t, t.peak_compute_s, rules, streams) if layers else 0,
         bears=bears,
         out=t.layers_out,
         late=late,
     )
 
 
-def _late(t: TenantSnapshot, remap: Remap) -> bool:
+def _late(t: TenantSnapshot, rules: Rules) -> bool:
     """Whether a decode step of the present batch computes for longer than tokens may take.
 
     Compute alone: were it the step with what streams, a plan would undo what made it so.
     """
     step_s = t.shape.layers * t.report.layer_compute_s
-    return remap.tbt_ms is not None and t.active and step_s * 1e3 > remap.tbt_ms
+    return rules.tbt_ms is not None and t.active and step_s * 1e3 > rules.tbt_ms
 
 
 def _cooldown(peak: int, share: int, slack: int) -> int:
@@ -317,15 +318,15 @@ def _cooldown(peak: int, share: int, slack: int) -> int:
     return peak if peak <= share else align_up(peak, slack + 1)
 
 
-def hidden_alpha(t: TenantSnapshot, t_compute: float, remap: Remap, streams: int = 1) -> int:
+def hidden_alpha(t: TenantSnapshot, t_compute: float, rules: Rules, streams: int = 1) -> int:
     """Layers that an active tenant may give: those whose loads fit behind its decode compute.
 
-    Without `remap.decode_cap`, all that it may ever give. While T_T or T_c is unknown, one:
+    Without `rules.decode_cap`, all that it may ever give. While T_T or T_c is unknown, one:
     the least that lets them be measured. T_T was measured alone; of `streams` tenants that
     stream at once, each has its part of the link.
     """
-    ever = most_alpha(t.tenant, t.shape, remap)
-    if ever == 0 or not remap.decode_cap:
+    ever = most_alpha(t.tenant, t.shape, rules)
+    if ever == 0 or not rules.decode_cap:
         return ever
     t_load = t.report.layer_load_s * streams
     if t_load <= 0 or t_compute <= 0:
@@ -338,11 +339,11 @@ def hidden_alpha(t: TenantSnapshot, t_compute: float, remap: Remap, streams: int
 _largest_alpha = lru_cache(maxsize=256)(largest_alpha)
 
 
-def _beta(t: TenantSnapshot, alpha: int, remap: Remap, streams: int) -> int:
+def _beta(t: TenantSnapshot, alpha: int, rules: Rules, streams: int) -> int:
     """Slots for `alpha` layers. Kept while alpha stays, unless others make a shorter step."""
     if alpha == 0:
         return 1
-    fitting = [b for b in _betas(remap) if alpha + b <= _streamable(t)] or [1]
+    fitting = [b for b in _betas(rules) if alpha + b <= _streamable(t)] or [1]
     sent = t.allotment.beta if t.allotment and t.allotment.alpha == alpha else 0
     times = t.shape.layers, t.report.layer_load_s * streams, t.report.layer_compute_s
     if min(times) <= 0:
@@ -354,8 +355,8 @@ def _beta(t: TenantSnapshot, alpha: int, remap: Remap, streams: int) -> int:
     return best if better else sent
 
 
-def _betas(remap: Remap) -> tuple[int, ...]:
-    return (1, 2) if remap.beta == "dynamic" else (remap.beta,)
+def _betas(rules: Rules) -> tuple[int, ...]:
+    return (1, 2) if rules.beta == "dynamic" else (rules.beta,)
 
 
 def _streamable(t: TenantSnapshot) -> int:

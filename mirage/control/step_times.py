@@ -23,13 +23,13 @@ def nested_step(alpha: int, beta: int, n: int, t_load: float, t_compute: float) 
     """
     if alpha == 0:
         return n * t_compute
-    return max(a * t_load + b * t_compute for a, b in _nested_forms(n, alpha + beta, beta))
+    return max(a * t_load + b * t_compute for a, b in _nested_bounds(n, alpha + beta, beta))
 
 
 @cache
-def _nested_forms(n: int, m: int, beta: int) -> tuple[tuple[float, float], ...]:
-    forms = step_forms(nested(n)[:m], n, beta)
-    return tuple((float(a), float(b)) for a, b in forms)
+def _nested_bounds(n: int, m: int, beta: int) -> tuple[tuple[float, float], ...]:
+    bounds = step_cost_bounds(nested(n)[:m], n, beta)
+    return tuple((float(a), float(b)) for a, b in bounds)
 
 
 def step_time(
@@ -74,7 +74,9 @@ def _walked(
     raise AssertionError("unreachable: the last lap returns")
 
 
-def step_forms(layers: Iterable[int], n: int, beta: int) -> tuple[tuple[Fraction, Fraction], ...]:
+def step_cost_bounds(
+    layers: Iterable[int], n: int, beta: int
+) -> tuple[tuple[Fraction, Fraction], ...]:
     """`step_time` as a maximum: of a T_T + b T_c over the pairs (a, b), for any T_T and T_c.
 
     One slot: a load follows the run of the streamed layer before it, so each gap g takes the

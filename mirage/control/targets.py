@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage import config
-from mirage.config import Remap
+from mirage.control.rules import Rules
 from mirage.geometry import footprint
 from mirage.protocol import ModelShape
 from scheduler.tenants import Tenant
@@ -55,22 +55,22 @@ def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Target:
     return Target(0, 0, min(extents, shape.max_extents))
 
 
-def most_alpha(tenant: Tenant, shape: ModelShape, remap: Remap) -> int:
+def most_alpha(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
     """The most layers that may ever be given away; 0 of a model whose layers stay.
 
-    At most `max_percent` of them (the tenant's own, else `remap`'s), and such that
+    At most `max_percent` of them (the tenant's own, else `rules`'), and such that
     `tenant.floor_layers` stay resident beside all slots that may be wanted: the last layer is
     not worth loading without overlap.
     """
-    percent = remap.max_percent if tenant.max_percent is None else tenant.max_percent
+    percent = rules.max_percent if tenant.max_percent is None else tenant.max_percent
     by_percent = int(percent * shape.layers / 100 + 1e-9)
-    beside_floor = shape.layers - tenant.floor_layers - most_slots(remap)
+    beside_floor = shape.layers - tenant.floor_layers - most_slots(rules)
     return max(0, min(shape.movable_layers, by_percent, beside_floor))
 
 
-def most_slots(remap: Remap) -> int:
+def most_slots(rules: Rules) -> int:
     """Slots that streamed layers of one model may share."""
-    return 1 if remap.beta == 1 else 2
+    return 1 if rules.beta == 1 else 2
 
 
 def toward(shape: ModelShape, now: Target, target: Target, limit: int) -> Target:

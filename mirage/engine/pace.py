@@ -46,7 +46,8 @@ class Pace:
         if wanted <= 0 or self._left_s == inf:
             return max(0, wanted)
         each_s = self._each_s.get(kind)
-        fitting = int(max(0.0, self._left_s) / each_s) if each_s else 1
+        # The first of its kind is tried, to see what it takes, if there is any time left.
+        fitting = int(max(0.0, self._left_s) / each_s) if each_s else int(self._left_s > 0)
         return min(wanted, fitting if self._moved else max(1, fitting))
 
     @contextmanager

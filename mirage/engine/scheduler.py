@@ -18,7 +18,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from mirage.config import Policy
-from mirage.control.demand import Demand, demand, in_extents, left_free
+from mirage.control.demand import Demand, demand, left_free
+from mirage.control.reporting import Counted, Held, LayerTimes, make_report
 from mirage.control.turn_taking import TurnTaking
 from mirage.engine import runtime
 from mirage.engine.agent import Agent
@@ -198,31 +199,31 @@ class ObservingMixin(Mixable):
         """The present state. Cheap: no loop over blocks while an extent is one block."""
         pool, memory = self.kv_cache_manager.block_pool, self.memory
         extents, used_extents, usable = self._kv_extents()
-        free = pool.get_num_free_blocks()
-        used = max(0, usable - 1 - free)
-        wanted = in_extents(self._demand(), used_extents, self.shape.extent_blocks)
         self._said_holding = self._holds_turn()
-        return Report(
+        return make_report(
             revision=self.revision,
             holds_turn=self._said_holding,
-            held_bytes=memory.held_bytes(extents, self.shape.extent_bytes),
-            alpha=memory.alpha,
-            beta=memory.beta,
-            kv_extents=extents,
-            kv_used_extents=used_extents,
-            growth_extents=wanted.growth,
-            admission_extents=wanted.admission,
+            held=Held(
+                held_bytes=memory.held_bytes(extents, self.shape.extent_bytes),
+                alpha=memory.alpha,
+                beta=memory.beta,
+                extents=extents,
+                used_extents=used_extents,
+                used_blocks=max(0, usable - 1 - pool.get_num_free_blocks()),
+                usable_blocks=usable - 1,
+            ),
+            wanted=self._demand(),
+            extent_blocks=self.shape.extent_blocks,
             running=len(self.running),
             waiting=self._waiting_count(),
-            kv_used_blocks=used,
-            kv_blocks=max(0, usable - 1),
-            preemptions=self.preemptions,
-            steps=self.fence.processed,
-            tokens=self.tokens,
-            bytes_streamed=memory.streamer.bytes_streamed if memory.streamer else 0,
-            stall_s=memory.compute.stall_s,
-            layer_load_s=memory.layer_load_s,
-            layer_compute_s=memory.layer_compute_s,
+            counted=Counted(
+                preemptions=self.preemptions,
+                steps=self.fence.processed,
+                bytes_streamed=memory.streamer.bytes_streamed if memory.streamer else 0,
+                tokens=self.tokens,
+                stall_s=memory.compute.stall_s,
+            ),
+            times=LayerTimes(memory.layer_load_s, memory.layer_compute_s),
         )
 
     def _kv_extents(self) -> tuple[int, int, int]:

@@ -96,6 +96,8 @@ def replay(
     )
     plan = settle(config_path, options)
     console = Console(stderr=True)
+    for line in plan.config.warnings():
+        console.out(f"mirage: warning: {config_path}: {line}", highlight=False)
     runs: list[Run] = []
     try:
         with terminate_like_interrupt():

@@ -18,6 +18,7 @@ from mirage.arguments.check import (
     normalised,
 )
 from mirage.config import Config, ConfigError, Device, Tenant
+from mirage.control.rules import Rules
 from mirage.serve.fit import Fit
 from mirage.serve.rundir import RunDir, beside
 from mirage.units import MIB
@@ -145,7 +146,7 @@ def engine_settings(
         "base_blocks": fit.base_blocks,
         "headroom_extents": config.remap.headroom_extents,
         "lookahead_steps": config.remap.lookahead_steps,
-        "kept": config.remap.kept(config.policy),
+        "kept": Rules.served(config).kept(config.policy),
         "temporal": config.sharing.mode == "temporal",
         "hold_s": config.sharing.patience_s,
         "moves": fit.movable_layers > 0,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from mirage.config import Config, Policy
 from mirage.control.hiding import largest_alpha
 from mirage.control.lending import worth_lending
+from mirage.control.rules import Rules
 from mirage.control.targets import most_slots
 from mirage.serve.fit import Fit
 
@@ -33,7 +34,7 @@ def outlook(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str
 
 def _never(config: Config, fits: Mapping[str, Fit]) -> list[str]:
     """Tenants whose layers could move, and never will by what the configuration says."""
-    slots = most_slots(config.remap)
+    slots = most_slots(Rules.served(config))
     notes = []
     for name, fit in fits.items():
         tenant, percent = config.tenant(name), config.max_percent(config.tenant(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 
 from mirage.config import Config, Policy
 from mirage.config import Tenant as Served
@@ -11,12 +11,13 @@ from mirage.control.arbiter import Arbiter
 from mirage.control.targets import base, entitled
 from mirage.simulate import workload
 from mirage.simulate.batch import Request
-from mirage.simulate.engine import Engine, Limits
+from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Setup
 from mirage.simulate.holding import Holding
+from mirage.simulate.limits import StepLimits
 from mirage.simulate.policies import Variant
 from mirage.simulate.roofline import LAYER_SETS, PS, Roofline, Sets
-from mirage.simulate.swap import SwapEngine
+from mirage.simulate.swap import SpillCosts, SpillRoom
 from mirage.simulate.world import World
 
 Streamed = tuple[int, int]
@@ -30,32 +31,43 @@ def world(
     *,
     skipping: bool = True,
     arrivals: Mapping[str, Iterator[Request]] | None = None,
+    max_num_seqs: Mapping[str, int] | None = None,
 ) -> World:
     """Engines with their requests, and the deciders of their memory.
 
-    `arrivals` are the requests of each tenant, instead of those that the experiment draws.
+    `arrivals` are the requests of each tenant, instead of those that the experiment draws, and
+    `max_num_seqs` the most in one step, instead of the same for all.
     """
     sharing = setup.experiment.sharing
-    crowded = sharing.mode == "spatial" and not sharing.isolated
+    co_running = sharing.mode == "spatial" and not sharing.isolated
     message_ps = _milliseconds(setup.hardware.message_ms.value)
-    made = World(skipping=skipping, crowded=crowded, message_ps=message_ps)
+    made = World(skipping=skipping, co_running=co_running, message_ps=message_ps)
     arrivals = workload.requests(setup, seed) if arrivals is None else arrivals
     walls = [t.name for t in setup.experiment.tenants] if sharing.isolated else [None]
     for wall in walls:
         config = setup.config(variant, only=wall)
         engines = [
-            _Builder(setup, variant, config, t).engine(arrivals[t.name], made)
+            _Builder(setup, variant, config, t, max_num_seqs).engine(arrivals[t.name], made)
             for t in config.tenants
         ]
-        made.add(Arbiter.of(config), engines)
+        made.add(Arbiter.of(config, setup.rules(variant)), engines)
     return made
 
 
 class _Builder:
     """One tenant's engine, under one policy."""
 
-    def __init__(self, setup: Setup, variant: Variant, config: Config, tenant: Served) -> None:
-        self.setup, self.variant, self.remap = setup, variant, config.remap
+    def __init__(
+        self,
+        setup: Setup,
+        variant: Variant,
+        config: Config,
+        tenant: Served,
+        max_num_seqs: Mapping[str, int] | None,
+    ) -> None:
+        self.setup, self.variant, self.rules = setup, variant, setup.rules(variant)
+        most = setup.experiment.limits.max_num_seqs
+        self.max_num_seqs = most if max_num_seqs is None else max_num_seqs[tenant.name]
         self.tenant = entitled(tenant)
         self.shape = setup.shapes[tenant.name]
         self.base = base(self.tenant, self.shape, config.device.memory)
@@ -74,7 +86,13 @@ class _Builder:
         if not self.variant.swaps:
             return Engine(*whole)
         mixed = setup.hardware.link_mixed_gb_s.value
-        return SwapEngine(*whole, self._over_link(model.kv_token_bytes, mixed))
+        token_ps = self._over_link(model.kv_token_bytes, mixed)
+        block_tokens = setup.experiment.limits.block_tokens
+        return Engine(
+            *whole,
+            make_room=partial(SpillRoom, roofline=roofline, token_ps=token_ps),
+            make_costs=partial(SpillCosts, token_ps=token_ps, block_tokens=block_tokens),
+        )
 
     def _over_link(self, nbytes: int, gb_s: float) -> int:
         """Picoseconds."""
@@ -85,19 +103,19 @@ class _Builder:
         copies = _copies(LAYER_SETS[experiment.layer_sets], self.shape.layers)
         return Holding(self.shape, self.base, copies, experiment.kv_blocks == "scattered")
 
-    def _limits(self) -> Limits:
-        experiment, remap = self.setup.experiment, self.remap
+    def _limits(self) -> StepLimits:
+        experiment, rules = self.setup.experiment, self.rules
         elastic = self.variant.policy is not Policy.STATIC
-        return Limits(
+        return StepLimits(
             block_tokens=experiment.limits.block_tokens,
-            max_num_seqs=experiment.limits.max_num_seqs,
+            max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=experiment.limits.max_num_batched_tokens,
             elastic=elastic,
             temporal=experiment.sharing.mode == "temporal",
             hold_s=experiment.sharing.patience_s,
-            headroom_extents=remap.headroom_extents,
-            lookahead_steps=remap.lookahead_steps,
-            kept=remap.kept(self.variant.policy),
+            headroom_extents=rules.headroom_extents,
+            lookahead_steps=rules.lookahead_steps,
+            kept=rules.kept(self.variant.policy),
             report_ps=round(experiment.report_s * PS),
             apply_ps=_milliseconds(self.setup.hardware.apply_ms.value),
         )

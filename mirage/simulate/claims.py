@@ -16,7 +16,7 @@ from rich.console import Console
 from mirage.simulate import scenes
 from mirage.simulate.pool import Job, run_all
 from mirage.simulate.progress import counting
-from mirage.simulate.run import Figures
+from mirage.simulate.run import Metrics
 
 Verdict = Literal["reproduced", "direction", "not reproduced", "inconsistent"]
 NEAR = 10.0
@@ -26,7 +26,7 @@ NEAR = 10.0
 class Results:
     """The figures of every run that some row needs."""
 
-    def __init__(self, seeds: Sequence[int], runs: dict[tuple[str, str, int], Figures]) -> None:
+    def __init__(self, seeds: Sequence[int], runs: dict[tuple[str, str, int], Metrics]) -> None:
         self._seeds, self._runs = seeds, runs
 
     def mean(self, scene: str, policy: str, key: str) -> float:

@@ -18,7 +18,7 @@ from mirage.workload.trace import TraceError
 if TYPE_CHECKING:
     from mirage.simulate.experiment import Setup
     from mirage.simulate.report import Result
-    from mirage.simulate.run import Figures
+    from mirage.simulate.run import Metrics
 
 INTERRUPTED, FAILED, REFUSED = 130, 1, 2
 """Exit codes: Ctrl-C, a process that was killed, what cannot be simulated."""
@@ -139,7 +139,7 @@ def _setup(path: Path, policies: str | None) -> Setup:
     return Setup(setup.experiment.model_copy(update={"policies": names}), setup.near)
 
 
-def _run(setup: Setup, seeds: list[int], processes: int | None) -> list[Figures]:
+def _run(setup: Setup, seeds: list[int], processes: int | None) -> list[Metrics]:
     from mirage.simulate.pool import Job, run_all
     from mirage.simulate.progress import counting
 

@@ -1,39 +1,30 @@
-"""One vLLM-like engine, as an event-driven state machine over `Batch`.
+"""One vLLM-like engine, as an event-driven state machine.
 
-Continuous batching as in vLLM V1: running requests decode first, their blocks allocated in the
-order of their admission; then chunks of prefill fill the token budget, those under way before
-waiting ones, first come first served. A waiting request is admitted if its whole prompt finds
-blocks. Without blocks for a running request the newest one is preempted and computed anew.
-With `elastic`, memory is asked for before that, as `mirage.engine.scheduler` does.
-
-While nothing but decoding happens, all steps up to the next event are taken at once (a span).
+Continuous batching as in vLLM V1. Each part has its own module: where requests are (`queues`), the
+KV blocks that they find (`room`), what a step computes (`scheduling`), costs (`costs`) and how long
+it takes (`stepping`), the way to an allotment (`holding`, `moves`), what is reported (`speaking`).
+The engine does them in their order whenever something happens.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from mirage.config import PATIENCE_S, Kept
-from mirage.control.demand import (
-    Demand,
-    blocks_ahead,
-    blocks_for,
-    blocks_soon,
-    blocks_to_start,
-    demand,
-    in_extents,
-    left_free,
-)
 from mirage.control.growth_hold import GrowthHold
 from mirage.control.turn_taking import TurnTaking
 from mirage.protocol import Allotment, Refusal, Report, Turn
-from mirage.simulate.batch import Batch, Request
+from mirage.simulate.batch import Request
+from mirage.simulate.costs import StepCosts
 from mirage.simulate.holding import Holding
-from mirage.simulate.roofline import PS, Form, Roofline, Streaming, Work
+from mirage.simulate.limits import StepLimits
+from mirage.simulate.moves import Moves
+from mirage.simulate.queues import Queues
+from mirage.simulate.roofline import PS, Roofline
+from mirage.simulate.room import Room
+from mirage.simulate.scheduling import Scheduler
+from mirage.simulate.speaking import Speaker
+from mirage.simulate.stepping import Horizon, Stepper
 from mirage.simulate.tally import Tally
 
 
@@ -54,38 +45,28 @@ class Surroundings(Protocol):
         Its answers arrive by `Engine.receive`, perhaps before return.
         """
 
-    def crowd(self, engine: Engine) -> tuple[int, int]:
+    def co_runners(self, engine: Engine) -> tuple[int, int]:
         """Engines that compute now, this one included, and of those the ones that stream."""
 
-    def crowd_changed(self, engine: Engine) -> None:
+    def co_runners_changed(self, engine: Engine) -> None:
         """This engine began or ended to compute, or to stream."""
 
+    def began(self, engine: Engine) -> None:
+        """This engine began a step, or a span of them."""
 
-@dataclass(frozen=True)
-class Limits:
-    """What bounds an engine's steps, and how it is driven."""
+    def finished(self, engine: Engine, request: Request) -> None:
+        """The last token of a request of this engine has come."""
 
-    block_tokens: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    elastic: bool
-    temporal: bool
-    headroom_extents: int
-    lookahead_steps: int
-    kept: Kept
-    """What newcomers leave free for running requests."""
-    report_ps: int
-    apply_ps: int
-    hold_s: float = PATIENCE_S
 
-    @property
-    def hold_ps(self) -> int:
-        """A nanosecond more, since the wanted counts in seconds that are rounded."""
-        return int(self.hold_s * PS) + 1000
+MakeRoom = Callable[[Queues, Holding, GrowthHold, StepLimits], Room]
+MakeCosts = Callable[[Roofline, Holding, int, Callable[[], tuple[int, int]]], StepCosts]
 
 
 class Engine:
-    """Requests of one tenant, in the order of `arrivals`."""
+    """Requests of one tenant, in the order of `arrivals`.
+
+    `load_ps` is T_T. An engine with other `room` or other `costs` than usual is given their makers.
+    """
 
     def __init__(
         self,
@@ -93,109 +74,103 @@ class Engine:
         holding: Holding,
         roofline: Roofline,
         load_ps: int,
-        limits: Limits,
+        limits: StepLimits,
         arrivals: Iterator[Request],
         world: Surroundings,
+        make_room: MakeRoom = Room,
+        make_costs: MakeCosts = StepCosts,
     ) -> None:
-        self.name, self.holding, self.roofline, self.limits = name, holding, roofline, limits
-        self.load_ps = load_ps
-        self.world = world
+        self.name, self.holding, self.limits, self.world = name, holding, limits, world
         self.tally = Tally()
-        self.batch = Batch(limits.block_tokens)
-        self.running: dict[Request, None] = {}
-        self.waiting: deque[Request] = deque()
-        self.prefilling: deque[Request] = deque()
-        self.held: list[Request] = []
         self.turn = TurnTaking(temporal=limits.temporal)
         self.growth_hold = GrowthHold(limits.hold_s, world.now_s)
-        self.stepping = False
+        self.queues = Queues(arrivals, limits.block_tokens)
+        self.room = make_room(self.queues, holding, self.growth_hold, limits)
+        self.costs = make_costs(roofline, holding, load_ps, self._co_runners)
         self.stirred = False
         """Whether a message came that an idle engine must act on."""
-        self._arrivals = arrivals
-        self._upcoming = next(arrivals, None)
         self._inbox: list[Allotment | Refusal | Turn] = []
-        self._other_blocks = 0
-        """Blocks of requests that are not in the batch."""
-        self._late: list[Request] = []
-        """In the batch, and not in the step before."""
-        self._chunks: list[tuple[Request, int]] = []
-        self._begin = self._end = 0
-        self._first_ps = self._growth_ps = 0
-        self._span = 0
-        self._emitted = 0
-        """When the batch's newest tokens came."""
-        self._ready_at = 0
-        """When it will have acted on the newest allotment."""
-        self._loaded_at = 0
-        """When the last of the layers that came back will have been loaded."""
-        self._waiting_blocks = 0
-        """That the waiting requests need to start."""
-        self._preempted = 0
-        """Requests at the head of the queue that ran before."""
-        self._next_report = 0
-        self._said: tuple[bool, bool] | None = None
+        self._moves = Moves(holding, load_ps, limits.apply_ps, self.tally)
+        self._speaker = Speaker(
+            self.queues, self.room, self.costs, holding, self.turn, limits, self.tally, self._send
+        )
+        self._scheduler = Scheduler(
+            self.queues,
+            self.room,
+            self.turn,
+            self.growth_hold,
+            limits,
+            self.tally,
+            self._speaker.speak,
+        )
+        self.stepper = Stepper(
+            self.queues, self.room, self.costs, self._moves, holding, self.tally, self._finished
+        )
 
     # -- what the world asks ------------------------------------------------------------
 
     def next_event(self) -> int | None:
         """When `wake` should be called, in picoseconds; None for not before a message."""
-        if self.stepping:
-            return self._end
-        if self._upcoming is not None and not self.has_work:
-            return self._upcoming.arrival
-        if self.held and self.turn.may_step(self._begun()):
-            assert self.growth_hold.since is not None, "held for a wanted"
+        if self.stepper.stepping:
+            return self.stepper.span.end
+        queues = self.queues
+        if not queues.unfinished and queues.next_arrival is not None:
+            return queues.next_arrival
+        if queues.held and self.turn.may_step(queues.begun):
+            assert self.growth_hold.since is not None, "held without a shortage"
             return round(self.growth_hold.since * PS) + self.limits.hold_ps
         return None
 
     @property
+    def stepping(self) -> bool:
+        """Whether a step is under way."""
+        return self.stepper.stepping
+
+    @property
     def has_work(self) -> bool:
-        return bool(self.running or self.waiting)
+        """Whether any request waits or runs."""
+        return self.queues.unfinished
 
     @property
     def streams(self) -> bool:
+        """Whether steps load layers."""
         return self.holding.alpha > 0
 
-    @property
-    def used_blocks(self) -> int:
-        return self.batch.blocks + self._other_blocks
-
-    @property
-    def free_blocks(self) -> int:
-        return self.holding.blocks - self.used_blocks
+    def report(self) -> Report:
+        """The present state."""
+        return self._speaker.report()
 
     def wake(self, now: int) -> None:
         """A span has ended, a request has arrived, or a message was received while idle."""
         self.stirred = False
-        computed = self.stepping
-        if self.stepping:
-            self._complete(now)
-        self._pull(now)
-        self._settle(now)
+        computed = self.stepper.stepping
+        if computed:
+            self.stepper.complete(now)
+        self.queues.arrive(now)
+        if not self.holding.settled and self._move(now):
+            self._speaker.speak(now)
         self._obey(now)
-        self._speak(now)
-        self._plan(now)
-        if self.stepping != computed:
-            self.world.crowd_changed(self)
+        self._speaker.maybe(now)
+        self._step(now)
+        if self.stepper.stepping != computed:
+            self.world.co_runners_changed(self)
         if now >= self.tally.timeline.due:
             holding = self.holding
-            self.tally.sample(now, holding.extents, self.used_blocks, holding.alpha)
+            self.tally.sample(now, holding.extents, self.queues.used_blocks, holding.alpha)
 
     def receive(self, message: Allotment | Refusal | Turn, now: int) -> None:
         """Acted on at once between steps, else at the next step's end."""
         self._inbox.append(message)
-        if not self.stepping:
-            self._pull(now)
+        if self.stepper.stepping:
+            self.cut(now)
+        else:
+            self.queues.arrive(now)
             self._obey(now)
             self.stirred = True
-        else:
-            self.cut(now)
 
     def cut(self, now: int) -> None:
         """Let the span end with the step that is under way."""
-        if self._span > 1:
-            steps = _steps_until(self._first_ps, self._growth_ps, self._span, now - self._begin)
-            self._take(max(1, steps))
+        self.stepper.span.cut(now)
 
     # -- messages -----------------------------------------------------------------------
 
@@ -210,380 +185,45 @@ class Engine:
             elif self.holding.aim(message):
                 self.growth_hold.answered()
                 self._move(now)
-            self._report(now)
-
-    def _settle(self, now: int) -> None:
-        if not self.holding.settled and self._move(now):
-            self._report(now)
+            self._speaker.speak(now)
 
     def _move(self, now: int) -> bool:
-        while self.holding.exceeds(self.used_blocks) and len(self.running) > 1:
-            self._preempt()
-        streamed = self.streams
-        moved, copies = self.holding.settle(self.used_blocks)
-        if copies:
-            self._loaded_at = max(self._loaded_at, now) + copies * self.load_ps
-            self.tally.counters.bytes_restored += copies * self.holding.shape.layer_bytes
-        counters = self.tally.counters
-        if moved:
-            counters.moves += 1
-            self._ready_at = max(now, self._ready_at) + self.limits.apply_ps
-        counters.most_alpha = max(counters.most_alpha, self.holding.alpha)
-        counters.most_extents = max(counters.most_extents, self.holding.extents)
+        """Towards the allotment, once those have gone who sit on what is called back."""
+        queues, streamed = self.queues, self.streams
+        while self.holding.exceeds(queues.used_blocks) and len(queues.running) > 1:
+            self._scheduler.preempt()
+        moved = self._moves.settle(queues.used_blocks, now)
         if self.streams != streamed:
-            self.world.crowd_changed(self)
+            self.world.co_runners_changed(self)
         return moved
 
-    def _speak(self, now: int) -> None:
-        """Report if it is time, and at once when work or the turn came or went."""
-        state = self.has_work, self.turn.holds(self._begun(), executing=False)
-        due = self.limits.elastic and now >= self._next_report
-        if due or state != self._said:
-            self._report(now)
-
-    def _report(self, now: int) -> None:
-        self._next_report = now + self.limits.report_ps
-        report = self.report()
-        self._said = self.has_work, report.holds_turn
+    def _send(self, report: Report, now: int) -> None:
         # What a move has freed is told when it is done.
-        self.world.report(self, report, max(now, self._ready_at))
-
-    def report(self) -> Report:
-        """The present state, as an engine would send it."""
-        holding, counters = self.holding, self.tally.counters
-        per_extent = holding.shape.extent_blocks
-        used_extents = holding.busy_extents(self.used_blocks)
-        wanted = self._demand() if self.limits.elastic else Demand()
-        wanted = in_extents(wanted, used_extents, per_extent)
-        return Report(
-            revision=holding.revision,
-            holds_turn=self.turn.holds(self._begun(), executing=False),
-            held_bytes=holding.held_bytes,
-            alpha=holding.alpha,
-            beta=holding.beta,
-            kv_extents=holding.extents,
-            kv_used_extents=used_extents,
-            growth_extents=wanted.growth,
-            admission_extents=wanted.admission,
-            running=len(self.running),
-            waiting=len(self.waiting),
-            kv_used_blocks=self.used_blocks,
-            kv_blocks=max(0, holding.blocks),
-            preemptions=counters.preemptions,
-            steps=counters.steps,
-            bytes_streamed=counters.bytes_streamed,
-            layer_load_s=self.load_ps / PS,
-            layer_compute_s=self._layer_compute_s(),
-        )
-
-    def _layer_compute_s(self) -> float:
-        """T_c of a decode step of the present batch."""
-        work = Work(self.batch.size, self.batch.context)
-        crowd = self.world.crowd(self)[0]
-        return self.roofline.compute_ps(work, crowd) / PS / self.holding.shape.layers
-
-    def _demand(self, taken: int = 0) -> Demand:
-        """With `taken` blocks more in use than now."""
-        slots = self.limits.max_num_seqs - len(self.running)
-        starting = self._waiting_blocks
-        if slots < len(self.waiting):
-            tokens = (request.known for request in self.waiting)
-            starting = blocks_to_start(tokens, slots, self.limits.block_tokens)
-        return demand(
-            used_blocks=self.used_blocks + taken,
-            due_blocks=self.growth_hold.due,
-            ahead=self._ahead(),
-            starting=starting,
-        )
-
-    def _ahead(self) -> int:
-        limits = self.limits
-        headroom = limits.headroom_extents * self.holding.shape.extent_blocks
-        return blocks_ahead(
-            len(self.running), limits.lookahead_steps, headroom, limits.block_tokens
-        )
-
-    # -- scheduling ---------------------------------------------------------------------
-
-    def _pull(self, now: int) -> None:
-        while self._upcoming is not None and self._upcoming.arrival <= now:
-            self._enqueue(self._upcoming)
-            self.tally.counters.arrived += 1
-            self._upcoming = next(self._arrivals, None)
-
-    def _enqueue(self, request: Request) -> None:
-        self.waiting.append(request)
-        self._waiting_blocks += blocks_for(request.known + 1, self.limits.block_tokens)
-
-    def _plan(self, now: int) -> None:
-        """Schedule the next step, or the span of steps that are alike."""
-        if not self.running and not self.waiting:
-            return
-        if not self.turn.may_step(self._begun()):
-            return
-        preempted = self._make_room(now)
-        if not self.turn.may_step(self._begun()):
-            return  # the controller's answer took the turn
-        self._chunks = self._continue_prefills()
-        if not preempted and not self.held:
-            self._admit()
-        if not self._chunks and not self.batch.size:
-            return
-        self.stepping = True
-        self._start(now)
-
-    def _make_room(self, now: int) -> bool:
-        """Blocks for every running request; True if some were held or preempted for want."""
-        self.growth_hold.begin_step()
-        self._return_held()
-        if self._lacking() and self.limits.elastic:
-            self._ask(now)
-        if not self._lacking():
-            self.growth_hold.end_step()
-            return False
-        if self.limits.elastic and self.growth_hold.may_hold():
-            self._hold(now)
-            return True
-        while self._lacking() and self.running:
-            self._preempt()
-        self._return_held()
-        return True
-
-    def _lacking(self) -> int:
-        """Blocks that running requests lack for their next token."""
-        return max(0, self.batch.blocks_due() + len(self.held) - self.free_blocks)
-
-    def _ask(self, now: int) -> None:
-        """Tell the controller what is lacking, and hear whether it can be had."""
-        self.growth_hold.lacks(self._lacking(), max(0, self.free_blocks))
-        if self.growth_hold.end_step():
-            self._report(now)
-            self._return_held()
-
-    def _return_held(self) -> None:
-        """Held requests for which there are blocks now join the batch again."""
-        while self.held and self.free_blocks > self.batch.blocks_due():
-            request = self.held.pop(0)
-            self._other_blocks -= request.blocks
-            self.batch.join(request)
-            self._late.append(request)
-
-    def _hold(self, now: int) -> None:
-        """The newest requests that lack a block sit out until the controller has answered."""
-        for request in [r for r in reversed(self.running) if r.joined >= 0]:
-            if self.batch.blocks_due() <= self.free_blocks:
-                break
-            if self.batch.is_due(request):
-                self._take_out(request)
-                self.held.insert(0, request)
-                self.tally.counters.holds += 1
-
-    def _preempt(self) -> None:
-        """The newest running request loses its blocks and waits to be computed anew."""
-        request, _ = self.running.popitem()
-        self.tally.counters.preemptions += 1
-        if request.joined >= 0:
-            self._take_out(request)
-        else:
-            (self.held if request in self.held else self.prefilling).remove(request)
-        self._other_blocks -= request.blocks
-        request.blocks = request.computed = 0
-        self._preempted += request.generated > 0
-        self.waiting.appendleft(request)
-        self._waiting_blocks += blocks_for(request.known + 1, self.limits.block_tokens)
-
-    def _take_out(self, request: Request) -> None:
-        """Out of the batch, with its blocks."""
-        if request in self._late:
-            self._late.remove(request)
-        else:
-            request.last = self._emitted
-        self.batch.leave(request)
-        self._other_blocks += request.blocks
-
-    def _begun(self) -> int:
-        """Requests that a turn must finish before it ends, if it drains."""
-        return len(self.running) + self._preempted
-
-    def _continue_prefills(self) -> list[tuple[Request, int]]:
-        chunks = []
-        budget = self.limits.max_num_batched_tokens - self.batch.size
-        for request in self.prefilling:
-            if budget <= 0:
-                break
-            chunks.append((request, min(request.known - request.computed, budget)))
-            budget -= chunks[-1][1]
-        return chunks
-
-    def _admit(self) -> None:
-        budget = self.limits.max_num_batched_tokens - self.batch.size
-        budget -= sum(tokens for _, tokens in self._chunks)
-        free = self._admissible_blocks()
-        while self.waiting and budget > 0 and len(self.running) < self.limits.max_num_seqs:
-            request = self.waiting[0]
-            if not request.generated and not self.turn.granted:
-                break  # draining
-            blocks = blocks_for(request.known, self.limits.block_tokens)
-            if blocks > free:
-                break
-            self.waiting.popleft()
-            self._waiting_blocks -= blocks_for(request.known + 1, self.limits.block_tokens)
-            self._preempted -= request.generated > 0
-            self.running[request] = None
-            self.prefilling.append(request)
-            self._chunks.append((request, min(request.known, budget)))
-            request.blocks = blocks
-            self._other_blocks += blocks
-            free -= blocks
-            budget -= self._chunks[-1][1]
-
-    def _admissible_blocks(self) -> int:
-        """Blocks that waiting requests may have, once the running ones have this step's."""
-        due, limits, holding = self.batch.blocks_due(), self.limits, self.holding
-        return (
-            self.free_blocks
-            - due
-            - left_free(
-                limits.kept,
-                soon=blocks_soon(len(self.running), limits.lookahead_steps, limits.block_tokens),
-                usable_blocks=holding.blocks,
-                open_blocks=holding.open_blocks,
-                wanted=partial(self._demand, due),
-            )
-        )
+        self.world.report(self, report, max(now, self._moves.ready_at))
 
     # -- steps --------------------------------------------------------------------------
 
-    def _start(self, now: int) -> None:
-        """Begin one step with prefill chunks, or a span of pure decode."""
-        batch = self.batch
-        area = sum(n * (2 * r.computed + n + 1) for r, n in self._chunks)
-        work = Work(batch.size, batch.context, sum(n for _, n in self._chunks), area)
-        forms = self._forms()
-        form, first = _largest(forms, work)
-        delay = max(0, self._ready_at - now)
-        if self._loaded_at > now:
-            delay = max(delay, self._loaded_at - now - first)
-        self._begin = now
-        alone = self._chunks or delay or self._late or self.growth_hold.missing
-        if alone or not self.world.skipping:
-            self._first_ps, self._growth_ps = first + delay, 0
-            self._take(1)
-            return
-        growth = form.context * batch.size
-        self._first_ps, self._growth_ps = first, growth
-        self._take(self._span_steps(now, form, first, growth, forms))
+    def _step(self, now: int) -> None:
+        """Begin the next step, or the span of steps that are alike."""
+        chunks = self._scheduler.schedule(now)
+        if chunks is not None:
+            self.stepper.begin(now, chunks, self._horizon())
+            self.world.began(self)
 
-    def _forms(self) -> tuple[Form, ...]:
-        crowd, streams = self.world.crowd(self)
-        holding = self.holding
-        load = self.load_ps * max(1, streams) if holding.alpha else 0
-        return self.roofline.forms(Streaming(holding.alpha, holding.beta, load), crowd)
+    def _horizon(self) -> Horizon | None:
+        """What no span goes beyond; None if steps are to be single."""
+        if self.growth_hold.missing or not self.world.skipping:
+            return None
+        event = self._speaker.due if self.limits.elastic else None
+        if not self.queues.waiting and self.turn.granted:
+            arrival = self.queues.next_arrival
+            if arrival is not None and (event is None or arrival < event):
+                event = arrival
+        return Horizon(event, self.world.until)
 
-    def _span_steps(
-        self, now: int, form: Form, first: int, growth: int, forms: tuple[Form, ...]
-    ) -> int:
-        """Steps until anything else can happen than one more token for each request."""
-        batch = self.batch
-        steps = batch.affordable(self.free_blocks, batch.next_finish())
-        for other in forms:
-            faster = (other.context - form.context) * batch.size
-            if faster > 0:
-                behind = first - other.at(Work(batch.size, batch.context))
-                steps = min(steps, behind // faster + 1)
-        if (horizon := self._horizon()) is not None:
-            steps = min(steps, max(1, _steps_until(first, growth, steps, horizon - now)))
-        if self.world.until > now:
-            # The step that is under way then is one of its own, measured after.
-            before = _steps_until(first, growth, steps + 1, self.world.until - now) - 1
-            steps = min(steps, max(1, before))
-        return max(1, steps)
+    def _co_runners(self) -> tuple[int, int]:
+        return self.world.co_runners(self)
 
-    def _horizon(self) -> int | None:
-        """The time after which the next step's end must be seen, in picoseconds."""
-        times = [self._next_report] if self.limits.elastic else []
-        if self._upcoming is not None and not self.waiting and self.turn.granted:
-            times.append(self._upcoming.arrival)
-        return min(times, default=None)
-
-    def _take(self, steps: int) -> None:
-        self._span = steps
-        self._end = self._begin + _sum(self._first_ps, self._growth_ps, steps)
-
-    def _complete(self, now: int) -> None:
-        """The span is over: tokens were emitted, requests finished."""
-        self.stepping = False
-        self._count(now)
-        self._emit_gaps()
-        self._emitted = now
-        for request in self.batch.advance(self._span):
-            self._finish(request, now)
-        for request, tokens in self._chunks:
-            request.computed += tokens
-            if request.computed == request.known:
-                self._prefilled(request, now)
-        self._chunks = []
-
-    def _count(self, now: int) -> None:
-        counters, elapsed = self.tally.counters, now - self._begin
-        counters.steps += self._span
-        counters.busy_ps += elapsed
-        if self.holding.alpha:
-            streamed = self.holding.alpha + self.holding.beta
-            counters.bytes_streamed += self._span * streamed * self.holding.shape.layer_bytes
-
-    def _emit_gaps(self) -> None:
-        size = self.batch.size
-        if not size:
-            return
-        gaps, first_end = self.tally.gaps, self._begin + self._first_ps
-        for request in self._late:
-            gaps.add(first_end - request.last, 0, 1, 1)
-        if self._emitted == self._begin and not self._late:
-            gaps.add(self._first_ps, self._growth_ps, self._span, size)
-            return
-        if size > len(self._late):
-            gaps.add(first_end - self._emitted, 0, 1, size - len(self._late))
-        if self._span > 1:
-            gaps.add(self._first_ps + self._growth_ps, self._growth_ps, self._span - 1, size)
-        self._late = []
-
-    def _prefilled(self, request: Request, now: int) -> None:
-        """The prompt is in KV, and one token more has come."""
-        self.prefilling.remove(request)
-        self._other_blocks -= request.blocks
-        if request.first < 0:
-            request.first = now
-        else:
-            self.tally.gaps.add(now - request.last, 0, 1, 1)
-        request.generated += 1
-        if request.generated == request.output:
-            self._finish(request, now)
-        else:
-            self.batch.join(request)
-
-    def _finish(self, request: Request, now: int) -> None:
-        del self.running[request]
+    def _finished(self, request: Request, now: int) -> None:
         self.tally.finished(request, now)
-
-
-def _largest(forms: tuple[Form, ...], work: Work) -> tuple[Form, int]:
-    """The bound that a step takes, and how long; of equals the fastest growing."""
-    form = max(forms, key=lambda f: (f.at(work), f.context))
-    return form, form.at(work)
-
-
-def _sum(first: int, growth: int, steps: int) -> int:
-    return steps * first + growth * (steps * (steps - 1) // 2)
-
-
-def _steps_until(first: int, growth: int, most: int, span: int) -> int:
-    """The fewest steps, at most `most`, that take at least `span` picoseconds."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high) // 2
-        if _sum(first, growth, middle) >= span:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+        self.world.finished(self, request)

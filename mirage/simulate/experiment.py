@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, model_validator
 
 from mirage import profiles
 from mirage.config import (
+    Ablations,
     Config,
     ConfigError,
     Count,
@@ -21,6 +22,7 @@ from mirage.config import (
     validated,
 )
 from mirage.config import Tenant as Served
+from mirage.control.rules import Rules
 from mirage.control.targets import DoesNotFitError, base
 from mirage.profiles import Hardware
 from mirage.protocol import ModelShape
@@ -50,7 +52,7 @@ class Silence(Strict):
     for_s: Annotated[float, Field(gt=0, le=1e6)]
 
 
-class Tenant(Strict):
+class SimulatedTenant(Strict):
     """One model, its share of the device in per cent, and the rate of its requests."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$")
@@ -140,14 +142,14 @@ class Limits(Strict):
     block_tokens: Count = 16
 
 
-class Simulated(Sharing):
+class SimulatedSharing(Sharing):
     """As engines share a GPU, and whether their memory is a wall (MIG) besides."""
 
     isolated: bool = False
     """Spatial: each tenant has its share of memory, bandwidth and compute to itself."""
 
     @model_validator(mode="after")
-    def _walls_need_space(self) -> Simulated:
+    def _walls_need_space(self) -> SimulatedSharing:
         if self.isolated and self.mode == "temporal":
             raise ValueError("isolated is for spatial sharing: leave it out, or change mode")
         return self
@@ -164,11 +166,13 @@ class Experiment(Strict):
     """Instead of the hardware's, both one-way and mixed."""
     link_mixed_gb_s: PositiveFloat | None = None
     """The mixed one alone."""
-    tenants: list[Tenant] = Field(min_length=1)
-    sharing: Simulated = Simulated()
+    tenants: list[SimulatedTenant] = Field(min_length=1)
+    sharing: SimulatedSharing = SimulatedSharing()
     workload: Workload
     limits: Limits = Limits()
     remap: Remap = Remap()
+    ablations: Ablations = Ablations()
+    """What engines never do, to be measured against what they do."""
     policies: list[str] = Field(default_factory=lambda: ["mirage"])
     report_s: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.2
     """How often a busy engine reports to the controller."""
@@ -179,6 +183,16 @@ class Experiment(Strict):
     """Where blocks in use lie when KV memory is to be given back."""
     layer_parts: Count = 1
     """Parts of a layer that move on their own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ablations_stand_apart(cls, data: Any) -> Any:
+        remap = data.get("remap") if isinstance(data, dict) else None
+        if isinstance(remap, dict) and (found := sorted(remap.keys() & Ablations.model_fields)):
+            raise ValueError(
+                f"remap.{found[0]} is there to be measured against: write it under ablations"
+            )
+        return data
 
 
 class Setup:
@@ -223,12 +237,15 @@ class Setup:
             sharing=Sharing.model_validate(
                 self.experiment.sharing.model_dump(exclude={"isolated"})
             ),
-            remap=variant.settings(self.experiment.remap),
             policy=variant.policy,
             block_tokens=self.experiment.limits.block_tokens,
         )
 
-    def _shape(self, tenant: Tenant) -> ModelShape:
+    def rules(self, variant: policies.Variant) -> Rules:
+        """The settings that the deciding code goes by."""
+        return variant.rules(self.experiment.remap, self.experiment.ablations)
+
+    def _shape(self, tenant: SimulatedTenant) -> ModelShape:
         limits = self.experiment.limits
         isolated = self.experiment.sharing.isolated
         device = int(self.hardware.memory_bytes * tenant.share / 100)
@@ -262,7 +279,7 @@ class Setup:
         if unknown := sorted(set(weights) - set(names)):
             raise ConfigError(f"traffic weight for {unknown[0]!r}: no such tenant")
 
-    def _check_rate(self, tenant: Tenant) -> None:
+    def _check_rate(self, tenant: SimulatedTenant) -> None:
         if self.experiment.workload.arrivals != "trace":
             if tenant.rate is None:
                 raise ConfigError(f"tenant {tenant.name!r} has no rate: write requests a second")
@@ -274,14 +291,14 @@ class Setup:
                     "leave it out, or stretch the trace by workload.time_scale"
                 )
 
-    def _check_lengths(self, tenant: Tenant) -> None:
+    def _check_lengths(self, tenant: SimulatedTenant) -> None:
         workload = self.experiment.workload
         name = tenant.lengths or workload.lengths
         if workload.arrivals == "trace" or (name == OF_TRACE and workload.arrivals == "windows"):
             return
         lengths(name)
 
-    def _check_fit(self, tenant: Tenant) -> None:
+    def _check_fit(self, tenant: SimulatedTenant) -> None:
         device = self.hardware.memory_bytes
         try:
             base(
@@ -313,18 +330,18 @@ def _overridden(hardware: Hardware, experiment: Experiment) -> Hardware:
     stated = "set by the experiment"
     for key in ("step_overhead_ms", "message_ms"):
         if (value := getattr(experiment, key)) is not None:
-            update[key] = profiles.Figure(value=value, source=stated)
+            update[key] = profiles.Sourced(value=value, source=stated)
     if experiment.link_gb_s is not None:
-        rate = profiles.Positive(value=experiment.link_gb_s, source=stated)
+        rate = profiles.SourcedPositive(value=experiment.link_gb_s, source=stated)
         update |= {"link_gb_s": rate, "link_mixed_gb_s": rate}
     if experiment.link_mixed_gb_s is not None:
-        update["link_mixed_gb_s"] = profiles.Positive(
+        update["link_mixed_gb_s"] = profiles.SourcedPositive(
             value=experiment.link_mixed_gb_s, source=stated
         )
     return hardware.model_copy(update=update)
 
 
-def _served(tenant: Tenant, total: float) -> Served:
+def _served(tenant: SimulatedTenant, total: float) -> Served:
     """The tenant as the deciding code knows it: its share is of what all tenants share."""
     return Served(
         name=tenant.name,

@@ -6,22 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirage.config import ConfigError, Policy, Remap
+from mirage.config import Ablations, ConfigError, Policy, Remap
+from mirage.control.rules import Rules
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One column of a comparison: an engine's policy, and settings of `remap` that differ."""
+    """One column of a comparison: an engine's policy, and what of the `Rules` differs."""
 
     name: str
     policy: Policy
-    remap: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
     swaps: bool = False
     """Whether KV that finds no place spills to host memory (Pie, arXiv 2411.09317)."""
 
-    def settings(self, remap: Remap) -> Remap:
-        """`remap` with what this variant changes."""
-        return remap.model_copy(update=dict(self.remap))
+    def rules(self, remap: Remap, ablations: Ablations) -> Rules:
+        """Those of an experiment, with what this variant changes."""
+        return Rules.of(remap, ablations).model_copy(update=dict(self.changes))
 
 
 AS_PUBLISHED: dict[str, Any] = {"decode_cap": False, "max_percent": 100, "keep_free": False}

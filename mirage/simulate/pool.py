@@ -17,7 +17,7 @@ from threading import Event, Thread
 from typing import Protocol
 
 from mirage.simulate.experiment import Setup
-from mirage.simulate.run import Figures, run
+from mirage.simulate.run import Metrics, run
 from mirage.simulate.world import World
 
 LOOK_S = 0.5
@@ -53,7 +53,7 @@ class Nobody:
 
 def run_all(
     jobs: Sequence[Job], processes: int | None = None, watcher: Watcher | None = None
-) -> list[Figures]:
+) -> list[Metrics]:
     """The figures of each job. Requests are counted by processes of their own alone.
 
     Ctrl-C, and whatever a run raises, ends all processes at once. Raises `BrokenProcessPool` if
@@ -97,7 +97,7 @@ def _pool(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _submit(pool: ProcessPoolExecutor, jobs: Sequence[Job]) -> list[Future[Figures]]:
+def _submit(pool: ProcessPoolExecutor, jobs: Sequence[Job]) -> list[Future[Metrics]]:
     """Start the processes with SIGINT blocked, which they inherit: Ctrl-C is the parent's.
 
     It ends them, and none of them writes a traceback. A signal that comes meanwhile waits.
@@ -109,7 +109,7 @@ def _submit(pool: ProcessPoolExecutor, jobs: Sequence[Job]) -> list[Future[Figur
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _and_then(figures: Figures, watcher: Watcher) -> Figures:
+def _and_then(figures: Metrics, watcher: Watcher) -> Metrics:
     watcher.run_ended()
     return figures
 
@@ -126,7 +126,7 @@ def _begin(requests: Synchronized[int]) -> None:
     _end_with_parent()
 
 
-def _run(job: Job) -> Figures:
+def _run(job: Job) -> Metrics:
     worlds: list[World] = []
     with _counted(worlds):
         return run(job.setup, job.policy, job.seed, begun=worlds.append)

@@ -14,19 +14,19 @@ import msgspec
 
 from mirage.simulate.experiment import Setup
 from mirage.simulate.policies import Variant
-from mirage.simulate.run import Figures
+from mirage.simulate.run import Metrics
 from mirage.workload.lengths import lengths
 
 SCHEMA_VERSION = 1
 BASELINES = ("static", "pooled")
 """What every policy is set against."""
-NO_FIGURES = frozenset({"policy", "seed", "tenants", "curves", "timelines"})
+NO_METRICS = frozenset({"policy", "seed", "tenants", "curves", "timelines"})
 """Keys of a run that are no single number."""
 
 Result = dict[str, Any]
 
 
-def build(setup: Setup, seeds: Sequence[int], runs: Sequence[Figures]) -> Result:
+def build(setup: Setup, seeds: Sequence[int], runs: Sequence[Metrics]) -> Result:
     """The whole result, ready for JSON, from one run of each policy under each of `seeds`."""
     of = {(run["policy"], run["seed"]): run for run in runs}
     by_policy = {v.name: [of[v.name, seed] for seed in seeds] for v in setup.variants}
@@ -51,7 +51,7 @@ def as_json(result: Mapping[str, Any]) -> str:
 
 def summary(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Each figure over the seeds; `parts` are the runs of one policy, or one tenant's of them."""
-    keys = [key for key in parts[0] if key not in NO_FIGURES]
+    keys = [key for key in parts[0] if key not in NO_METRICS]
     return {key: spread([part[key] for part in parts]) for key in keys}
 
 
@@ -69,10 +69,10 @@ def ratios(
 ) -> dict[str, dict[str, float]]:
     """Each figure over that of the baseline: of the means, and the range seed by seed.
 
-    Figures are left out that are nothing under the baseline, or unknown, with any seed.
+    Metrics are left out that are nothing under the baseline, or unknown, with any seed.
     """
     found = {}
-    for key in [key for key in bases[0] if key not in NO_FIGURES]:
+    for key in [key for key in bases[0] if key not in NO_METRICS]:
         values, against = [part[key] for part in parts], [base[key] for base in bases]
         if all(against) and None not in values:
             pairs = [value / base for value, base in zip(values, against, strict=True)]
@@ -81,7 +81,7 @@ def ratios(
     return found
 
 
-def _result(by_policy: Mapping[str, Sequence[Figures]], name: str) -> dict[str, Any]:
+def _result(by_policy: Mapping[str, Sequence[Metrics]], name: str) -> dict[str, Any]:
     """One policy's part. The timelines are those of the first seed."""
     runs = by_policy[name]
     bases = {base: by_policy[base] for base in BASELINES if base in by_policy}
@@ -107,7 +107,7 @@ def _part(
     return {"figures": summary(runs), "ratios": against}
 
 
-def _curve(runs: Sequence[Figures], latency: str) -> dict[str, list[float]]:
+def _curve(runs: Sequence[Metrics], latency: str) -> dict[str, list[float]]:
     """Percentile by percentile over the seeds that have any: mean and range, milliseconds."""
     curves = [run["curves"][latency] for run in runs if run["curves"][latency]]
     columns = list(zip(*curves, strict=True))
@@ -139,6 +139,6 @@ def _lengths(setup: Setup) -> dict[str, Any]:
 def _variant(variant: Variant) -> dict[str, Any]:
     return {
         "policy": str(variant.policy),
-        "remap": dict(variant.remap),
+        "remap": dict(variant.changes),
         "swaps": variant.swaps,
     }

@@ -1,9 +1,9 @@
 """How long one step takes: a roofline, in whole picoseconds.
 
 A step is bound by memory traffic, by arithmetic, or by the layers that are streamed to it. Each
-bound is a `Form`, linear in what the step does, with whole coefficients; the step takes the
+bound is a `CostBound`, linear in what the step does, with whole coefficients; the step takes the
 largest. While a batch decodes undisturbed its context grows by the same number of tokens each
-step, so each form grows by the same amount, and any number of steps can be added up exactly.
+step, so each bound grows by the same amount, and any number of steps can be added up exactly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from mirage.control.step_times import step_forms
+from mirage.control.step_times import step_cost_bounds
 from mirage.profiles import Hardware, Model
 from mirage.streaming.layer_sets import even, nested
 
@@ -35,7 +35,7 @@ class Work(NamedTuple):
     """Twice the sum over those tokens of the tokens they attend to."""
 
 
-class Form(NamedTuple):
+class CostBound(NamedTuple):
     """Picoseconds of one bound: fixed, per sequence, per context and prefill token, per area."""
 
     fixed: int
@@ -62,7 +62,7 @@ LAYER_SETS: dict[str, Sets] = {"nested": lambda n, m: nested(n)[:m], "even": eve
 
 @cache
 def _pipeline(sets: Sets, n: int, m: int, beta: int) -> tuple[tuple[Fraction, Fraction], ...]:
-    return step_forms(sets(n, m), n, beta)
+    return step_cost_bounds(sets(n, m), n, beta)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Roofline:
     """Step times of one model on `fraction` of one device.
 
     `sets` says which layers are streamed, where that is to count (see docs/simulation.md).
-    Hashable by identity; forms are made once for each way of streaming and each number of
+    Hashable by identity; bounds are made once for each way of streaming and each number of
     engines that compute at the same time.
     """
 
@@ -94,26 +94,26 @@ class Roofline:
         self._sets = sets
         self.overhead_ps = round(hardware.step_overhead_ms.value * 1e-3 * PS)
         self._sequence_ps = round(hardware.sequence_overhead_us.value * 1e-6 * PS)
-        self._compute = self._bounds(model, hardware, fraction)
-        self.forms = lru_cache(maxsize=4096)(self._forms)
+        self._compute = self._compute_bounds(model, hardware, fraction)
+        self.bounds = lru_cache(maxsize=4096)(self._bounds)
 
-    def compute_ps(self, work: Work, crowd: int = 1) -> int:
-        """A step that streams nothing: n T_c. `crowd` engines share the device.
+    def compute_ps(self, work: Work, co_runners: int = 1) -> int:
+        """A step that streams nothing: n T_c. `co_runners` engines share the device.
 
         Its overhead is inside: copies go on while the host prepares the next step.
         """
-        return max(form.at(work) for form in self.forms(Streaming(), crowd))
+        return max(bound.at(work) for bound in self.bounds(Streaming(), co_runners))
 
-    def _forms(self, streaming: Streaming, crowd: int) -> tuple[Form, ...]:
+    def _bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
         """All bounds of a step, its overhead included."""
-        overhead = Form(self.overhead_ps, self._sequence_ps, 0, 0, 0)
-        forms = [plus(_times(form, crowd, 1), overhead) for form in self._compute]
+        overhead = CostBound(self.overhead_ps, self._sequence_ps, 0, 0, 0)
+        bounds = [plus(_times(bound, co_runners, 1), overhead) for bound in self._compute]
         if streaming.alpha:
-            forms += self._streamed(forms, streaming)
-        return tuple(forms)
+            bounds += self._streamed(bounds, streaming)
+        return tuple(bounds)
 
-    def _streamed(self, forms: list[Form], s: Streaming) -> list[Form]:
-        """As if the layers lay evenly (`layers.step_bound`), or what the very set takes."""
+    def _streamed(self, bounds: list[CostBound], s: Streaming) -> list[CostBound]:
+        """As if the layers lay evenly, or what the very set takes."""
         n, m = self.layers, s.alpha + s.beta
         pairs: tuple[tuple[Fraction, Fraction], ...]
         if self._sets is None:
@@ -122,15 +122,15 @@ class Roofline:
             pairs = _pipeline(self._sets, n, m, s.beta)
         made = []
         for loads, computes in pairs:
-            waited = Form(round(loads * s.load_ps), 0, 0, 0, 0)
+            waited = CostBound(round(loads * s.load_ps), 0, 0, 0, 0)
             if not computes:
                 made.append(waited)
             elif loads:
                 by, over = computes.numerator, n * computes.denominator
-                made += [plus(_times(form, by, over), waited) for form in forms]
+                made += [plus(_times(bound, by, over), waited) for bound in bounds]
         return made
 
-    def _bounds(self, model: Model, hardware: Hardware, fraction: float) -> list[Form]:
+    def _compute_bounds(self, model: Model, hardware: Hardware, fraction: float) -> list[CostBound]:
         byte = PS / (hardware.bytes_per_s * fraction)
         flop = PS / (hardware.flop_per_s * fraction)
         kv = model.kv_token_bytes * byte
@@ -140,13 +140,13 @@ class Roofline:
         traffic = (weights * model.weight_bytes * byte, kv, kv, kv, 0)
         per_sequence = (2 * (layers + model.head_weights) + attention) * flop
         arithmetic = (0, per_sequence, attention * flop, 2 * layers * flop, attention / 2 * flop)
-        return [Form(*map(round, traffic)), Form(*map(round, arithmetic))]
+        return [CostBound(*map(round, traffic)), CostBound(*map(round, arithmetic))]
 
 
-def plus(one: Form, other: Form) -> Form:
+def plus(one: CostBound, other: CostBound) -> CostBound:
     """What both demand of a step, one after the other."""
-    return Form(*(a + b for a, b in zip(one, other, strict=True)))
+    return CostBound(*(a + b for a, b in zip(one, other, strict=True)))
 
 
-def _times(form: Form, by: int, over: int) -> Form:
-    return Form(*(value * by // over for value in form))
+def _times(bound: CostBound, by: int, over: int) -> CostBound:
+    return CostBound(*(value * by // over for value in bound))

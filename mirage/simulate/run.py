@@ -1,4 +1,4 @@
-"""One experiment under one policy and one seed, from start to its figures."""
+"""One experiment under one policy and one seed, from start to its metrics."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Setup
 from mirage.simulate.policies import variant
 from mirage.simulate.roofline import PS
-from mirage.simulate.tally import Counters, Distribution, Tally
+from mirage.simulate.tally import Counters, Distribution
 from mirage.simulate.world import World
 
-Figures = dict[str, Any]
+Metrics = dict[str, Any]
 MS = PS / 1000
 PERCENTS = [50.0, 90.0, 99.0]
 PLOTTED = [percent / 2 for percent in range(201)]
@@ -27,8 +27,8 @@ def run(
     *,
     skipping: bool = True,
     begun: Callable[[World], None] = lambda world: None,
-) -> Figures:
-    """All figures of a run, in the words of ``vllm bench serve`` and then some.
+) -> Metrics:
+    """All metrics of a run, in the words of ``vllm bench serve`` and then some.
 
     Everything is a number, a string or a list of them, and the same for the same seed. `begun`
     is given the world before its time begins, to look at meanwhile.
@@ -39,13 +39,13 @@ def run(
     if start:
         world.run(until=start)
         for engine in world.engines:
-            engine.tally = Tally(timeline=engine.tally.timeline)
+            engine.tally.restart()
     world.run()
     world.check()
     for engine in world.engines:
         engine.tally.flush()
-    whole = figures(world.engines, start)
-    tenants = {engine.name: figures([engine], start) for engine in world.engines}
+    whole = metrics(world.engines, start)
+    tenants = {engine.name: metrics([engine], start) for engine in world.engines}
     return {
         "policy": policy,
         "seed": seed,
@@ -56,8 +56,8 @@ def run(
     }
 
 
-def figures(engines: list[Engine], start: int = 0) -> Figures:
-    """Figures over all requests of `engines`; `start` in picoseconds."""
+def metrics(engines: list[Engine], start: int = 0) -> Metrics:
+    """Metrics over all requests of `engines`; `start` in picoseconds."""
     tallies = [engine.tally for engine in engines]
     counters = [tally.counters for tally in tallies]
     last = max(tally.last_finish for tally in tallies)
@@ -99,7 +99,7 @@ def timeline(engine: Engine) -> dict[str, list[float]]:
     }
 
 
-def _latency(name: str, parts: list[Distribution]) -> Figures:
+def _latency(name: str, parts: list[Distribution]) -> Metrics:
     merged = Distribution()
     for part in parts:
         merged.merge(part)
@@ -110,7 +110,7 @@ def _latency(name: str, parts: list[Distribution]) -> Figures:
     return {f"mean_{name}": merged.mean() / MS, **found}
 
 
-def _counted(counters: list[Counters]) -> Figures:
+def _counted(counters: list[Counters]) -> Metrics:
     return {
         "steps": sum(c.steps for c in counters),
         "preemptions": sum(c.preemptions for c in counters),

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat
 
 import configs
 from mirage.config import Count, Strict, read_yaml, validated
-from mirage.simulate.experiment import Experiment, Peak, Rate, Setup, Simulated
+from mirage.simulate.experiment import Experiment, Peak, Rate, Setup, SimulatedSharing
 
 FOLDER = configs.HERE / "experiments"
 
@@ -23,7 +23,7 @@ class Scene(Strict):
     share: PositiveFloat | None = None
     length: str | None = None
     lengths: dict[str, str] = Field(default_factory=dict)
-    sharing: Simulated | None = None
+    sharing: SimulatedSharing | None = None
     step_overhead_ms: float | None = None
     link_mixed_gb_s: PositiveFloat | None = None
     hardware: str | None = None

@@ -7,43 +7,64 @@ expands only as far as it costs nothing; running requests may always grow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
-from mirage.simulate.batch import Request
-from mirage.simulate.engine import Engine, Limits, Surroundings
+from mirage.control.growth_hold import GrowthHold
+from mirage.simulate.costs import StepCosts
 from mirage.simulate.holding import Holding
-from mirage.simulate.roofline import Form, Roofline, Work
+from mirage.simulate.limits import StepLimits
+from mirage.simulate.queues import Queues
+from mirage.simulate.roofline import CostBound, Roofline, Work
+from mirage.simulate.room import Room
 
 
-class SwapEngine(Engine):
-    """An engine of policy static that spills. `token_ps` is one token's KV over the link."""
+class SpillRoom(Room):
+    """Of an engine of policy static that spills. `token_ps` is one token's KV over the link."""
 
     def __init__(
         self,
-        name: str,
+        queues: Queues,
         holding: Holding,
+        growth_hold: GrowthHold,
+        limits: StepLimits,
+        *,
         roofline: Roofline,
-        load_ps: int,
-        limits: Limits,
-        arrivals: Iterator[Request],
-        world: Surroundings,
         token_ps: int,
     ) -> None:
-        super().__init__(name, holding, roofline, load_ps, limits, arrivals, world)
-        self._token_ps = token_ps
+        super().__init__(queues, holding, growth_hold, limits)
+        self._roofline, self._token_ps = roofline, token_ps
 
     @property
-    def free_blocks(self) -> int:
+    def free(self) -> int:
         """Host memory is taken to be as large as need be."""
         return 1 << 40
 
-    def _admissible_blocks(self) -> int:
-        work = Work(self.batch.size, self.batch.context)
-        hidden = self.roofline.compute_ps(work) // self._token_ps
-        return self.holding.blocks + hidden // self.limits.block_tokens - self.used_blocks
+    def for_newcomers(self) -> int:
+        """What is left on the device, and what crosses the link while a step computes."""
+        batch = self._queues.batch
+        hidden = self._roofline.compute_ps(Work(batch.size, batch.context)) // self._token_ps
+        spilled = hidden // self._limits.block_tokens
+        return self._holding.blocks + spilled - self._queues.used_blocks
 
-    def _forms(self) -> tuple[Form, ...]:
-        forms = super()._forms()
-        resident = self.holding.blocks * self.limits.block_tokens
+
+class SpillCosts(StepCosts):
+    """With a bound for the KV that crosses the link in each step, `block_tokens` to a block."""
+
+    def __init__(
+        self,
+        roofline: Roofline,
+        holding: Holding,
+        load_ps: int,
+        co_runners: Callable[[], tuple[int, int]],
+        *,
+        token_ps: int,
+        block_tokens: int,
+    ) -> None:
+        super().__init__(roofline, holding, load_ps, co_runners)
+        self._token_ps, self._block_tokens = token_ps, block_tokens
+
+    def bounds(self) -> tuple[CostBound, ...]:
+        """All bounds of the next step."""
+        resident = self._holding.blocks * self._block_tokens
         fixed = self.roofline.overhead_ps - resident * self._token_ps
-        return (*forms, Form(fixed, self._token_ps, self._token_ps, 0, 0))
+        return (*super().bounds(), CostBound(fixed, self._token_ps, self._token_ps, 0, 0))

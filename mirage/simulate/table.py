@@ -10,13 +10,13 @@ from typing import Any, Literal
 from rich.console import Console
 
 from mirage.report import comparison
-from mirage.report.comparison import Figure, Row
+from mirage.report.comparison import Metric, Row
 from mirage.report.terminal import table
 from mirage.simulate.report import BASELINES
 from mirage.units import GIB
 
 Of = Literal["mean", "min", "max"]
-"""Which number of a figure's spread over the seeds."""
+"""Which number of a metric's spread over the seeds."""
 LARGE = 10_000
 """Numbers from here on are shown whole."""
 LATENCIES = (
@@ -25,19 +25,19 @@ LATENCIES = (
     *(("itl_ms", "ITL", "p50", "P50"), ("itl_ms", "ITL", "p99", "P99")),
     ("e2el_ms", "E2EL", "p99", "P99"),
 )
-FIGURES = (
-    Figure("completed", "requests completed", "high"),
-    Figure("preemptions", "preemptions", "low"),
-    Figure("output_throughput", "output tokens per s", "high", digits=1),
-    Figure("request_throughput", "requests per s", "high", digits=2),
+METRICS = (
+    Metric("completed", "requests completed", "high"),
+    Metric("preemptions", "preemptions", "low"),
+    Metric("output_throughput", "output tokens per s", "high", digits=1),
+    Metric("request_throughput", "requests per s", "high", digits=2),
     *(
-        Figure(f"{statistic}_{key}", f"{name} {label}, ms", "low", digits=1)
+        Metric(f"{statistic}_{key}", f"{name} {label}, ms", "low", digits=1)
         for key, name, statistic, label in LATENCIES
     ),
-    Figure("layers_remapped_max", "layers remapped, most"),
-    Figure("bytes_streamed", "streamed, GiB", divide=GIB, digits=1),
-    Figure("bytes_restored", "restored, GiB", divide=GIB, digits=1),
-    Figure("moves", "moves of memory"),
+    Metric("layers_remapped_max", "layers remapped, most"),
+    Metric("bytes_streamed", "streamed, GiB", divide=GIB, digits=1),
+    Metric("bytes_restored", "restored, GiB", divide=GIB, digits=1),
+    Metric("moves", "moves of memory"),
 )
 VERDICT = {
     "output_throughput": "output tokens per s",
@@ -48,9 +48,9 @@ VERDICT = {
 
 
 def rows(result: Mapping[str, Any], tenant: str | None = None, of: Of = "mean") -> list[Row]:
-    """A row per figure, a cell per policy, of all tenants or of one."""
+    """A row per metric, a cell per policy, of all tenants or of one."""
     means = _parts(result, tenant, "mean")
-    wanted = [_fitting(figure, means) for figure in FIGURES]
+    wanted = [_fitting(metric, means) for metric in METRICS]
     return comparison.rows(_parts(result, tenant, of), result["policies"], wanted)
 
 
@@ -74,14 +74,14 @@ def _parts(result: Mapping[str, Any], tenant: str | None, of: Of) -> list[dict[s
     return parts
 
 
-def _fitting(figure: Figure, parts: Sequence[Mapping[str, Any]]) -> Figure:
-    """The figure, with a digit more for means of small counts, and none for large numbers."""
-    values = [part[figure.key] for part in parts if part[figure.key] is not None]
-    most = max(values, default=0) / figure.divide
-    counts = not figure.digits and figure.divide == 1
+def _fitting(metric: Metric, parts: Sequence[Mapping[str, Any]]) -> Metric:
+    """The metric, with a digit more for means of small counts, and none for large numbers."""
+    values = [part[metric.key] for part in parts if part[metric.key] is not None]
+    most = max(values, default=0) / metric.divide
+    counts = not metric.digits and metric.divide == 1
     if counts and most < 1000 and any(value % 1 for value in values):
-        return replace(figure, digits=1)
-    return replace(figure, digits=0) if most >= LARGE else figure
+        return replace(metric, digits=1)
+    return replace(metric, digits=0) if most >= LARGE else metric
 
 
 def _seeds(seeds: list[int]) -> str:

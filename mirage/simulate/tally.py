@@ -7,7 +7,7 @@ Values are kept exactly up to `LIMIT` of them; beyond that, those so far are put
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -119,7 +119,6 @@ class Gaps:
 class Counters:
     """Of one engine. Bytes and picoseconds only grow."""
 
-    arrived: int = 0
     completed: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -128,15 +127,13 @@ class Counters:
     holds: int = 0
     bytes_streamed: int = 0
     bytes_restored: int = 0
-    """Time of steps beyond their compute: waiting for layers, and acting on allotments."""
     busy_ps: int = 0
     most_alpha: int = 0
-    most_extents: int = 0
     moves: int = 0
 
 
 @dataclass(slots=True)
-class Timeline:
+class MemorySamples:
     """One engine's memory over time, in a bounded number of samples.
 
     A sample is taken no earlier than `due`. When there are `SAMPLES`, every second one is
@@ -167,10 +164,16 @@ class Tally:
     tpot: Distribution = field(default_factory=Distribution)
     e2el: Distribution = field(default_factory=Distribution)
     last_finish: int = 0
-    timeline: Timeline = field(default_factory=Timeline)
+    timeline: MemorySamples = field(default_factory=MemorySamples)
     _ttft: array[int] = field(default_factory=lambda: array("q"))
     _tpot: array[float] = field(default_factory=lambda: array("d"))
     _e2el: array[int] = field(default_factory=lambda: array("q"))
+
+    def restart(self) -> None:
+        """Measure anew from now on; the memory's samples go on."""
+        fresh = Tally(timeline=self.timeline)
+        for each in fields(self):
+            setattr(self, each.name, getattr(fresh, each.name))
 
     def sample(self, now_ps: int, extents: int, used_blocks: int, alpha: int) -> None:
         """What the engine holds now. Cheap where the timeline has had enough."""

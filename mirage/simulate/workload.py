@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mirage.config import ConfigError
 from mirage.simulate.batch import Request
-from mirage.simulate.experiment import Setup, Tenant, Workload
+from mirage.simulate.experiment import Setup, SimulatedTenant, Workload
 from mirage.simulate.roofline import PS
 from mirage.workload import trace
 from mirage.workload.dealing import assign, clip
@@ -55,7 +55,7 @@ def _numbered(rows: Iterable[Row]) -> Iterator[Request]:
         yield Request(number, arrival, prompt, output)
 
 
-def _counts(workload: Workload, tenants: list[Tenant]) -> dict[str, int]:
+def _counts(workload: Workload, tenants: list[SimulatedTenant]) -> dict[str, int]:
     """Requests of each tenant, in proportion to the rates."""
     assert workload.requests is not None
     rates = [t.rate or 0 for t in tenants]
@@ -63,7 +63,7 @@ def _counts(workload: Workload, tenants: list[Tenant]) -> dict[str, int]:
     return {t.name: bounds[i + 1] - bounds[i] for i, t in enumerate(tenants)}
 
 
-def _drawn(setup: Setup, tenant: Tenant, requests: int, seed: int) -> Iterator[Row]:
+def _drawn(setup: Setup, tenant: SimulatedTenant, requests: int, seed: int) -> Iterator[Row]:
     workload = setup.experiment.workload
     name = tenant.lengths or workload.lengths
     rng = random.Random(f"lengths {tenant.name} {seed}")
@@ -81,7 +81,9 @@ def _drawn_tokens(shape: Lengths, rng: random.Random) -> Iterator[tuple[int, int
         yield prompt, _lognormal(rng, shape.output_mean, shape.output_sigma)
 
 
-def _rows_tokens(workload: Workload, tenant: Tenant, seed: int) -> Iterator[tuple[int, int]]:
+def _rows_tokens(
+    workload: Workload, tenant: SimulatedTenant, seed: int
+) -> Iterator[tuple[int, int]]:
     """Those of the rows of a tenant's window, without end."""
     assert workload.file is not None
     rows = _rows(workload.file)
@@ -90,7 +92,7 @@ def _rows_tokens(workload: Workload, tenant: Tenant, seed: int) -> Iterator[tupl
         yield row.context_tokens, row.output_tokens
 
 
-def _fast(workload: Workload, tenants: list[Tenant], tenant: Tenant) -> int:
+def _fast(workload: Workload, tenants: list[SimulatedTenant], tenant: SimulatedTenant) -> int:
     """Requests of a tenant that belong to the peak."""
     total = sum(t.rate or 0 for t in tenants)
     return round(workload.peak.requests * (tenant.rate or 0) / total) if workload.peak else 0
@@ -100,7 +102,7 @@ def _lognormal(rng: random.Random, mean: float, sigma: float) -> int:
     return max(1, round(rng.lognormvariate(math.log(mean) - sigma**2 / 2, sigma)))
 
 
-def _arrivals(setup: Setup, tenant: Tenant, requests: int, seed: int) -> Iterator[int]:
+def _arrivals(setup: Setup, tenant: SimulatedTenant, requests: int, seed: int) -> Iterator[int]:
     """Picoseconds, at the tenant's rate on average; the peak's requests closer together."""
     assert tenant.rate is not None
     workload = setup.experiment.workload
@@ -114,13 +116,15 @@ def _arrivals(setup: Setup, tenant: Tenant, requests: int, seed: int) -> Iterato
         yield round((time + _silent_s(tenant, time)) * PS)
 
 
-def _silent_s(tenant: Tenant, time: float) -> float:
+def _silent_s(tenant: SimulatedTenant, time: float) -> float:
     """How much later a request comes that would come at `time`, in seconds."""
     silence = tenant.silence
     return silence.for_s if silence is not None and time >= silence.from_s else 0.0
 
 
-def _unit_gaps(workload: Workload, tenant: Tenant, requests: int, seed: int) -> Iterator[float]:
+def _unit_gaps(
+    workload: Workload, tenant: SimulatedTenant, requests: int, seed: int
+) -> Iterator[float]:
     """Times between arrivals, on any scale."""
     rng = random.Random(f"arrivals {tenant.name} {seed}")
     if workload.arrivals == "poisson":
@@ -131,14 +135,16 @@ def _unit_gaps(workload: Workload, tenant: Tenant, requests: int, seed: int) -> 
     return _window(_rows(workload.file), tenant, seed, requests)
 
 
-def _window(rows: list[trace.Request], tenant: Tenant, seed: int, requests: int) -> Iterator[float]:
+def _window(
+    rows: list[trace.Request], tenant: SimulatedTenant, seed: int, requests: int
+) -> Iterator[float]:
     """Gaps from somewhere in a trace, going on at its beginning after its end."""
     inner = [after.arrival_s - before.arrival_s for before, after in pairwise(rows)]
     start = _window_start(rows, tenant, seed)
     return (inner[(start + i) % len(inner)] for i in range(requests))
 
 
-def _window_start(rows: list[trace.Request], tenant: Tenant, seed: int) -> int:
+def _window_start(rows: list[trace.Request], tenant: SimulatedTenant, seed: int) -> int:
     return random.Random(f"arrivals {tenant.name} {seed}").randrange(len(rows) - 1)
 
 

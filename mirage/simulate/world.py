@@ -17,6 +17,7 @@ from math import inf
 from mirage.config import ConfigError
 from mirage.control.arbiter import Arbiter
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, Turn
+from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine
 from mirage.simulate.roofline import PS
 
@@ -28,21 +29,42 @@ MOST_AT_ONCE = 1000
 """Reports at one moment; more would be a loop between demand and allotments."""
 
 
+class Observer:
+    """Sees a world run, to override. What it is told has just happened; it changes nothing."""
+
+    def began(self, engine: Engine) -> None:
+        """An engine began a step, or a span of them."""
+
+    def finished(self, engine: Engine, request: Request) -> None:
+        """The last token of a request has come, now."""
+
+    def reported(self, engine: Engine, report: Report) -> None:
+        """An engine has reported."""
+
+    def happened(self) -> None:
+        """An event is over, with all that followed from it at the same moment."""
+
+
 class EndlessError(ConfigError):
     """An experiment that would not end within `NEVER`."""
 
 
 class World:
-    """Runs engines until none has anything left to do. `skipping` takes many steps at once."""
+    """Runs engines until none has anything left to do.
 
-    def __init__(self, *, skipping: bool = True, crowded: bool = True, message_ps: int = 0) -> None:
-        self.skipping = skipping
+    `skipping` takes many steps at once; `co_running` engines share compute and link.
+    """
+
+    def __init__(
+        self, *, skipping: bool = True, co_running: bool = True, message_ps: int = 0
+    ) -> None:
+        self.skipping, self.co_running = skipping, co_running
+        self.observer = Observer()
         self.message_ps = message_ps
         self.now = 0
         self.engines: list[Engine] = []
-        self._domains: list[Domain] = []
+        self.domains: list[Domain] = []
         self._domain_of: dict[str, Domain] = {}
-        self._crowded = crowded
         self._under_way: list[tuple[int, int, At]] = []
         self._sent = count()
         self.until = NEVER
@@ -51,7 +73,7 @@ class World:
     def add(self, arbiter: Arbiter, engines: Sequence[Engine]) -> None:
         """Engines whose memory one arbiter moves."""
         domain = Domain(arbiter, engines, self.tell)
-        self._domains.append(domain)
+        self.domains.append(domain)
         self.engines += engines
         self._domain_of |= {engine.name: domain for engine in engines}
 
@@ -69,12 +91,14 @@ class World:
             self.now = time
             happen(time)
             self._wake_stirred()
+            self.observer.happened()
 
     def _start(self) -> None:
         self._started = True
-        for domain in self._domains:
+        for domain in self.domains:
             domain.start(self.now)
         self._wake_stirred()
+        self.observer.happened()
 
     def _check_ended(self, until: int) -> None:
         """Raises `EndlessError` if work is left that will never be done."""
@@ -87,7 +111,7 @@ class World:
 
     def check(self) -> None:
         """Raises `LedgerError` or `AssertionError` if memory is over-committed."""
-        for domain in self._domains:
+        for domain in self.domains:
             domain.check(self.now_s())
 
     # -- what engines need --------------------------------------------------------------
@@ -96,11 +120,12 @@ class World:
         return self.now / PS
 
     def report(self, engine: Engine, report: Report, leaves: int) -> None:
+        self.observer.reported(engine, report)
         domain = self._domain_of[engine.name]
         self._arrive(leaves + self.message_ps, partial(domain.hear, engine.name, report))
 
     def tell(self, engine: Engine, message: ToEngine) -> None:
-        """From a arbiter."""
+        """From an arbiter."""
         self._arrive(self.now + self.message_ps, partial(engine.receive, message))
 
     def _arrive(self, time: int, happen: At) -> None:
@@ -109,19 +134,25 @@ class World:
         else:
             heappush(self._under_way, (time, next(self._sent), happen))
 
-    def crowd(self, engine: Engine) -> tuple[int, int]:
+    def co_runners(self, engine: Engine) -> tuple[int, int]:
         """Engines that share the device's compute at this moment, and those that stream."""
-        if not self._crowded:
+        if not self.co_running:
             return 1, 1
         others = [e for e in self.engines if e.stepping and e is not engine]
         return 1 + len(others), engine.streams + sum(e.streams for e in others)
 
-    def crowd_changed(self, engine: Engine) -> None:
-        if not self._crowded:
+    def co_runners_changed(self, engine: Engine) -> None:
+        if not self.co_running:
             return
         for other in self.engines:
             if other is not engine and other.stepping:
                 other.cut(self.now)
+
+    def began(self, engine: Engine) -> None:
+        self.observer.began(engine)
+
+    def finished(self, engine: Engine, request: Request) -> None:
+        self.observer.finished(engine, request)
 
     # -- the loop -----------------------------------------------------------------------
 
@@ -134,7 +165,7 @@ class World:
             time = engine.next_event()
             if time is not None and time < first:
                 first, happen = time, engine.wake
-        for domain in self._domains:
+        for domain in self.domains:
             if domain.deadline < first:
                 first, happen = max(domain.deadline, self.now), domain.decide
         return first, happen

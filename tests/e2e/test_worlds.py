@@ -34,7 +34,7 @@ def test_uncapped_they_are_harmed(number: int) -> None:
     In the second, requests are held again and again while their model waits for its turn.
     """
     sharing = draw(number)["sharing"] | {"drain": False}
-    world = draw(number) | {"remap": {"decode_cap": False}, "sharing": sharing}
+    world = draw(number) | {"ablations": {"decode_cap": False}, "sharing": sharing}
     assert harmed(ratios(world, 7))
 
 

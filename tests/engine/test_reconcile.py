@@ -7,73 +7,38 @@ step in flight may touch. A step that is processed really writes its blocks and 
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import tiny  # noqa: F401  (sets vLLM's environment before it is imported)
+from host_memory import EXTENTS, LAYER_BYTES, LAYERS, PAGE, START, HostMemory, grant_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from vllm.v1.core.block_pool import BlockPool
 
-from mirage.engine.blockpool import ElasticBlockPool, Extent
+from mirage.engine.blockpool import Extent
 from mirage.engine.pace import Pace
 from mirage.engine.reconcile import Fence, Reconciler
-from mirage.engine.settings import EngineSettings
 from mirage.protocol import Allotment
-from mirage.streaming.transfer import Layer, LayerStreamer
-from tests.tampered.memory import Poisoning
-from vmm.host import HostBuffer, HostDriver
-from vmm.space import ExtentMap, Range
+from vmm.host import HostDriver
 
 pytestmark = pytest.mark.engine
-
-PAGE, LAYERS, LAYER_PAGES = 4096, 6, 3
-LAYER_BYTES = LAYER_PAGES * PAGE
-EXTENTS, START = 16, 6
-
-
-def grant_of(alpha: int, extents: int) -> int:
-    return (LAYERS - alpha) * LAYER_BYTES + extents * PAGE
 
 
 class SettlementMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.memory = Poisoning(
-            EngineSettings(policy="mirage", tenant="t", base_blocks=START, page=PAGE)
-        )
-        self.memory.layer_bytes = LAYER_BYTES
-        self.masters = [HostBuffer(LAYER_BYTES) for _ in range(LAYERS)]
-        layers = [self._layer(index) for index in range(LAYERS)]
-        memory = self.memory
-        memory.streamer = LayerStreamer(memory.driver, memory.pool, layers, memory.compute)
-        self.range = Range(memory.driver, EXTENTS * PAGE)
-        extents = ExtentMap(self.range, memory.pool, [0], PAGE, EXTENTS)
-        extents.map(range(START))
-        memory.kv = SimpleNamespace(extents=extents)  # type: ignore[assignment]
-        self.extents = extents
-        self.blocks: Any = BlockPool(EXTENTS, enable_caching=True, hash_block_size=16)
-        self.blocks.__class__ = ElasticBlockPool
-        self.blocks.become_elastic(1, START)
+        self.host = HostMemory()
+        self.memory, self.blocks = self.host.memory, self.host.blocks
+        self.range, self.extents = self.host.range, self.host.extents
         self.fence = Fence()
         self.stepping = False
         # One thing a pass: nothing is ever as fast as that.
         pace = Pace(1e-9, lambda: self.stepping)
-        self.reconciler = Reconciler(memory, self.blocks, self.fence, pace=pace)
+        self.reconciler = Reconciler(self.memory, self.blocks, self.fence, pace=pace)
         self.revision = 0
         self.grant = self.ceiling = grant_of(0, START)
-        memory.regrant(self.grant)
         self.requests: list[list[Any]] = []
         self.in_flight: list[set[int]] = []
-
-    def _layer(self, index: int) -> Layer:
-        master, home = self.masters[index], Range(self.memory.driver, LAYER_BYTES)
-        master.tensor().fill_(index + 1)
-        home.back(0, self.memory.pool.take(LAYER_PAGES, "layer"))
-        self.memory.driver.copy(home.address, master.address, LAYER_BYTES)
-        return Layer(index, home, master.address, LAYER_BYTES, self.memory.driver.event())
 
     # -- events -------------------------------------------------------------------------
 
@@ -199,11 +164,7 @@ class SettlementMachine(RuleBasedStateMachine):
         assert self.reconciler.reconciled
         if self.revision:
             assert self.held() == self.grant
-        assert self.memory.streamer is not None
-        self.memory.streamer.close()
-        self.memory.driver.close()
-        for master in self.masters:
-            master.close()
+        self.host.close()
 
 
 TestSettlement = SettlementMachine.TestCase

@@ -9,7 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.config import UNITS, ConfigError, Policy, load, parse_bytes
+from mirage.config import UNITS, Ablations, ConfigError, Policy, Remap, load, parse_bytes
+from mirage.control.rules import Rules
 
 pytestmark = pytest.mark.pure
 
@@ -44,6 +45,33 @@ def test_a_tenants_own_percentage_comes_before_that_of_all(
 ) -> None:
     config = load(write(tmp_path, tenant(**own) | {"remap": {"max_percent": 40}}))
     assert config.max_percent(config.tenant("a")) == percent
+
+
+def test_old_keys_count_and_each_is_warned_of(tmp_path: Path) -> None:
+    assert load(write(tmp_path, VALID)).warnings() == []
+    old = {"victims": "lru", "decode_cap": False, "rest_s": 3}
+    config = load(write(tmp_path, VALID | {"remap": old}))
+    rules = Rules.served(config)
+    assert (rules.victims, rules.decode_cap, rules.rest_s, rules.beta) == (
+        "lru",
+        False,
+        3,
+        "dynamic",
+    )
+    lines = config.warnings()
+    assert [line.split(" still counts")[0] for line in lines] == [
+        "remap.victims: lru",
+        "remap.decode_cap: false",
+    ]
+    assert all("deprecated" in line and "\n" not in line for line in lines)
+
+
+def test_rules_are_settings_and_ablations() -> None:
+    made = Rules.of(Remap(rest_s=5, max_percent=50), Ablations(beta=1))
+    assert (made.rest_s, made.max_percent, made.beta, made.victims) == (5, 50, 1, "mru")
+    assert Rules.of(Remap(), Ablations()) == Rules()
+    assert not Remap.model_fields.keys() & Ablations.model_fields.keys()
+    assert hash(made) == hash(made.model_copy())
 
 
 def tenant(**changes: Any) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from world import FakeEngine, World
 
-from mirage.config import PATIENCE_S, Policy, Remap
+from mirage.config import PATIENCE_S, Policy
 from mirage.control.ledger import LedgerError, OverCommitError, UnknownTenantError
+from mirage.control.rules import Rules
 from mirage.control.targets import DoesNotFitError
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal
@@ -38,7 +39,7 @@ SHARE = footprint(SHAPE, 0, 10)
 
 def pair(policy: Policy = Policy.MIRAGE, temporal: bool = False, **remap: object) -> World:
     """Two equal tenants, ten extents each, started and settled. Two extents are one layer."""
-    settings = Remap(**({"headroom_extents": 0, "slack_extents": 0} | remap))
+    settings = Rules(**({"headroom_extents": 0, "slack_extents": 0} | remap))
     tenants = {name: (Tenant(name, 50), SHAPE) for name in "ab"}
     world = World(tenants, 2 * SHARE, policy, settings, temporal)
     for name in "ab":
@@ -110,7 +111,7 @@ def test_own_layers_move_within_one_allotment_and_one_grant() -> None:
 
 def three(policy: Policy) -> World:
     """b, a and c, equal; c runs on 22 extents, 12 of them lent by the others."""
-    settings = Remap(headroom_extents=0, slack_extents=0, hysteresis_s=0.0)
+    settings = Rules(headroom_extents=0, slack_extents=0, hysteresis_s=0.0)
     tenants = {name: (Tenant(name, 100 / 3), SHAPE) for name in "bac"}
     world = World(tenants, 3 * SHARE + 3, policy, settings)
     for name in "bac":
@@ -396,8 +397,8 @@ def shapes(draw: st.DrawFn) -> ModelShape:
 
 
 @st.composite
-def remaps(draw: st.DrawFn) -> Remap:
-    return Remap(
+def remaps(draw: st.DrawFn) -> Rules:
+    return Rules(
         victims=draw(st.sampled_from(["mru", "lru"])),
         serve=draw(st.sampled_from(["growth", "admission"])),
         lend_percent=draw(st.sampled_from([0, 75, 100])),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.bounds import step_bound
 from mirage.control.hiding import AS_GOOD, HIDDEN, best_beta, hides, largest_alpha
-from mirage.control.step_times import nested_step, step_forms, step_time
+from mirage.control.step_times import nested_step, step_cost_bounds, step_time
 from mirage.streaming.layer_sets import even, gaps, nested, smallest_gap
 
 pytestmark = pytest.mark.pure
@@ -216,16 +216,16 @@ def test_inexact_times_settle_too() -> None:
     t_load=st.fractions(Fraction(1, 50), 50, max_denominator=100),
     even_set=st.booleans(),
 )
-def test_a_step_is_the_longest_of_its_forms(n, part, beta, t_load, even_set) -> None:
+def test_a_step_is_the_longest_of_its_bounds(n, part, beta, t_load, even_set) -> None:
     """Exactly, of even sets and of nested ones, whatever T_T and T_c."""
     m = max(1, round(part * n))
     layers = even(n, m) if even_set else nested(n)[:m]
     walked = step_time(layers, n, beta, t_load, Fraction(1))
-    assert walked == max(a * t_load + b for a, b in step_forms(layers, n, beta))
+    assert walked == max(a * t_load + b for a, b in step_cost_bounds(layers, n, beta))
 
 
 @given(st.sets(st.integers(0, 19), min_size=1), st.sampled_from([1, 2]), st.integers(1, 99))
-def test_forms_hold_for_any_set(layers, beta, t_load) -> None:
+def test_cost_bounds_hold_for_any_set(layers, beta, t_load) -> None:
     load = Fraction(t_load, 10)
     walked = step_time(layers, 20, beta, load, Fraction(1))
-    assert walked == max(a * load + b for a, b in step_forms(layers, 20, beta))
+    assert walked == max(a * load + b for a, b in step_cost_bounds(layers, 20, beta))

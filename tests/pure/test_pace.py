@@ -71,3 +71,13 @@ def test_a_pass_takes_little_more_than_it_may(moves: list[tuple[str, int]], each
     for kind, wanted in moves:
         move(pace, clock, kind, wanted, each_s)
     assert clock.now - begun <= max(0.02, each_s) * (1 + 1e-9)
+
+
+def test_the_first_of_another_kind_waits_for_a_pass_with_time_left() -> None:
+    clock = Clock()
+    pace = Pace(0.02, lambda: True, clock)
+    pace.begin()
+    assert move(pace, clock, "layer", 1, 0.03) == 1
+    assert pace.most("extent", 4) == 0, "the pass is over"
+    pace.begin()
+    assert pace.most("extent", 4) == 1, "what it takes is not known"

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from mirage.config import Policy, Remap
+from mirage.config import Policy
 from mirage.control.planner import Turns, covers, hidden_alpha, plan
+from mirage.control.rules import Rules
 from mirage.control.targets import Target, base, most_alpha
 from mirage.control.tenant_state import Demand, TenantSnapshot
 from mirage.geometry import footprint
@@ -32,7 +33,7 @@ SHAPE = ModelShape(
     movable_layers=12,
 )
 SHARE = footprint(SHAPE, 0, 10)
-REMAP = Remap(slack_extents=0, headroom_extents=0)
+REMAP = Rules(slack_extents=0, headroom_extents=0)
 
 
 def tenant(
@@ -87,7 +88,7 @@ def tenant(
 def planned(
     *tenants: TenantSnapshot,
     policy: Policy = Policy.MIRAGE,
-    remap: Remap = REMAP,
+    remap: Rules = REMAP,
     turns: Turns | None = None,
     now: float = inf,
 ):
@@ -244,7 +245,7 @@ def test_layers_are_lent_to_running_requests_and_idle_kv_to_all() -> None:
     """b's idle KV goes to a's newcomers; its layers only to what runs, and a's share is open."""
     growth = REMAP.model_copy(update={"serve": "growth", "lend_percent": 100})
 
-    def wanted(remap: Remap, **asked: int) -> Target:
+    def wanted(remap: Rules, **asked: int) -> Target:
         both = [tenant("a", 10, **asked), tenant("b", active=False)]
         return plan(both, 2 * SHARE, 0, Policy.MIRAGE, remap)["a"]
 
@@ -506,7 +507,7 @@ def test_a_model_whose_layers_stay_gives_none_and_its_idle_kv_all_the_same(
     giving = tenant("b", 2, active=active, times=(0.001, 1.0))
     giving = replace(giving, shape=structs.replace(SHAPE, **stays))
     hungry = tenant("a", 10, 30)
-    remap = Remap(slack_extents=0, headroom_extents=0, decode_cap=False)
+    remap = Rules(slack_extents=0, headroom_extents=0, decode_cap=False)
     device = SHARE + footprint(giving.shape, 0, 10)
     tenants = sharing_exactly([hungry, giving], device)
     targets = plan(tenants, device, 0, Policy.MIRAGE, remap)
@@ -573,7 +574,7 @@ def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
 
 
 SETTINGS = st.builds(
-    Remap,
+    Rules,
     serve=st.sampled_from(["growth", "admission"]),
     lend_percent=st.sampled_from([0, 50, 75, 99.9, 100]),
     tbt_ms=st.sampled_from([None, 1e-3, 1e3, 1e6]),
@@ -591,7 +592,7 @@ WHEN = st.fixed_dictionaries(
 
 
 @given(situations(), SETTINGS, WHEN)
-def test_any_plan_keeps_its_bounds(situation, remap: Remap, when) -> None:
+def test_any_plan_keeps_its_bounds(situation, remap: Rules, when) -> None:
     tenants, device = situation
     targets = plan(tenants, device, 0, Policy.MIRAGE, remap, **when)
     total = 0
@@ -614,7 +615,7 @@ def test_any_plan_keeps_its_bounds(situation, remap: Remap, when) -> None:
 
 @given(situations(), SETTINGS, WHEN)
 @settings(max_examples=600, deadline=None)
-def test_plans_settle(situation, remap: Remap, when) -> None:
+def test_plans_settle(situation, remap: Rules, when) -> None:
     """A plan that was carried out is the next one too, or else the one after it.
 
     Else the controller would chase its own decisions. With recalls it may be some plans more: what
@@ -642,7 +643,7 @@ def carried_out(t: TenantSnapshot, target: Target) -> TenantSnapshot:
 # -- slots ------------------------------------------------------------------------------
 
 
-def beta_of(t: TenantSnapshot, remap: Remap = REMAP) -> int:
+def beta_of(t: TenantSnapshot, remap: Rules = REMAP) -> int:
     return plan([t], SHARE, 0, Policy.MIRAGE, remap)[t.name].beta
 
 

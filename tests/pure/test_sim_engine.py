@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,9 +16,10 @@ from mirage.control.targets import Target
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from mirage.simulate.batch import Request
-from mirage.simulate.engine import Engine, Limits
+from mirage.simulate.engine import Engine
 from mirage.simulate.holding import Holding
-from mirage.simulate.roofline import PS, Form, Roofline, Work
+from mirage.simulate.limits import StepLimits
+from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, Work
 
 pytestmark = pytest.mark.pure
 
@@ -41,24 +43,49 @@ class Alone:
         if self.refusing and lacks_growth(report, SHAPE):
             engine.receive(Refusal(report.revision), self.now)
 
-    def crowd(self, engine: Engine) -> tuple[int, int]:
+    def co_runners(self, engine: Engine) -> tuple[int, int]:
         return 1, 1
 
-    def crowd_changed(self, engine: Engine) -> None:
+    def co_runners_changed(self, engine: Engine) -> None:
         pass
 
-    def run(self, engine: Engine, until: int = 10**18) -> None:
-        """All events of `engine`, the last one at or before `until`."""
-        same = 0
+    def began(self, engine: Engine) -> None:
+        pass
+
+    def finished(self, engine: Engine, request: Request) -> None:
+        pass
+
+    def run(self, engine: Engine, until: int = 10**18) -> int:
+        """All events of `engine`, the last one at or before `until`; how many."""
+        same = events = 0
         while (time := engine.next_event()) is not None and time <= until:
             same = same + 1 if time <= self.now else 0
             assert same < 100, "time stands still"
             self.now = max(time, self.now)
             engine.wake(self.now)
+            events += 1
+        return events
+
+
+class Given:
+    """A roofline of the bounds that it is given."""
+
+    def __init__(self, bounds: tuple[CostBound, ...]) -> None:
+        self._bounds = bounds
+
+    def bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
+        return self._bounds
+
+    def compute_ps(self, work: Work, co_runners: int = 1) -> int:
+        return max(bound.at(work) for bound in self._bounds)
 
 
 def lone(
-    world: Alone, blocks: int, requests: Iterator[Request] | list[Request] = (), **limits
+    world: Alone,
+    blocks: int,
+    requests: Iterator[Request] | list[Request] = (),
+    bounds: tuple[CostBound, ...] = (),
+    **limits,
 ) -> Engine:
     usual = {
         "block_tokens": 16,
@@ -73,26 +100,35 @@ def lone(
         "apply_ps": 0,
     }
     holding = Holding(SHAPE, Target(0, 1, blocks + 1), lambda before, after: 0)
-    line = Roofline(profiles.model("opt-13b"), profiles.hardware("gh200"))
-    chosen = Limits(**(usual | limits))
+    line: Any = Roofline(profiles.model("opt-13b"), profiles.hardware("gh200"))
+    if bounds:
+        line = Given(bounds)
+    chosen = StepLimits(**(usual | limits))
     return Engine("e", holding, line, 10**9, chosen, iter(requests), world)
 
 
-def decoding(engine: Engine, lengths: list[tuple[int, int]]) -> Engine:
+def decoding(
+    engine: Engine, lengths: list[tuple[int, int]], kind: type[Request] = Request
+) -> Engine:
     """With requests of (tokens in KV, tokens to go) in its batch."""
     for number, (computed, left) in enumerate(lengths):
-        request = Request(number, 0, computed, left + 1, generated=1, first=0)
+        request = kind(number, 0, computed, left + 1, generated=1, first=0)
         request.computed = computed
-        engine.batch.join(request)
-        engine.running[request] = None
+        engine.queues.batch.join(request)
+        engine.queues.running[request] = None
     return engine
 
 
 # -- spans ------------------------------------------------------------------------------
 
-forms = st.lists(
+bounds = st.lists(
     st.builds(
-        Form, st.integers(1, 10**4), st.integers(0, 99), st.integers(0, 20), st.just(0), st.just(0)
+        CostBound,
+        st.integers(1, 10**4),
+        st.integers(0, 99),
+        st.integers(0, 20),
+        st.just(0),
+        st.just(0),
     ),
     min_size=1,
     max_size=4,
@@ -100,21 +136,20 @@ forms = st.lists(
 lengths = st.lists(st.tuples(st.integers(1, 100), st.integers(1, 60)), min_size=1, max_size=8)
 
 
-@given(forms=forms, lengths=lengths, blocks=st.integers(60, 90))
+@given(bounds=bounds, lengths=lengths, blocks=st.integers(60, 90))
 @settings(deadline=None, max_examples=200)
-def test_a_span_takes_the_largest_bound_of_each_of_its_steps(forms, lengths, blocks) -> None:
-    engine = decoding(lone(Alone(), blocks), lengths)
-    engine._forms = lambda: forms  # type: ignore[method-assign]
+def test_a_span_takes_the_largest_bound_of_each_of_its_steps(bounds, lengths, blocks) -> None:
+    engine = decoding(lone(Alone(), blocks, bounds=bounds), lengths)
     engine.wake(0)
-    size, context = engine.batch.size, engine.batch.context
+    batch, span = engine.queues.batch, engine.stepper.span
+    size, context = batch.size, batch.context
     steps = [
-        max(form.at(Work(size, context + step * size)) for form in forms)
-        for step in range(engine._span)
+        max(bound.at(Work(size, context + step * size)) for bound in bounds)
+        for step in range(span.steps)
     ]
-    assert engine._span >= 1
-    assert engine._end == sum(steps)
-    found = [engine._first_ps + step * engine._growth_ps for step in range(engine._span)]
-    assert found == steps
+    assert span.steps >= 1
+    assert span.end == sum(steps)
+    assert [span.first_ps + step * span.growth_ps for step in range(span.steps)] == steps
 
 
 @given(
@@ -135,7 +170,7 @@ def test_spans_end_where_single_steps_would(lengths, blocks, arrivals, elastic, 
         engine = decoding(lone(world, blocks, coming, **limits), lengths)
         engine.wake(0)
         world.run(engine)
-        assert not engine.running and not engine.waiting and engine.used_blocks == 0
+        engine.queues.check_empty()
         engine.tally.flush()
         gaps = engine.tally.gaps.distribution.sorted()
         found.append((world.now, engine.tally.counters, [list(part) for part in gaps]))
@@ -159,74 +194,88 @@ def test_a_wish_is_over_when_the_preemption_is() -> None:
 def test_a_cut_span_ends_with_the_step_under_way() -> None:
     engine = decoding(lone(Alone(), 10_000), [(100, 1000)] * 4)
     engine.wake(0)
-    whole, first, growth = engine._span, engine._first_ps, engine._growth_ps
-    assert whole == 1000
+    span = engine.stepper.span
+    first, growth = span.first_ps, span.growth_ps
+    assert span.steps == 1000
     engine.cut(5 * first)
-    assert engine._span == 5
-    assert engine._end == 5 * first + 10 * growth
+    assert span.steps == 5
+    assert span.end == 5 * first + 10 * growth
     engine.cut(0)
-    assert (engine._span, engine._end) == (1, first)
+    assert (span.steps, span.end) == (1, first)
 
 
 # -- cost -------------------------------------------------------------------------------
 
-
-def executed(call: Callable[[], object]) -> int:
-    """Bytecodes that `call` executes: loops count, whatever they loop over."""
-    count = 0
-
-    def trace(frame, event, arg):
-        nonlocal count
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
+looked_at: Counter[int] = Counter()
+"""How often each request, by its number, was looked at."""
 
 
-def calls(call: Callable[[], object]) -> int:
-    """Functions that `call` calls, in Python or C."""
-    count = 0
+class Watched(Request):
+    """A request that counts how often anything of it is read or written."""
 
-    def profile(frame, event, arg):
-        nonlocal count
-        count += event in ("call", "c_call")
+    def __getattribute__(self, name: str) -> Any:
+        looked_at[object.__getattribute__(self, "number")] += 1
+        return object.__getattribute__(self, name)
 
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
-    return count
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "number":
+            looked_at[object.__getattribute__(self, "number")] += 1
+        object.__setattr__(self, name, value)
 
 
-@pytest.mark.parametrize("measure", [calls, executed])
+class Walked(dict[Request, None]):
+    """Running requests that nobody may walk through."""
+
+    def __iter__(self) -> Iterator[Request]:
+        raise AssertionError("a step of pure decode walks through all that run")
+
+    __reversed__ = keys = items = values = __iter__  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize("elastic", [False, True])
 @pytest.mark.parametrize("skipping", [False, True])
-def test_a_span_costs_the_same_for_many_requests(skipping, elastic, measure) -> None:
-    """Of pure decode, from its end to the end of the next, however many decode."""
-    costs = {}
+def test_a_span_costs_the_same_for_many_requests(skipping, elastic) -> None:
+    """Of pure decode, from its end to the end of the next: it looks at none but the next to end."""
     for size in (8, 64, 512):
         world = Alone(skipping)
         lengths = [(100 + 7 * number % 50, 5000 + number) for number in range(size)]
-        engine = decoding(lone(world, 10**6, elastic=elastic, report_ps=PS), lengths)
-        for _ in range(3):
+        engine = decoding(lone(world, 10**6, elastic=elastic, report_ps=PS), lengths, Watched)
+        engine.queues.running = Walked(engine.queues.running)
+        looked_at.clear()
+        for _ in range(4):
             engine.wake(world.now)
-            if not skipping or elastic:
-                world.now = engine._end
-            else:  # nothing else would end it before somebody finishes
+            if skipping and not elastic:  # nothing else would end it before somebody finishes
                 engine.cut(world.now + PS)
-                world.now = engine._end
-        costs[size] = measure(lambda engine=engine, world=world: engine.wake(world.now))
-        assert engine.batch.size == size, "nobody finished meanwhile"
-    assert max(costs.values()) - min(costs.values()) <= 0.1 * min(costs.values()), costs
+            world.now = engine.stepper.span.end
+        assert engine.queues.batch.size == size, "nobody finished meanwhile"
+        assert looked_at.keys() <= {0}, "all but the next to finish are left alone"
+        assert looked_at.total() <= 8, "twice in a span at most"
+
+
+@pytest.mark.parametrize("tokens", [10, 1000, 100_000])
+@pytest.mark.parametrize("size", [1, 100])
+def test_events_do_not_grow_with_tokens(tokens, size) -> None:
+    """However long all requests decode: one span, where nothing else happens."""
+    world = Alone()
+    engine = decoding(lone(world, 10**6), [(100, tokens)] * size)
+    engine.wake(0)
+    assert engine.stepper.span.steps == tokens
+    assert world.run(engine) == 1
+    assert engine.tally.counters.steps == tokens
+    assert engine.tally.counters.completed == size
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_events_are_those_that_are_due(size) -> None:
+    """A report in its time and a request that finishes each end a span, and nothing else does."""
+    world = Alone()
+    lengths = [(100, 1000 * number) for number in range(1, size + 1)]
+    engine = decoding(lone(world, 10**6, elastic=True, report_ps=10 * PS), lengths)
+    engine.wake(0)
+    events = world.run(engine)
+    assert engine.tally.counters.steps == 1000 * size
+    assert events <= size + len(world.reports)
+    assert len(world.reports) <= world.now // (10 * PS) + 2
 
 
 # -- waiting for memory -----------------------------------------------------------------
@@ -240,10 +289,10 @@ def test_without_an_answer_nobody_is_held_longer_than_a_second(start, requests) 
     world.now = start
     engine = decoding(lone(world, requests, elastic=True), [(16, 10)] * requests)
     engine.wake(start)
-    assert len(engine.held) == requests and not engine.stepping
+    assert len(engine.queues.held) == requests and not engine.stepping
     world.now = start + engine.limits.hold_ps // 2
     engine.wake(world.now)
-    assert len(engine.held) == requests and not engine.stepping
+    assert len(engine.queues.held) == requests and not engine.stepping
     world.now = start + engine.limits.hold_ps
     engine.wake(world.now)
     assert engine.tally.counters.preemptions > 0 and engine.stepping
@@ -255,7 +304,7 @@ def test_a_refusal_ends_the_wait_at_once() -> None:
     world = Alone()
     engine = decoding(lone(world, 2, elastic=True), [(16, 10)] * 2)
     engine.wake(0)
-    assert len(engine.held) == 2
+    assert len(engine.queues.held) == 2
     engine.receive(Refusal(0), 5)
     assert engine.stirred
     engine.wake(5)
@@ -269,7 +318,7 @@ def test_who_is_held_goes_on_when_a_preemption_makes_room() -> None:
         world = Alone(skipping)
         engine = decoding(lone(world, 6, elastic=True), [(30, 20), (16, 20), (40, 20)])
         engine.wake(0)
-        assert [request.number for request in engine.held] == [1]
+        assert [request.number for request in engine.queues.held] == [1]
         engine.receive(Refusal(0), 0)
         world.run(engine)
         assert engine.tally.counters.preemptions == 1
@@ -297,10 +346,10 @@ def test_what_is_called_back_is_preempted_newest_first_but_for_the_last() -> Non
     world = Alone()
     engine = decoding(lone(world, 6, elastic=True), [(16, 20), (40, 20), (30, 20)])
     engine.receive(Allotment(1, 0, 1, 5, footprint(SHAPE, 0, 5), recall=True), 0)
-    assert [request.number for request in engine.running] == [0, 1]
+    assert [request.number for request in engine.queues.running] == [0, 1]
     assert engine.report().kv_used_extents <= engine.holding.extents == 5
     engine.receive(Allotment(2, 0, 1, 1, footprint(SHAPE, 0, 1), recall=True), 0)
-    assert [request.number for request in engine.running] == [0]
+    assert [request.number for request in engine.queues.running] == [0]
     engine.receive(Allotment(3, 0, 1, 6, footprint(SHAPE, 0, 6)), 0)
     engine.wake(0)
     world.run(engine)

@@ -9,7 +9,7 @@ import configs
 from mirage import profiles
 from mirage.config import ConfigError
 from mirage.geometry import footprint
-from mirage.profiles import MIB, Figure, shape
+from mirage.profiles import MIB, Sourced, shape
 from mirage.simulate import build, workload
 from mirage.simulate.experiment import Experiment, Setup, load
 from mirage.workload.trace import TraceError
@@ -67,7 +67,7 @@ def opt_13b(hardware="gh200", max_len=2048, parts=1):
 @pytest.mark.parametrize("name", HARDWARE)
 def test_every_hardware_figure_has_a_source(name) -> None:
     device = profiles.hardware(name)
-    figures = [value for _, value in device if isinstance(value, Figure)]
+    figures = [value for _, value in device if isinstance(value, Sourced)]
     assert len(figures) == len(type(device).model_fields) - 1, "all but the title"
     assert all(len(figure.source.split()) >= 2 for figure in figures)
     assert device.link_mixed_gb_s.value <= device.link_gb_s.value < device.bandwidth_gb_s.value
@@ -199,6 +199,8 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, changes, named) -> None
         ({"workload": {"requests": 9, "peak": {"requests": 9, "factor": 2}}}, "peak.requests 9"),
         ({"sharing": {"turn_s": 1e300}}, "turn_s"),
         ({"remap": {"hysteresis_s": 1e300}}, "hysteresis_s"),
+        ({"remap": {"decode_cap": False}}, "remap.decode_cap is there to be measured against"),
+        ({"ablations": {"beta": 3}}, "beta"),
         ({"report_s": 1e300}, "report_s"),
         ({"pipeline": "odd"}, "'odd'"),
         ({"link_mixed_gb_s": 0}, "link_mixed_gb_s"),

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from mirage import profiles
 from mirage.control.step_times import step_time
-from mirage.profiles import Figure
-from mirage.simulate.engine import _largest, _steps_until, _sum
-from mirage.simulate.roofline import LAYER_SETS, PS, Form, Roofline, Streaming, Work
+from mirage.profiles import Sourced
+from mirage.simulate.roofline import LAYER_SETS, PS, CostBound, Roofline, Streaming, Work
+from mirage.simulate.span import largest, steps_until, total
 from mirage.streaming.layer_sets import nested
 
 pytestmark = pytest.mark.pure
@@ -23,8 +23,8 @@ HARDWARE = ["gh200", "h100", "a100"]
 works = st.builds(
     Work, st.integers(0, 600), st.integers(0, 10**6), st.integers(0, 4096), st.integers(0, 10**7)
 )
-forms = st.lists(
-    st.builds(Form, *[st.integers(0, 10**6)] * 5).filter(lambda f: f != (0,) * 5),
+bounds = st.lists(
+    st.builds(CostBound, *[st.integers(0, 10**6)] * 5).filter(lambda f: f != (0,) * 5),
     min_size=1,
     max_size=5,
 ).map(tuple)
@@ -35,13 +35,13 @@ def roofline(
     model="opt-13b", hardware="gh200", fraction=1.0, parts=1, sets="nested", **figures
 ) -> Roofline:
     device = profiles.hardware(hardware)
-    update = {k: Figure(value=v, source="this test") for k, v in figures.items()}
+    update = {k: Sourced(value=v, source="this test") for k, v in figures.items()}
     changed = device.model_copy(update=update)
     return Roofline(profiles.model(model), changed, fraction, parts, LAYER_SETS[sets])
 
 
-def step_ps(roofline: Roofline, streaming: Streaming, crowd: int, work: Work) -> int:
-    return max(form.at(work) for form in roofline.forms(streaming, crowd))
+def step_ps(roofline: Roofline, streaming: Streaming, co_runners: int, work: Work) -> int:
+    return max(bound.at(work) for bound in roofline.bounds(streaming, co_runners))
 
 
 # -- streaming --------------------------------------------------------------------------
@@ -54,22 +54,22 @@ def step_ps(roofline: Roofline, streaming: Streaming, crowd: int, work: Work) ->
     part=st.floats(0, 1),
     beta=st.sampled_from([1, 2]),
     load=st.integers(10**6, 10**11),
-    crowd=st.integers(1, 3),
+    co_runners=st.integers(1, 3),
     work=works,
     sets=st.sampled_from(["nested", "even"]),
 )
 @settings(deadline=None, max_examples=300)
 def test_a_step_takes_what_the_pipeline_of_its_layers_takes(
-    model, hardware, parts, part, beta, load, crowd, work, sets
+    model, hardware, parts, part, beta, load, co_runners, work, sets
 ) -> None:
     """But for coefficients being rounded: under a picosecond for each token and pair."""
     line = roofline(model, hardware, parts=parts, sets=sets)
     n = line.layers
     alpha = round(part * (n - beta))
-    t_compute = Fraction(line.compute_ps(work, crowd), n)
+    t_compute = Fraction(line.compute_ps(work, co_runners), n)
     layers = LAYER_SETS[sets](n, alpha + beta if alpha else 0)
     exact = step_time(layers, n, beta, Fraction(load), t_compute)
-    short = exact - step_ps(line, Streaming(alpha, beta, load), crowd, work)
+    short = exact - step_ps(line, Streaming(alpha, beta, load), co_runners, work)
     assert -1 <= short < 1 + sum(work) + 1
     assert short <= exact / 1000
     if not alpha:
@@ -87,7 +87,7 @@ def test_of_a_decode_step_rounding_takes_less_than_a_ten_thousandth(model, m, si
 
 def test_streaming_nothing_costs_nothing() -> None:
     line, work = roofline(), Work(32, 12_000)
-    assert line.forms(Streaming(0, 2, 10**9), 1) == line.forms(Streaming(), 1)
+    assert line.bounds(Streaming(0, 2, 10**9), 1) == line.bounds(Streaming(), 1)
     assert step_ps(line, Streaming(), 1, work) == line.compute_ps(work)
 
 
@@ -98,11 +98,13 @@ def test_streaming_nothing_costs_nothing() -> None:
     model=st.sampled_from(MODELS),
     hardware=st.sampled_from(HARDWARE),
     fraction=st.sampled_from([1.0, 0.5, 0.35]),
-    crowd=st.integers(1, 3),
+    co_runners=st.integers(1, 3),
     work=works,
 )
 @settings(deadline=None)
-def test_compute_is_bytes_or_flops_whichever_take_longer(model, hardware, fraction, crowd, work):
+def test_compute_is_bytes_or_flops_whichever_take_longer(
+    model, hardware, fraction, co_runners, work
+):
     """Counted anew: each weight is read once, each token's KV too; two flops for each weight."""
     shape, device = profiles.model(model), profiles.hardware(hardware)
     unembed, width = shape.vocabulary * shape.hidden, shape.heads * shape.head_size
@@ -111,25 +113,25 @@ def test_compute_is_bytes_or_flops_whichever_take_longer(model, hardware, fracti
     attended = work.sequences + work.context + work.area / 2
     flops = 2 * shape.layers * shape.active_layer_weights * (work.sequences + work.prefill)
     flops += 2 * unembed * work.sequences + 4 * shape.layers * width * attended
-    seconds = max(read / device.bytes_per_s, flops / device.flop_per_s) * crowd / fraction
-    found = roofline(model, hardware, fraction).compute_ps(work, crowd)
+    seconds = max(read / device.bytes_per_s, flops / device.flop_per_s) * co_runners / fraction
+    found = roofline(model, hardware, fraction).compute_ps(work, co_runners)
     overhead = device.step_overhead_ms.value / 1e3
     assert found / PS == pytest.approx(seconds + overhead, rel=1e-3)
-    assert abs(found / PS - seconds - overhead) * PS <= crowd * (1 + sum(work)) + 10
+    assert abs(found / PS - seconds - overhead) * PS <= co_runners * (1 + sum(work)) + 10
 
 
-@given(crowd=st.integers(1, 3), work=works)
-def test_overhead_is_of_the_step_and_of_each_sequence_and_nobody_elses(crowd, work) -> None:
+@given(co_runners=st.integers(1, 3), work=works)
+def test_overhead_is_of_the_step_and_of_each_sequence_and_nobody_elses(co_runners, work) -> None:
     bare = roofline(step_overhead_ms=0, sequence_overhead_us=0)
     more = roofline(step_overhead_ms=3, sequence_overhead_us=7)
-    extra = more.compute_ps(work, crowd) - bare.compute_ps(work, crowd)
+    extra = more.compute_ps(work, co_runners) - bare.compute_ps(work, co_runners)
     assert extra == 3 * PS // 1000 + 7 * PS // 10**6 * work.sequences
 
 
-@given(crowd=st.integers(1, 3), work=works)
-def test_a_crowd_shares_the_compute(crowd, work) -> None:
+@given(co_runners=st.integers(1, 3), work=works)
+def test_co_runners_share_the_compute(co_runners, work) -> None:
     line = roofline(step_overhead_ms=0)
-    assert line.compute_ps(work, crowd) == crowd * line.compute_ps(work)
+    assert line.compute_ps(work, co_runners) == co_runners * line.compute_ps(work)
 
 
 def test_one_layer_of_opt_13b_comes_in_a_millisecond_and_a_half() -> None:
@@ -153,26 +155,26 @@ def test_one_sequence_of_opt_13b_reads_its_weights() -> None:
 # -- spans ------------------------------------------------------------------------------
 
 
-@given(forms=forms, work=works, size=st.integers(1, 600), steps=st.integers(0, 40))
-def test_each_bound_is_linear_in_context(forms, work, size, steps) -> None:
-    for form in forms:
+@given(bounds=bounds, work=works, size=st.integers(1, 600), steps=st.integers(0, 40))
+def test_each_bound_is_linear_in_context(bounds, work, size, steps) -> None:
+    for bound in bounds:
         times = [
-            form.at(work._replace(context=work.context + step * size)) for step in range(steps)
+            bound.at(work._replace(context=work.context + step * size)) for step in range(steps)
         ]
-        assert sum(times) == _sum(form.at(work), form.context * size, steps)
+        assert sum(times) == total(bound.at(work), bound.context * size, steps)
 
 
-@given(forms=forms, work=works)
-def test_the_largest_is_the_step_and_grows_fastest_of_equals(forms, work) -> None:
-    form, first = _largest(forms, work)
-    assert first == form.at(work) == max(f.at(work) for f in forms)
-    assert form.context == max(f.context for f in forms if f.at(work) == first)
+@given(bounds=bounds, work=works)
+def test_the_largest_is_the_step_and_grows_fastest_of_equals(bounds, work) -> None:
+    bound, first = largest(bounds, work)
+    assert first == bound.at(work) == max(f.at(work) for f in bounds)
+    assert bound.context == max(f.context for f in bounds if f.at(work) == first)
 
 
 def test_of_equal_bounds_the_one_that_grows_is_taken() -> None:
-    flat, steep = Form(30, 0, 0, 0, 0), Form(10, 0, 2, 0, 0)
-    for forms in ((flat, steep), (steep, flat)):
-        assert _largest(forms, Work(1, 10)) == (steep, 30)
+    flat, steep = CostBound(30, 0, 0, 0, 0), CostBound(10, 0, 2, 0, 0)
+    for bounds in ((flat, steep), (steep, flat)):
+        assert largest(bounds, Work(1, 10)) == (steep, 30)
 
 
 @given(
@@ -182,5 +184,5 @@ def test_of_equal_bounds_the_one_that_grows_is_taken() -> None:
     span=st.integers(-10, 10**5),
 )
 def test_steps_until_is_the_fewest_that_reach_it(first, growth, most, span) -> None:
-    enough = [steps for steps in range(most) if _sum(first, growth, steps) >= span]
-    assert _steps_until(first, growth, most, span) == min(enough, default=most)
+    enough = [steps for steps in range(most) if total(first, growth, steps) >= span]
+    assert steps_until(first, growth, most, span) == min(enough, default=most)

@@ -16,12 +16,15 @@ import pytest
 
 from mirage import profiles
 from mirage.geometry import footprint
+from mirage.protocol import Report
 from mirage.simulate import build, run, workload
+from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Peak, Setup
 from mirage.simulate.policies import VARIANTS, variant
 from mirage.simulate.roofline import PS, Streaming, Work
-from mirage.simulate.world import World
+from mirage.simulate.swap import SpillRoom
+from mirage.simulate.world import Observer, World
 from scheduler.sharing import Temporal
 
 pytestmark = pytest.mark.pure
@@ -73,81 +76,75 @@ def tight(mode: str, requests: int = 60, **workload: Any) -> Setup:
 
 
 @dataclass
-class Watch:
+class Watch(Observer):
     """What was wrong after any event, first of each kind, and what the requests were."""
 
     world: World
     broken: dict[str, str] = field(default_factory=dict)
-    finished: dict[str, list[tuple[Any, int, int]]] = field(default_factory=dict)
+    done: dict[str, list[tuple[Request, int, int]]] = field(default_factory=dict)
     """By engine: (request, its first token, its last)."""
     most: Counter[str] = field(default_factory=Counter)
     """The most bytes, layers and extents at any time, by engine."""
     least: dict[str, int] = field(default_factory=dict)
     stepping: int = 0
     """Most engines that stepped at a time."""
+    said: Counter[int] = field(default_factory=Counter)
+    """Reports, by their time."""
 
     def __post_init__(self) -> None:
-        for engine in self.world.engines:
-            self._watch(engine)
-        then = self.world._wake_stirred
-
-        def stirred() -> None:
-            then()
-            self.look()
-
-        self.world._wake_stirred = stirred  # type: ignore[method-assign]
-        self._forbid_standstill()
-
-    def _watch(self, engine: Engine) -> None:
-        finish, start = engine._finish, engine._start
-        finished = self.finished[engine.name] = []
-
-        def finish_(request: Any, now: int) -> None:
-            finished.append((request, request.first, now))
-            finish(request, now)
-
-        def start_(now: int) -> None:
-            start(now)
-            self._look_at_step(engine)
-
-        engine._finish, engine._start = finish_, start_  # type: ignore[method-assign]
-
-    def _forbid_standstill(self) -> None:
-        report, said = self.world.report, Counter[int]()
-
-        def counted(engine: Engine, sent: Any, leaves: int) -> None:
-            said[self.world.now] += 1
-            assert said[self.world.now] < MOST_REPORTS, f"stands still at {self.world.now_s()} s"
-            self._look_at_report(engine, sent)
-            report(engine, sent, leaves)
-
-        self.world.report = counted  # type: ignore[method-assign]
+        self.done = {engine.name: [] for engine in self.world.engines}
+        self.world.observer = self
 
     def must(self, what: str, true: bool, seen: Any) -> None:
         if not true:
             self.broken.setdefault(what, f"{seen} at {self.world.now_s()} s")
 
-    def look(self) -> None:
+    # -- what the world tells -----------------------------------------------------------
+
+    def finished(self, engine: Engine, request: Request) -> None:
+        self.done[engine.name].append((request, request.first, self.world.now))
+
+    def reported(self, engine: Engine, report: Report) -> None:
+        now = self.world.now
+        self.said[now] += 1
+        assert self.said[now] < MOST_REPORTS, f"stands still at {self.world.now_s()} s"
+        self._look_at_report(engine, report)
+
+    def began(self, engine: Engine) -> None:
+        """A step is at least as long as its compute, shared with all that step beside it."""
+        beside, holding = self._beside(engine), engine.holding
+        load = engine.costs.load_ps * (1 + sum(e.streams for e in beside))
+        streaming = Streaming(holding.alpha, holding.beta, load if holding.alpha else 0)
+        bounds = engine.costs.roofline.bounds(streaming, 1 + len(beside))
+        least = max(bound.at(engine.stepper.work()) for bound in bounds)
+        first = engine.stepper.span.first_ps
+        self.must("step", first >= least, (engine.name, len(beside), first / 1e9, least / 1e9))
+
+    def happened(self) -> None:
         try:
             self.world.check()
         except Exception as error:
             self.must("memory", False, error)
-        for domain in self.world._domains:
+        for domain in self.world.domains:
             if isinstance(domain.arbiter.sharing, Temporal):
                 domain.arbiter.sharing.check()
         self.stepping = max(self.stepping, sum(e.stepping for e in self.world.engines))
         for engine in self.world.engines:
             self._look_at(engine)
 
+    # -- looking ------------------------------------------------------------------------
+
     def _look_at(self, engine: Engine) -> None:
-        name, holding = engine.name, engine.holding
-        naive = sum(blocks(engine, request) for request in engine.running)
-        self.must("blocks", engine.used_blocks == naive, (name, engine.used_blocks, naive))
+        name, holding, queues = engine.name, engine.holding, engine.queues
+        naive = sum(blocks(engine, request) for request in queues.running)
+        self.must("blocks", queues.used_blocks == naive, (name, queues.used_blocks, naive))
         room = holding.extents * holding.shape.extent_blocks - 1
-        spills = type(engine) is not Engine
+        spills = isinstance(engine.room, SpillRoom)
         self.must("room", spills or naive <= room, (name, naive, room))
-        parts = [*engine.batch_requests(), *engine.prefilling, *engine.held]
-        self.must("running", sorted(map(id, parts)) == sorted(map(id, engine.running)), name)
+        batch = [request for request in queues.running if request.joined >= 0]
+        parts = [*batch, *queues.prefilling, *queues.held]
+        self.must("running", sorted(map(id, parts)) == sorted(map(id, queues.running)), name)
+        self.must("batch", len(batch) == queues.batch.size, (name, len(batch), queues.batch.size))
         for what, value in (
             ("bytes", holding.held_bytes),
             ("alpha", holding.alpha),
@@ -160,43 +157,25 @@ class Watch:
     def _beside(self, engine: Engine) -> list[Engine]:
         """Engines that step at this moment and take compute and link from `engine`."""
         beside = [e for e in self.world.engines if e.stepping and e is not engine]
-        return beside if self.world._crowded else []
+        return beside if self.world.co_running else []
 
-    def _look_at_step(self, engine: Engine) -> None:
-        """A step is at least as long as its compute, shared with all that step beside it."""
-        beside, holding = self._beside(engine), engine.holding
-        area = sum(n * (2 * r.computed + n + 1) for r, n in engine._chunks)
-        prefill = sum(n for _, n in engine._chunks)
-        work = Work(engine.batch.size, engine.batch.context, prefill, area)
-        load = engine.load_ps * (1 + sum(e.streams for e in beside))
-        streaming = Streaming(holding.alpha, holding.beta, load if holding.alpha else 0)
-        forms = engine.roofline.forms(streaming, 1 + len(beside))
-        least = max(form.at(work) for form in forms)
-        seen = (engine.name, len(beside), engine._first_ps / 1e9, least / 1e9)
-        self.must("step", engine._first_ps >= least, seen)
-
-    def _look_at_report(self, engine: Engine, sent: Any) -> None:
+    def _look_at_report(self, engine: Engine, sent: Report) -> None:
         """T_c is that of a step that would begin now."""
-        crowd = 1 + len(self._beside(engine))
-        work = Work(engine.batch.size, engine.batch.context)
-        exact = engine.roofline.compute_ps(work, crowd) / PS / engine.holding.shape.layers
+        co_runners, batch = 1 + len(self._beside(engine)), engine.queues.batch
+        work = Work(batch.size, batch.context)
+        exact = engine.costs.roofline.compute_ps(work, co_runners) / PS
+        exact /= engine.holding.shape.layers
         found = sent.layer_compute_s
-        self.must("T_c", found == pytest.approx(exact), (engine.name, crowd, found, exact))
+        self.must("T_c", found == pytest.approx(exact), (engine.name, co_runners, found, exact))
 
 
-def blocks(engine: Engine, request: Any) -> int:
+def blocks(engine: Engine, request: Request) -> int:
     """KV blocks of a running request, counted from its tokens alone."""
-    if request.joined < 0 and request not in engine.held:
-        return -(-request.known // engine.limits.block_tokens)
-    done = engine.batch.steps - request.joined if request.joined >= 0 else 0
-    return -(-(request.computed + done) // engine.limits.block_tokens)
-
-
-def batch_requests(engine: Engine) -> list[Any]:
-    return [request for request in engine.running if request.joined >= 0]
-
-
-Engine.batch_requests = batch_requests  # type: ignore[attr-defined]
+    queues, block_tokens = engine.queues, engine.limits.block_tokens
+    if request.joined < 0 and request not in queues.held:
+        return -(-request.known // block_tokens)
+    done = queues.batch.steps - request.joined if request.joined >= 0 else 0
+    return -(-(request.computed + done) // block_tokens)
 
 
 @dataclass
@@ -212,17 +191,8 @@ class Played:
 @cache
 def played(mode: str, policy: str) -> Played:
     """One run from start to end, by `run.run`, and what was seen of it."""
-    watches = []
-    made = build.world
-
-    def watched(*args: Any, **kwargs: Any) -> World:
-        world = made(*args, **kwargs)
-        watches.append(Watch(world))
-        return world
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run.build, "world", watched)
-        figures = run.run(tight(mode), policy, 1)
+    watches: list[Watch] = []
+    figures = run.run(tight(mode), policy, 1, begun=lambda world: watches.append(Watch(world)))
     del figures["timelines"]
     return Played(figures, watches[0])
 
@@ -265,7 +235,7 @@ def test_after_a_peak_the_figures_are_those_of_single_steps_too(policy: str) -> 
 
 def test_a_tenant_that_answered_nothing_after_the_peak_took_no_time() -> None:
     world = build.world(peaked("walls"), variant("static"), 1)
-    figures = run.figures(world.engines[:1], start=PS)
+    figures = run.metrics(world.engines[:1], start=PS)
     assert (figures["completed"], figures["mean_ttft_ms"]) == (0, None)
     assert figures["duration"] == 0
 
@@ -291,15 +261,13 @@ def test_memory_is_never_overcommitted(mode: str, policy: str) -> None:
 @each_world
 def test_used_blocks_are_those_of_the_running_requests_and_fit(mode: str, policy: str) -> None:
     broken = played(mode, policy).watch.broken
-    assert not broken.keys() & {"blocks", "room", "running"}, broken
+    assert not broken.keys() & {"blocks", "room", "running", "batch"}, broken
 
 
 @each_world
 def test_nothing_is_left_behind(mode: str, policy: str) -> None:
     for engine in played(mode, policy).engines:
-        assert not (engine.running or engine.waiting or engine.prefilling or engine.held)
-        assert engine.used_blocks == engine.batch.size == engine.batch.context == 0
-        assert engine._waiting_blocks == engine._preempted == engine._other_blocks == 0
+        engine.queues.check_empty()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -340,7 +308,7 @@ def test_every_request_completes_and_every_token_counts(mode: str, policy: str) 
     asked, seen = workload.requests(tight(mode), 1), played(mode, policy)
     for name, requests in asked.items():
         expected = [(r.number, r.prompt, r.output) for r in requests]
-        finished = [r for r, _, _ in seen.watch.finished[name]]
+        finished = [r for r, _, _ in seen.watch.done[name]]
         assert sorted((r.number, r.prompt, r.output) for r in finished) == expected
         figures = seen.figures["tenants"][name]
         assert figures["completed"] == len(expected)
@@ -352,7 +320,7 @@ def test_every_request_completes_and_every_token_counts(mode: str, policy: str) 
 @each_world
 def test_no_answer_comes_before_its_question(mode: str, policy: str) -> None:
     least = tight(mode).hardware.step_overhead_ms.value / 1000 * PS
-    for finished in played(mode, policy).watch.finished.values():
+    for finished in played(mode, policy).watch.done.values():
         for request, first, last in finished:
             assert least <= first - request.arrival <= last - request.arrival
             assert last - first >= (request.output - 1) * least
@@ -363,7 +331,7 @@ def test_gaps_between_tokens_add_up_to_the_time_of_all_tokens(mode: str, policy:
     """For each request, the time from its first token to its last, and no gap missing."""
     seen = played(mode, policy)
     for engine in seen.engines:
-        finished = seen.watch.finished[engine.name]
+        finished = seen.watch.done[engine.name]
         gaps, weights = engine.tally.gaps.distribution.sorted()
         total = sum(int(gap) * int(weight) for gap, weight in zip(gaps, weights, strict=True))
         assert sum(weights) == sum(request.output - 1 for request, _, _ in finished)
@@ -412,8 +380,8 @@ def test_a_lone_request_takes_as_long_as_the_first() -> None:
     world = build.world(setup, variant("static"), 3)
     watch = Watch(world)
     world.run()
-    (one, first, _), (other, second, _) = watch.finished["a"]
-    line = world.engines[0].roofline
+    (one, first, _), (other, second, _) = watch.done["a"]
+    line = world.engines[0].costs.roofline
     for request, token in ((one, first), (other, second)):
         work = Work(0, 0, request.prompt, request.prompt * (request.prompt + 1))
         assert token - request.arrival == line.compute_ps(work)
@@ -424,15 +392,9 @@ def test_a_lone_request_takes_as_long_as_the_first() -> None:
 def test_few_words_are_said_at_a_time(mode: str, policy: str) -> None:
     """No wish is repeated until all the device is granted; nobody takes and gives for ever."""
     world = build.world(tight(mode), variant(policy), 1)
-    said, report = Counter[int](), world.report
-
-    def counted(engine: Engine, sent: Any, leaves: int) -> None:
-        said[world.now] += 1
-        assert said[world.now] <= 60
-        report(engine, sent, leaves)
-
-    world.report = counted  # type: ignore[method-assign]
+    watch = Watch(world)
     world.run()
+    assert max(watch.said.values()) <= 60
 
 
 # -- any world --------------------------------------------------------------------------
@@ -494,6 +456,6 @@ def test_any_world_ends_with_all_answered_and_the_same_either_way(
         for engine in world.engines:
             engine.tally.flush()
         assert not watch.broken.keys() - {"step", "T_c"}, watch.broken
-        found.append(run.figures(world.engines))
+        found.append(run.metrics(world.engines))
     assert found[0] == found[1]
     assert found[0]["completed"] == 40

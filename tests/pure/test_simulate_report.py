@@ -15,7 +15,7 @@ from mirage.simulate import html, report, table
 from mirage.simulate.command import parse_seeds
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.run import PLOTTED
-from mirage.simulate.tally import FIRST_PERIOD_PS, SAMPLES, Tally, Timeline
+from mirage.simulate.tally import FIRST_PERIOD_PS, SAMPLES, MemorySamples, Tally
 
 pytestmark = pytest.mark.pure
 
@@ -301,7 +301,7 @@ def test_a_timeline_is_bounded_and_keeps_its_beginning():
 
 
 def test_nothing_is_sampled_before_it_is_due():
-    tally = Tally(timeline=Timeline(due=5))
+    tally = Tally(timeline=MemorySamples(due=5))
     tally.sample(4, 1, 1, 1)
     assert tally.timeline.samples == []
     tally.sample(5, 1, 2, 3)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from mirage.config import Remap
+from mirage.control.rules import Rules
 from mirage.control.targets import DoesNotFitError, Target, base, most_alpha, toward
 from mirage.geometry import footprint
 from mirage.protocol import ModelShape
@@ -62,7 +62,7 @@ def test_a_model_that_does_not_fit_is_named() -> None:
     ],
 )
 def test_layers_that_may_ever_be_given(percent: float, floor: int, beta, most: int) -> None:
-    remap = Remap(max_percent=percent, beta=beta)
+    remap = Rules(max_percent=percent, beta=beta)
     assert most_alpha(Tenant("a", 50, floor_layers=floor), SHAPE, remap) == most
 
 
@@ -75,7 +75,7 @@ def test_a_tenants_own_percentage_and_layers_that_stay(
 ) -> None:
     tenant = Tenant("a", 50, floor_layers=1, max_percent=own)
     shape = structs.replace(SHAPE, movable_layers=movable)
-    assert most_alpha(tenant, shape, Remap(max_percent=75)) == most
+    assert most_alpha(tenant, shape, Rules(max_percent=75)) == most
 
 
 def nbytes(target: Target) -> int:

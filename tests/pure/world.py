@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from mirage.config import PATIENCE_S, Policy, Remap
+from mirage.config import PATIENCE_S, Policy
 from mirage.control.controller import Command, Controller
 from mirage.control.demand import lacks_growth
 from mirage.control.planner import Turns
+from mirage.control.rules import Rules
 from mirage.control.targets import Target, base, most_alpha
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
@@ -163,7 +164,7 @@ class World:
         tenants: dict[str, tuple[Tenant, ModelShape]],
         device_bytes: int,
         policy: Policy,
-        remap: Remap,
+        remap: Rules,
         temporal: bool = False,
     ) -> None:
         self.device_bytes, self.policy, self.remap = device_bytes, policy, remap

@@ -1,0 +1,79 @@
+"""The report of an engine, real or simulated, from plain numbers: pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mirage.control.demand import Demand, in_extents
+from mirage.protocol import Report
+
+
+class Held(NamedTuple):
+    """The memory of an engine. Extents hold memory, perhaps until requests let go of them."""
+
+    held_bytes: int
+    alpha: int
+    beta: int
+    extents: int
+    used_extents: int
+    """With at least one block of a running request."""
+    used_blocks: int
+    usable_blocks: int
+    """That requests may be given, the null block left out; below 0 where even that has none."""
+
+
+class Counted(NamedTuple):
+    """What only grows while an engine lives."""
+
+    preemptions: int
+    steps: int
+    bytes_streamed: int
+    tokens: int = 0
+    stall_s: float = 0.0
+
+
+class LayerTimes(NamedTuple):
+    """Seconds; 0 while unknown."""
+
+    load_s: float
+    """T_T."""
+    compute_s: float
+    """T_c."""
+
+
+def make_report(
+    *,
+    revision: int,
+    holds_turn: bool,
+    held: Held,
+    wanted: Demand,
+    extent_blocks: int,
+    running: int,
+    waiting: int,
+    counted: Counted,
+    times: LayerTimes,
+) -> Report:
+    """One engine's state. `wanted` is its demand in blocks, of which an extent has so many."""
+    demand = in_extents(wanted, held.used_extents, extent_blocks)
+    return Report(
+        revision=revision,
+        holds_turn=holds_turn,
+        held_bytes=held.held_bytes,
+        alpha=held.alpha,
+        beta=held.beta,
+        kv_extents=held.extents,
+        kv_used_extents=held.used_extents,
+        growth_extents=demand.growth,
+        admission_extents=demand.admission,
+        running=running,
+        waiting=waiting,
+        kv_used_blocks=held.used_blocks,
+        kv_blocks=max(0, held.usable_blocks),
+        preemptions=counted.preemptions,
+        steps=counted.steps,
+        tokens=counted.tokens,
+        bytes_streamed=counted.bytes_streamed,
+        stall_s=counted.stall_s,
+        layer_load_s=times.load_s,
+        layer_compute_s=times.compute_s,
+    )

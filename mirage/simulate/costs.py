@@ -1,0 +1,41 @@
+"""What a step of one engine costs at this moment, beside those that compute with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirage.simulate.batch import Batch
+from mirage.simulate.holding import Holding
+from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, Work
+
+
+class StepCosts:
+    """The roofline of an engine with the layers that it streams now.
+
+    `load_ps` is T_T of an engine alone. `co_runners` counts the engines that compute now, this one
+    included, and of those the ones that stream: they share compute, and the link.
+    """
+
+    def __init__(
+        self,
+        roofline: Roofline,
+        holding: Holding,
+        load_ps: int,
+        co_runners: Callable[[], tuple[int, int]],
+    ) -> None:
+        self.roofline, self.load_ps = roofline, load_ps
+        self._holding, self._co_runners = holding, co_runners
+
+    def bounds(self) -> tuple[CostBound, ...]:
+        """All bounds of the next step."""
+        co_runners, streams = self._co_runners()
+        holding = self._holding
+        load = self.load_ps * max(1, streams) if holding.alpha else 0
+        return self.roofline.bounds(Streaming(holding.alpha, holding.beta, load), co_runners)
+
+    def layer_compute_s(self, batch: Batch) -> float:
+        """T_c of a decode step of `batch`, in seconds."""
+        work = Work(batch.size, batch.context)
+        return (
+            self.roofline.compute_ps(work, self._co_runners()[0]) / PS / self._holding.shape.layers
+        )

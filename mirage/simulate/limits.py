@@ -1,0 +1,31 @@
+"""What bounds the steps of a simulated engine, and how it is driven."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage.config import PATIENCE_S, Kept
+from mirage.simulate.roofline import PS
+
+
+@dataclass(frozen=True)
+class StepLimits:
+    """Tokens, requests and steps; times in picoseconds but where they say seconds."""
+
+    block_tokens: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    elastic: bool
+    temporal: bool
+    headroom_extents: int
+    lookahead_steps: int
+    kept: Kept
+    """What newcomers leave free for running requests."""
+    report_ps: int
+    apply_ps: int
+    hold_s: float = PATIENCE_S
+
+    @property
+    def hold_ps(self) -> int:
+        """A nanosecond more, since the growth hold counts in seconds that are rounded."""
+        return int(self.hold_s * PS) + 1000

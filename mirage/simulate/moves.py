@@ -1,0 +1,38 @@
+"""The time that an engine's memory takes on its way to an allotment. Picoseconds."""
+
+from __future__ import annotations
+
+from mirage.simulate.holding import Holding
+from mirage.simulate.tally import Tally
+
+
+class Moves:
+    """Acting on an allotment takes `apply_ps`, and each layer that comes back `load_ps`."""
+
+    def __init__(self, holding: Holding, load_ps: int, apply_ps: int, tally: Tally) -> None:
+        self._holding, self._tally = holding, tally
+        self._load_ps, self._apply_ps = load_ps, apply_ps
+        self.ready_at = 0
+        """When the engine will have acted on the newest allotment."""
+        self._loaded_at = 0
+        """When the last of the layers that came back will have been loaded."""
+
+    def settle(self, used_blocks: int, now: int) -> bool:
+        """One pass towards the target; True if anything moved."""
+        holding, counters = self._holding, self._tally.counters
+        moved, copies = holding.settle(used_blocks)
+        if copies:
+            self._loaded_at = max(self._loaded_at, now) + copies * self._load_ps
+            counters.bytes_restored += copies * holding.shape.layer_bytes
+        if moved:
+            counters.moves += 1
+            self.ready_at = max(now, self.ready_at) + self._apply_ps
+        counters.most_alpha = max(counters.most_alpha, holding.alpha)
+        return moved
+
+    def delay(self, now: int, step_ps: int) -> int:
+        """How much longer than `step_ps` a step takes that begins now."""
+        delay = max(0, self.ready_at - now)
+        if self._loaded_at > now:
+            delay = max(delay, self._loaded_at - now - step_ps)
+        return delay

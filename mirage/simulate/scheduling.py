@@ -1,0 +1,124 @@
+"""What the next step computes: vLLM's order, and making room before anybody is preempted.
+
+Running requests decode first, their blocks allocated in the order of their admission; then chunks
+of prefill fill the token budget, those under way before waiting ones, first come first served. A
+waiting request is admitted if its whole prompt finds blocks. Without blocks for a running request
+the newest one is preempted. With `elastic`, memory is asked for before that, as
+`mirage.engine.scheduler` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirage.control.demand import blocks_for
+from mirage.control.growth_hold import GrowthHold
+from mirage.control.turn_taking import TurnTaking
+from mirage.simulate.batch import Request
+from mirage.simulate.limits import StepLimits
+from mirage.simulate.queues import Queues
+from mirage.simulate.room import Room
+from mirage.simulate.tally import Tally
+
+Chunk = tuple[Request, int]
+"""A request in prefill, and tokens of its prompt."""
+
+
+class Scheduler:
+    """Of one engine. `report` tells the controller what is wanted, perhaps with its answer."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        room: Room,
+        turn: TurnTaking,
+        growth_hold: GrowthHold,
+        limits: StepLimits,
+        tally: Tally,
+        report: Callable[[int], None],
+    ) -> None:
+        self._queues, self._room, self._turn = queues, room, turn
+        self._growth_hold, self._limits = growth_hold, limits
+        self._tally, self._report = tally, report
+
+    def schedule(self, now: int) -> list[Chunk] | None:
+        """Prompts to compute beside a token of all that decode; None if there is no step."""
+        queues = self._queues
+        if not queues.unfinished or not self._turn.may_step(queues.begun):
+            return None
+        preempted = self._make_room(now)
+        if not self._turn.may_step(queues.begun):
+            return None  # the controller's answer took the turn
+        chunks, budget = self._continued()
+        if not preempted and not queues.held:
+            chunks += self._admitted(budget)
+        return chunks if chunks or queues.batch.size else None
+
+    def preempt(self) -> None:
+        """The newest running request has to go."""
+        self._tally.counters.preemptions += 1
+        self._queues.preempt()
+
+    # -- room for those that run --------------------------------------------------------
+
+    def _make_room(self, now: int) -> bool:
+        """Blocks for every running request; True if some were held or preempted for want."""
+        hold, elastic = self._growth_hold, self._limits.elastic
+        hold.begin_step()
+        self._return_held()
+        lacking = self._room.lacking()
+        if lacking and elastic:
+            self._ask(lacking, now)
+            lacking = self._room.lacking()
+        if not lacking:
+            hold.end_step()
+            return False
+        if elastic and hold.may_hold():
+            self._tally.counters.holds += self._queues.hold(self._room.free)
+            return True
+        while self._room.lacking() and self._queues.running:
+            self.preempt()
+        self._return_held()
+        return True
+
+    def _ask(self, lacking: int, now: int) -> None:
+        """Tell the controller what is lacking, and hear whether it can be had."""
+        self._growth_hold.lacks(lacking, max(0, self._room.free))
+        if self._growth_hold.end_step():
+            self._report(now)
+            self._return_held()
+
+    def _return_held(self) -> None:
+        if self._queues.held:
+            self._queues.return_held(self._room.free)
+
+    # -- prompts ------------------------------------------------------------------------
+
+    def _continued(self) -> tuple[list[Chunk], int]:
+        """Chunks of prompts that are under way, and the tokens that are left for others."""
+        chunks = []
+        budget = self._limits.max_num_batched_tokens - self._queues.batch.size
+        for request in self._queues.prefilling:
+            if budget <= 0:
+                break
+            chunks.append((request, min(request.known - request.computed, budget)))
+            budget -= chunks[-1][1]
+        return chunks, budget
+
+    def _admitted(self, budget: int) -> list[Chunk]:
+        """The first chunks of waiting requests, within `budget` tokens."""
+        queues, limits = self._queues, self._limits
+        chunks: list[Chunk] = []
+        free = self._room.for_newcomers() if queues.waiting else 0
+        while queues.waiting and budget > 0 and len(queues.running) < limits.max_num_seqs:
+            request = queues.waiting[0]
+            if not request.generated and not self._turn.granted:
+                break  # draining
+            blocks = blocks_for(request.known, limits.block_tokens)
+            if blocks > free:
+                break
+            queues.admit(blocks)
+            chunks.append((request, min(request.known, budget)))
+            free -= blocks
+            budget -= chunks[-1][1]
+        return chunks

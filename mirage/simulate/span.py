@@ -1,0 +1,67 @@
+"""Steps in a row that grow evenly, and how long any number of them takes. Picoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirage.simulate.roofline import CostBound, Work
+
+
+@dataclass(slots=True)
+class Span:
+    """The steps that are under way: the first takes `first_ps`, each later one `growth_ps` more."""
+
+    begin: int = 0
+    first_ps: int = 0
+    growth_ps: int = 0
+    steps: int = 0
+    end: int = 0
+
+    def take(self, steps: int) -> None:
+        """Last for so many steps."""
+        self.steps = steps
+        self.end = self.begin + total(self.first_ps, self.growth_ps, steps)
+
+    def cut(self, now: int) -> None:
+        """End with the step that is under way at `now`."""
+        if self.steps > 1:
+            first, growth = self.first_ps, self.growth_ps
+            self.take(max(1, steps_until(first, growth, self.steps, now - self.begin)))
+
+
+def largest(bounds: Sequence[CostBound], work: Work) -> tuple[CostBound, int]:
+    """The bound that a step takes, and how long; of equals the fastest growing."""
+    bound = max(bounds, key=lambda b: (b.at(work), b.context))
+    return bound, bound.at(work)
+
+
+def total(first: int, growth: int, steps: int) -> int:
+    """Picoseconds of `steps` steps."""
+    return steps * first + growth * (steps * (steps - 1) // 2)
+
+
+def steps_until(first: int, growth: int, most: int, span: int) -> int:
+    """The fewest steps, at most `most`, that take at least `span` picoseconds."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high) // 2
+        if total(first, growth, middle) >= span:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def steps_alike(bounds: Sequence[CostBound], bound: CostBound, work: Work, most: int) -> int:
+    """Steps, at most `most`, until another of `bounds` than the largest, `bound`, is the largest.
+
+    Each step finds one more token in KV for each sequence of `work`.
+    """
+    size = work.sequences
+    steps = most
+    for other in bounds:
+        faster = (other.context - bound.context) * size
+        if faster > 0:
+            steps = min(steps, (bound.at(work) - other.at(work)) // faster + 1)
+    return steps

@@ -1,0 +1,79 @@
+"""What an engine says of itself to the controller, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirage.control.demand import Demand
+from mirage.control.reporting import Counted, Held, LayerTimes, make_report
+from mirage.control.turn_taking import TurnTaking
+from mirage.protocol import Report
+from mirage.simulate.costs import StepCosts
+from mirage.simulate.holding import Holding
+from mirage.simulate.limits import StepLimits
+from mirage.simulate.queues import Queues
+from mirage.simulate.roofline import PS
+from mirage.simulate.room import Room
+from mirage.simulate.tally import Tally
+
+
+class Speaker:
+    """Of one engine. `send` takes each report."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        room: Room,
+        costs: StepCosts,
+        holding: Holding,
+        turn: TurnTaking,
+        limits: StepLimits,
+        tally: Tally,
+        send: Callable[[Report, int], None],
+    ) -> None:
+        self._queues, self._room, self._costs, self._holding = queues, room, costs, holding
+        self._turn, self._limits, self._tally, self._send = turn, limits, tally, send
+        self.due = 0
+        """When the next report is due, of an engine that is elastic. Picoseconds."""
+        self._said: tuple[bool, bool] | None = None
+        """Whether there was work and the turn, when it last spoke."""
+
+    def maybe(self, now: int) -> None:
+        """Report if it is time, and at once when work or the turn came or went."""
+        due = self._limits.elastic and now >= self.due
+        if due or (self._queues.unfinished, self._holds_turn()) != self._said:
+            self.speak(now)
+
+    def speak(self, now: int) -> None:
+        """Report."""
+        self.due = now + self._limits.report_ps
+        report = self.report()
+        self._said = self._queues.unfinished, report.holds_turn
+        self._send(report, now)
+
+    def report(self) -> Report:
+        """The present state, as an engine would send it."""
+        queues, holding, counters = self._queues, self._holding, self._tally.counters
+        used = queues.used_blocks
+        return make_report(
+            revision=holding.revision,
+            holds_turn=self._holds_turn(),
+            held=Held(
+                holding.held_bytes,
+                holding.alpha,
+                holding.beta,
+                holding.extents,
+                holding.busy_extents(used),
+                used,
+                holding.blocks,
+            ),
+            wanted=self._room.demand() if self._limits.elastic else Demand(),
+            extent_blocks=holding.shape.extent_blocks,
+            running=len(queues.running),
+            waiting=len(queues.waiting),
+            counted=Counted(counters.preemptions, counters.steps, counters.bytes_streamed),
+            times=LayerTimes(self._costs.load_ps / PS, self._costs.layer_compute_s(queues.batch)),
+        )
+
+    def _holds_turn(self) -> bool:
+        return self._turn.holds(self._queues.begun, executing=False)

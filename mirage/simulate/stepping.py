@@ -1,0 +1,137 @@
+"""Steps in simulated time: how long they take, and the tokens that come at their end.
+
+While nothing but decoding happens, all steps up to the next event are taken at once (a span).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from mirage.simulate.batch import Request
+from mirage.simulate.costs import StepCosts
+from mirage.simulate.holding import Holding
+from mirage.simulate.moves import Moves
+from mirage.simulate.queues import Queues
+from mirage.simulate.roofline import CostBound, Work
+from mirage.simulate.room import Room
+from mirage.simulate.scheduling import Chunk
+from mirage.simulate.span import Span, largest, steps_alike, steps_until
+from mirage.simulate.tally import Tally
+
+
+class Horizon(NamedTuple):
+    """What a span does not go beyond. Picoseconds."""
+
+    event: int | None
+    """When the end of the step that is under way must be seen; None for never."""
+    until: int
+    """No span goes on beyond the step that is under way then, which is one of its own."""
+
+
+class Stepper:
+    """Takes the steps of one engine. `finished` hears of each request that is done, and when."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        room: Room,
+        costs: StepCosts,
+        moves: Moves,
+        holding: Holding,
+        tally: Tally,
+        finished: Callable[[Request, int], None],
+    ) -> None:
+        self._queues, self._room, self._costs, self._moves = queues, room, costs, moves
+        self._holding, self._tally, self._finished = holding, tally, finished
+        self.stepping = False
+        self.span = Span()
+        self.chunks: Sequence[Chunk] = ()
+        """Of prompts, in the step that is under way."""
+
+    def work(self) -> Work:
+        """What the first step of the span does."""
+        batch, chunks = self._queues.batch, self.chunks
+        area = sum(n * (2 * r.computed + n + 1) for r, n in chunks)
+        return Work(batch.size, batch.context, sum(n for _, n in chunks), area)
+
+    # -- the beginning ------------------------------------------------------------------
+
+    def begin(self, now: int, chunks: Sequence[Chunk], horizon: Horizon | None) -> None:
+        """One step with `chunks`, or a span of pure decode; None for single steps only."""
+        self.stepping, self.chunks = True, chunks
+        work, bounds, span = self.work(), self._costs.bounds(), self.span
+        bound, first = largest(bounds, work)
+        delay = self._moves.delay(now, first)
+        span.begin, span.first_ps, span.growth_ps = now, first + delay, 0
+        if chunks or delay or self._queues.late or horizon is None:
+            span.take(1)
+            return
+        span.growth_ps = bound.context * work.sequences
+        span.take(self._undisturbed(bounds, bound, work, horizon))
+
+    def _undisturbed(
+        self, bounds: tuple[CostBound, ...], bound: CostBound, work: Work, horizon: Horizon
+    ) -> int:
+        """Steps until anything else can happen than one more token for each request."""
+        batch, span = self._queues.batch, self.span
+        steps = batch.affordable(self._room.free, batch.next_finish())
+        steps = steps_alike(bounds, bound, work, steps)
+        first, growth = span.first_ps, span.growth_ps
+        if horizon.event is not None:
+            seen = steps_until(first, growth, steps, horizon.event - span.begin)
+            steps = min(steps, max(1, seen))
+        if horizon.until > span.begin:
+            before = steps_until(first, growth, steps + 1, horizon.until - span.begin) - 1
+            steps = min(steps, max(1, before))
+        return max(1, steps)
+
+    # -- the end ------------------------------------------------------------------------
+
+    def complete(self, now: int) -> None:
+        """The span is over: tokens were emitted, requests finished."""
+        self.stepping = False
+        self._count(now)
+        self._emit_gaps()
+        for request in self._queues.decoded(self.span.steps, now):
+            self._finished(request, now)
+        for request, tokens in self.chunks:
+            request.computed += tokens
+            if request.computed == request.known:
+                self._prefilled(request, now)
+        self.chunks = ()
+
+    def _count(self, now: int) -> None:
+        counters, steps, holding = self._tally.counters, self.span.steps, self._holding
+        counters.steps += steps
+        counters.busy_ps += now - self.span.begin
+        if holding.alpha:
+            streamed = holding.alpha + holding.beta
+            counters.bytes_streamed += steps * streamed * holding.shape.layer_bytes
+
+    def _emit_gaps(self) -> None:
+        """The time since the token before, of every token that decode has made in the span."""
+        queues, span, gaps = self._queues, self.span, self._tally.gaps
+        size = queues.batch.size
+        if not size:
+            return
+        if queues.emitted == span.begin and not queues.late:
+            gaps.add(span.first_ps, span.growth_ps, span.steps, size)
+            return
+        first_end = span.begin + span.first_ps
+        for request in queues.late:
+            gaps.add(first_end - request.last, 0, 1, 1)
+        if size > len(queues.late):
+            gaps.add(first_end - queues.emitted, 0, 1, size - len(queues.late))
+        if span.steps > 1:
+            gaps.add(span.first_ps + span.growth_ps, span.growth_ps, span.steps - 1, size)
+        queues.late = []
+
+    def _prefilled(self, request: Request, now: int) -> None:
+        """The prompt is in KV, and one token more has come."""
+        if request.first < 0:
+            request.first = now
+        else:
+            self._tally.gaps.add(now - request.last, 0, 1, 1)
+        if self._queues.prefilled(request):
+            self._finished(request, now)

@@ -1,0 +1,63 @@
+"""An engine's memory in pages of this process, with vLLM's block pool and no model."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import tiny  # noqa: F401  (sets vLLM's environment before it is imported)
+from vllm.v1.core.block_pool import BlockPool
+
+from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.settings import EngineSettings
+from mirage.streaming.transfer import Layer, LayerStreamer
+from tests.tampered.memory import Poisoning
+from vmm.host import HostBuffer
+from vmm.space import ExtentMap, Range
+
+PAGE, LAYERS, LAYER_PAGES = 4096, 6, 3
+LAYER_BYTES = LAYER_PAGES * PAGE
+EXTENTS, START = 16, 6
+"""KV extents of one page and one block each: at most, and at the start."""
+
+
+def grant_of(alpha: int, extents: int) -> int:
+    """Bytes of the layers that are not given away, and of extents."""
+    return (LAYERS - alpha) * LAYER_BYTES + extents * PAGE
+
+
+class HostMemory:
+    """Layers of which each holds its number plus one in every byte, and `START` extents."""
+
+    def __init__(self) -> None:
+        self.memory = Poisoning(
+            EngineSettings(policy="mirage", tenant="t", base_blocks=START, page=PAGE)
+        )
+        self.memory.layer_bytes = LAYER_BYTES
+        self.masters = [HostBuffer(LAYER_BYTES) for _ in range(LAYERS)]
+        layers = [self._layer(index) for index in range(LAYERS)]
+        memory = self.memory
+        memory.streamer = LayerStreamer(memory.driver, memory.pool, layers, memory.compute)
+        self.range = Range(memory.driver, EXTENTS * PAGE)
+        self.extents = ExtentMap(self.range, memory.pool, [0], PAGE, EXTENTS)
+        self.extents.map(range(START))
+        memory.kv = SimpleNamespace(extents=self.extents)  # type: ignore[assignment]
+        self.blocks: Any = BlockPool(EXTENTS, enable_caching=True, hash_block_size=16)
+        self.blocks.__class__ = ElasticBlockPool
+        self.blocks.become_elastic(1, START)
+        memory.regrant(grant_of(0, START))
+
+    def _layer(self, index: int) -> Layer:
+        master, home = self.masters[index], Range(self.memory.driver, LAYER_BYTES)
+        master.tensor().fill_(index + 1)
+        home.back(0, self.memory.pool.take(LAYER_PAGES, "layer"))
+        self.memory.driver.copy(home.address, master.address, LAYER_BYTES)
+        return Layer(index, home, master.address, LAYER_BYTES, self.memory.driver.event())
+
+    def close(self) -> None:
+        """Give everything back."""
+        assert self.memory.streamer is not None
+        self.memory.streamer.close()
+        self.memory.driver.close()
+        for master in self.masters:
+            master.close()

@@ -1,0 +1,300 @@
+"""The way to an allotment is one contract: real memory and the simulator's model both keep it.
+
+Extents of one block each, no step in flight, and no bound on what a pass moves: then both count the
+same. They differ in one thing on purpose. A real extent that retires waits for the very requests
+that sit on it, while blocks of others are handed out. The simulator counts blocks as if they lay
+together, so that it gives back, and hands out, by their number alone. With `recall` both choose
+anew what goes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import pytest
+from host_memory import EXTENTS, LAYER_BYTES, LAYERS, PAGE, START, HostMemory, grant_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from mirage.control.targets import Target
+from mirage.engine.reconcile import Fence, Reconciler
+from mirage.protocol import Allotment, ModelShape
+from mirage.simulate.holding import Holding
+
+pytestmark = pytest.mark.engine
+
+SHAPE = ModelShape(LAYERS, LAYER_BYTES, 0, PAGE, 1, 16, EXTENTS, 1, LAYERS)
+State = tuple[int, int, int]
+"""Alpha, beta, extents."""
+
+
+class Way(Protocol):
+    """An engine's memory, its way to an allotment, and requests that take blocks."""
+
+    def aim(self, allotment: Allotment) -> bool: ...
+    def settle(self) -> bool: ...
+    def state(self) -> State: ...
+    def held_bytes(self) -> int: ...
+    def settled(self) -> bool: ...
+    def exceeded(self) -> bool: ...
+    def free(self) -> int: ...
+    def start(self, blocks: int) -> None: ...
+    def finish(self, which: int) -> None: ...
+    def requests(self) -> list[int]: ...
+    def check(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Real:
+    """`mirage.engine.reconcile` over pages of this process."""
+
+    def __init__(self) -> None:
+        self.host = HostMemory()
+        self.reconciler = Reconciler(self.host.memory, self.host.blocks, Fence())
+        self.taken: list[list[Any]] = []
+
+    def aim(self, allotment: Allotment) -> bool:
+        return self.reconciler.aim(allotment)
+
+    def settle(self) -> bool:
+        return self.reconciler.reconcile()
+
+    def state(self) -> State:
+        memory = self.host.memory
+        return memory.alpha, memory.beta, self.host.blocks.backed_extents()
+
+    def held_bytes(self) -> int:
+        return self.host.memory.pool.held_bytes
+
+    def settled(self) -> bool:
+        return self.reconciler.reconciled
+
+    def exceeded(self) -> bool:
+        return self.reconciler.exceeded
+
+    def free(self) -> int:
+        return int(self.host.blocks.get_num_free_blocks())
+
+    def start(self, blocks: int) -> None:
+        self.taken.append(self.host.blocks.get_new_blocks(blocks))
+
+    def finish(self, which: int) -> None:
+        self.host.blocks.free_blocks(self.taken.pop(which))
+
+    def requests(self) -> list[int]:
+        return [len(blocks) for blocks in self.taken]
+
+    def check(self) -> None:
+        """Nothing that is in use was given."""
+        self.host.memory.check_integrity()
+        self.host.blocks.check_integrity()
+        used = {block.block_id for blocks in self.taken for block in blocks}
+        assert used <= set(self.host.extents.mapped)
+
+    def close(self) -> None:
+        self.host.close()
+
+
+class Simulated:
+    """`mirage.simulate.holding`, and a count of the blocks in use."""
+
+    def __init__(self) -> None:
+        self.holding = Holding(SHAPE, Target(0, 0, START), lambda before, after: 0)
+        self.taken: list[int] = []
+
+    def aim(self, allotment: Allotment) -> bool:
+        newer = self.holding.aim(allotment)
+        if newer:  # as the simulator's engine does at once
+            self.settle()
+        return newer
+
+    def settle(self) -> bool:
+        return self.holding.settle(sum(self.taken))[0]
+
+    def state(self) -> State:
+        return self.holding.alpha, self.holding.beta, self.holding.extents
+
+    def held_bytes(self) -> int:
+        return self.holding.held_bytes
+
+    def settled(self) -> bool:
+        return self.holding.settled
+
+    def exceeded(self) -> bool:
+        return self.holding.exceeds(sum(self.taken))
+
+    def free(self) -> int:
+        return max(0, self.holding.blocks - sum(self.taken))
+
+    def start(self, blocks: int) -> None:
+        self.taken.append(blocks)
+
+    def finish(self, which: int) -> None:
+        self.taken.pop(which)
+
+    def requests(self) -> list[int]:
+        return self.taken
+
+    def check(self) -> None:
+        """Nothing that is in use was given."""
+        used = sum(self.taken)
+        assert self.holding.extents >= (used + 1 if used else 1)
+
+    def close(self) -> None: ...
+
+
+WAYS = {"real": Real, "simulated": Simulated}
+each_way = pytest.mark.parametrize("kind", WAYS)
+allotted = st.tuples(st.integers(0, 3), st.integers(1, 2), st.integers(1, EXTENTS))
+
+
+def allotment(
+    revision: int, alpha: int, beta: int, extents: int, recall: bool = False
+) -> Allotment:
+    slots = beta if alpha else 0
+    return Allotment(revision, alpha, slots, extents, grant_of(alpha, extents), None, recall)
+
+
+class Contract(RuleBasedStateMachine):
+    """Allotments, passes and requests in any order."""
+
+    kind: type[Real | Simulated]
+
+    @initialize()
+    def begin(self) -> None:
+        self.way: Way = self.kind()
+        self.sent: Allotment | None = None
+        self.ceiling = grant_of(0, START)
+
+    @rule(to=allotted, recall=st.booleans())
+    def newer(self, to: tuple[int, int, int], recall: bool) -> None:
+        """Is adopted at once; what is to go may not be taken any more."""
+        revision = self.sent.revision + 1 if self.sent else 1
+        self.sent = allotment(revision, *to, recall)
+        self.ceiling = max(self.way.held_bytes(), self.sent.grant_bytes)
+        alpha = self.way.state()[0]
+        assert self.way.aim(self.sent)
+        assert self.way.state()[0] >= min(alpha, self.sent.alpha)
+        if self.sent.alpha > alpha:
+            assert self.way.state()[0] == self.sent.alpha, "layers are given at once"
+
+    @precondition(lambda self: self.sent)
+    @rule(to=allotted, before=st.integers(0, 3))
+    def older(self, to: tuple[int, int, int], before: int) -> None:
+        assert self.sent is not None
+        state, held = self.way.state(), self.way.held_bytes()
+        assert not self.way.aim(allotment(self.sent.revision - before, *to))
+        assert (self.way.state(), self.way.held_bytes()) == (state, held)
+
+    @rule()
+    def settle(self) -> None:
+        before, settled = self.way.state(), self.way.settled()
+        moved = self.way.settle()
+        if self.way.state() != before:
+            assert moved
+        if settled:
+            assert self.way.state() == before, "once settled, nothing moves"
+
+    @rule(count=st.integers(1, 5))
+    def start(self, count: int) -> None:
+        if count <= self.way.free():
+            self.way.start(count)
+
+    @precondition(lambda self: self.way.requests())
+    @rule(which=st.integers(0, 100))
+    def finish(self, which: int) -> None:
+        self.way.finish(which % len(self.way.requests()))
+
+    @precondition(lambda self: self.way.exceeded())
+    @rule()
+    def preempt(self) -> None:
+        """Once those are gone that exceed a recall, no more is held than was called back to."""
+        assert self.sent is not None and self.sent.recall
+        assert sum(self.way.requests()) + 1 > self.sent.kv_extents
+        while self.way.exceeded():
+            self.way.finish(len(self.way.requests()) - 1)
+        for _ in range(2):
+            self.way.settle()
+        assert self.way.state()[2] <= self.sent.kv_extents
+
+    @invariant()
+    def sound(self) -> None:
+        self.way.check()
+        held = self.way.held_bytes()
+        alpha, _, extents = self.way.state()
+        assert held == grant_of(alpha, extents)
+        grant = self.sent.grant_bytes if self.sent else grant_of(0, START)
+        self.ceiling = max(grant, min(self.ceiling, held))
+        assert held <= self.ceiling, "never above what was held, or granted"
+        usable = self.sent.kv_extents if self.sent else START
+        assert self.way.free() <= max(0, usable - 1)
+
+    @invariant()
+    def recall_is_only_what_was_said(self) -> None:
+        used = sum(self.way.requests())
+        exceeds = self.sent is not None and self.sent.recall and used + 1 > self.sent.kv_extents
+        assert self.way.exceeded() == (used > 0 and exceeds)
+
+    def teardown(self) -> None:
+        """With nothing in use it comes to hold exactly its allotment, and stays."""
+        while self.way.requests():
+            self.way.finish(0)
+        for _ in range(3):
+            self.way.settle()
+        assert self.way.settled()
+        assert not self.way.settle()
+        if self.sent is not None:
+            assert self.way.state()[0] == self.sent.alpha
+            assert self.way.state()[2] == self.sent.kv_extents
+            assert self.way.state()[1] == self.sent.beta
+            assert self.way.held_bytes() == self.sent.grant_bytes
+        self.way.close()
+
+
+@each_way
+def test_any_order_of_events(kind: str) -> None:
+    machine = type(f"{kind.title()}Contract", (Contract,), {"kind": WAYS[kind]})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
+
+
+@each_way
+def test_one_pass_gives_before_it_takes(kind: str) -> None:
+    """Within one grant: layers for extents, and back, in one pass each."""
+    way = WAYS[kind]()
+    pages = LAYER_BYTES // PAGE
+    assert way.aim(allotment(1, 2, 2, START + 2 * pages))
+    assert way.state() == (2, 2, START + 2 * pages)
+    assert way.aim(allotment(2, 0, 0, START))
+    assert way.state() == (0, 0, START)
+    assert way.settled() and not way.settle()
+    way.close()
+
+
+@given(st.lists(allotted, min_size=1, max_size=8))
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+def test_without_requests_both_are_the_same_after_every_allotment(targets) -> None:
+    real, simulated = Real(), Simulated()
+    for revision, target in enumerate(targets, start=1):
+        for way in (real, simulated):
+            assert way.aim(allotment(revision, *target))
+        assert real.state() == simulated.state()
+        assert real.held_bytes() == simulated.held_bytes()
+        assert real.free() == simulated.free()
+        assert real.settled() == simulated.settled()
+    real.close()

@@ -1,0 +1,70 @@
+"""The report of an engine: what it holds, what it wants in extents, what it counted."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.control.demand import Demand
+from mirage.control.reporting import Counted, Held, LayerTimes, make_report
+from mirage.protocol import Report
+
+pytestmark = pytest.mark.pure
+
+
+def report(wanted: Demand, used: int = 7, usable: int = 19, extent_blocks: int = 4) -> Report:
+    return make_report(
+        revision=3,
+        holds_turn=True,
+        held=Held(1000, 2, 1, 5, -(-(used + 1) // extent_blocks) if used else 0, used, usable),
+        wanted=wanted,
+        extent_blocks=extent_blocks,
+        running=6,
+        waiting=8,
+        counted=Counted(9, 10, 11, 12, 1.5),
+        times=LayerTimes(0.25, 0.125),
+    )
+
+
+def test_everything_is_where_it_belongs() -> None:
+    assert report(Demand(7, 9, 15)) == Report(
+        revision=3,
+        holds_turn=True,
+        held_bytes=1000,
+        alpha=2,
+        beta=1,
+        kv_extents=5,
+        kv_used_extents=2,
+        growth_extents=3,
+        admission_extents=4,
+        running=6,
+        waiting=8,
+        kv_used_blocks=7,
+        kv_blocks=19,
+        preemptions=9,
+        steps=10,
+        tokens=12,
+        bytes_streamed=11,
+        stall_s=1.5,
+        layer_load_s=0.25,
+        layer_compute_s=0.125,
+    )
+
+
+def test_no_blocks_are_never_fewer_than_none() -> None:
+    assert report(Demand(), used=0, usable=-1).kv_blocks == 0
+
+
+@given(
+    used=st.integers(0, 50),
+    more=st.integers(0, 50),
+    beyond=st.integers(0, 50),
+    per_extent=st.integers(1, 9),
+)
+def test_what_is_wanted_grows_from_what_is_used(used, more, beyond, per_extent) -> None:
+    wanted = Demand(used, used + more, used + more + beyond)
+    found = report(wanted, used, 100, per_extent)
+    assert found.kv_used_extents <= found.growth_extents <= found.admission_extents
+    if used + more:  # the null block lies in one of them
+        assert found.growth_extents * per_extent >= used + more + 1
