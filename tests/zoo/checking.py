@@ -43,7 +43,7 @@ def check(families: Sequence[Family], models: Path) -> Iterator[tuple[str, dict[
 def _ask(families: Sequence[Family], dtype: str, models: Path) -> Iterator[tuple[str, Any]]:
     tenants = [tenant(family, models, 100 / AT_ONCE) for family in families]
     with tempfile.TemporaryDirectory(prefix="mirage-check-") as folder:
-        answers = ask._answers(_config(tenants, dtype), Path(folder) / "log")
+        answers = ask._answers(_config(tenants, dtype), Path(folder) / "log", ask.PROBE)
     for each in tenants:
         answer = answers.get(each.name) or {"refused": "vLLM gave no answer"}
         if "refused" in answer:
