@@ -10,9 +10,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu.engine_memory import Memory
+if TYPE_CHECKING:  # it needs more than a machine with a GPU has
+    from benchmarks.gpu.engine_memory import Memory
 
 REST, WAVES = "at rest", "following"
 LEAD = 4

@@ -71,9 +71,10 @@ class HoldingKVCacheManager(KVCacheManager):
         return blocks
 
     def _missing(self, request: Any, new_tokens: int, lookahead_tokens: int) -> int:
-        """Blocks that a running request lacks, and those that newcomers leave free besides.
+        """Blocks that a running request lacks.
 
-        vLLM's own count for a request that has nothing to find in the prefix cache any more.
+        vLLM's own count for a request that has nothing to find in the prefix cache any more. The
+        blocks that newcomers leave free are for it, so they are none of what it lacks.
         """
         most = self.max_model_len
         computed = min(request.num_computed_tokens, most)
@@ -87,7 +88,7 @@ class HoldingKVCacheManager(KVCacheManager):
             num_tokens_main_model=computed + new_tokens,
             prefill_end=max(request.num_prompt_tokens, request.num_tokens - 1),
         )
-        return int(needed) + self.watermark_blocks - int(self.block_pool.get_num_free_blocks())
+        return int(needed) - int(self.block_pool.get_num_free_blocks())
 
 
 class HoldingMixin(Mixable):
