@@ -26,15 +26,15 @@ from mirage.simulate import build, experiment
 from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Setup
-from mirage.simulate.policies import variant
 from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, plus
 from mirage.simulate.run import Metrics, metrics
+from mirage.simulate.variants import variant
 from mirage.simulate.world import World
 from mirage.workload.dealing import Call
 from traces import SAMPLE
 
 REPORT_S = 0.02
-"""How often a real engine reports at most (`mirage.engine.reporting`)."""
+"""How often a real engine reports at most (`mirage.engine.report_pace`)."""
 SAMPLE_S = 0.1
 """How often `mirage serve` samples what tenants hold."""
 

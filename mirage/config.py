@@ -26,6 +26,7 @@ from pydantic import (
 )
 
 from mirage.units import MIB
+from scheduler.victims import Rule
 
 Count = Annotated[int, Field(gt=0, strict=True)]
 """A whole number from 1; not ``true``, not ``3.0``."""
@@ -251,7 +252,7 @@ class Remap(Strict):
 class Ablations(Strict):
     """Alternatives to the rules that serve, there to be measured against them in the simulator."""
 
-    victims: Literal["mru", "lru"] = "mru"
+    victims: Rule = "mru"
     """Among equal priorities, who gives first: most or least recently used."""
     keep_free: bool = True
     """Whether newcomers leave free what running requests soon need; without, with `serve`
@@ -264,7 +265,7 @@ class Ablations(Strict):
     """Bound alpha by what hides behind the model's own decode steps."""
 
 
-class ServedRemap(Remap, Ablations):
+class RemapAndAblations(Remap, Ablations):
     """`Remap` as a file of `mirage serve` has it: older ones may name ablations, which count."""
 
     @property
@@ -316,7 +317,7 @@ class Config(Strict):
     device: Device
     tenants: list[Tenant] = Field(min_length=1)
     sharing: Sharing = Sharing()
-    remap: ServedRemap = ServedRemap()
+    remap: RemapAndAblations = RemapAndAblations()
     replay: Replay = Replay()
     policy: Policy = Policy.MIRAGE
     block_tokens: Count = 32

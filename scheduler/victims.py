@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 Rule = Literal["mru", "lru"]
+
+# What to sort by, ascending, of the time at which a tenant last had work.
+RANKS: dict[Rule, Callable[[float], float]] = {
+    "mru": lambda last_busy: -last_busy,
+    "lru": lambda last_busy: last_busy,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,6 @@ def order(candidates: Iterable[Candidate], rule: Rule = "mru") -> list[str]:
     last and its layers can stay away longest (MIRAGE, arXiv 2507.11507). `lru` is its opposite,
     kept to be measured against. Names break ties, so equal input gives equal output.
     """
-    sign = -1 if rule == "mru" else 1
-    ranked = sorted(candidates, key=lambda c: (c.active, c.priority, sign * c.last_busy, c.name))
+    rank = RANKS[rule]
+    ranked = sorted(candidates, key=lambda c: (c.active, c.priority, rank(c.last_busy), c.name))
     return [c.name for c in ranked]

@@ -22,7 +22,7 @@ from mirage.engine.compiled import compiling, eagerly, stay_eager
 from mirage.engine.fixed import fixed_bytes, models_of
 from mirage.engine.kvbuffer import KVBuffer, counted_extent
 from mirage.engine.mailbox import Mailbox
-from mirage.engine.params import FixedParameters
+from mirage.engine.params import PlacedLayers
 from mirage.engine.pieces import UnknownPieces, watched
 from mirage.engine.proof import NoForward, Proof, UnsupportedModel, between, observed
 from mirage.engine.settings import EngineSettings
@@ -55,7 +55,7 @@ class EngineMemory:
         self.backend = make_backend(settings)
         self.driver = self.backend.driver
         self.pool = PagePool(self.driver, UNLIMITED, self.backend.supply)
-        self.parameters = FixedParameters(settings.moves)
+        self.parameters = PlacedLayers(settings.moves)
         self.compute = self.backend.compute
         self.mailbox = Mailbox()
         self.streamer: LayerStreamer | None = None

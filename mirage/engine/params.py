@@ -50,7 +50,7 @@ class Placement:
     nbytes: int
 
 
-class FixedParameters:
+class PlacedLayers:
     """The decoder layers; with `place`, in fixed, streamable homes.
 
     Without, they only keep plain weights on a CPU, so that all policies run the same kernels.

@@ -44,7 +44,7 @@ from mirage.engine.fixed import fixed_bytes
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.kvgroups import kv_groups
 from mirage.engine.layouts import layouts_on_cpu, layouts_on_gpu
-from mirage.engine.params import FixedParameters
+from mirage.engine.params import PlacedLayers
 from mirage.facts import NO_KV, ModelFacts
 
 ENOUGH_BYTES = 1 << 50
@@ -83,7 +83,7 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
         raise Refused(reason)
     with set_current_vllm_config(config):
         hollow.alone()
-        parameters = FixedParameters()
+        parameters = PlacedLayers()
         models = hollow.built(config, parameters.found, device)
         if reason := _cached_states(config, models[0]) or kernels.missing(models[0]):
             raise Refused(reason)

@@ -24,11 +24,11 @@ from mirage.control.turn_taking import TurnTaking
 from mirage.engine import runtime
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool
-from mirage.engine.holding import HoldingMixin
+from mirage.engine.growth_holding import HoldingMixin
 from mirage.engine.kvgroups import kv_groups
 from mirage.engine.pace import Pace
 from mirage.engine.reconcile import Fence, Reconciler
-from mirage.engine.reporting import Reporter
+from mirage.engine.report_pace import Reporter
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, ToEngine, Turn
 from mirage.units import ceil_div
 

@@ -17,7 +17,7 @@ from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit, mib
 from mirage.serve.means import Means
 from mirage.serve.process import EngineProcess
-from mirage.serve.registry import Backend, EngineState
+from mirage.serve.registry import EngineState, TenantServer
 from mirage.serve.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.rundir import RunDir
 from mirage.serve.suspects import Blame
@@ -62,7 +62,7 @@ class EngineManager:
     ) -> None:
         """Inside `starting()` an engine starts: what is free of the device is really free."""
         socket = rundir.engine_socket(config.tenants.index(tenant))
-        self.backend = Backend(tenant.name, socket, tenant.max_model_len)
+        self.backend = TenantServer(tenant.name, socket, tenant.max_model_len)
         self._name, self._fit, self._startup_timeout_s = tenant.name, fit, startup_timeout_s
         self._rundir, self._reaper, self._starting = rundir, reaper, starting
         self._means = means

@@ -13,7 +13,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from mirage.serve.openai import ApiError
-from mirage.serve.registry import Backend
+from mirage.serve.registry import TenantServer
 from mirage.serve.suspects import REFUSED_S, Blame, Request
 
 BLAME_S = 1.0
@@ -41,7 +41,11 @@ class Forward:
     """One request on its way. What it may have done to the engine is booked when it ends."""
 
     def __init__(
-        self, backend: Backend, told: Request, request: web.Request, session: aiohttp.ClientSession
+        self,
+        backend: TenantServer,
+        told: Request,
+        request: web.Request,
+        session: aiohttp.ClientSession,
     ) -> None:
         self._backend, self._told, self._request = backend, told, request
         self._session = session

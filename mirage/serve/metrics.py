@@ -32,7 +32,7 @@ class Metrics:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_BoardCollector(registry))
+        self._registry.register(_RegistryCollector(registry))
         self._requests = Counter(
             "mirage_http_requests",
             "Requests by tenant (empty: none could be told) and HTTP status",
@@ -49,7 +49,7 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _BoardCollector(Collector):
+class _RegistryCollector(Collector):
     """Reads the registry when it is asked, so that nothing is kept twice."""
 
     def __init__(self, registry: Registry) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from mirage.serve.registry import Backend
+from mirage.serve.registry import TenantServer
 
 RETRY_AFTER_S = 5
 
@@ -59,7 +59,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return ApiError(error.status, message).response()
 
 
-def model_cards(backend: Backend, created: int) -> list[dict[str, Any]]:
+def model_cards(backend: TenantServer, created: int) -> list[dict[str, Any]]:
     """A tenant's entries of ``/v1/models``: its model, and its LoRA adapters under theirs.
 
     `created` is in seconds since 1970.

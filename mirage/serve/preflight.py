@@ -10,7 +10,7 @@ import psutil
 from mirage import profiles
 from mirage.arguments.check import ArgumentRefused, check_environment
 from mirage.config import Config, ConfigError, Device
-from mirage.serve import adapters, ask, launcher, machine
+from mirage.serve import adapters, ask, files, launcher
 from mirage.serve.checkpoint import check_checkpoint
 from mirage.serve.fit import Fit, fit, mib
 from mirage.serve.outlook import Speeds
@@ -32,8 +32,8 @@ def preflight(config: Config, probe: tuple[str, ...] = ask.PROBE) -> Preflight:
 
     Raises `ConfigError` for what concerns them all, and if no tenant can be served.
     """
-    machine.check_files()
-    machine.check_folders()
+    files.check_files()
+    files.check_folders()
     _check_environment()
     _check_memory(config.device)
     _check_exchange(config.device)

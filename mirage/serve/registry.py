@@ -25,7 +25,7 @@ class EngineState(StrEnum):
 
 
 @dataclass
-class Backend:
+class TenantServer:
     """Where one tenant's vLLM server listens, and whether it is worth asking."""
 
     name: str
@@ -55,14 +55,14 @@ class Registry:
 
     policy: Policy
     device_bytes: int
-    backends: dict[str, Backend]
+    backends: dict[str, TenantServer]
     shapes: dict[str, ModelShape] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
     exchange: Callable[[], dict[str, int] | None] = lambda: None
     """Pages that engines handed to each other; None if they do not."""
 
-    def serving(self, model: str) -> Backend | None:
+    def serving(self, model: str) -> TenantServer | None:
         """The tenant that serves `model`, by its own name or by an adapter's."""
         if (backend := self.backends.get(model)) is not None:
             return backend

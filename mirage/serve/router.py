@@ -12,7 +12,7 @@ from mirage.serve.bodies import fingerprint, model_of
 from mirage.serve.forward import Forward
 from mirage.serve.metrics import Metrics
 from mirage.serve.openai import ApiError, errors_as_json, model_cards
-from mirage.serve.registry import Backend, EngineState, Registry
+from mirage.serve.registry import EngineState, Registry, TenantServer
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 from mirage.serve.suspects import Request
 from mirage.serve.unpack import too_large, unpacked
@@ -87,14 +87,14 @@ class Router:
         self.metrics.answered(tenant, response.status)
         return response
 
-    def _known(self, name: str) -> Backend:
+    def _known(self, name: str) -> TenantServer:
         if (backend := self.registry.serving(name)) is not None:
             return backend
         known = ", ".join(map(repr, self.registry.models))
         message = f"no model {name!r} here: use one of {known}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
-    def _session(self, backend: Backend) -> aiohttp.ClientSession:
+    def _session(self, backend: TenantServer) -> aiohttp.ClientSession:
         if backend.name not in self._sessions:
             # One connection per request: the engine closes idle ones, and a request sent on
             # a connection that is just being closed could not be told from a failed one.
@@ -134,7 +134,7 @@ class Router:
         return web.json_response(self.registry.history())
 
 
-def _check_ready(backend: Backend, model: str) -> None:
+def _check_ready(backend: TenantServer, model: str) -> None:
     if backend.state is not EngineState.READY:
         why = backend.reason or "try again later"
         raise ApiError(503, f"model {model!r} is {backend.state.value}: {why}", param="model")

@@ -19,7 +19,7 @@ from mirage.control.controller import Controller
 from mirage.control.debts import Debtor
 from mirage.processes.reaper_client import ReaperClient
 from mirage.samples import INTERVAL_S
-from mirage.serve import machine
+from mirage.serve import files
 from mirage.serve.control import ControlServer
 from mirage.serve.engine_manager import EngineManager, say
 from mirage.serve.errors import EngineFailed
@@ -28,7 +28,7 @@ from mirage.serve.means import Means
 from mirage.serve.preflight import Preflight, preflight, refusal
 from mirage.serve.process import adopt_orphans
 from mirage.serve.ready_file import ReadyFile
-from mirage.serve.registry import Backend, Registry
+from mirage.serve.registry import Registry, TenantServer
 from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
 
@@ -60,7 +60,7 @@ def serve(config: Config, options: Options, means: Means) -> int:
     everything started has ended.
     """
     ReadyFile(options.ready_file).prepare()
-    machine.check_folders(options.log_dir)
+    files.check_folders(options.log_dir)
     with _signals_exit(), _telling(LOOKING, means.progress_s):
         found = preflight(config, means.probe)
     if found.refused and options.all_or_nothing:
@@ -147,11 +147,11 @@ class Supervisor:
         self._router = Router(self._registry)
         self._signal: asyncio.Future[int]
 
-    def _backend(self, tenant: Tenant) -> Backend:
+    def _backend(self, tenant: Tenant) -> TenantServer:
         if tenant.name in self._managers:
             return self._managers[tenant.name].backend
         socket = self._rundir.engine_socket(self._config.tenants.index(tenant))
-        backend = Backend(tenant.name, socket, tenant.max_model_len)
+        backend = TenantServer(tenant.name, socket, tenant.max_model_len)
         backend.fail(self._refused[tenant.name])
         return backend
 

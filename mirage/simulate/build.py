@@ -15,9 +15,9 @@ from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Setup
 from mirage.simulate.holding import Holding
 from mirage.simulate.limits import StepLimits
-from mirage.simulate.policies import Variant
 from mirage.simulate.roofline import LAYER_SETS, PS, Roofline, Sets
 from mirage.simulate.swap import SpillCosts, SpillRoom
+from mirage.simulate.variants import Variant
 from mirage.simulate.world import World
 
 Streamed = tuple[int, int]

@@ -26,7 +26,7 @@ from mirage.control.rules import Rules
 from mirage.control.targets import DoesNotFitError, base
 from mirage.profiles import Hardware
 from mirage.protocol import ModelShape
-from mirage.simulate import policies
+from mirage.simulate import variants
 from mirage.workload.lengths import OF_TRACE, lengths
 from scheduler.tenants import Tenant as Entitled
 from traces import SAMPLE
@@ -205,7 +205,7 @@ class Setup:
         hardware = profiles.hardware(experiment.hardware, near)
         self.hardware = _overridden(hardware, experiment)
         self.models = {t.name: profiles.model(t.model, near) for t in experiment.tenants}
-        self.variants = policies.compared(experiment.policies)
+        self.variants = variants.compared(experiment.policies)
         self.total_share = sum(t.share for t in experiment.tenants)
         self._check_tenants()
         self.shapes = {t.name: self._shape(t) for t in experiment.tenants}
@@ -226,7 +226,7 @@ class Setup:
         model = self.models[tenant]
         return min(self.experiment.limits.max_model_len or model.max_len, model.max_len)
 
-    def config(self, variant: policies.Variant, only: str | None = None) -> Config:
+    def config(self, variant: variants.Variant, only: str | None = None) -> Config:
         """What the deciding code is configured with; of one tenant if memory is isolated."""
         chosen = [t for t in self.experiment.tenants if only in (None, t.name)]
         total = sum(t.share for t in chosen)
@@ -241,7 +241,7 @@ class Setup:
             block_tokens=self.experiment.limits.block_tokens,
         )
 
-    def rules(self, variant: policies.Variant) -> Rules:
+    def rules(self, variant: variants.Variant) -> Rules:
         """The settings that the deciding code goes by."""
         return variant.rules(self.experiment.remap, self.experiment.ablations)
 

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from mirage.simulate.experiment import Setup
-from mirage.simulate.policies import Variant
 from mirage.simulate.run import Metrics
+from mirage.simulate.variants import Variant
 from mirage.workload.lengths import lengths
 
 SCHEMA_VERSION = 1

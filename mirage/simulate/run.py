@@ -8,9 +8,9 @@ from typing import Any, Literal
 from mirage.simulate import build, workload
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Setup
-from mirage.simulate.policies import variant
 from mirage.simulate.roofline import PS
 from mirage.simulate.tally import Counters, Distribution
+from mirage.simulate.variants import variant
 from mirage.simulate.world import World
 
 Metrics = dict[str, Any]

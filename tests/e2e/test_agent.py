@@ -35,7 +35,7 @@ from pathlib import Path
 from mirage.config import Policy
 from mirage.protocol import Refusal
 from mirage.serve.control import ControlServer
-from mirage.serve.registry import Backend, Registry
+from mirage.serve.registry import TenantServer, Registry
 
 class Slow:
     asked = False
@@ -52,7 +52,7 @@ class Slow:
 
 async def main():
     folder = Path(sys.argv[1])
-    registry = Registry(Policy.MIRAGE, 1 << 30, {{"a": Backend("a", folder / "a", 128)}})
+    registry = Registry(Policy.MIRAGE, 1 << 30, {{"a": TenantServer("a", folder / "a", 128)}})
     await ControlServer(Slow(), registry).start(folder / "control.sock")
     print("up", flush=True)
     await asyncio.Event().wait()

@@ -29,7 +29,7 @@ from mirage.protocol import (
     encode,
 )
 from mirage.serve.control import ControlServer
-from mirage.serve.registry import Backend, Registry
+from mirage.serve.registry import Registry, TenantServer
 
 pytestmark = pytest.mark.e2e
 
@@ -110,7 +110,9 @@ class Site:
 @contextlib.asynccontextmanager
 async def controlling(folder: Path, arbiter: Any) -> AsyncIterator[Site]:
     names = ("a", "b")
-    registry = Registry(Policy.MIRAGE, 1 << 30, {n: Backend(n, folder / n, 128) for n in names})
+    registry = Registry(
+        Policy.MIRAGE, 1 << 30, {n: TenantServer(n, folder / n, 128) for n in names}
+    )
     joined: asyncio.Queue[str] = asyncio.Queue()
     lost: asyncio.Queue[tuple[str, str | None]] = asyncio.Queue()
     server = ControlServer(

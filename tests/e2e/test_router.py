@@ -15,7 +15,7 @@ from aiohttp import web
 
 from mirage.config import Policy
 from mirage.protocol import ModelShape, Report
-from mirage.serve.registry import Backend, EngineState, Registry
+from mirage.serve.registry import EngineState, Registry, TenantServer
 from mirage.serve.router import Router
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 
@@ -117,7 +117,7 @@ async def serving(folder: Path) -> AsyncIterator[Site]:
     registry = Registry(
         Policy.MIRAGE,
         1 << 30,
-        {e.name: Backend(e.name, e.socket, 256, EngineState.READY) for e in engines},
+        {e.name: TenantServer(e.name, e.socket, 256, EngineState.READY) for e in engines},
     )
     router = Router(registry)
     async with contextlib.AsyncExitStack() as stack:

@@ -134,7 +134,8 @@ def test_what_is_not_proven_is_not_compiled(spoils: bool, caplog: pytest.LogCapt
     assert made.streamer is not None and made.streamer.alpha == 0
 
 
-@pytest.mark.parametrize("family", [pytest.param("mixtral", marks=pytest.mark.slow), "gemma2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mixtral", "gemma2"])
 def test_compiled_or_found_out_the_texts_stay_while_memory_moves(
     family: str, tmp_path: Path
 ) -> None:

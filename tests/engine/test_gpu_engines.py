@@ -38,6 +38,7 @@ def no_driver(*_: object, **__: object) -> None:
 HOST = Bench(dry=True, open=no_driver)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_smoke_row_moves_memory_and_the_texts_stay() -> None:
     assert engines.checked(HOST).holds
     row = engines.eagerly(HOST)

@@ -13,7 +13,7 @@ from children import must, spawn
 from tiny import make_model
 from unusual import TRANSFORMERS
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 STAYS = "w8a8"
 MODES = {

@@ -14,7 +14,7 @@ from children import must, spawn_anew
 
 from mirage.engine import memory
 from mirage.engine.memory import EngineMemory
-from mirage.engine.params import FixedParameters
+from mirage.engine.params import PlacedLayers
 from mirage.engine.pieces import Pieces, UnknownPieces, watched
 
 pytestmark = pytest.mark.engine
@@ -65,7 +65,7 @@ def test_whatever_stands_in_the_way_whole_layers_stream(
 
     monkeypatch.setattr(memory, "watched", fails)
     engine = EngineMemory.__new__(EngineMemory)
-    engine.parameters = FixedParameters()
+    engine.parameters = PlacedLayers()
     engine._find_pieces(lambda: None)
     assert not engine.pieces
     assert "whole layers stream" in caplog.text
@@ -199,6 +199,7 @@ def test_a_piece_begins_after_its_attention_and_ends_at_the_next(streaming: bool
     assert calls.told == (ordered(COUNT) if streaming else [])
 
 
+@pytest.mark.slow
 def test_vllm_captures_no_more_pieces_than_without_us(tmp_path: Path) -> None:
     """A real model on vLLM, captured in pieces over graphs that record nothing."""
     found = {}

@@ -17,7 +17,7 @@ from tiny import make_model
 from toys import LAYERS, WIDTH, Block, Model, Remembering, Runner, engine
 
 from mirage.engine.memory import EngineMemory
-from mirage.engine.params import FixedParameters
+from mirage.engine.params import PlacedLayers
 from mirage.engine.proof import UnsupportedModel
 from tests.tampered.memory import Unawaited
 
@@ -52,14 +52,14 @@ def test_layers_that_run_ahead_of_their_copies_are_caught() -> None:
 
 @pytest.mark.parametrize("index", range(LAYERS))
 def test_a_wrong_byte_in_a_master_is_caught(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = FixedParameters.place
+    place = PlacedLayers.place
 
-    def placed(self: FixedParameters, *args: object, **more: object) -> object:
+    def placed(self: PlacedLayers, *args: object, **more: object) -> object:
         streamer = place(self, *args, **more)  # type: ignore[arg-type]
         ctypes.memset(streamer.layers[index].master, 0x55, 4)
         return streamer
 
-    monkeypatch.setattr(FixedParameters, "place", placed)
+    monkeypatch.setattr(PlacedLayers, "place", placed)
     with pytest.raises(UnsupportedModel, match=f"layers.{index}.*layers streamed"):
         engine(Model())
 

@@ -10,7 +10,7 @@ import torch
 from toys import LAYERS, WIDTH, Block, Model, engine
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 
-from mirage.engine.params import FixedParameters, units
+from mirage.engine.params import PlacedLayers, units
 from mirage.engine.stack import find, why_stays
 
 pytestmark = pytest.mark.engine
@@ -134,7 +134,7 @@ def test_every_policy_computes_with_the_same_kernels(moves: bool) -> None:
     linears = [m for m in model.layers.modules() if isinstance(m, torch.nn.Linear)]
     for module in linears:
         module.quant_method = UnquantizedLinearMethod()
-    parameters = FixedParameters(moves)
+    parameters = PlacedLayers(moves)
     parameters.found(model)
     assert (parameters.stays is None) is moves
     assert linears and all(module._cpu_skip_gemm_dispatch for module in linears)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.zoo import FAMILIES, companions, driving, make_all
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 EVERY = 1 + len(companions.ADAPTERS)
 """Of that many prompts the first is for no adapter."""

@@ -21,9 +21,9 @@ from mirage.simulate import build, run, workload
 from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Peak, Setup
-from mirage.simulate.policies import VARIANTS, variant
 from mirage.simulate.roofline import PS, Streaming, Work
 from mirage.simulate.swap import SpillRoom
+from mirage.simulate.variants import VARIANTS, variant
 from mirage.simulate.world import Observer, World
 from scheduler.sharing import Temporal
 

@@ -29,7 +29,7 @@ from mirage.control.turn_taking import TurnTaking
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.mailbox import Mailbox
-from mirage.engine.reporting import Reporter
+from mirage.engine.report_pace import Reporter
 
 HOLD_POLL_S = 0.005
 """Pause of an engine that has nothing to run until memory comes."""

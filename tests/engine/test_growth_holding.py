@@ -20,7 +20,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.request import Request, RequestStatus
 
-from mirage.engine.holding import HoldingKVCacheManager
+from mirage.engine.growth_holding import HoldingKVCacheManager
 
 pytestmark = pytest.mark.engine
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from mirage.config import ConfigError
-from mirage.serve import machine
+from mirage.serve import files
 from mirage.units import MIB
 
 pytestmark = pytest.mark.pure
@@ -28,25 +28,25 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder for temporary files."""
-    monkeypatch.setattr(machine.RunDir, "base", staticmethod(lambda: str(tmp_path)))
+    monkeypatch.setattr(files.RunDir, "base", staticmethod(lambda: str(tmp_path)))
     return tmp_path
 
 
 def test_the_soft_limit_is_raised_where_that_is_allowed(limits: list[tuple[int, int]]) -> None:
     limits[0] = (64, 4096)
-    machine.check_files()
+    files.check_files()
     assert limits[1:] == [(4096, 4096)]
 
 
 def test_a_hard_limit_that_is_too_low_is_told(limits: list[tuple[int, int]]) -> None:
     limits[0] = (64, 511)
     with pytest.raises(ConfigError, match="may open 511 files here, 512 are needed: raise the lim"):
-        machine.check_files()
+        files.check_files()
 
 
 def test_nothing_is_left_of_a_look_at_the_folders(base: Path) -> None:
     logs = base / "x" / "logs"
-    machine.check_folders(logs)
+    files.check_folders(logs)
     assert [each.name for each in base.iterdir()] == ["x"]
     assert not list(logs.iterdir())
 
@@ -57,7 +57,7 @@ def test_a_full_folder_is_told(base: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(3 * MIB))
     with pytest.raises(ConfigError) as raised:
-        machine.check_folders()
+        files.check_folders()
     assert str(raised.value) == (
         f"{base} has 3.0 MiB left, 64.0 MiB are needed: make room there, or let TMPDIR name "
         "another folder"
@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_written_is_told(
     else:
         monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(ConfigError, match=f"cannot be written \\({base}: No space left on device"):
-        machine.check_folders()
+        files.check_folders()
     assert not list(base.iterdir())
 
 
@@ -86,4 +86,4 @@ def test_a_machine_without_any_such_folder(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(tempfile, "gettempdir", none)
     with pytest.raises(ConfigError, match="No usable temporary directory found"):
-        machine.check_folders()
+        files.check_folders()
