@@ -63,6 +63,9 @@ lint: $(STAMP) ## ruff
 types: $(STAMP) ## mypy --strict on our packages
 	$(BIN)/mypy
 
+# Each file's tests in one of two processes: engines start in one while others compute.
+engine e2e: export PYTEST_ADDOPTS := -n 2 --dist loadfile
+
 pure vmm engine e2e: $(STAMP) ## One layer of tests; with WHICH=slow its slow ones
 	@t=$$(mktemp -d /tmp/mXXXXXX); \
 		TMPDIR=$$t $(BIN)/python -m pytest -q --durations=10 -m '$(WHICH)' tests/$@; \
