@@ -136,6 +136,8 @@ if __name__ == "__main__":
         print("mirage: error: model a does not fit: lower its share", file=sys.stderr)
         print("and more at the end")
         sys.exit(2)
+    # A shell that starts the tests in the background has it ignored; the real server listens.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         asyncio.run(serve(*sys.argv[1:]))
     except KeyboardInterrupt:

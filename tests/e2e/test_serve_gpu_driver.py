@@ -26,7 +26,7 @@ from mirage.config import load
 from mirage.demo.models import make_models
 from mirage.serve.preflight import fit_config
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 START_S = 300
 TENANTS = ("llama", "qwen3")
@@ -34,13 +34,7 @@ TOGETHER = 24
 TOKENS = 100
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("", id="created"),
-        pytest.param(beside_gpu.EXCHANGING, id="exchanged", marks=pytest.mark.slow),
-    ],
-)
+@pytest.fixture(scope="module", params=["", beside_gpu.EXCHANGING], ids=["created", "exchanged"])
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.engine
 
 MOST_DIFFERENT = {
     "cohere2": True,  # windows and full attention: several KV groups
-    "granite4-hybrid": False,  # state space and convolutions among attention and experts
+    "granite4-hybrid": True,  # state space and convolutions among attention and experts
     "deepseek-v2": False,  # latent attention
     "olmo2": True,  # vLLM's Transformers backend
     "llama-awq": True,  # quantised

@@ -34,14 +34,23 @@ AT_ONCE = 2
 Generated = dict[str, Future[dict[str, Any]]]
 
 
+def left_to_slow(mode: str) -> Any:
+    """A mode whose other half is run each time."""
+    return pytest.param(mode, marks=pytest.mark.slow)
+
+
 @pytest.fixture(scope="module")
-def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Generated]:
-    """What comes out of each mode, by family."""
+def generated(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Generated]:
+    """What comes out of each mode that a selected test asks for, by family."""
+    mine = (item for item in request.session.items if item.path == request.path)
+    asked = {"plain", *(item.callspec.params["mode"] for item in mine)}  # type: ignore[attr-defined]
     models = tmp_path_factory.mktemp("models")
     for family in FAMILIES:
         make_model(family, models)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {mode: pool.submit(_generate, models, mode) for mode in MODES}
+        yield {mode: pool.submit(_generate, models, mode) for mode in MODES if mode in asked}
         pool.shutdown(cancel_futures=True)
 
 
@@ -56,7 +65,7 @@ def plain(generated: Generated) -> dict[str, Any]:
     return generated["plain"].result()
 
 
-@pytest.mark.parametrize("mode", ["mirage", "mirage-pieces"])
+@pytest.mark.parametrize("mode", ["mirage", left_to_slow("mirage-pieces")])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_and_logprobs_equal_plain_vllm(
     family: str, mode: str, plain: dict[str, Any], generated: Generated
@@ -73,7 +82,7 @@ def test_tokens_and_logprobs_equal_plain_vllm(
     assert 0 < ours["t_compute_s"] < 0.1, "T_c is measured"
 
 
-@pytest.mark.parametrize("mode", ["cuda", "cuda-pieces"])
+@pytest.mark.parametrize("mode", ["cuda", left_to_slow("cuda-pieces")])
 @pytest.mark.parametrize("family", TWO)
 def test_memory_of_the_gpus_driver_changes_no_output(
     family: str, mode: str, plain: dict[str, Any], generated: Generated
@@ -89,14 +98,17 @@ def test_memory_of_the_gpus_driver_changes_no_output(
     assert calls["cuEventElapsedTime"] > 10 and 0 < ours["t_compute_s"] < 0.1, "T_c by its events"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["paced"])
 def test_memory_that_moves_one_thing_a_step_changes_no_output(
-    plain: dict[str, Any], generated: Generated
+    plain: dict[str, Any], generated: Generated, mode: str
 ) -> None:
-    ours = generated["paced"].result()["llama"]
+    ours = generated[mode].result()["llama"]
     assert ours["rounds"] == plain["llama"]["rounds"]
     assert len(ours["alphas"]) >= 4 and ours["grown"] >= 3 and ours["shrunk"] >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["slow", "slow-pieces"])
 def test_a_slow_link_changes_no_output(
     generated: Generated, plain: dict[str, Any], mode: str
@@ -105,7 +117,7 @@ def test_a_slow_link_changes_no_output(
     assert slow["llama"]["rounds"] == plain["llama"]["rounds"][:1]
 
 
-@pytest.mark.parametrize("mode", ["nowait", "nowait-pieces"])
+@pytest.mark.parametrize("mode", ["nowait", left_to_slow("nowait-pieces")])
 def test_without_waits_the_outputs_differ(
     generated: Generated, plain: dict[str, Any], mode: str
 ) -> None:
