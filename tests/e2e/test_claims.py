@@ -29,7 +29,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, An
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=540,
+        timeout=1200,
     )
     assert run.returncode == 0, run.stderr
     rows = json.loads((folder / "out" / "claims.json").read_text())
