@@ -11,6 +11,9 @@ from mirage.explain.arithmetic import Explained, Hidden
 from mirage.explain.figures import milliseconds, rate, size
 from mirage.explain.machine import Machine
 
+WIDTH = 120
+"""Columns that a table may take."""
+
 
 def show(
     machine: Machine,
@@ -19,7 +22,8 @@ def show(
     said: Sequence[str],
     console: Console,
 ) -> None:
-    """Print all of it."""
+    """Print all of it. A narrow terminal breaks the lines of tables, rather than cut figures."""
+    console.width = max(console.width, WIDTH)
     why = f"{machine.name}: {machine.why}" if machine.why else machine.name
     link = rate(machine.hardware.link_gb_s.value)
     console.out(f"{machine.hardware.title} ({why}), link {link} GB/s", highlight=False)

@@ -23,7 +23,7 @@ def explain(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "100"},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "40"},
         timeout=60,
     )
 
@@ -58,6 +58,7 @@ def test_it_prints_a_table_for_each_tenant_and_three_sentences(written: Path) ->
     lines = done.stdout.splitlines()
     assert lines[0].startswith("NVIDIA GH200 96 GB (gh200: taken for device.kind cuda)")
     assert sum(line.startswith("batch ") for line in lines) == 2
+    assert "…" not in done.stdout  # nothing is cut, on a narrow terminal either
     assert lines[-3].startswith("Remapping pays here, for active models too: ")
     assert lines[-1].endswith("this link has 427 GB/s.")
 
