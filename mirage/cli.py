@@ -32,6 +32,11 @@ OWN_MODULES = {
         "simulate_command",
         "Simulate models that share a large GPU, policy by policy, and compare them.",
     ),
+    "explain": (
+        "mirage.explain.command",
+        "explain_command",
+        "Print the paper's arithmetic for CONFIG: how many layers hide, and what it brings.",
+    ),
     "doctor": (
         "mirage.doctor.command",
         "doctor_command",

@@ -19,6 +19,11 @@ def footprint(shape: ModelShape, alpha: int, kv_extents: int) -> int:
     return shape.fixed_bytes + layers + kv_extents * shape.extent_bytes
 
 
+def gained_extents(shape: ModelShape, alpha: int) -> int:
+    """KV extents that the memory of `alpha` layers of the same model holds."""
+    return alpha * shape.layer_bytes // shape.extent_bytes
+
+
 def least_blocks(request_blocks: int) -> int:
     """KV blocks for one request of the longest; 0 for a model without a KV cache.
 

@@ -82,6 +82,18 @@ def largest_alpha(
     return alpha, best_beta(alpha, n, t_load, t_compute, unfelt)
 
 
+def break_even(
+    alpha: int, n: int, betas: Sequence[int] = (1, 2), most_streamed: int | None = None
+) -> float:
+    """The largest T_T / T_c at which `largest_alpha` gives `alpha` (at least 1) layers.
+
+    0 if so many cannot be streamed, or hide only if loading takes no time.
+    """
+    limit = n if most_streamed is None else most_streamed
+    fitting = (beta for beta in betas if alpha + beta <= limit)
+    return max((-_bearable(n, beta)[alpha - 1] for beta in fitting), default=0.0)
+
+
 @cache
 def _bearable(n: int, beta: int) -> tuple[float, ...]:
     """For alpha = 1 and more: the largest T_T / T_c at which it is hidden, negative to ascend."""

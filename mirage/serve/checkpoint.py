@@ -21,11 +21,31 @@ OTHER_WEIGHTS = ("*.bin", "*.pt", "*.gguf")
 
 def check_checkpoint(folder: Path) -> None:
     """Raises `ConfigError` with one line if the folder or a file in it is missing or torn."""
+    read_config(folder)
+    for path in _weight_files(folder):
+        _header(path)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The content of config.json. Raises `ConfigError`, also if there is no such folder."""
     if not folder.is_dir():
         raise ConfigError(f"no model folder at {folder}: correct the path or make the model first")
-    _mapping(folder / "config.json")
+    return _mapping(folder / "config.json")
+
+
+def tensors(folder: Path) -> dict[str, list[int]]:
+    """Names and dimensions of all tensors in *.safetensors. Raises `ConfigError`."""
+    found: dict[str, list[int]] = {}
     for path in _weight_files(folder):
-        _check_file(path)
+        found |= {name: _dimensions(path, entry) for name, entry in _header(path).items()}
+    return found
+
+
+def _dimensions(path: Path, entry: dict[str, Any]) -> list[int]:
+    shape = entry.get("shape")
+    if not isinstance(shape, list) or not all(isinstance(each, int) for each in shape):
+        raise ConfigError(f"{path}: a tensor has no dimensions, but {shape!r}")
+    return shape
 
 
 def _mapping(path: Path) -> dict[str, Any]:
@@ -50,24 +70,25 @@ def _weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def _check_file(path: Path) -> None:
-    """Raises `ConfigError` unless all tensors that the header names lie inside the file."""
+def _header(path: Path) -> dict[str, dict[str, Any]]:
+    """What it says of each tensor. Raises `ConfigError` unless all of them lie inside the file."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > MAX_HEADER_BYTES:
                 raise ValueError(f"a header of {length} bytes")
             header = json.loads(file.read(length))
-            _check_size(header, path.stat().st_size - 8 - length)
+            return _checked(header, path.stat().st_size - 8 - length)
     except (OSError, ValueError, TypeError, LookupError, RecursionError, struct.error) as error:
         raise ConfigError(f"{path}: not a safetensors file ({error})") from None
 
 
-def _check_size(header: Any, nbytes: int) -> None:
-    """Raises `ValueError` if the tensors reach beyond the `nbytes` that follow the header."""
+def _checked(header: Any, nbytes: int) -> dict[str, dict[str, Any]]:
+    """Its tensors. Raises `ValueError` if they reach beyond the `nbytes` that follow it."""
     if not isinstance(header, dict):
         raise ValueError("no table of tensors")
-    entries = [entry for name, entry in header.items() if name != "__metadata__"]
-    ends = [entry["data_offsets"][1] for entry in entries]
+    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    ends = [entry["data_offsets"][1] for entry in entries.values()]
     if max(ends, default=0) > nbytes:
         raise ValueError(f"its tensors take {max(ends)} bytes, it holds {nbytes}: it is cut short")
+    return entries

@@ -210,7 +210,9 @@ def test_check_prints_what_each_share_holds(tmp_path: Path) -> None:
     assert "policy static" in lines[3]
 
 
-@pytest.mark.parametrize("command", [[], ["--help"], ["serve", "--help"], ["check", "--help"]])
+@pytest.mark.parametrize(
+    "command", [[], *([*of, "--help"] for of in ([], ["serve"], ["check"], ["explain"]))]
+)
 def test_help_imports_nothing_heavy(command: list[str]) -> None:
     program = (
         "import sys\nfrom mirage.cli import main\n"

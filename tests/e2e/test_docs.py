@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.gpu.dummies import hollow
 from mirage.serve.timeline import FIELDS
 
 pytestmark = pytest.mark.e2e
@@ -72,6 +73,17 @@ def test_what_check_prints(demo: Path) -> None:
     done = mirage(demo, "check", "configs/demo.yaml")
     assert done.returncode == 0, done.stderr
     assert done.stdout == shown("KV up to")
+
+
+def test_what_explain_prints(demo: Path) -> None:
+    (demo / "configs" / "gpu.yaml").write_text((ROOT / "configs" / "gpu.yaml").read_text())
+    for name in ("chat", "code"):
+        hollow(demo / "out" / "models" / f"opt-13b-{name}")
+    done = mirage(demo, "explain", "configs/gpu.yaml")
+    assert done.returncode == 0, done.stderr
+    assert re.sub(r"\n+", "\n", done.stdout) == shown("for active models too")
+    done = mirage(demo, "explain", "configs/gpu.yaml", "--hardware", "h100")
+    assert done.stdout.endswith("\n\n" + shown("for idle models only"))
 
 
 def test_a_key_that_is_unknown(demo: Path) -> None:

@@ -16,6 +16,19 @@ LLAMA: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
+OPT_13B: dict[str, Any] = {
+    "architectures": ["OPTForCausalLM"],
+    "model_type": "opt",
+    "hidden_size": 5120,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 40,
+    "ffn_dim": 20480,
+    "vocab_size": 50272,
+    "max_position_embeddings": 2048,
+    "word_embed_proj_dim": 5120,
+}
+"""What its config.json says of sizes."""
+
 
 def llama_tensors(layers: int = 2, stored: str = "F32") -> dict[str, tuple[str, list[int]]]:
     """Names, stored types and dimensions of a very small Llama."""
@@ -42,4 +55,11 @@ def make_folder(folder: Path, **changes: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(LLAMA | changes))
     write_safetensors(folder / "model.safetensors", llama_tensors())
+    return folder
+
+
+def make_unweighed(folder: Path, said: dict[str, Any]) -> Path:
+    """A folder with a config.json alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(said))
     return folder

@@ -11,7 +11,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from benchmarks.bounds import step_bound
-from mirage.control.hiding import AS_GOOD, HIDDEN, best_beta, hides, largest_alpha
+from mirage.control.hiding import (
+    AS_GOOD,
+    HIDDEN,
+    best_beta,
+    break_even,
+    hides,
+    largest_alpha,
+)
 from mirage.control.step_times import nested_step, step_cost_bounds, step_time
 from mirage.streaming.layer_sets import even, gaps, nested, smallest_gap
 
@@ -166,6 +173,15 @@ def test_largest_alpha_is_the_largest(n, t_load, t_compute, choice, limit) -> No
     assert alpha == 0 or unfelt(alpha, beta)
     more = [(a, b) for a in range(alpha + 1, alpha + 3) for b in choice if a + b <= limit]
     assert not any(unfelt(a, b) for a, b in more)
+
+
+@given(st.integers(2, 60), st.integers(1, 60), st.integers(0, 60))
+def test_the_break_even_is_where_largest_alpha_changes(n, alpha, limit) -> None:
+    limit = min(limit, n)
+    ratio = break_even(alpha, n, most_streamed=limit)
+    assert largest_alpha(n, ratio * (1 + 1e-9) + 1e-9, 1.0, most_streamed=limit)[0] < alpha
+    if ratio:
+        assert largest_alpha(n, ratio * (1 - 1e-9), 1.0, most_streamed=limit)[0] >= alpha
 
 
 @given(st.integers(2, 60), times, times)

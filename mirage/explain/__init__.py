@@ -1,0 +1,1 @@
+"""`mirage explain`: what the paper's arithmetic says of a configuration, with nothing run."""

@@ -1,0 +1,154 @@
+"""The paper's arithmetic of one tenant, alone on the device: what hides, and what it brings. Pure.
+
+T_T is the time to load a layer, T_c the compute time of a layer in a decode step. How many layers
+hide is asked of the code that decides; what a step takes, of the simulator's roofline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirage.control.hiding import best_beta, break_even, largest_alpha
+from mirage.control.rules import Rules
+from mirage.control.targets import most_alpha
+from mirage.geometry import gained_extents
+from mirage.profiles import Hardware, Model
+from mirage.protocol import ModelShape
+from mirage.simulate.roofline import PS, Roofline, Work
+from scheduler.tenants import Tenant
+
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A tenant, with all that its arithmetic depends on."""
+
+    tenant: Tenant
+    model: Model
+    shape: ModelShape
+    context: int
+    """Tokens of each request of a batch."""
+    most_requests: int
+    """Of that context, that its engine ever runs at a time: by its limit, and by the device."""
+    share_blocks: int
+    """KV blocks of its share with all layers in place."""
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What hides behind the decode steps of one batch, and the KV cache gained by it."""
+
+    batch: int
+    compute_s: float
+    """T_c."""
+    alpha: int
+    """Layers given away; 0 if none hides."""
+    beta: int
+    kv_bytes: int
+    """Of whole extents, as blocks and tokens are."""
+    kv_blocks: int
+    kv_tokens: int
+    one_layer_gb_s: float | None
+    """The link from which on one layer hides; None if the tenant never gives any."""
+    all_layers_gb_s: float | None
+    """The link from which on all layers hide that it may give."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One tenant. Sizes in bytes."""
+
+    name: str
+    model: str
+    layers: int
+    layer_bytes: int
+    load_s: float
+    """T_T."""
+    most_alpha: int
+    """Layers that it may ever give: by max_percent, floor_layers, and two slots."""
+    block_tokens: int
+    share_blocks: int
+    context: int
+    most_requests: int
+    hidden: tuple[Hidden, ...]
+    """For each batch that was asked for."""
+
+    @property
+    def movable_bytes(self) -> int:
+        """Of all layers that it may ever give."""
+        return self.most_alpha * self.layer_bytes
+
+
+def explained(
+    subject: Subject, hardware: Hardware, rules: Rules, batches: Sequence[int]
+) -> Explained:
+    """The arithmetic of one tenant on one device."""
+    shape = subject.shape
+    most = most_alpha(subject.tenant, shape, rules)
+    load_s = shape.layer_bytes / (hardware.link_gb_s.value * GB)
+    roofline = Roofline(subject.model, hardware)
+    return Explained(
+        name=subject.tenant.name,
+        model=subject.model.title,
+        layers=shape.layers,
+        layer_bytes=shape.layer_bytes,
+        load_s=load_s,
+        most_alpha=most,
+        block_tokens=shape.block_tokens,
+        share_blocks=subject.share_blocks,
+        context=subject.context,
+        most_requests=subject.most_requests,
+        hidden=tuple(
+            _hidden(subject, batch, load_s, layer_compute_s(roofline, batch, subject.context), most)
+            for batch in batches
+        ),
+    )
+
+
+def layer_compute_s(roofline: Roofline, batch: int, context: int) -> float:
+    """T_c of a step in which `batch` requests of `context` tokens decode one token each."""
+    return roofline.compute_ps(Work(batch, batch * context)) / PS / roofline.layers
+
+
+def alpha_beta(subject: Subject, load_s: float, compute_s: float, most: int) -> tuple[int, int]:
+    """As many layers as hide and may be given, and their slots; (0, 0) for none."""
+    n, streamed = subject.shape.layers, _streamable(subject)
+    alpha, beta = largest_alpha(n, load_s, compute_s, most_streamed=streamed)
+    if min(alpha, most) <= 0:
+        return 0, 0
+    if alpha <= most:
+        return alpha, beta
+    slots = [beta for beta in (1, 2) if most + beta <= streamed]
+    return most, best_beta(most, n, load_s, compute_s, slots)
+
+
+def break_even_gb_s(subject: Subject, alpha: int, compute_s: float) -> float | None:
+    """GB/s of the link from which on `alpha` layers hide; None if no link does that."""
+    if alpha <= 0:
+        return None
+    ratio = break_even(alpha, subject.shape.layers, most_streamed=_streamable(subject))
+    return subject.shape.layer_bytes / (ratio * compute_s) / GB if ratio else None
+
+
+def _hidden(subject: Subject, batch: int, load_s: float, compute_s: float, most: int) -> Hidden:
+    alpha, beta = alpha_beta(subject, load_s, compute_s, most)
+    shape = subject.shape
+    extents = gained_extents(shape, alpha)
+    blocks = extents * shape.extent_blocks
+    return Hidden(
+        batch=batch,
+        compute_s=compute_s,
+        alpha=alpha,
+        beta=beta,
+        kv_bytes=extents * shape.extent_bytes,
+        kv_blocks=blocks,
+        kv_tokens=blocks * shape.block_tokens,
+        one_layer_gb_s=break_even_gb_s(subject, min(1, most), compute_s),
+        all_layers_gb_s=break_even_gb_s(subject, most, compute_s),
+    )
+
+
+def _streamable(subject: Subject) -> int:
+    return subject.shape.layers - subject.tenant.floor_layers

@@ -1,0 +1,154 @@
+"""The shape of a model, as far as its folder says it without vLLM: config.json and headers.
+
+Only families whose layers are all alike, with full attention and plain weights: of every other one
+vLLM alone knows what a layer and a token of KV take.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mirage.facts import KVGroup, KVGroups, ModelFacts
+from mirage.profiles import Model
+from mirage.serve.checkpoint import read_config, tensors
+from mirage.units import ceil_div
+
+WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+MOST_VECTORS = 0.05
+"""Of a layer's weights, what biases and norms are at most, in a small model too."""
+OF_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+
+
+class UnknownShape(ValueError):
+    """A model of which only vLLM knows the sizes; the message says why."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one kind of config.json names what a layer consists of."""
+
+    ffn: str = "intermediate_size"
+    ffn_matrices: int = 3
+    tied: bool = False
+    """What a file without ``tie_word_embeddings`` means."""
+    kv_heads: bool = True
+    """Whether the file has to say how many there are; else as many as heads if it does not."""
+    unused_positions: int | None = None
+    """Rows of its table of positions that no token uses; None without a table."""
+
+
+FAMILIES = {
+    "llama": Family(kv_heads=False),
+    "mistral": Family(),
+    "mixtral": Family(),
+    "opt": Family("ffn_dim", 2, tied=True, kv_heads=False, unused_positions=2),
+    "qwen2": Family(),
+    "qwen3": Family(),
+}
+"""By ``model_type``."""
+
+
+def read_shape(folder: Path, dtype: str) -> Model:
+    """The shape of the model in `folder`, served in `dtype`.
+
+    Where safetensors are there, their headers say what biases and norms take, and whether a
+    layer holds what config.json promises. Raises `ConfigError` for what is missing or torn,
+    `UnknownShape` for what cannot be told.
+    """
+    model = _model(read_config(folder), folder, dtype)
+    weights = any(folder.glob("*.safetensors"))
+    return _weighed(model, tensors(folder)) if weights else model
+
+
+def facts(model: Model, max_len: int, block_tokens: int) -> ModelFacts:
+    """What vLLM would say of it, as far as fitting into a share depends on it."""
+    blocks = ceil_div(max_len, block_tokens)
+    return ModelFacts(
+        architecture=model.title,
+        quantisation="",
+        runner="generate",
+        layers=model.layers,
+        layer_bytes=model.layer_weights * model.weight_bytes,
+        fixed_bytes=model.other_weights * model.weight_bytes,
+        stays=None,
+        block_bytes=block_tokens * model.kv_token_bytes,
+        block_runs=1,
+        kv=KVGroups((KVGroup("full_attention", model.layers, block_tokens, blocks),)),
+        vllm="",
+    )
+
+
+def _model(said: Mapping[str, Any], folder: Path, dtype: str) -> Model:
+    kind = said.get("model_type")
+    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family is None:
+        raise UnknownShape(f"its model_type is {kind!r}, known are {', '.join(FAMILIES)}")
+    _check_layers_are_alike(said)
+    try:
+        return _of_family(said, family, folder, dtype)
+    except KeyError as error:
+        raise UnknownShape(f"its config.json has no {error.args[0]}") from None
+    except (TypeError, ZeroDivisionError, ValidationError):
+        raise UnknownShape("its config.json has sizes that are none") from None
+
+
+def _check_layers_are_alike(said: Mapping[str, Any]) -> None:
+    """Raises `UnknownShape` for what changes the bytes of a layer, or of a token's KV."""
+    if said.get("quantization_config"):
+        raise UnknownShape("its weights are quantised")
+    if said.get("sliding_window") and said.get("use_sliding_window", True):
+        raise UnknownShape("it has sliding windows")
+    if said.get("word_embed_proj_dim", said.get("hidden_size")) != said.get("hidden_size"):
+        raise UnknownShape("its embeddings have another width than its layers")
+
+
+def _of_family(said: Mapping[str, Any], family: Family, folder: Path, dtype: str) -> Model:
+    heads, hidden = said["num_attention_heads"], said["hidden_size"]
+    kv_heads = "num_key_value_heads"
+    longest = said["max_position_embeddings"]
+    unused = family.unused_positions
+    return Model(
+        title=str(next(iter(said.get("architectures") or ()), said["model_type"])),
+        source=str(folder / "config.json"),
+        layers=said["num_hidden_layers"],
+        hidden=hidden,
+        heads=heads,
+        kv_heads=said[kv_heads] if family.kv_heads else said.get(kv_heads) or heads,
+        head_size=said.get("head_dim") or hidden // heads,
+        ffn=said[family.ffn],
+        ffn_matrices=family.ffn_matrices,
+        experts=said.get("num_local_experts", 1),
+        active_experts=said.get("num_experts_per_tok", 1),
+        vocabulary=said["vocab_size"],
+        positions=0 if unused is None else longest + unused,
+        tied=said.get("tie_word_embeddings", family.tied),
+        weight_bytes=WEIGHT_BYTES[dtype],
+        max_len=longest,
+    )
+
+
+def _weighed(model: Model, found: Mapping[str, list[int]]) -> Model:
+    """The model with what its layers hold beside matrices; as it is if no header tells."""
+    layers: Counter[int] = Counter()
+    for name, dimensions in found.items():
+        if match := OF_LAYER.search(name):
+            layers[int(match[1])] += prod(dimensions)
+    if not layers:
+        return model
+    if len(layers) != model.layers:
+        raise UnknownShape(f"its files hold {len(layers)} layers, not {model.layers}")
+    vectors = max(layers.values()) - model.layer_weights
+    if not 0 <= vectors <= MOST_VECTORS * model.layer_weights:
+        raise UnknownShape(
+            f"a layer in its files holds {max(layers.values()):,} weights, its config.json says "
+            f"{model.layer_weights:,}"
+        )
+    return model.model_copy(update={"vectors": vectors})

@@ -1,0 +1,394 @@
+"""The paper's arithmetic for a configuration: by hand, and what must hold of it everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from model_folder import OPT_13B, make_unweighed, write_safetensors
+
+from mirage import profiles
+from mirage.config import Config, ConfigError, Device
+from mirage.control.hiding import hides
+from mirage.control.rules import Rules
+from mirage.explain.arithmetic import Explained, Hidden, Subject, explained
+from mirage.explain.command import parse_batches
+from mirage.explain.figures import rate, size
+from mirage.explain.machine import machine
+from mirage.explain.shapes import UnknownShape, read_shape
+from mirage.explain.subjects import subjects
+from mirage.explain.words import first_worth, sentences
+from mirage.profiles import Hardware, SourcedPositive, shape
+from mirage.serve.checkpoint import tensors
+from scheduler.tenants import Tenant
+
+pytestmark = pytest.mark.pure
+
+GIB = 2**30
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+}
+MATRICES = {"q": [64, 64], "k": [32, 64], "v": [32, 64], "o": [64, 64]} | {
+    name: [128, 64] for name in ("gate", "up", "down")
+}
+OF_A_LAYER = 3 * 64 * 64 + 3 * 128 * 64
+
+
+def linked(gb_s: float, name: str = "gh200") -> Hardware:
+    """A profile with another link."""
+    link = SourcedPositive(value=gb_s, source="this test")
+    return profiles.hardware(name).model_copy(update={"link_gb_s": link, "link_mixed_gb_s": link})
+
+
+def subject(
+    model: str = "opt-13b", floor: int = 1, percent: float | None = None, block_tokens: int = 16
+) -> Subject:
+    """One model that has 80 GiB and requests of 1,024 tokens."""
+    known = profiles.model(model)
+    sizes = shape(known, profiles.hardware("gh200"), block_tokens, 2048, 80 * GIB)
+    tenant = Tenant("a", 100, floor_layers=floor, max_percent=percent)
+    return Subject(tenant, known, sizes, 1024, most_requests=100, share_blocks=1000)
+
+
+def of_batch(one: Subject, hardware: Hardware, batch: int) -> Hidden:
+    return explained(one, hardware, Rules(), [batch]).hidden[0]
+
+
+subjects_drawn = st.builds(
+    subject,
+    st.sampled_from(["opt-13b", "llama-3-8b", "mixtral-8x7b", "demo-llama"]),
+    st.integers(1, 12),
+    st.sampled_from([None, 0.0, 10.0, 50.0, 100.0]),
+    st.sampled_from([16, 32]),
+)
+links = st.floats(0.01, 1e5)
+batches = st.sampled_from([1, 8, 32, 128])
+
+
+# -- by hand ----------------------------------------------------------------------------
+
+
+def test_opt_13b_on_a_gh200_as_the_papers_conditions_say() -> None:
+    found = explained(subject(), profiles.hardware("gh200"), Rules(), [1, 8, 32])
+    weights = 40 * (4 * 5120**2 + 2 * 5120 * 20480) + 50272 * 5120
+    assert found.layer_bytes == 600 * 2**20  # 314,572,800 weights of two bytes
+    assert found.load_s == pytest.approx(600 * 2**20 / 427e9)
+    assert found.most_alpha == 37  # one layer stays, two slots
+    for hidden in found.hidden:
+        kv = 2 * 2 * 40 * 5120 * hidden.batch * 1025
+        step = (2 * weights + kv) / (0.8 * 4e12) + 2e-3
+        assert hidden.compute_s == pytest.approx(step / 40, rel=1e-6)
+        # T_T (alpha + 2) <= T_c n
+        assert hidden.alpha == int(step / found.load_s) - 2
+        assert hidden.beta == 2
+    assert [hidden.alpha for hidden in found.hidden] == [4, 6, 10]
+
+
+def test_the_memory_of_four_layers_in_blocks_and_tokens() -> None:
+    hidden = of_batch(subject(), profiles.hardware("gh200"), 1)
+    block = 16 * 2 * 2 * 40 * 5120  # 12.5 MiB: an extent of two-MiB pages is four blocks
+    extents = 4 * 600 * 2**20 // (4 * block)
+    assert hidden.kv_bytes == extents * 4 * block
+    assert hidden.kv_blocks == 4 * extents == 192
+    assert hidden.kv_tokens == 192 * 16
+
+
+def test_behind_pcie_nothing_hides_at_a_single_request() -> None:
+    hidden = of_batch(subject(), profiles.hardware("h100"), 1)
+    assert (hidden.alpha, hidden.beta, hidden.kv_bytes, hidden.kv_tokens) == (0, 0, 0, 0)
+    assert hidden.one_layer_gb_s is not None
+    assert 51 < hidden.one_layer_gb_s < 427
+
+
+# -- everywhere -------------------------------------------------------------------------
+
+
+@given(one=subjects_drawn, slow=links, fast=links, batch=batches)
+@settings(deadline=None, max_examples=50)
+def test_a_slower_link_never_hides_more(one: Subject, slow: float, fast: float, batch: int) -> None:
+    slow, fast = sorted((slow, fast))
+    assert of_batch(one, linked(slow), batch).alpha <= of_batch(one, linked(fast), batch).alpha
+
+
+@given(one=subjects_drawn, link=links, batch=batches)
+@settings(deadline=None, max_examples=50)
+def test_what_is_given_is_allowed_hides_and_comes_back_in_whole_extents(
+    one: Subject, link: float, batch: int
+) -> None:
+    found = explained(one, linked(link), Rules(), [batch])
+    hidden, sizes = found.hidden[0], one.shape
+    percent = 95.0 if one.tenant.max_percent is None else one.tenant.max_percent
+    assert hidden.alpha <= found.most_alpha <= percent / 100 * sizes.layers
+    if hidden.alpha:
+        assert hidden.alpha + hidden.beta <= sizes.layers - one.tenant.floor_layers
+        load = found.load_s * (1 - 1e-9)
+        assert hides(hidden.alpha, hidden.beta, sizes.layers, load, hidden.compute_s)
+    assert hidden.kv_bytes % sizes.extent_bytes == 0
+    assert 0 <= hidden.alpha * sizes.layer_bytes - hidden.kv_bytes < sizes.extent_bytes
+    assert hidden.kv_blocks == hidden.kv_bytes // sizes.extent_bytes * sizes.extent_blocks
+    assert hidden.kv_tokens == hidden.kv_blocks * sizes.block_tokens
+
+
+@given(one=subjects_drawn, batch=batches)
+@settings(deadline=None, max_examples=50)
+def test_the_break_even_is_the_threshold(one: Subject, batch: int) -> None:
+    found = explained(one, linked(50), Rules(), [batch])
+    first, every = found.hidden[0].one_layer_gb_s, found.hidden[0].all_layers_gb_s
+    if not found.most_alpha:
+        assert first is every is None
+        return
+    assume(first is not None and every is not None)
+    assert first is not None and every is not None and first <= every
+    assert of_batch(one, linked(first * (1 - 1e-6)), batch).alpha == 0
+    assert of_batch(one, linked(first * (1 + 1e-6)), batch).alpha >= 1
+    assert of_batch(one, linked(every * (1 - 1e-6)), batch).alpha < found.most_alpha
+    assert of_batch(one, linked(every * (1 + 1e-6)), batch).alpha == found.most_alpha
+
+
+# -- shapes -----------------------------------------------------------------------------
+
+
+def weighed(folder: Path, layers: int = 2, **more: list[int]) -> Path:
+    """A very small Llama with the headers of its weights; `more` tensors in each layer."""
+    make_unweighed(folder, LLAMA)
+    named = MATRICES | {"input_norm": [64], "output_norm": [64]} | more
+    held = {
+        f"model.layers.{i}.{name}.weight": ("F32", dimensions)
+        for i in range(layers)
+        for name, dimensions in named.items()
+    }
+    write_safetensors(folder / "model.safetensors", held)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("opt-13b", OPT_13B),
+        (
+            "llama-3-8b",
+            LLAMA
+            | {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
+            | {"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256},
+        ),
+        (
+            "mixtral-8x7b",
+            LLAMA
+            | {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
+            | {"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 32000}
+            | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},
+        ),
+    ],
+)
+def test_a_folder_says_what_the_bundled_shape_says(
+    tmp_path: Path, name: str, said: dict[str, Any]
+) -> None:
+    known = profiles.model(name)
+    found = read_shape(make_unweighed(tmp_path, said), "bfloat16")
+    same = {"layer_weights", "active_layer_weights", "other_weights", "kv_token_bytes"}
+    assert {key: getattr(found, key) for key in same} == {key: getattr(known, key) for key in same}
+
+
+def test_headers_tell_what_norms_take(tmp_path: Path) -> None:
+    found = read_shape(weighed(tmp_path), "float32")
+    assert found.vectors == 128
+    assert found.layer_weights == OF_A_LAYER + 128
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"model_type": "mamba2"}, "its model_type is 'mamba2', known are llama, "),
+        ({"model_type": ["llama"]}, "its model_type is ['llama']"),
+        ({"quantization_config": {"bits": 4}}, "its weights are quantised"),
+        ({"sliding_window": 64}, "it has sliding windows"),
+        ({"word_embed_proj_dim": 32}, "another width than its layers"),
+        ({"vocab_size": None}, "its config.json has sizes that are none"),
+        ({"hidden_size": "large"}, "another width|sizes that are none"),
+        ({"num_attention_heads": 0}, "its config.json has sizes that are none"),
+    ],
+)
+def test_a_shape_that_only_vllm_knows_is_one_line(
+    tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(UnknownShape) as found:
+        read_shape(make_unweighed(tmp_path, LLAMA | changes), "float32")
+    assert any(words in str(found.value) for words in why.split("|"))
+    assert "\n" not in str(found.value)
+
+
+def test_a_key_that_is_missing_is_named(tmp_path: Path) -> None:
+    said = {key: value for key, value in LLAMA.items() if key != "intermediate_size"}
+    with pytest.raises(UnknownShape, match="has no intermediate_size"):
+        read_shape(make_unweighed(tmp_path, said), "float32")
+
+
+def test_files_that_hold_other_layers_are_found(tmp_path: Path) -> None:
+    with pytest.raises(UnknownShape, match="hold 3 layers, not 2"):
+        read_shape(weighed(tmp_path / "a", layers=3), "float32")
+    with pytest.raises(UnknownShape, match=f"holds 41,088 weights, .* says {OF_A_LAYER:,}"):
+        read_shape(weighed(tmp_path / "b", extra=[64, 64]), "float32")
+
+
+def test_a_tensor_without_dimensions_is_one_line(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "model.safetensors", {"x": ("F32", ["many"])})  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="has no dimensions"):
+        tensors(tmp_path)
+
+
+# -- configurations ---------------------------------------------------------------------
+
+
+def gpu_config(folder: Path, tenants: dict[str, Any] | None = None, **more: Any) -> Config:
+    """Two OPT-13b on 72 GiB; `tenants` changes both."""
+    model = make_unweighed(folder / "model", OPT_13B)
+    each = {"model": str(model), "share": 50, "max_model_len": 2048}
+    each |= tenants or {}
+    device = {"kind": "cuda", "memory": "72GiB"}
+    both = [{"name": name, **each} for name in ("chat", "code")]
+    return Config.model_validate({"device": device, "tenants": both, "block_tokens": 16} | more)
+
+
+def told(config: Config, hardware: Hardware) -> list[str]:
+    known = subjects(config, hardware, 1024)
+    rules = Rules.served(config)
+    found = [explained(one, hardware, rules, [1, 8, 32, 128]) for one in known.subjects]
+    return sentences(config, known.fits, found, hardware.link_gb_s.value)
+
+
+def test_shapes_and_fits_say_the_same(tmp_path: Path) -> None:
+    known = subjects(gpu_config(tmp_path), profiles.hardware("gh200"), 4096)
+    for one in known.subjects:
+        fit = known.fits[one.tenant.name]
+        assert one.shape.layer_bytes == fit.layer_bytes
+        assert one.shape.extent_bytes == fit.extent_bytes
+        assert one.shape.extent_blocks == fit.extent_blocks
+        assert one.context == 2048  # the longest that is served
+        assert one.most_requests == (fit.max_blocks - 1) // 128
+
+
+def test_a_fast_link_pays_for_active_models_and_a_slow_one_for_idle_ones(tmp_path: Path) -> None:
+    turns = {"sharing": {"mode": "temporal", "turn_s": 5}}
+    for more in ({}, turns):
+        active, idle, link = told(gpu_config(tmp_path, **more), profiles.hardware("gh200"))
+        assert active.startswith("Remapping pays here, for active models too: 4 of 40 layers of ")
+        assert "37 layers of chat and code (21.7 GiB a model" in idle
+        assert link.endswith("this link has 427 GB/s.")
+        active, idle, link = told(gpu_config(tmp_path, **more), profiles.hardware("h100"))
+        assert active.startswith("Remapping pays here for idle models only: ")
+        assert "GB/s at batch 1 and " in link
+
+
+def test_a_model_alone_has_nobody_to_lend_to(tmp_path: Path) -> None:
+    both = gpu_config(tmp_path)
+    alone = both.model_copy(update={"tenants": both.tenants[:1]})
+    assert told(alone, profiles.hardware("gh200"))[0].startswith(
+        "Remapping pays here, for active models only: 4 of 40 layers of chat hide behind "
+    )
+    pays, idle, _ = told(alone, profiles.hardware("h100"))
+    assert pays.startswith("Remapping does not pay here: no active model ")
+    assert idle.startswith("There is no other model ")
+
+
+def test_turns_too_short_for_the_link_do_not_pay(tmp_path: Path) -> None:
+    config = gpu_config(tmp_path, sharing={"mode": "temporal", "turn_s": 0.1})
+    active, idle, _ = told(config, profiles.hardware("h100"))
+    assert active.startswith("Remapping does not pay here: ")
+    assert idle.startswith("In turns of 0.1 s idle models lend nothing")
+    assert idle.endswith("make turns longer, or use policy pooled.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"max_percent": 0}, "no model ever gives"), ({"max_percent": 3}, "less than a tenth")],
+)
+def test_models_that_give_little_or_nothing(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    lines = told(gpu_config(tmp_path, changes), profiles.hardware("gh200"))
+    assert len(lines) == 3
+    assert lines[0].startswith("Remapping does not pay here: ")
+    assert words in lines[0]
+    assert "Policy pooled" in lines[1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"kv-cache-dtype": "fp8"},
+        {"speculative_config": {"method": "ngram"}},
+        {"runner": "pooling"},
+    ],
+)
+def test_arguments_that_change_sizes_leave_them_to_vllm(
+    tmp_path: Path, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="tenant 'chat': its sizes are only vLLM's to tell"):
+        subjects(gpu_config(tmp_path, {"engine_args": arguments}), linked(50), 1024)
+
+
+def test_a_tenant_that_does_not_fit_is_refused_as_check_does(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'code': it does not fit: it needs"):
+        subjects(gpu_config(tmp_path, {"share": 10}), linked(50), 1024)
+
+
+def test_one_unusual_model_leaves_the_others(tmp_path: Path) -> None:
+    config = gpu_config(tmp_path)
+    other = make_unweighed(tmp_path / "other", {"model_type": "mamba2"})
+    changed = config.tenants[0].model_copy(update={"model": other})
+    config = config.model_copy(update={"tenants": [changed, config.tenants[1]]})
+    known = subjects(config, linked(50), 1024)
+    assert [one.tenant.name for one in known.subjects] == ["code"]
+    assert "'mamba2'" in known.refused["chat"]
+
+
+def test_a_batch_that_the_engine_never_runs_does_not_count() -> None:
+    hidden = of_batch(subject(), profiles.hardware("gh200"), 128)
+    one = Explained("a", "m", 40, 1, 1.0, 37, 16, 1000, 1024, 100, (hidden,))
+    assert hidden.kv_blocks > 100
+    assert first_worth(one) is None
+
+
+# -- machines and words -----------------------------------------------------------------
+
+
+def test_the_nearest_profile_is_taken_and_said_why() -> None:
+    gpu = machine(None, Device(kind="cuda", memory=GIB))
+    assert (gpu.name, gpu.why) == ("gh200", "taken for device.kind cuda")
+    host = machine(None, Device(memory=GIB, link_gb_s=0.5))
+    assert host.name == "host"
+    assert host.hardware.link_gb_s.value == 0.5
+    assert machine("a100", Device(memory=GIB, link_gb_s=0.5)).hardware.link_gb_s.value == 26.3
+    with pytest.raises(ConfigError, match="no hardware profile is named 'x': known are a100, "):
+        machine("x", Device(memory=GIB))
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert [rate(each) for each in (None, 0.0612, 51.04, 142.4, 2391.0)] == [
+        *("never", "0.0612", "51", "142", "2,390"),
+    ]
+    assert [size(each) for each in (0, 3 * 2**20, 25 * 2**28)] == ["0.0 MiB", "3.0 MiB", "6.2 GiB"]
+
+
+def test_batches_each_once() -> None:
+    assert parse_batches("8, 1,8") == [8, 1]
+
+
+MANY = ",".join(map(str, range(1, 34)))
+
+
+@pytest.mark.parametrize("text", ["", "0", "1,,2", "-1", "1.5", "many", "9999999", MANY])
+def test_batches_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--batch"):
+        parse_batches(text)
