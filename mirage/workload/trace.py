@@ -132,7 +132,8 @@ def _requests(source: Source, how: Reading) -> Iterator[Request]:
         return requests
     if how.rate is None:
         raise TraceError(
-            f"{source.path}: {form.name} has no arrivals: give a rate in requests a second"
+            f"{source.path}: {form.name} has no arrivals: give a rate in requests a second "
+            "(--rate, or workload.rate)"
         )
     if not 0 < how.rate <= LARGEST_RATE:
         raise TraceError(

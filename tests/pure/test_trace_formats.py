@@ -389,7 +389,7 @@ def test_milliseconds_and_seconds_are_told_apart_or_asked_for(write, row, fits):
     path = write(lines(row, row | {"timestamp": row["timestamp"] + 1}))
     if fits is None:
         message = refusal(path)
-        assert "mooncake" in message and "or timed" in message and "trace format" in message
+        assert "mooncake" in message and "or timed" in message and "--trace-format" in message
         assert [r.arrival_s for r in read(path, Reading("mooncake"))] == [0.0, 0.001]
         assert [r.arrival_s for r in read(path, Reading("timed"))] == [0.0, 1.0]
     else:

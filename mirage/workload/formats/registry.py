@@ -33,10 +33,13 @@ def of(source: Source) -> Format:
         return fitting[0]
     if fitting:
         which = " or ".join(f"{each.name} ({each.looks})" for each in fitting)
-        raise TraceError(f"{source.path}: may be {which}: say which by its trace format")
+        raise TraceError(
+            f"{source.path}: may be {which}: say which (--trace-format, or workload.trace_format)"
+        )
     if not source.head.line and not source.head.fields:
         raise TraceError(f"{source.path}: is empty, or begins with a blank line: no trace")
     raise TraceError(
         f"{source.path}, line 1: found {source.head.line[:80]!r}, as no known format begins: "
-        f"bring it into one of {', '.join(FORMATS)}, or name its trace format"
+        f"bring it into one of {', '.join(FORMATS)}, or name its "
+        "format (--trace-format, or workload.trace_format)"
     )
