@@ -88,10 +88,9 @@ def select(
     start, end = window
     chosen = list(islice(_inside(requests, start, end), limit))
     if not chosen:
-        last = max(request.arrival_s for request in read(path, how))
         raise TraceError(
             f"{path}: no request arrives from {start:g} to {end:g} s: "
-            f"the trace is {last:.1f} s long, choose another window"
+            f"{_length(path, how)}choose another window"
         )
     return chosen
 
@@ -140,6 +139,14 @@ def _requests(source: Source, how: Reading) -> Iterator[Request]:
             f"rate {how.rate:g}: use requests a second, above 0 and at most {LARGEST_RATE:g}"
         )
     return poisson(requests, how.rate, how.seed)
+
+
+def _length(path: Path, how: Reading) -> str:
+    """How long a trace is, for a message; a pipe cannot be read a second time."""
+    if not path.is_file():
+        return ""
+    last = max(request.arrival_s for request in read(path, how))
+    return f"the trace is {last:.1f} s long, "
 
 
 def _inside(requests: Iterable[Request], start: float, end: float) -> Iterator[Request]:

@@ -478,6 +478,16 @@ def test_an_endless_pipe_gives_its_first_requests(tmp_path, name):
     feeder.join()
 
 
+def test_an_empty_window_of_a_pipe_does_not_wait_for_a_second_one(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    feeder = threading.Thread(target=path.write_bytes, args=(SAMPLES["azure"],))
+    feeder.start()
+    with pytest.raises(TraceError, match="from 5 to 9 s: choose another window"):
+        select(path, (5, 9))
+    feeder.join()
+
+
 TEXT = "words " * 200
 MANY = {
     "azure": lambda n: f"2023-11-16 {n // 3600:02d}:{n // 60 % 60:02d}:{n % 60:02d},1,1",
