@@ -51,7 +51,8 @@ def replay_command(
         float | None, typer.Option(help="Multiplies the tokens of every request.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Draws tenants and prompts; the same seed, the same load.")
+        int | None,
+        typer.Option(help="Draws tenants and prompts, and arrivals where a trace has none."),
     ] = None,
     limit: Annotated[int | None, typer.Option(help="At most this many requests.")] = None,
     server: Annotated[
