@@ -20,6 +20,7 @@ from mirage.replay.progress import Display, display
 from mirage.replay.run import Run, replay_on
 from mirage.replay.timeline import TimelineError
 from mirage.workload import trace
+from mirage.workload.formats.registry import FORMATS
 from mirage.workload.trace import TraceError
 
 INTERRUPTED, FAILED, REFUSED = 130, 1, 2
@@ -29,7 +30,8 @@ INTERRUPTED, FAILED, REFUSED = 130, 1, 2
 def replay_command(
     config: Annotated[Path, typer.Argument(help="The configuration to serve.", metavar="CONFIG")],
     trace_file: Annotated[
-        str, typer.Option("--trace", help="A CSV in Azure's format, or 'sample'.", metavar="FILE")
+        str,
+        typer.Option("--trace", help="A trace of a known format, or 'sample'.", metavar="FILE"),
     ] = "sample",
     policy: Annotated[
         str | None,
@@ -49,11 +51,23 @@ def replay_command(
         float | None, typer.Option(help="Multiplies the tokens of every request.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Draws tenants and prompts; the same seed, the same load.")
+        int | None,
+        typer.Option(help="Draws tenants and prompts, and arrivals where a trace has none."),
     ] = None,
     limit: Annotated[int | None, typer.Option(help="At most this many requests.")] = None,
     server: Annotated[
         str | None, typer.Option(help="Replay against this running server.", metavar="URL")
+    ] = None,
+    trace_format: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Of the trace, where its beginning does not tell: {', '.join(FORMATS)}.",
+            metavar="NAME",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Requests a second of a trace without arrivals; they are drawn."),
     ] = None,
 ) -> None:
     """Replay a trace against each policy in turn, and compare them in a report.
@@ -62,9 +76,20 @@ def replay_command(
     """
     try:
         span = trace.parse_window(window) if window else None
-        replay(
-            config, trace_file, policy, output, span, time_scale, length_scale, seed, limit, server
+        options = Options(
+            trace_file,
+            policy,
+            output,
+            span,
+            time_scale,
+            length_scale,
+            seed,
+            limit,
+            server,
+            trace_format,
+            rate,
         )
+        replay(config, options)
     except (ConfigError, TraceError, PlanError) as error:
         raise _exit(f"error: {error}", REFUSED) from None
     except (ServerError, TimelineError, OSError) as error:
@@ -73,31 +98,20 @@ def replay_command(
         raise _exit("interrupted", INTERRUPTED) from None
 
 
-def replay(
-    config_path: Path,
-    trace: str,
-    policies: str | None,
-    output: Path,
-    window: tuple[float, float] | None = None,
-    time_scale: float | None = None,
-    length_scale: float | None = None,
-    seed: int | None = None,
-    limit: int | None = None,
-    server: str | None = None,
-) -> dict[str, Any]:
+def replay(config_path: Path, options: Options) -> dict[str, Any]:
     """Run everything, write ``report.json`` and ``report.html``, print the table.
 
     Returns the report. What had finished is written even if the rest fails. Raises
     `ConfigError`, `TraceError` or `PlanError` before anything has started, `ServerError` or
     `TimelineError` from a run, `KeyboardInterrupt` on Ctrl-C.
     """
-    options = Options(
-        trace, policies, output, window, time_scale, length_scale, seed, limit, server
-    )
     plan = settle(config_path, options)
     console = Console(stderr=True)
     for line in plan.config.warnings():
         console.out(f"mirage: warning: {config_path}: {line}", highlight=False)
+    for why, count in plan.setting.skipped.items():
+        line = f"{options.trace}: skipped and not replayed: {count:,} {why}"
+        console.out(f"mirage: warning: {line}", highlight=False)
     runs: list[Run] = []
     try:
         with terminate_like_interrupt():

@@ -12,6 +12,7 @@ from mirage.config import Config, Policy
 from mirage.replay.report import Setting
 from mirage.workload import dealing, trace
 from mirage.workload.dealing import Call
+from mirage.workload.trace import Request
 from traces import SAMPLE
 
 LARGEST_SCALE = 1e6
@@ -47,6 +48,8 @@ class Options:
     seed: int | None = None
     limit: int | None = None
     server: str | None = None
+    trace_format: str | None = None
+    rate: float | None = None
 
 
 def settle(config_path: Path, options: Options) -> Plan:
@@ -64,15 +67,23 @@ def settle(config_path: Path, options: Options) -> Plan:
         length_scale=_scale("length", options.length_scale, defaults.length_scale),
         seed=defaults.seed if options.seed is None else options.seed,
         limit=options.limit,
+        trace_format=options.trace_format,
+        rate=options.rate,
     )
     policies = _policies(options)
     if setting.limit is not None and setting.limit < 1:
         raise PlanError(f"limit {setting.limit}: at least one request must be replayed")
-    path = SAMPLE if options.trace == "sample" else Path(options.trace)
-    requests = trace.select(path, setting.window, setting.limit)
+    requests = _requests(setting)
     calls = dealing.build(config, requests, setting.time_scale, setting.length_scale, setting.seed)
     _make_writable(options.output)
     return Plan(config_path, config, setting, calls, policies, options.output, options.server)
+
+
+def _requests(setting: Setting) -> list[Request]:
+    """Those of the trace; what it skips is counted in the setting."""
+    path = SAMPLE if setting.trace == "sample" else Path(setting.trace)
+    how = trace.Reading(setting.trace_format, setting.rate, setting.seed)
+    return trace.select(path, setting.window, setting.limit, how, setting.skipped)
 
 
 def _policies(options: Options) -> list[Policy]:

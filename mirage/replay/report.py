@@ -7,7 +7,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,12 @@ class Setting:
     length_scale: float
     seed: int
     limit: int | None
+    trace_format: str | None = None
+    """By the file's beginning if None."""
+    rate: float | None = None
+    """Requests a second, where the trace has no arrivals."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Rows of the trace that are no requests, by reason."""
 
 
 def build(setting: Setting, runs: Sequence[Run], now: datetime | None = None) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def simulate_command(
     ] = None,
     trace_file: Annotated[
         Path | None,
-        typer.Option("--trace", help="With --claims: a CSV in Azure's format.", metavar="FILE"),
+        typer.Option("--trace", help="With --claims: a trace with arrivals.", metavar="FILE"),
     ] = None,
 ) -> None:
     """Simulate models that share a large GPU, policy by policy, and compare them in a report.

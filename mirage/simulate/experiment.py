@@ -27,6 +27,7 @@ from mirage.control.targets import DoesNotFitError, base
 from mirage.profiles import Hardware
 from mirage.protocol import ModelShape
 from mirage.simulate import variants
+from mirage.workload.formats import registry
 from mirage.workload.lengths import OF_TRACE, lengths
 from scheduler.tenants import Tenant as Entitled
 from traces import SAMPLE
@@ -43,6 +44,7 @@ def _rate(value: float) -> float:
 
 Rate = Annotated[float, AfterValidator(_rate)]
 """Requests a second."""
+TraceFormat = Annotated[str, AfterValidator(lambda name: registry.named(name).name)]
 
 
 class Silence(Strict):
@@ -82,12 +84,16 @@ class Workload(Strict):
     """What is asked of the engines.
 
     `bursty` and `poisson` arrivals are drawn at each tenant's rate; `trace` takes when and how
-    long from a file in Azure's format; `windows` takes a window of such a file for each tenant,
+    long from a trace's file; `windows` takes a window of such a file for each tenant,
     drawn by the seed, and stretches it to the tenant's rate.
     """
 
     arrivals: Literal["bursty", "poisson", "trace", "windows"] = "bursty"
     file: Path | None = None
+    trace_format: TraceFormat | None = None
+    """Of the file, where its beginning does not tell."""
+    rate: Rate | None = None
+    """Requests a second of a file without arrivals; they are drawn by the seed."""
     requests: Count | None = None
     """Over all tenants; of a trace all rows if left out."""
     lengths: str = "sharegpt"
@@ -100,9 +106,12 @@ class Workload(Strict):
     @model_validator(mode="after")
     def _is_whole(self) -> Workload:
         if self.arrivals in ("trace", "windows") and self.file is None:
-            raise ValueError(f"arrivals {self.arrivals!r} need a file: name one in Azure's format")
+            raise ValueError(f"arrivals {self.arrivals!r} need a file: name a trace")
         if self.arrivals in ("bursty", "poisson") and self.file is not None:
             raise ValueError("file is for arrivals trace or windows: set them, or leave it out")
+        for key in ("trace_format", "rate"):
+            if self.file is None and getattr(self, key) is not None:
+                raise ValueError(f"{key} is for a trace's file: name one, or leave it out")
         if self.arrivals == "trace" and self.peak is not None:
             raise ValueError("peak is for drawn arrivals: a trace brings its own, leave it out")
         self._check_idle_keys()

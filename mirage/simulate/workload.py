@@ -85,8 +85,7 @@ def _rows_tokens(
     workload: Workload, tenant: SimulatedTenant, seed: int
 ) -> Iterator[tuple[int, int]]:
     """Those of the rows of a tenant's window, without end."""
-    assert workload.file is not None
-    rows = _rows(workload.file)
+    rows = _rows_of(workload, seed)
     for number in count(_window_start(rows, tenant, seed)):
         row = rows[number % len(rows)]
         yield row.context_tokens, row.output_tokens
@@ -131,8 +130,7 @@ def _unit_gaps(
         return (rng.expovariate(1) for _ in range(requests))
     if workload.arrivals == "bursty":
         return gaps(rng, requests) if requests else iter(())
-    assert workload.file is not None
-    return _window(_rows(workload.file), tenant, seed, requests)
+    return _window(_rows_of(workload, seed), tenant, seed, requests)
 
 
 def _window(
@@ -148,9 +146,23 @@ def _window_start(rows: list[trace.Request], tenant: SimulatedTenant, seed: int)
     return random.Random(f"arrivals {tenant.name} {seed}").randrange(len(rows) - 1)
 
 
+def _rows_of(workload: Workload, seed: int) -> list[trace.Request]:
+    assert workload.file is not None
+    return _rows(workload.file, _reading(workload, seed))
+
+
+def _reading(workload: Workload, seed: int) -> trace.Reading:
+    """The seed only where it counts: files with arrivals are read once for all seeds."""
+    return trace.Reading(workload.trace_format, workload.rate, seed if workload.rate else 0)
+
+
 @lru_cache
-def _rows(path: Path) -> list[trace.Request]:
-    rows = list(trace.read(path))
+def _rows(path: Path, how: trace.Reading) -> list[trace.Request]:
+    # Without texts and hashes, which nothing here looks at: all rows are held.
+    rows = [
+        trace.Request(row.arrival_s, row.context_tokens, row.output_tokens)
+        for row in trace.read(path, how)
+    ]
     if len(rows) < 2:
         raise ConfigError(f"{path}: one row has no gaps: name a longer trace")
     if rows[0].arrival_s == rows[-1].arrival_s:
@@ -163,7 +175,7 @@ def _from_trace(setup: Setup, seed: int) -> dict[str, Iterator[Row]]:
     experiment = setup.experiment
     workload, names = experiment.workload, [t.name for t in experiment.tenants]
     assert workload.file is not None
-    rows = trace.read(workload.file)
+    rows = trace.read(workload.file, _reading(workload, seed))
     waiting: dict[str, deque[Row]] = {name: deque() for name in names}
     dealt = _dealt(rows, names, workload, seed)
 

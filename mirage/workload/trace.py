@@ -1,90 +1,110 @@
-"""Azure's LLM inference traces: one CSV row is one request.
+"""Traces: requests with arrivals and lengths, read from a file of any known format.
 
-Columns ``TIMESTAMP,ContextTokens,GeneratedTokens``. Both published generations are read:
-2023 (CRLF, seven fractional digits, no line end after the last row) and 2024 (``+00:00``
-zone, some rows without a fraction). A timestamp without a zone is UTC. Rows are streamed, so
-a file of tens of millions of rows is never held in memory.
+The formats are in `mirage/workload/formats`. Rows are streamed, so a file of tens of millions of
+rows is never held in memory.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 
-HEADER = ("timestamp", "contexttokens", "generatedtokens")
-MAX_TOKENS = 10_000_000
-"""More than this in one request is taken for a damaged row."""
+from mirage.workload.formats import registry
+from mirage.workload.formats.arrivals import poisson
+from mirage.workload.formats.request import MAX_TOKENS, Request, TraceError
+from mirage.workload.formats.source import Source
 
-_STAMP = re.compile(
-    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII
-)
+__all__ = [
+    "AS_IT_SAYS",
+    "LARGEST_RATE",
+    "MAX_TOKENS",
+    "Reading",
+    "Request",
+    "TraceError",
+    "parse_window",
+    "read",
+    "scaled",
+    "select",
+]
+
+LARGEST_RATE = 1e6
 
 
-class TraceError(ValueError):
-    """A trace that cannot be replayed; the message is one line with file and line number."""
+@dataclass(frozen=True)
+class Reading:
+    """What a file does not say of itself."""
+
+    format: str | None = None
+    """A name in `registry.FORMATS`; by the file's beginning if left out."""
+    rate: float | None = None
+    """Requests a second, for a format without arrivals: they are drawn (Poisson)."""
+    seed: int = 0
+    """Of such arrivals."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Arrival in seconds since the first row (or the window's start), lengths in tokens."""
-
-    arrival_s: float
-    context_tokens: int
-    output_tokens: int
+AS_IT_SAYS = Reading()
 
 
-def read(path: Path) -> Iterator[Request]:
+def read(
+    path: Path, how: Reading = AS_IT_SAYS, skipped: Counter[str] | None = None
+) -> Iterator[Request]:
     """The requests of a file in order, one at a time.
 
-    Raises `TraceError` for a file that cannot be read, a missing header, a malformed row, a
-    length that is not between 1 and `MAX_TOKENS`, and time that goes backwards.
+    Rows that are no requests, as failed ones, are left out and counted in `skipped`, by reason.
+
+    Raises `TraceError` for a file that cannot be read or is of no known format, a malformed row,
+    a length that is not between 1 and `MAX_TOKENS`, time that goes backwards, and a rate that is
+    missing or too much.
     """
-    first = last = None
-    for number, line in _rows(path):
-        where = f"{path}, line {number}"
-        nanoseconds, context, output = _parse(line, where)
-        first = nanoseconds if first is None else first
-        if last is not None and nanoseconds < last:
-            back = (last - nanoseconds) / 1e9
-            raise TraceError(
-                f"{where}: time goes back by {back:g} s to {line.split(',')[0]!r}: sort the rows"
-            )
-        last = nanoseconds
-        yield Request((nanoseconds - first) / 1e9, context, output)
-    if first is None:
-        raise TraceError(f"{path}: has a header and no rows: nothing to replay")
+    try:
+        with Source(path, skipped) as source:
+            requests = _requests(source, how)
+            first = next(requests, None)
+            if first is None:
+                raise TraceError(f"{path}: no row is a request ({_reasons(source.skipped)})")
+            yield from chain([first], requests)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def select(
-    path: Path, window: tuple[float, float] | None = None, limit: int | None = None
+    path: Path,
+    window: tuple[float, float] | None = None,
+    limit: int | None = None,
+    how: Reading = AS_IT_SAYS,
+    skipped: Counter[str] | None = None,
 ) -> list[Request]:
     """The requests that arrive in ``window[0] <= t < window[1]`` seconds, at most `limit`.
 
     Arrivals count from the window's start. Raises `TraceError`, also for an empty window.
     """
+    requests = read(path, how, skipped)
     if window is None:
-        return list(islice(read(path), limit))
+        return list(islice(requests, limit))
     start, end = window
-    chosen = list(islice(_inside(read(path), start, end), limit))
+    chosen = list(islice(_inside(requests, start, end), limit))
     if not chosen:
-        last = max(request.arrival_s for request in read(path))
         raise TraceError(
             f"{path}: no request arrives from {start:g} to {end:g} s: "
-            f"the trace is {last:.1f} s long, choose another window"
+            f"{_length(path, how)}choose another window"
         )
     return chosen
 
 
 def scaled(request: Request, time_scale: float, length_scale: float) -> Request:
-    """Gaps times `time_scale`, lengths times `length_scale` (at least one token each)."""
-    return Request(
-        request.arrival_s * time_scale,
-        max(1, round(request.context_tokens * length_scale)),
-        max(1, round(request.output_tokens * length_scale)),
+    """Gaps times `time_scale`, lengths times `length_scale` (at least one token each).
+
+    Hashes and texts stay as the file has them.
+    """
+    return replace(
+        request,
+        arrival_s=request.arrival_s * time_scale,
+        context_tokens=max(1, round(request.context_tokens * length_scale)),
+        output_tokens=max(1, round(request.output_tokens * length_scale)),
     )
 
 
@@ -99,76 +119,43 @@ def parse_window(text: str) -> tuple[float, float]:
     return start, end
 
 
+def _requests(source: Source, how: Reading) -> Iterator[Request]:
+    form = registry.named(how.format) if how.format else registry.of(source)
+    requests = form.read(source)
+    if form.has_arrivals:
+        if how.rate is not None:
+            raise TraceError(
+                f"{source.path}: {form.name} has arrivals of its own: leave the rate out, "
+                "a time scale changes them"
+            )
+        return requests
+    if how.rate is None:
+        raise TraceError(
+            f"{source.path}: {form.name} has no arrivals: give a rate in requests a second "
+            "(--rate, or workload.rate)"
+        )
+    if not 0 < how.rate <= LARGEST_RATE:
+        raise TraceError(
+            f"rate {how.rate:g}: use requests a second, above 0 and at most {LARGEST_RATE:g}"
+        )
+    return poisson(requests, how.rate, how.seed)
+
+
+def _length(path: Path, how: Reading) -> str:
+    """How long a trace is, for a message; a pipe cannot be read a second time."""
+    if not path.is_file():
+        return ""
+    last = max(request.arrival_s for request in read(path, how))
+    return f"the trace is {last:.1f} s long, "
+
+
 def _inside(requests: Iterable[Request], start: float, end: float) -> Iterator[Request]:
     for request in requests:
         if request.arrival_s >= end:
             return
         if request.arrival_s >= start:
-            yield Request(request.arrival_s - start, request.context_tokens, request.output_tokens)
+            yield replace(request, arrival_s=request.arrival_s - start)
 
 
-def _rows(path: Path) -> Iterator[tuple[int, str]]:
-    """Line number and text of every row after the header; blank lines only at the end."""
-    blank = 0
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace") as file:
-            _check_header(path, file.readline())
-            for number, line in enumerate(file, start=2):
-                text = line.strip()
-                if not text:
-                    blank = blank or number
-                elif blank:
-                    raise TraceError(f"{path}, line {blank}: blank, and rows follow: remove it")
-                else:
-                    yield number, text
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def _check_header(path: Path, line: str) -> None:
-    if tuple(name.strip().lower() for name in line.split(",")) != HEADER:
-        found = line.strip()[:80]
-        raise TraceError(
-            f"{path}, line 1: found {found!r}, expected the header "
-            "TIMESTAMP,ContextTokens,GeneratedTokens"
-        )
-
-
-def _parse(line: str, where: str) -> tuple[int, int, int]:
-    fields = line.split(",")
-    if len(fields) != 3:
-        raise TraceError(
-            f"{where}: found {line[:80]!r}, expected three fields: timestamp, context, output"
-        )
-    return (
-        _nanoseconds(fields[0].strip(), where),
-        _tokens(fields[1].strip(), "context", where),
-        _tokens(fields[2].strip(), "output", where),
-    )
-
-
-def _nanoseconds(text: str, where: str) -> int:
-    """Since 1970. By hand, since `strptime` refuses seven digits and a float loses them."""
-    match = _STAMP.fullmatch(text)
-    try:
-        if not match:
-            raise ValueError
-        zone = "" if match[3] in (None, "Z") else match[3]
-        stamp = datetime.fromisoformat(match[1] + zone)
-        stamp = stamp.replace(tzinfo=stamp.tzinfo or UTC)
-        seconds = int(stamp.timestamp())
-    except (ValueError, OverflowError):
-        raise TraceError(
-            f"{where}: timestamp {text[:80]!r} is not of the form 2023-11-16 18:17:03.9799600"
-        ) from None
-    return seconds * 10**9 + int((match[2] or "").ljust(9, "0"))
-
-
-def _tokens(text: str, what: str, where: str) -> int:
-    count = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
-    if not 1 <= count <= MAX_TOKENS:
-        raise TraceError(
-            f"{where}: {what} tokens {text[:80]!r}, expected a whole number "
-            f"from 1 to {MAX_TOKENS:,}"
-        )
-    return count
+def _reasons(skipped: Counter[str]) -> str:
+    return ", ".join(f"{why}: {count:,}" for why, count in skipped.items())

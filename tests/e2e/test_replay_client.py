@@ -250,6 +250,36 @@ def test_options_override_the_configuration(command, config, tmp_path):
     assert report["outputs_identical"] is None
 
 
+def test_a_trace_of_another_format_and_what_it_skips(command, config, tmp_path):
+    trace = tmp_path / "burst.csv"
+    trace.write_text(
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "5,GPT-4,400,300,700,x\n6,GPT-4,100,0,100,x\n7,GPT-4,300,200,500,x\n"
+    )
+    result = command(config, "--output", tmp_path, "--policy", "static", "--trace", trace)
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["requests"] == 2
+    assert report["skipped"] == {"failed requests (0 response tokens)": 1}
+    told = f"{trace}: skipped and not replayed: 1 failed requests (0 response tokens)"
+    assert f"mirage: warning: {told}" in result.output
+    assert "failed requests (0 response tokens)" in (tmp_path / "report.html").read_text()
+
+
+def test_requests_without_arrivals_come_at_the_rate(command, config, tmp_path):
+    trace = tmp_path / "prompts.jsonl"
+    trace.write_text('{"prompt": "What is the capital?", "output_tokens": 100}\n' * 40)
+    arguments = ("--output", tmp_path, "--policy", "static", "--trace", trace)
+    result = command(config, *arguments, "--rate", 2, "--trace-format", "custom")
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert 5 < report["requests"] < 40, "ten seconds of them, by the configuration's window"
+    assert (report["rate"], report["trace_format"]) == (2.0, "custom")
+    refused = command(config, *arguments)
+    assert refused.exit_code == 2
+    assert "custom has no arrivals: give a rate" in refused.output
+
+
 def test_against_a_running_server(command, config, tmp_path):
     with child.Server(config, "pooled", tmp_path / "log") as server:
         url = asyncio.run(server.ready(lambda seconds: None))
@@ -270,6 +300,10 @@ def test_against_a_running_server(command, config, tmp_path):
         (["--window", "9"], "window '9': write START:END in seconds of the trace"),
         (["--window", "5000:6000"], "the trace is 1155.2 s long"),
         (["--trace", "none.csv"], "none.csv: cannot be read (No such file or directory)"),
+        (["--trace-format", "azur"], "trace format 'azur': choose from azure, burstgpt, mooncake"),
+        (["--trace-format", "custom", "--rate", "1"], "sample.csv, line 1: found 'TIMESTAMP,"),
+        (["--trace", __file__], 'line 1: found \'"""The replay client'),
+        (["--rate", "5"], "azure has arrivals of its own: leave the rate out"),
         (["--time-scale", "0"], "time scale 0: use a number above 0"),
         (["--length-scale", "nan"], "length scale nan: use a number above 0"),
         (["--limit", "0"], "limit 0: at least one request"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 from heapq import merge
@@ -249,6 +250,41 @@ def test_a_trace_is_dealt_as_the_replayer_deals_it(bursts, traffic, seed, scale)
             for r, to in zip(rows[:300], names, strict=False)
             if to == name
         ]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    """Requests without arrivals, each of another length."""
+    path = tmp_path / "prompts.jsonl"
+    rows = ({"prompt": "word" * n, "output_tokens": n} for n in range(1, 401))
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.mark.parametrize("arrivals", ["trace", "windows"])
+def test_requests_without_arrivals_come_at_the_rate_and_by_the_seed(prompts, arrivals) -> None:
+    asked = {"arrivals": arrivals, "file": prompts, "requests": 400, "rate": 20.0}
+    made = setup({"a": 20.0}, **asked, **({"lengths": "trace"} if arrivals == "windows" else {}))
+    found = drawn(made, seed=1)["a"]
+    assert 15 < found[-1][0] / PS < 25
+    assert found == drawn(made, seed=1)["a"] != drawn(made, seed=2)["a"]
+    assert all(prompt == output for _, prompt, output in found)
+
+
+def test_a_file_without_arrivals_needs_a_rate(prompts) -> None:
+    with pytest.raises(trace.TraceError, match=r"custom has no arrivals: give a rate .*workload"):
+        drawn(setup(arrivals="trace", file=prompts))
+
+
+def test_a_format_that_the_file_does_not_tell(tmp_path) -> None:
+    path = tmp_path / "timed.jsonl"
+    rows = ({"timestamp": n, "input_length": 9, "output_length": 9} for n in range(5))
+    path.write_text("\n".join(map(json.dumps, rows)))
+    asked = {"arrivals": "trace", "file": path}
+    with pytest.raises(trace.TraceError, match="may be mooncake"):
+        drawn(setup(**asked))
+    found = drawn(setup({"a": 1.0}, **asked, trace_format="mooncake"))["a"]
+    assert [row[0] for row in found] == [n * PS // 1000 for n in range(5)]
 
 
 def test_without_a_limit_all_rows_come(bursts) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mirage.workload.trace import (
     MAX_TOKENS,
+    Reading,
     Request,
     TraceError,
     parse_window,
@@ -119,7 +120,7 @@ def test_a_blank_line_between_rows_is_named(make):
 @pytest.mark.parametrize("header", [ROWS[0], "a,b,c", ""])
 def test_a_missing_header(make, header):
     with pytest.raises(TraceError, match=r"line 1: .* expected the header TIMESTAMP,Context"):
-        list(read(make(*ROWS, header=header)))
+        list(read(make(*ROWS, header=header), Reading("azure")))
 
 
 def test_no_rows(make):

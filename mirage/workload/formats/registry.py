@@ -1,0 +1,45 @@
+"""Every format that is read. A new one is a module beside this, and a line in `_KNOWN`."""
+
+from __future__ import annotations
+
+from mirage.workload.formats import alpaca, azure, burstgpt, custom, mooncake, sharegpt, timed
+from mirage.workload.formats.contract import Format
+from mirage.workload.formats.request import TraceError
+from mirage.workload.formats.source import Source
+
+_KNOWN: list[Format] = [
+    azure.FORMAT,
+    burstgpt.FORMAT,
+    mooncake.FORMAT,
+    timed.FORMAT,
+    sharegpt.FORMAT,
+    alpaca.FORMAT,
+    custom.FORMAT,
+]
+FORMATS = {each.name: each for each in _KNOWN}
+
+
+def named(name: str) -> Format:
+    """Raises `TraceError` for a name that no format has."""
+    if name not in FORMATS:
+        raise TraceError(f"trace format {name!r}: choose from {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def of(source: Source) -> Format:
+    """The format that a file says it has. Raises `TraceError` if none fits, or several."""
+    fitting = [each for each in FORMATS.values() if each.fits(source.head)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        which = " or ".join(f"{each.name} ({each.looks})" for each in fitting)
+        raise TraceError(
+            f"{source.path}: may be {which}: say which (--trace-format, or workload.trace_format)"
+        )
+    if not source.head.line and not source.head.fields:
+        raise TraceError(f"{source.path}: is empty, or begins with a blank line: no trace")
+    raise TraceError(
+        f"{source.path}, line 1: found {source.head.line[:80]!r}, as no known format begins: "
+        f"bring it into one of {', '.join(FORMATS)}, or name its "
+        "format (--trace-format, or workload.trace_format)"
+    )

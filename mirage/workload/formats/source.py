@@ -1,0 +1,194 @@
+"""A trace file that is read once, front to back, a little at a time; a pipe will do as well."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import ijson
+import msgspec
+
+from mirage.workload.formats.request import TraceError
+
+CHUNK = 64 * 1024
+MAX_HEAD = 2**20
+"""Bytes that are looked at to tell a file's format."""
+MAX_LINE = 16 * 2**20
+"""Bytes of a row. Longer ones are taken for a file of another kind, and never held."""
+SHOWN = 80
+"""Characters of a damaged row that a message repeats."""
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Head:
+    """How a file begins: its first line, and the fields of its first JSON object, if it has one.
+
+    Fields beyond `MAX_HEAD` are missing.
+    """
+
+    line: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[str]:
+        """The first line as the header of a CSV file, in lower case."""
+        return [name.strip().lower() for name in self.line.split(",")]
+
+
+class Source:
+    """An open trace. A reader takes its `lines` or its `objects`, and `skip`s what it leaves out.
+
+    Lines and objects come with where they stand, for messages.
+    """
+
+    def __init__(self, path: Path, skipped: Counter[str] | None = None) -> None:
+        """Raises `OSError`. Reads as much as it takes to see how the file begins."""
+        self.path = path
+        self.skipped: Counter[str] = Counter() if skipped is None else skipped
+        self._file = path.open("rb", buffering=0)
+        try:
+            begin, self.head = _look(self._file)
+        except BaseException:
+            self._file.close()
+            raise
+        self._is_array = begin.lstrip().startswith(b"[")
+        self._rest = _Resumed(begin, self._file)
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def skip(self, why: str) -> None:
+        """Count a row that is no request."""
+        self.skipped[why] += 1
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Every line without blanks at its ends; bytes that are no UTF-8 become marks."""
+        for where, line in self._lines():
+            yield where, line.decode(errors="replace")
+
+    def objects(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The JSON objects of one array, or one a line."""
+        empty = True
+        for where, value in self._entries() if self._is_array else self._values():
+            if not isinstance(value, dict):
+                raise TraceError(f"{where}: found {shown(value)}, expected a JSON object")
+            empty = False
+            yield where, value
+        if empty:
+            raise TraceError(f"{self.path}: holds no JSON objects: nothing to replay")
+
+    def _lines(self) -> Iterator[tuple[str, bytes]]:
+        file = io.BufferedReader(self._rest, CHUNK)
+        blank = 0
+        for number in count(1):
+            line = file.readline(MAX_LINE + 1)
+            if not line:
+                return
+            where = f"{self.path}, line {number}"
+            if len(line) > MAX_LINE:
+                raise TraceError(f"{where}: over {MAX_LINE // 2**20} MiB long: this is no trace")
+            line = line.strip()
+            if not line:
+                blank = blank or number
+            elif blank:
+                raise TraceError(f"{self.path}, line {blank}: blank, and rows follow: remove it")
+            else:
+                yield where, line
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        for where, line in self._lines():
+            try:
+                value = msgspec.json.decode(line)
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
+                text = line[:SHOWN].decode(errors="replace")
+                raise TraceError(
+                    f"{where}: found {text!r}, which is no JSON ({_first_line(error)}): "
+                    "correct the line, or fetch the file anew"
+                ) from None
+            yield where, value
+
+    def _entries(self) -> Iterator[tuple[str, Any]]:
+        entries = ijson.items(self._rest, "item", use_float=True, buf_size=CHUNK)
+        for number in count(1):
+            where = f"{self.path}, entry {number}"
+            try:
+                value = next(entries)
+            except StopIteration:
+                return
+            except (ijson.JSONError, ValueError, RecursionError) as error:
+                raise TraceError(
+                    f"{where}: here the file is no JSON ({_first_line(error)}): "
+                    "correct it, or fetch it anew"
+                ) from None
+            yield where, value
+
+
+def shown(value: object) -> str:
+    """A value as messages repeat it: its beginning, on one line."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+class _Resumed(io.RawIOBase):
+    """The bytes that were looked at, then the rest of the file."""
+
+    def __init__(self, begin: bytes, file: io.FileIO) -> None:
+        self._begin = memoryview(begin)
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if not self._begin:
+            return self._file.readinto(buffer)
+        size = min(len(buffer), len(self._begin))
+        buffer[:size] = self._begin[:size]
+        self._begin = self._begin[size:]
+        return size
+
+
+def _look(file: io.FileIO) -> tuple[bytes, Head]:
+    """The bytes read, and what they say. No more is read than that takes: a pipe may be slow."""
+    begin = b""
+    while True:
+        more = file.read(CHUNK)
+        begin = (begin + (more or b"")).removeprefix(_BYTE_ORDER_MARK)
+        line, ends, _ = begin.partition(b"\n")
+        fields, whole = _first_object(begin)
+        is_json = begin.lstrip()[:1] in (b"[", b"{")
+        if not more or len(begin) >= MAX_HEAD or (whole if is_json else ends):
+            return begin, Head(line.decode(errors="replace").strip(), fields)
+
+
+def _first_object(begin: bytes) -> tuple[dict[str, Any], bool]:
+    """The fields of the first JSON object, and whether it ends in these bytes."""
+    builder, depth, whole = ijson.ObjectBuilder(), 0, False
+    outside = 1 if begin.lstrip().startswith(b"[") else 0
+    try:
+        for event, value in ijson.basic_parse(io.BytesIO(begin), use_float=True):
+            builder.event(event, value)
+            depth += event.startswith("start_") - event.startswith("end_")
+            if whole := depth <= outside and event == "end_map":
+                break
+    except (ijson.JSONError, ValueError):  # ValueError: of ijson's own Python code
+        pass
+    found = getattr(builder, "value", None)
+    if outside and isinstance(found, list):
+        found = found[0] if found else None
+    return (found, whole) if isinstance(found, dict) else ({}, False)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:SHOWN]
