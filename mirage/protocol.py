@@ -76,14 +76,21 @@ class Report(msgspec.Struct, tag="report", tag_field="type"):
     admission_extents: int = 0
     """Extents in total, granted or not, with which every waiting request could start as well."""
     running: int = 0
+    """Requests in vLLM's running queue, held ones included."""
     waiting: int = 0
+    """Requests that have not started, or were preempted."""
     kv_used_blocks: int = 0
+    """Of `kv_blocks`, those that belong to a request."""
     kv_blocks: int = 0
     """Usable blocks (granted and not retiring), the null block left out."""
     preemptions: int = 0
+    """Requests preempted since start."""
     steps: int = 0
+    """Steps processed since start."""
     tokens: int = 0
+    """Tokens scheduled since start, of prompts and answers."""
     bytes_streamed: int = 0
+    """Bytes of layers loaded from host memory since start."""
     stall_s: float = 0.0
     """Seconds that compute waited for a layer to arrive, since start."""
     layer_load_s: float = 0.0

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mirage.explain.arithmetic import Explained, Hidden
-from mirage.explain.figures import milliseconds, rate, size
 from mirage.explain.machine import Machine
+from mirage.explain.sizes import milliseconds, rate, size
 
 WIDTH = 120
 """Columns that a table may take."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 from mirage.config import Config
 from mirage.control.lending import worth_lending
 from mirage.explain.arithmetic import GB, Explained, Hidden
-from mirage.explain.figures import rate, size
+from mirage.explain.sizes import rate, size
 from mirage.serve.fit import Fit
 from mirage.serve.outlook import LITTLE
 

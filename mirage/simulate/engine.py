@@ -147,7 +147,7 @@ class Engine:
         if computed:
             self.stepper.complete(now)
         self.queues.arrive(now)
-        if not self.holding.settled and self._move(now):
+        if not self.holding.reconciled and self._move(now):
             self._speaker.speak(now)
         self._obey(now)
         self._speaker.maybe(now)
@@ -192,7 +192,7 @@ class Engine:
         queues, streamed = self.queues, self.streams
         while self.holding.exceeds(queues.used_blocks) and len(queues.running) > 1:
             self._scheduler.preempt()
-        moved = self._moves.settle(queues.used_blocks, now)
+        moved = self._moves.reconcile(queues.used_blocks, now)
         if self.streams != streamed:
             self.world.co_runners_changed(self)
         return moved

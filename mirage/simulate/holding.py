@@ -33,7 +33,7 @@ class Holding:
         self.alpha, self.beta = base.alpha, base.beta
         self.extents = base.kv_extents
         self.revision = 0
-        self.settled = True
+        self.reconciled = True
         self._copies = copies
         self._scattered = scattered
         self._target = Allotment(
@@ -76,10 +76,10 @@ class Holding:
         """Adopt an allotment; False for one that is not newer than the present."""
         if allotment.revision <= self.revision:
             return False
-        self.revision, self._target, self.settled = allotment.revision, allotment, False
+        self.revision, self._target, self.reconciled = allotment.revision, allotment, False
         return True
 
-    def settle(self, used_blocks: int) -> tuple[bool, int]:
+    def reconcile(self, used_blocks: int) -> tuple[bool, int]:
         """One pass towards the target: whether anything moved, and layers to load for it."""
         target, before = self._target, (self.alpha, self.beta, self.extents)
         if target.alpha > self.alpha:
@@ -89,7 +89,7 @@ class Holding:
         self._grow(target)
         self._restore(target)
         after = (self.alpha, self.beta, self.extents)
-        self.settled = (self.alpha, self.extents) == (target.alpha, target.kv_extents)
+        self.reconciled = (self.alpha, self.extents) == (target.alpha, target.kv_extents)
         if before == after:
             return False, 0
         return True, self._copies(before[:2], after[:2])

@@ -17,10 +17,10 @@ class Moves:
         self._loaded_at = 0
         """When the last of the layers that came back will have been loaded."""
 
-    def settle(self, used_blocks: int, now: int) -> bool:
+    def reconcile(self, used_blocks: int, now: int) -> bool:
         """One pass towards the target; True if anything moved."""
         holding, counters = self._holding, self._tally.counters
-        moved, copies = holding.settle(used_blocks)
+        moved, copies = holding.reconcile(used_blocks)
         if copies:
             self._loaded_at = max(self._loaded_at, now) + copies * self._load_ps
             counters.bytes_restored += copies * holding.shape.layer_bytes

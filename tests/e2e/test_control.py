@@ -138,7 +138,7 @@ def run(folder: Path, scenario: Callable[[Site], Awaitable[None]], arbiter: Any 
     asyncio.run(main())
 
 
-def test_events_reach_the_decider_and_the_board(tmp_path: Path) -> None:
+def test_events_reach_the_arbiter_and_the_registry(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         engine = await site.engine("a")
         assert await site.joined.get() == "a"

@@ -450,7 +450,7 @@ def test_other_paths_are_refused_in_json(
     run(tmp_path, scenario)
 
 
-def test_state_timeline_and_metrics_show_the_board(tmp_path: Path) -> None:
+def test_state_timeline_and_metrics_show_the_registry(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         registry = site.registry
         registry.shapes["a"] = ModelShape(8, 4096, 100, 8192, 2, 16, 9, 3, 8)

@@ -117,7 +117,7 @@ class Simulated:
         return newer
 
     def settle(self) -> bool:
-        return self.holding.settle(sum(self.taken))[0]
+        return self.holding.reconcile(sum(self.taken))[0]
 
     def state(self) -> State:
         return self.holding.alpha, self.holding.beta, self.holding.extents
@@ -126,7 +126,7 @@ class Simulated:
         return self.holding.held_bytes
 
     def settled(self) -> bool:
-        return self.holding.settled
+        return self.holding.reconciled
 
     def exceeded(self) -> bool:
         return self.holding.exceeds(sum(self.taken))

@@ -211,7 +211,7 @@ def test_patience_begins_with_the_turn() -> None:
     assert [(c.tenant, type(c.message)) for c in world.commands] == [("b", Allotment)]
 
 
-def test_a_wish_heard_without_the_turn_is_answered_with_it() -> None:
+def test_growth_asked_for_without_the_turn_is_answered_with_it() -> None:
     world = pair(Policy.STATIC, temporal=True)
     world.turn("b")
     occupy(world, "a", 10, growing=1)

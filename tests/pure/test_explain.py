@@ -16,9 +16,9 @@ from mirage.control.hiding import hides
 from mirage.control.rules import Rules
 from mirage.explain.arithmetic import Explained, Hidden, Subject, explained
 from mirage.explain.command import parse_batches
-from mirage.explain.figures import rate, size
 from mirage.explain.machine import machine
 from mirage.explain.shapes import UnknownShape, read_shape
+from mirage.explain.sizes import rate, size
 from mirage.explain.subjects import subjects
 from mirage.explain.words import first_worth, sentences
 from mirage.profiles import Hardware, SourcedPositive, shape

@@ -40,7 +40,7 @@ def test_patience_ends() -> None:
     assert not lacking(hold_s=0.0).may_hold()
 
 
-def test_a_late_refusal_says_nothing_of_the_next_wish() -> None:
+def test_a_late_refusal_says_nothing_of_the_next_shortage() -> None:
     hold = lacking()
     step(hold, 0)
     hold.refused()

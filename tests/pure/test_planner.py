@@ -103,7 +103,7 @@ def planned(
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_without_wishes_everybody_has_their_share(policy: Policy) -> None:
+def test_without_demand_everybody_has_their_share(policy: Policy) -> None:
     lent = tenant("b", active=False, alpha=5, kv=2)
     assert planned(tenant("a", kv=20), lent, policy=policy) == {"a": (0, 10), "b": (0, 10)}
 

@@ -177,7 +177,7 @@ def test_spans_end_where_single_steps_would(lengths, blocks, arrivals, elastic, 
     assert found[0] == found[1]
 
 
-def test_a_wish_is_over_when_the_preemption_is() -> None:
+def test_a_shortage_is_over_when_the_preemption_is() -> None:
     """A report in the middle of a span wants what one between single steps would."""
     found = []
     for skipping in (True, False):
@@ -356,7 +356,7 @@ def test_what_is_called_back_is_preempted_newest_first_but_for_the_last() -> Non
     assert engine.tally.counters.completed == 3
 
 
-def test_a_wish_that_was_granted_is_not_repeated() -> None:
+def test_growth_that_was_granted_is_not_repeated() -> None:
     """An engine reports as it acts on an allotment, perhaps before it schedules again."""
     world = Alone()
     engine = decoding(lone(world, 2, elastic=True), [(16, 10)] * 2)

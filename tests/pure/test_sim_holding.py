@@ -77,7 +77,7 @@ def test_every_pass_gives_before_it_takes_and_keeps_what_is_used(
         assert holding.aim(target)
         for used in (round(use * max(0, holding.blocks)), 0) if revision % 2 else (0,):
             before, held, busy = state(holding), holding.held_bytes, holding.busy_extents(used)
-            moved, _ = holding.settle(used)
+            moved, _ = holding.reconcile(used)
             assert moved == (before != state(holding))
             assert holding.extents >= min(before[2], max(busy, 1)), "in use, and given"
             assert holding.held_bytes <= max(held, target.grant_bytes)
@@ -85,8 +85,8 @@ def test_every_pass_gives_before_it_takes_and_keeps_what_is_used(
             _took_all_it_could(before, holding, target)
             _says_whether_it_settled(holding, target)
             if not scattered:  # what is in use lies denser in fewer extents
-                assert holding.settle(used) == (False, 0), "a second pass finds nothing to do"
-        assert holding.settled, "with nothing in use all can be given"
+                assert holding.reconcile(used) == (False, 0), "a second pass finds nothing to do"
+        assert holding.reconciled, "with nothing in use all can be given"
 
 
 def _is_between(before, holding, target, busy) -> None:
@@ -112,7 +112,7 @@ def _took_all_it_could(before, holding, target) -> None:
 
 
 def _says_whether_it_settled(holding, target) -> None:
-    assert holding.settled == (
+    assert holding.reconciled == (
         (holding.alpha, holding.extents) == (target.alpha, target.kv_extents)
     )
     usable = min(holding.extents, target.kv_extents)
@@ -125,15 +125,15 @@ def test_only_newer_allotments_are_adopted() -> None:
     for revision in (3, 2, 0):
         assert not made.aim(allotment(SHAPE, revision, 0, 1, 5))
     assert made.revision == 3
-    made.settle(0)
+    made.reconcile(0)
     assert made.extents == 12
 
 
 def test_blocks_that_shall_go_may_not_be_allocated_any_more() -> None:
     made = holding(extents=10)
     made.aim(allotment(SHAPE, 1, 0, 1, 4))
-    made.settle(used_blocks=30)
-    assert (made.extents, made.blocks, made.settled) == (8, 15, False)
+    made.reconcile(used_blocks=30)
+    assert (made.extents, made.blocks, made.reconciled) == (8, 15, False)
 
 
 @given(used=st.integers(0, 200), per_extent=st.integers(1, 9))
@@ -163,11 +163,11 @@ def test_scattered_blocks_keep_more_extents_and_never_more_than_there_are(
 def test_layers_come_back_one_by_one_as_the_grant_allows() -> None:
     made = holding(extents=10)
     made.aim(allotment(SHAPE, 1, 6, 1, 30))
-    made.settle(0)
+    made.reconcile(0)
     made.aim(allotment(SHAPE, 2, 0, 2, 10))
-    made.settle(4 * 20 - 1)  # twenty extents stay: ten of 30 bytes more than granted
+    made.reconcile(4 * 20 - 1)  # twenty extents stay: ten of 30 bytes more than granted
     assert state(made) == (3, 1, 20)
-    made.settle(0)
+    made.reconcile(0)
     assert state(made) == (0, 2, 10)
 
 
@@ -182,7 +182,7 @@ def test_copies_are_counted_once_for_each_pass_that_moves(targets) -> None:
     for revision, (part, beta, extents, _) in enumerate(targets, start=1):
         made.aim(allotment(SHAPE, revision, round(part * 37), beta, extents))
         before = state(made)
-        moved, loaded = made.settle(0)
+        moved, loaded = made.reconcile(0)
         assert loaded == (3 if moved else 0)
         if moved:
             assert copies.asked.pop() == (before[:2], state(made)[:2])

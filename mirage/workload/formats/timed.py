@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mirage.units import ceil_div
 from mirage.workload.formats.checks import NANOSECONDS, Clock, field, moment, session, tokens
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.request import Request, TraceError
@@ -53,7 +54,7 @@ def _hashes(entry: dict[str, Any], asked: int, hash_tokens: int, where: str) -> 
         return ()
     if not isinstance(hashes, list) or not all(type(each) is int for each in hashes):
         raise TraceError(f"{where}: hash_ids {shown(hashes)}, expected a list of whole numbers")
-    if len(hashes) > -(-asked // hash_tokens):
+    if len(hashes) > ceil_div(asked, hash_tokens):
         raise TraceError(
             f"{where}: {len(hashes)} hash_ids for {asked} tokens, one for each {hash_tokens} "
             "of them: correct the row, or name another format"
