@@ -7,7 +7,7 @@ import psutil
 import pytest
 from bursts import replayed
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 POLICIES = ["static", "mirage"]
 

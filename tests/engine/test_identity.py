@@ -15,28 +15,20 @@ from tiny import FAMILIES, make_model
 pytestmark = pytest.mark.engine
 
 
-ONE, TWO = ("llama",), ("opt", "llama")
-MODES = {
-    "plain": FAMILIES,
-    "mirage": FAMILIES,
-    "mirage-pieces": FAMILIES,
-    "paced": ONE,
-    "cuda": TWO,
-    "cuda-pieces": TWO,
-    "slow": ONE,
-    "slow-pieces": ONE,
-    "nowait": ONE,
-    "nowait-pieces": ONE,
-}
-"""Each in a process of its own, on one core."""
+ONE, TWO = "llama", ("opt", "llama")
+ALIKE = ("qwen2", "qwen3", "qwen3moe")
 AT_ONCE = 2
+"""Modes, each in a process of its own, on one core."""
 
 Generated = dict[str, Future[dict[str, Any]]]
 
 
-def left_to_slow(mode: str) -> Any:
-    """A mode whose other half is run each time."""
-    return pytest.param(mode, marks=pytest.mark.slow)
+def left_to_slow(name: str) -> Any:
+    """A mode or a family of which one that is much like it is run each time."""
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+EACH = [left_to_slow(family) if family in ALIKE else family for family in FAMILIES]
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +36,27 @@ def generated(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Generated]:
     """What comes out of each mode that a selected test asks for, by family."""
-    mine = (item for item in request.session.items if item.path == request.path)
-    asked = {"plain", *(item.callspec.params["mode"] for item in mine)}  # type: ignore[attr-defined]
+    asked: dict[str, set[str]] = {"plain": set()}
+    for item in request.session.items:
+        if item.path == request.path:
+            chosen = item.callspec.params  # type: ignore[attr-defined]
+            family = chosen.get("family", ONE)
+            asked.setdefault(chosen["mode"], set()).add(family)
+            asked["plain"].add(family)
     models = tmp_path_factory.mktemp("models")
     for family in FAMILIES:
         make_model(family, models)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {mode: pool.submit(_generate, models, mode) for mode in MODES if mode in asked}
+        yield {
+            mode: pool.submit(_generate, models, mode, sorted(families))
+            for mode, families in asked.items()
+        }
         pool.shutdown(cancel_futures=True)
 
 
-def _generate(models: Path, mode: str) -> dict[str, Any]:
+def _generate(models: Path, mode: str, families: list[str]) -> dict[str, Any]:
     out = models / f"{mode}.json"
-    must(spawn("identity.py", models, out, mode, *MODES[mode]))
+    must(spawn("identity.py", models, out, mode, *families))
     return json.loads(out.read_text())
 
 
@@ -66,7 +66,7 @@ def plain(generated: Generated) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["mirage", left_to_slow("mirage-pieces")])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EACH)
 def test_tokens_and_logprobs_equal_plain_vllm(
     family: str, mode: str, plain: dict[str, Any], generated: Generated
 ) -> None:
@@ -103,8 +103,8 @@ def test_memory_of_the_gpus_driver_changes_no_output(
 def test_memory_that_moves_one_thing_a_step_changes_no_output(
     plain: dict[str, Any], generated: Generated, mode: str
 ) -> None:
-    ours = generated[mode].result()["llama"]
-    assert ours["rounds"] == plain["llama"]["rounds"]
+    ours = generated[mode].result()[ONE]
+    assert ours["rounds"] == plain[ONE]["rounds"]
     assert len(ours["alphas"]) >= 4 and ours["grown"] >= 3 and ours["shrunk"] >= 3
 
 
@@ -114,7 +114,7 @@ def test_a_slow_link_changes_no_output(
     generated: Generated, plain: dict[str, Any], mode: str
 ) -> None:
     slow = generated[mode].result()
-    assert slow["llama"]["rounds"] == plain["llama"]["rounds"][:1]
+    assert slow[ONE]["rounds"] == plain[ONE]["rounds"][:1]
 
 
 @pytest.mark.parametrize("mode", ["nowait", left_to_slow("nowait-pieces")])
@@ -122,4 +122,4 @@ def test_without_waits_the_outputs_differ(
     generated: Generated, plain: dict[str, Any], mode: str
 ) -> None:
     broken = generated[mode].result()
-    assert broken["llama"]["rounds"] != plain["llama"]["rounds"][:1]
+    assert broken[ONE]["rounds"] != plain[ONE]["rounds"][:1]
