@@ -48,7 +48,10 @@ def explain_command(
     Nothing is run, and vLLM is not asked: sizes are those of the models' folders, times those of a
     hardware profile.
     """
-    explain(load(config), hardware, context, parse_batches(batch), as_json)
+    known = load(config)
+    for line in known.warnings():
+        typer.echo(f"mirage: warning: {config}: {line}", err=True)
+    explain(known, hardware, context, parse_batches(batch), as_json)
 
 
 def explain(

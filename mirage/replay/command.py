@@ -77,17 +77,17 @@ def replay_command(
     try:
         span = trace.parse_window(window) if window else None
         options = Options(
-            trace_file,
-            policy,
-            output,
-            span,
-            time_scale,
-            length_scale,
-            seed,
-            limit,
-            server,
-            trace_format,
-            rate,
+            trace=trace_file,
+            policies=policy,
+            output=output,
+            window=span,
+            time_scale=time_scale,
+            length_scale=length_scale,
+            seed=seed,
+            limit=limit,
+            server=server,
+            trace_format=trace_format,
+            rate=rate,
         )
         replay(config, options)
     except (ConfigError, TraceError, PlanError) as error:

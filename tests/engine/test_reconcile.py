@@ -123,6 +123,15 @@ class SettlementMachine(RuleBasedStateMachine):
             self.memory.streamer.after(layer.index)
         self.fence.processed += 1
 
+    @precondition(lambda self: self.requests and len(self.in_flight) < 2)
+    @rule(extents=st.integers(1, EXTENTS))
+    def the_last_request_ends_under_a_step_and_less_is_allotted(self, extents: int) -> None:
+        """Rare by chance: blocks that are free, are not wanted, and are still being written."""
+        self.schedule()
+        while self.requests:
+            self.finish(0)
+        self.allot(0, 1, extents, False)
+
     # -- what always holds --------------------------------------------------------------
 
     def held(self) -> int:
@@ -165,6 +174,24 @@ class SettlementMachine(RuleBasedStateMachine):
         if self.revision:
             assert self.held() == self.grant
         self.host.close()
+
+
+def test_an_extent_stays_until_the_step_that_touches_it_is_processed() -> None:
+    machine = SettlementMachine()
+    try:
+        machine.start(START - 1)
+        machine.schedule()
+        machine.schedule()
+        machine.finish(0)
+        machine.allot(0, 1, 1, False)
+        for _ in range(2):
+            machine.reconcile()
+            assert set(machine.extents.mapped) == set(range(START)), "a step in flight writes them"
+            machine.process()
+        machine.reconcile()
+        assert set(machine.extents.mapped) == {0}
+    finally:
+        machine.teardown()
 
 
 TestSettlement = SettlementMachine.TestCase
