@@ -32,6 +32,11 @@ OWN_MODULES = {
         "simulate_command",
         "Simulate models that share a large GPU, policy by policy, and compare them.",
     ),
+    "compare": (
+        "mirage.compare.command",
+        "compare_command",
+        "Set runs of replays and simulations beside each other, with intervals.",
+    ),
     "explain": (
         "mirage.explain.command",
         "explain_command",

@@ -1,10 +1,11 @@
-"""The open-loop client: every call leaves at its own time, whatever came of the others."""
+"""The client: open loop, every call leaves at its own time whatever came of the others; or closed
+loop, so many at once and the next when one has ended."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -32,6 +33,21 @@ class Outcome:
     text: str
     token_ids: tuple[int, ...]
     error: str | None
+    abandoned: bool = False
+    """Whether the client gave up waiting; `error` says after how long."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How the client behaves. `concurrency` None is the open loop."""
+
+    concurrency: int | None = None
+    """Requests at once; arrival times then count for nothing."""
+    abandon_s: float | None = None
+    """Seconds after which it gives a request up, as a person would."""
+
+
+PATIENT = Habits()
 
 
 @dataclass
@@ -41,6 +57,7 @@ class Journal:
     sent: int = 0
     outcomes: list[Outcome] = field(default_factory=list)
     failed: int = 0
+    """Those that were given up are not counted: the server did not fail."""
     duration_s: float = 0.0
     """From the start to the last outcome."""
     changed: Callable[[], None] = lambda: None
@@ -51,13 +68,15 @@ class Journal:
 
     def note(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
-        self.failed += outcome.error is not None
+        self.failed += outcome.error is not None and not outcome.abandoned
         self.duration_s = max(self.duration_s, outcome.ended_s)
         self.changed()
 
 
-def session(url: str, timeout_s: float) -> aiohttp.ClientSession:
+def session(url: str, timeout_s: float, key: str | None = None) -> aiohttp.ClientSession:
     """A session whose requests end within `timeout_s`, as many at once as are asked for.
+
+    With `key` every request carries it, as servers with ``--api-key`` want it.
 
     One connection per request: a server may close an idle one just as it is used again,
     and a completion must not be sent twice.
@@ -66,22 +85,46 @@ def session(url: str, timeout_s: float) -> aiohttp.ClientSession:
         url,
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=timeout_s),
+        headers={"Authorization": f"Bearer {key}"} if key else None,
     )
 
 
 async def send_all(
-    http: aiohttp.ClientSession, calls: Sequence[Call], seed: int, journal: Journal
+    http: aiohttp.ClientSession,
+    calls: Sequence[Call],
+    seed: int,
+    journal: Journal,
+    habits: Habits = PATIENT,
 ) -> None:
-    """Send each call at its time and write what comes of it into the journal.
+    """Send each call in its turn and write what comes of it into the journal.
 
     A failed call stops no other. Cancelling ends the requests in flight; the journal keeps
     those that had ended.
     """
-    start = perf_counter()
+    sender = _Sender(http, seed, journal, habits.abandon_s)
+    if habits.concurrency is None:
+        await _open_loop(sender, calls)
+    else:
+        await _closed_loop(sender, calls, habits.concurrency)
+
+
+async def _open_loop(sender: _Sender, calls: Sequence[Call]) -> None:
     async with asyncio.TaskGroup() as group:
         for call in calls:
-            await asyncio.sleep(max(0.0, start + call.at_s - perf_counter()))
-            group.create_task(_one(http, call, seed, start, journal))
+            await asyncio.sleep(max(0.0, sender.start + call.at_s - perf_counter()))
+            group.create_task(sender.send(call, call.at_s))
+
+
+async def _closed_loop(sender: _Sender, calls: Sequence[Call], concurrency: int) -> None:
+    left = iter(calls)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(_one_after_another(sender, left))
+
+
+async def _one_after_another(sender: _Sender, left: Iterator[Call]) -> None:
+    for call in left:
+        await sender.send(call, perf_counter() - sender.start)
 
 
 async def warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> None:
@@ -94,35 +137,49 @@ async def warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> None:
         await _receive(http, _body(tenant, "Hello", 2), answer)
 
 
-async def _one(
-    http: aiohttp.ClientSession, call: Call, seed: int, start: float, journal: Journal
-) -> None:
-    body = _body(call.tenant, prompt(seed, call.index, call.context_tokens), call.output_tokens)
-    sent = perf_counter()
-    answer, error = Answer(sent), None
-    journal.note_sent()
-    try:
-        await _receive(http, body, answer)
-    except TimeoutError:
-        error = f"no end within {http.timeout.total:g} s"
-    except Exception as problem:  # whatever it was: this call failed, and the others go on
-        error = str(problem) or type(problem).__name__
-    journal.note(
-        Outcome(
-            call=call,
-            sent_s=sent - start,
-            lag_s=sent - start - call.at_s,
-            ended_s=perf_counter() - start,
-            ttft_s=answer.ttft_s,
-            e2el_s=answer.e2el_s,
-            itl_s=tuple(answer.itl_s),
-            prompt_tokens=answer.prompt_tokens,
-            output_tokens=answer.output_tokens,
-            text=answer.text,
-            token_ids=tuple(answer.token_ids),
-            error=error,
+class _Sender:
+    """Sends calls over one session, timed from its making."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, seed: int, journal: Journal, abandon_s: float | None
+    ) -> None:
+        self._http, self._seed, self._journal = http, seed, journal
+        self._abandon_s = abandon_s
+        self.start = perf_counter()
+
+    async def send(self, call: Call, planned_s: float) -> None:
+        """One call, which should have left at `planned_s`; never raises what a server did."""
+        text = prompt(self._seed, call.index, call.context_tokens)
+        body = _body(call.tenant, text, call.output_tokens)
+        sent = perf_counter()
+        answer, error, patience = Answer(sent), None, asyncio.timeout(self._abandon_s)
+        self._journal.note_sent()
+        try:
+            async with patience:
+                await _receive(self._http, body, answer)
+        except TimeoutError:
+            error = f"no end within {self._http.timeout.total:g} s"
+            if patience.expired():
+                error = f"given up after {self._abandon_s:g} s"
+        except Exception as problem:  # whatever it was: this call failed, and the others go on
+            error = str(problem) or type(problem).__name__
+        self._journal.note(
+            Outcome(
+                call=call,
+                sent_s=sent - self.start,
+                lag_s=sent - self.start - planned_s,
+                ended_s=perf_counter() - self.start,
+                ttft_s=answer.ttft_s,
+                e2el_s=answer.e2el_s,
+                itl_s=tuple(answer.itl_s),
+                prompt_tokens=answer.prompt_tokens,
+                output_tokens=answer.output_tokens,
+                text=answer.text,
+                token_ids=tuple(answer.token_ids),
+                error=error,
+                abandoned=patience.expired(),
+            )
         )
-    )
 
 
 async def _receive(http: aiohttp.ClientSession, body: dict[str, object], answer: Answer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,12 +13,14 @@ from rich.console import Console
 
 from mirage.config import ConfigError, Policy
 from mirage.processes.interrupt import terminate_like_interrupt
-from mirage.replay import html, report, table
+from mirage.replay import html, provenance, report, table
 from mirage.replay.child import Server, ServerError
-from mirage.replay.client import Journal
+from mirage.replay.client import Habits, Journal
 from mirage.replay.preparation import Options, Plan, PlanError, settle
 from mirage.replay.progress import Display, display
+from mirage.replay.report import Provenance
 from mirage.replay.run import Run, replay_on
+from mirage.replay.slo import SloError
 from mirage.replay.timeline import TimelineError
 from mirage.workload import trace
 from mirage.workload.formats.registry import FORMATS
@@ -69,6 +72,40 @@ def replay_command(
         float | None,
         typer.Option(help="Requests a second of a trace without arrivals; they are drawn."),
     ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(help="So many requests at once, the next when one ends; no arrivals."),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(help="Runs of each policy, in turns; figures get intervals.")
+    ] = 1,
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            help="Limits of a request, for goodput: ttft_ms, tpot_ms, itl_ms, e2el_ms.",
+            metavar="NAME=MS,...",
+        ),
+    ] = None,
+    abandon: Annotated[
+        float | None,
+        typer.Option(help="Give a request up after so long, as people do.", metavar="SECONDS"),
+    ] = None,
+    warm_up: Annotated[
+        float,
+        typer.Option(help="Do not measure what leaves before.", metavar="SECONDS"),
+    ] = 0.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="A request without an end by then has failed.", metavar="SECONDS"),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="For a --server that wants one; better in the environment.",
+            envvar="MIRAGE_API_KEY",
+            show_envvar=True,
+        ),
+    ] = None,
 ) -> None:
     """Replay a trace against each policy in turn, and compare them in a report.
 
@@ -88,9 +125,16 @@ def replay_command(
             server=server,
             trace_format=trace_format,
             rate=rate,
+            concurrency=concurrency,
+            repeats=repeats,
+            slo=slo,
+            abandon_s=abandon,
+            warm_up_s=warm_up,
+            timeout=timeout,
+            key=key,
         )
         replay(config, options)
-    except (ConfigError, TraceError, PlanError) as error:
+    except (ConfigError, TraceError, PlanError, SloError) as error:
         raise _exit(f"error: {error}", REFUSED) from None
     except (ServerError, TimelineError, OSError) as error:
         raise _exit(f"error: {error}", FAILED) from None
@@ -112,32 +156,37 @@ def replay(config_path: Path, options: Options) -> dict[str, Any]:
     for why, count in plan.setting.skipped.items():
         line = f"{options.trace}: skipped and not replayed: {count:,} {why}"
         console.out(f"mirage: warning: {line}", highlight=False)
+    source = provenance.of(plan, options)
     runs: list[Run] = []
     try:
         with terminate_like_interrupt():
             for run in _runs(plan, console):
                 runs.append(run)
                 # Whatever ends this process in the next run: this one is kept.
-                report.write(report.build(plan.setting, runs), plan.output / "report.json")
+                kept = report.build(plan.setting, runs, provenance=source)
+                report.write(kept, plan.output / "report.json")
                 if run.interrupted:
                     raise KeyboardInterrupt
     finally:
-        written = _write(plan, runs) if runs else {}
+        written = _write(plan, runs, source) if runs else {}
     return written
 
 
 def _runs(plan: Plan, console: Console) -> Iterator[Run]:
-    if plan.server:
-        yield _run_there(plan, plan.server, console)
-    for policy in plan.policies:
-        yield _run_here(plan, policy, console)
+    """Policies take turns, so that what changes on the machine meanwhile is not one policy's."""
+    for repeat in range(1, plan.setting.repeats + 1):
+        if plan.server:
+            yield replace(_run_there(plan, plan.server, console), repeat=repeat)
+        for policy in plan.policies:
+            yield replace(_run_here(plan, policy, repeat, console), repeat=repeat)
 
 
-def _run_here(plan: Plan, policy: Policy, console: Console) -> Run:
+def _run_here(plan: Plan, policy: Policy, repeat: int, console: Console) -> Run:
     """Under one policy, on a server of our own that is gone afterwards."""
-    log = plan.output / f"serve-{policy}.log"
+    again = f" {repeat} of {plan.setting.repeats}" if plan.setting.repeats > 1 else ""
+    log = plan.output / (f"serve-{policy}-{repeat}.log" if again else f"serve-{policy}.log")
     with (
-        display(console, str(policy), len(plan.calls)) as shown,
+        display(console, f"{policy}{again}", len(plan.calls)) as shown,
         Server(plan.config_path, str(policy), log) as server,
     ):
 
@@ -158,12 +207,22 @@ async def _replay(
 ) -> Run:
     journal = Journal()
     journal.changed = lambda: shown.running(journal)
-    timeout_s = plan.config.replay.request_timeout_s
-    return await replay_on(url, plan.calls, plan.setting.seed, timeout_s, journal, policy, death)
+    setting = plan.setting
+    return await replay_on(
+        url,
+        plan.calls,
+        setting.seed,
+        plan.timeout_s,
+        journal,
+        policy=policy,
+        death=death,
+        habits=Habits(setting.concurrency, setting.abandon_s),
+        key=plan.key,
+    )
 
 
-def _write(plan: Plan, runs: list[Run]) -> dict[str, Any]:
-    built = report.build(plan.setting, runs)
+def _write(plan: Plan, runs: list[Run], source: Provenance) -> dict[str, Any]:
+    built = report.build(plan.setting, runs, provenance=source)
     report.write(built, plan.output / "report.json")
     (plan.output / "report.html").write_text(html.render(built, runs))
     table.show(built, plan.output, Console())

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from mirage.replay import pictures
 from mirage.replay.run import Run
+from mirage.replay.table import remarks
 from mirage.report import comparison, drawing
 from mirage.report.page import inline, template
 
@@ -56,14 +57,15 @@ LATENCIES = (
 
 def render(report: Mapping[str, Any], runs: Sequence[Run]) -> str:
     """The page for a report and the runs it was built from."""
-    policies = [run["policy"] for run in report["runs"]]
+    policies = [column["policy"] for column in report["policies"]]
     return template(Path(__file__).with_name(TEMPLATE)).render(
         report=report,
         policies=policies,
         colours=[drawing.policy_colour(policies, policy) for policy in policies],
-        table=comparison.rows(report["runs"], policies),
-        tenants=_tenant_tables(report["runs"], policies),
-        pictures=list(_pictures(runs)),
+        table=comparison.rows(report["policies"], policies),
+        tenants=_tenant_tables(report["policies"], policies),
+        remarks=remarks(dict(report)),
+        pictures=list(_pictures(_first_of_each(runs))),
     )
 
 
@@ -76,6 +78,11 @@ def _pictures(runs: Sequence[Run]) -> list[Picture]:
             for (title, note, draw), shown in wanted
             if shown
         ]
+
+
+def _first_of_each(runs: Sequence[Run]) -> list[Run]:
+    """Pictures show one run of each policy."""
+    return list({run.policy: run for run in reversed(runs)}.values())[::-1]
 
 
 def _tenant_tables(

@@ -2,8 +2,9 @@
 
 TTFT: sending to first token. E2EL: sending to last token. TPOT: ``(E2EL - TTFT) / (out - 1)``
 per request with at least two tokens. ITL: the gaps between tokens, pooled over requests. (A
-paper's "time between tokens" may be either of the last two: say which.) Failed requests are
-counted and otherwise left out.
+paper's "time between tokens" may be either of the last two: say which.) Requests that failed, or
+that the client gave up, are counted and otherwise left out. Goodput: requests per second that met
+every limit of an `Slo`.
 """
 
 from __future__ import annotations
@@ -13,27 +14,35 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from mirage.replay.client import Outcome
+from mirage.replay.slo import Slo
 
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
 Value = float | int | None
 
 
-def summarize(outcomes: Sequence[Outcome], duration_s: float) -> dict[str, Value]:
+def summarize(
+    outcomes: Sequence[Outcome], duration_s: float, slo: Slo | None = None
+) -> dict[str, Value]:
     """Counts, rates per second of `duration_s`, and mean, P50, P99 of each latency.
 
-    A latency that nothing measured is None, not 0.
+    A latency that nothing measured is None, not 0; so is goodput without an `slo`.
     """
+    met = None if slo is None else sum(map(slo.met, outcomes))
+    abandoned = sum(outcome.abandoned for outcome in outcomes)
     done = [outcome for outcome in outcomes if outcome.error is None]
     tokens = sum(outcome.output_tokens for outcome in done)
     return {
         "requests": len(outcomes),
         "completed": len(done),
-        "failed": len(outcomes) - len(done),
+        "failed": len(outcomes) - len(done) - abandoned,
+        "abandoned": abandoned,
         "duration": round(duration_s, 3),
         "total_input_tokens": sum(outcome.prompt_tokens for outcome in done),
         "total_output_tokens": tokens,
         "request_throughput": _rate(len(done), duration_s),
         "output_throughput": _rate(tokens, duration_s),
+        "slo_met": met,
+        "goodput": None if met is None else _rate(met, duration_s),
         **_statistics(latencies_ms(done)),
     }
 

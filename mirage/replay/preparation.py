@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mirage import config as configuration
 from mirage.config import Config, Policy
 from mirage.replay.report import Setting
+from mirage.replay.slo import Slo, parse
 from mirage.workload import dealing, trace
 from mirage.workload.dealing import Call
 from mirage.workload.trace import Request
 from traces import SAMPLE
 
 LARGEST_SCALE = 1e6
+MOST = 1_000_000
 
 
 class PlanError(ValueError):
@@ -33,6 +35,8 @@ class Plan:
     policies: Sequence[Policy]
     output: Path
     server: str | None
+    timeout_s: float
+    key: str | None = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,14 @@ class Options:
     server: str | None = None
     trace_format: str | None = None
     rate: float | None = None
+    concurrency: int | None = None
+    repeats: int = 1
+    slo: str | None = None
+    abandon_s: float | None = None
+    warm_up_s: float = 0.0
+    timeout: float | None = None
+    key: str | None = None
+    """What a server wants as ``Authorization: Bearer``; in no report."""
 
 
 def settle(config_path: Path, options: Options) -> Plan:
@@ -69,14 +81,30 @@ def settle(config_path: Path, options: Options) -> Plan:
         limit=options.limit,
         trace_format=options.trace_format,
         rate=options.rate,
+        concurrency=_at_least_one("concurrency", options.concurrency),
+        repeats=_at_least_one("repeats", options.repeats) or 1,
+        abandon_s=_seconds("abandon", options.abandon_s),
+        warm_up_s=_seconds("warm-up", options.warm_up_s or None) or 0.0,
+        slo=parse(options.slo) if options.slo is not None else Slo(),
     )
+    timeout_s = _seconds("timeout", options.timeout) or defaults.request_timeout_s
     policies = _policies(options)
-    if setting.limit is not None and setting.limit < 1:
-        raise PlanError(f"limit {setting.limit}: at least one request must be replayed")
+    _at_least_one("limit", setting.limit)
     requests = _requests(setting)
     calls = dealing.build(config, requests, setting.time_scale, setting.length_scale, setting.seed)
+    _something_is_measured(setting, calls)
     _make_writable(options.output)
-    return Plan(config_path, config, setting, calls, policies, options.output, options.server)
+    return Plan(
+        config_path=config_path,
+        config=config,
+        setting=setting,
+        calls=calls,
+        policies=policies,
+        output=options.output,
+        server=options.server,
+        timeout_s=timeout_s,
+        key=options.key,
+    )
 
 
 def _requests(setting: Setting) -> list[Request]:
@@ -100,6 +128,27 @@ def _policies(options: Options) -> list[Policy]:
     if unknown := [name for name in names if name not in known]:
         raise PlanError(f"unknown policy {unknown[0]!r}: choose from {', '.join(known)}")
     return [Policy(name) for name in dict.fromkeys(names)]
+
+
+def _at_least_one(name: str, count: int | None) -> int | None:
+    if count is not None and not 1 <= count <= MOST:
+        raise PlanError(f"{name} {count}: use a whole number from 1 to {MOST}")
+    return count
+
+
+def _seconds(name: str, value: float | None) -> float | None:
+    if value is not None and not 0 < value <= LARGEST_SCALE:
+        raise PlanError(f"{name} {value:g}: use seconds above 0, at most {LARGEST_SCALE:g}")
+    return value
+
+
+def _something_is_measured(setting: Setting, calls: Sequence[Call]) -> None:
+    last = max((call.at_s for call in calls), default=0.0)
+    if setting.concurrency is None and setting.warm_up_s > last:
+        raise PlanError(
+            f"warm-up {setting.warm_up_s:g}: the last request leaves at {last:.1f} s, "
+            "so none is measured: shorten the warm-up"
+        )
 
 
 def _scale(name: str, chosen: float | None, default: float) -> float:

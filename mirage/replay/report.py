@@ -12,16 +12,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mirage.replay import timeline as tl
 from mirage.replay.client import Outcome
 from mirage.replay.metrics import summarize
 from mirage.replay.run import Run
+from mirage.replay.slo import Slo
 from mirage.replay.timeline import Timeline
+from mirage.report.repeats import grouped, merged
 from mirage.samples import TenantSample
 
 SCHEMA_VERSION = 1
 MAX_EXAMPLES = 10
 """Differences and error messages that are spelled out."""
+LAG_S = 0.02
+"""A run of which more than one request in a hundred left later than that lagged."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +45,32 @@ class Setting:
     """By the file's beginning if None."""
     rate: float | None = None
     """Requests a second, where the trace has no arrivals."""
+    concurrency: int | None = None
+    """Of the closed loop; None is the open one."""
+    repeats: int = 1
+    abandon_s: float | None = None
+    warm_up_s: float = 0.0
+    """Requests that leave before are sent and not measured."""
+    slo: Slo = field(default_factory=Slo)
     skipped: Counter[str] = field(default_factory=Counter)
     """Rows of the trace that are no requests, by reason."""
 
 
-def build(setting: Setting, runs: Sequence[Run], now: datetime | None = None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Provenance:
+    """What it takes to have the result again."""
+
+    command: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+
+
+def build(
+    setting: Setting,
+    runs: Sequence[Run],
+    now: datetime | None = None,
+    provenance: Provenance = Provenance(),
+) -> dict[str, Any]:
     """The whole report, ready for JSON.
 
     `outputs_identical` is True only if every request's greedy output is the same under every
@@ -52,32 +79,55 @@ def build(setting: Setting, runs: Sequence[Run], now: datetime | None = None) ->
     """
     whole = [run for run in runs if not run.interrupted]
     different = differences(whole)
-    failed = any(outcome.error is not None for run in whole for outcome in run.outcomes)
+    failed = any(o.error is not None and not o.abandoned for run in whole for o in run.outcomes)
+    summaries = [summary(run, setting) for run in runs]
     return {
         "schema_version": SCHEMA_VERSION,
         "date": (now or datetime.now(UTC)).isoformat(timespec="seconds"),
         "machine": machine(),
+        **vars(provenance),
         **vars(setting),
+        "slo": setting.slo.limits(),
         "requests": len(runs[0].calls) if runs else 0,
         "clipped": sum(call.clipped for call in runs[0].calls) if runs else 0,
         "interrupted": len(whole) < len(runs),
         "outputs_identical": not different and not failed if len(whole) > 1 else None,
         "outputs_different": len(different) if len(whole) > 1 else None,
         "differences": different[:MAX_EXAMPLES],
-        "runs": [summary(run) for run in runs],
+        "policies": _policies(summaries),
+        "runs": summaries,
     }
 
 
-def summary(run: Run) -> dict[str, Any]:
-    """One policy's part. Memory figures are None if the server keeps no timeline."""
+def _policies(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A column for each policy: means and intervals over its whole runs, or what there is."""
+    columns = []
+    for runs in grouped(summaries).values():
+        whole = [run for run in runs if not run["interrupted"]]
+        columns.append(merged([_figures(run) for run in whole or runs]))
+    return columns
+
+
+def _figures(run: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key not in ("timeline", "repeat", "errors")}
+
+
+def summary(run: Run, setting: Setting) -> dict[str, Any]:
+    """One run's part. Memory figures are None if the server keeps no timeline; they count from
+    the start, warm-up included."""
+    measured = [outcome for outcome in run.outcomes if outcome.sent_s >= setting.warm_up_s]
+    seconds = max(0.0, run.duration_s - setting.warm_up_s)
+    lags = [outcome.lag_s for outcome in run.outcomes]
     return {
         "policy": run.policy,
+        "repeat": run.repeat,
         "interrupted": run.interrupted,
-        **summarize(run.outcomes, run.duration_s),
+        **summarize(measured, seconds, setting.slo if setting.slo.limits() else None),
         **_memory(run.timeline),
-        "max_lag_ms": round(max((o.lag_s for o in run.outcomes), default=0.0) * 1e3, 3),
+        "max_lag_ms": round(max(lags, default=0.0) * 1e3, 3),
+        "lagged": bool(lags) and float(np.percentile(lags, 99)) > LAG_S,
         "errors": _errors(run.outcomes),
-        "tenants": {name: _tenant(run, name) for name in _names(run)},
+        "tenants": {name: _tenant(run, measured, seconds, name) for name in _names(run)},
         "timeline": tl.columns(run.timeline) if run.timeline else None,
     }
 
@@ -125,11 +175,11 @@ def _memory(timeline: Timeline | None) -> dict[str, Any]:
     }
 
 
-def _tenant(run: Run, name: str) -> dict[str, Any]:
+def _tenant(run: Run, measured: Sequence[Outcome], seconds: float, name: str) -> dict[str, Any]:
     """The same keys as the run's, for one tenant alone; rates per second of the run."""
-    outcomes = [outcome for outcome in run.outcomes if outcome.call.tenant == name]
+    outcomes = [outcome for outcome in measured if outcome.call.tenant == name]
     only = run.timeline and tl.only(run.timeline, name)
-    return {**summarize(outcomes, run.duration_s), **_memory(only)}
+    return {**summarize(outcomes, seconds), **_memory(only)}
 
 
 def _names(run: Run) -> list[str]:

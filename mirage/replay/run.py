@@ -11,7 +11,7 @@ import aiohttp
 
 from mirage.replay import client
 from mirage.replay.child import ServerError
-from mirage.replay.client import Journal, Outcome
+from mirage.replay.client import PATIENT, Habits, Journal, Outcome
 from mirage.replay.stream import StreamError
 from mirage.replay.timeline import State, Timeline, cut, parse_state, parse_timeline
 from mirage.workload.dealing import Call
@@ -33,6 +33,8 @@ class Run:
     duration_s: float
     timeline: Timeline | None = field(repr=False, default=None)
     interrupted: bool = False
+    repeat: int = 1
+    """Which of several runs under this policy."""
 
 
 async def replay_on(
@@ -43,17 +45,19 @@ async def replay_on(
     journal: Journal,
     policy: str | None = None,
     death: Death | None = None,
+    habits: Habits = PATIENT,
+    key: str | None = None,
 ) -> Run:
-    """Warm up, send every call at its time, fetch the timeline.
+    """Warm up, send every call in its turn, fetch the timeline.
 
     `policy` None takes the server's own word for it. A cancel while sending ends the run
     early and returns what had ended, marked `interrupted`. Raises `ServerError` if the
     server ends or does not serve a tenant, `TimelineError` if it cannot be understood.
     """
-    async with client.session(url, timeout_s) as http:
+    async with client.session(url, timeout_s, key) as http:
         await _warm_up(http, sorted({call.tenant for call in calls}))
         before = await _state(http)
-        sending = client.send_all(http, calls, seed, journal)
+        sending = client.send_all(http, calls, seed, journal, habits)
         interrupted = False
         try:
             await (_unless(death, sending) if death else sending)

@@ -13,11 +13,27 @@ from mirage.report.terminal import table
 
 def show(built: dict[str, Any], output: Path, console: Console) -> None:
     """Print a report (see `report.build`) and where in `output` it lies."""
-    policies = [run["policy"] for run in built["runs"]]
+    policies = [column["policy"] for column in built["policies"]]
     title = f"{built['requests']} requests of {built['trace']}"
-    console.print(table(title, policies, comparison.rows(built["runs"], policies)))
+    console.print(table(title, policies, comparison.rows(built["policies"], policies)))
+    for line in remarks(built):
+        console.print(line, highlight=False)
     console.print(_verdict(built), highlight=False)
     console.out(f"Report: {output / 'report.html'}, {output / 'report.json'}", highlight=False)
+
+
+def remarks(built: dict[str, Any]) -> list[str]:
+    """What else a reader must know before believing the figures."""
+    lines = []
+    if (repeats := built["repeats"]) > 1:
+        lines.append(f"Means of {repeats} runs each, ± half the interval at 95 %.")
+    late = [run for run in built["runs"] if run["lagged"]]
+    for policy, run in {run["policy"]: run for run in late}.items():
+        lines.append(
+            f"{policy}: the client lagged, {run['max_lag_ms']:.0f} ms at most: requests left late, "
+            "and latencies are those of a lighter load"
+        )
+    return lines
 
 
 def _verdict(built: dict[str, Any]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from mirage.units import MIB
@@ -26,6 +27,9 @@ class Metric:
 METRICS = (
     Metric("completed", "requests completed", "high"),
     Metric("failed", "requests failed", "low"),
+    Metric("abandoned", "requests given up", "low"),
+    Metric("slo_met", "requests within the SLO", "high"),
+    Metric("goodput", "goodput, requests within the SLO per s", "high", digits=2),
     Metric("preemptions", "preemptions", "low"),
     Metric("duration", "duration, s", digits=1),
     Metric("request_throughput", "requests per s", "high", digits=2),
@@ -48,11 +52,15 @@ METRICS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One metric of one policy; `ratio` is against the baseline, None where it says nothing."""
+    """One metric of one policy; `ratio` is against the baseline, None where it says nothing.
+
+    `half` is half the width of the mean's interval at 95 %, over repeated runs.
+    """
 
     text: str
     ratio: str | None
     best: bool
+    half: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,8 @@ def rows(
         values = [part.get(metric.key) for part in figures]
         if any(value is not None for value in values):
             cells = [_cell(metric, values, column, base) for column in range(len(values))]
-            table.append(Row(metric.label, cells))
+            halves = [part.get("intervals", {}).get(metric.key) for part in figures]
+            table.append(Row(metric.label, [*map(partial(_sure, metric), cells, halves)]))
     return table
 
 
@@ -88,6 +97,13 @@ def _cell(metric: Metric, values: Sequence[float | None], column: int, base: int
     if metric.better and value and against and value != against:
         ratio = f"{value / against:.2f}×"
     return Cell(f"{value / metric.divide:,.{metric.digits}f}", ratio, _best(metric, values, value))
+
+
+def _sure(metric: Metric, cell: Cell, half: float | None) -> Cell:
+    """With its interval, if it has one."""
+    if half is None:
+        return cell
+    return replace(cell, half=f"± {half / metric.divide:,.{metric.digits}f}")
 
 
 def _best(metric: Metric, values: Sequence[float | None], value: float) -> bool:

@@ -23,4 +23,6 @@ def table(title: str, policies: Sequence[str], rows: Iterable[Row]) -> Table:
 
 def _cell(cell: Cell) -> str:
     ratio = f" [dim]{cell.ratio}[/]" if cell.ratio else ""
-    return f"[bold green]{cell.text}[/]{ratio}" if cell.best else cell.text + ratio
+    half = f" [dim]{cell.half}[/]" if cell.half else ""
+    figure = f"[bold green]{cell.text}[/]" if cell.best else cell.text
+    return figure + half + ratio

