@@ -1,0 +1,122 @@
+"""How many streamed tokens a second the replay's client bears on one core, and what it adds.
+
+python benchmarks/client_speed.py [--rates 1000,2500,5000,7500,10000] [--seconds 10]
+
+A server on a core of its own writes the time into every token just before it sends it; the client,
+the one of `mirage replay`, runs on another core. What a token then needs to be counted is what
+client and kernel add to every latency. Where the machine is busy, that is measured as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from time import perf_counter
+
+import numpy as np
+from aiohttp import web
+
+from mirage.replay import client
+from mirage.replay.client import Journal, Outcome
+from mirage.workload.dealing import Call
+
+STREAM_TOKENS_PER_S = 50
+"""Of one stream; there are as many as the rate needs."""
+STAMP = 16
+"""Characters of a token: nanoseconds of the monotonic clock, as `perf_counter` counts."""
+PROMPT_TOKENS = 100
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rates", default="1000,2500,5000,7500,10000")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    options = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))
+    print(f"{'tokens/s asked':>15} {'had':>8} {'added P50, ms':>14} {'P99, ms':>9} {'core busy':>10}")
+    for rate in map(int, options.rates.split(",")):
+        print(measured(rate, options.seconds, cores))
+
+
+def measured(rate: int, seconds: float, cores: list[int]) -> str:
+    """One line of the table."""
+    here, there = multiprocessing.Pipe()
+    server = multiprocessing.Process(target=serve, args=(there, cores[0]), daemon=True)
+    server.start()
+    try:
+        os.sched_setaffinity(0, {cores[-1]})
+        return asyncio.run(_measured(here.recv(), rate, seconds))
+    finally:
+        os.sched_setaffinity(0, cores)
+        server.kill()
+        server.join()
+
+
+async def _measured(port: int, rate: int, seconds: float) -> str:
+    streams, tokens = max(1, rate // STREAM_TOKENS_PER_S), round(seconds * STREAM_TOKENS_PER_S)
+    # Spread over a token's time: many at one instant would wait for each other.
+    gap = 1 / STREAM_TOKENS_PER_S / streams
+    calls = [
+        Call(n, n * gap, "echo", PROMPT_TOKENS, tokens, clipped=False) for n in range(streams)
+    ]
+    journal = Journal()
+    async with client.session(f"http://127.0.0.1:{port}", seconds * 10 + 60) as http:
+        start, busy = perf_counter(), time.process_time()
+        await client.send_all(http, calls, 0, journal)
+        wall, busy = perf_counter() - start, time.process_time() - busy
+    assert not journal.failed, [outcome.error for outcome in journal.outcomes if outcome.error][:1]
+    added = np.array([ms for one in journal.outcomes for ms in added_ms(one, start)])
+    p50, p99 = np.percentile(added, (50, 99))
+    return f"{rate:>15,} {len(added) / wall:>8,.0f} {p50:>14.2f} {p99:>9.2f} {busy / wall:>10.0%}"
+
+
+def added_ms(outcome: Outcome, start: float) -> Iterator[float]:
+    """From when each token was sent to when the client counted it."""
+    came = np.cumsum([start + outcome.sent_s + outcome.ttft_s, *outcome.itl_s])
+    texts = [outcome.text[at : at + STAMP] for at in range(0, len(outcome.text), STAMP)]
+    for when, text in zip(came, texts, strict=True):
+        yield float(when - int(text) / 1e9) * 1e3
+
+
+def serve(pipe: Connection, core: int) -> None:
+    """A server that streams as vLLM does, on `core`; it tells its port."""
+    os.sched_setaffinity(0, {core})
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_post("/v1/completions", _stream)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        pipe.send(runner.addresses[0][1])
+        await asyncio.Event().wait()
+
+    asyncio.run(run())
+
+
+async def _stream(request: web.Request) -> web.StreamResponse:
+    body = await request.json()
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    start = perf_counter()
+    for number in range(body["max_tokens"]):
+        await asyncio.sleep(start + (number + 1) / STREAM_TOKENS_PER_S - perf_counter())
+        choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
+        choice |= {"stop_reason": None, "token_ids": [number], "prompt_token_ids": None}
+        choice["text"] = f"{round(perf_counter() * 1e9):0{STAMP}d}"
+        event = {"id": "cmpl-0", "object": "text_completion", "created": 0, "model": "echo"}
+        await response.write(b"data: " + json.dumps(event | {"choices": [choice]}).encode() + b"\n\n")
+    usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": body["max_tokens"]}
+    await response.write(b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n")
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+if __name__ == "__main__":
+    main()

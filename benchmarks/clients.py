@@ -1,0 +1,175 @@
+"""The replay's client beside `vllm bench serve` and guidellm: the same requests, the same server.
+
+python benchmarks/clients.py [--repeats 3] [--guidellm PROGRAM]
+
+One model is served; every client sends the same prompts, `CONCURRENCY` at a time, greedy and of fixed
+length. Clients take turns. Printed are means and intervals at 95 %, and whether ours differs from
+another client by more than noise. guidellm is left out where it is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from mirage.demo.models import make_models
+from mirage.replay import client
+from mirage.replay.child import Server
+from mirage.replay.client import Habits, Journal
+from mirage.replay.metrics import summarize
+from mirage.report.intervals import difference, mean
+from mirage.workload.dealing import Call, prompt
+
+NAME, REQUESTS, CONCURRENCY, SEED = "opt", 64, 4, 3
+PROMPT, OUTPUT = 120, 48
+"""Tokens."""
+FIGURES = (
+    *("mean_ttft_ms", "p50_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p50_tpot_ms"),
+    *("mean_itl_ms", "p50_itl_ms", "p99_itl_ms", "output_throughput"),
+)
+CONFIG = {
+    "device": {"kind": "host", "memory": "96MiB", "page": "64KiB"},
+    "tenants": [{"name": NAME, "model": NAME, "share": 100, "max_model_len": 512}],
+}
+BENCH = """
+import sys
+from vllm.benchmarks.serve import add_cli_args, main
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = FlexibleArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args(sys.argv[1:]))
+"""
+Figures = dict[str, float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--guidellm", default=shutil.which("guidellm"))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="mirage-clients-") as name:
+        folder = Path(name)
+        make_models(folder, which=[NAME])
+        (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+        _write_prompts(folder)
+        with Server(folder / "config.yaml", "static", folder / "serve.log") as server:
+            url = asyncio.run(server.ready(lambda seconds: None))
+            clients: dict[str, Callable[[], Figures]] = {
+                "mirage replay": lambda: ours(url),
+                "vllm bench serve": lambda: vllm_bench(url, folder),
+            }
+            if options.guidellm:
+                clients["guidellm"] = lambda: guidellm(options.guidellm, url, folder)
+            ours(url)  # warm
+            show(taking_turns(clients, options.repeats))
+
+
+def taking_turns(
+    clients: dict[str, Callable[[], Figures]], repeats: int
+) -> dict[str, list[Figures]]:
+    """What each client measured, run by run."""
+    found: dict[str, list[Figures]] = {name: [] for name in clients}
+    for _ in range(repeats):
+        for name, measure in clients.items():
+            found[name].append(measure())
+    return found
+
+
+def show(found: dict[str, list[Figures]]) -> None:
+    """A row per figure and client, ours first."""
+    first = next(iter(found))
+    print(f"{'figure':<18} {'client':<18} {'mean':>9} {'± 95 %':>8}  against {first}")
+    for figure in FIGURES:
+        own = [run[figure] for run in found[first]]
+        for name, runs in found.items():
+            values = [run[figure] for run in runs if figure in run]
+            if not values:
+                continue
+            average = mean(values)
+            half = "" if average.half is None else f"{average.half:.2f}"
+            against = difference(values, own)
+            told = "" if name == first else f"{against.ratio:.3f}x {against.word}"
+            print(f"{figure:<18} {name:<18} {average.value:>9.2f} {half:>8}  {told}")
+
+
+def ours(url: str) -> Figures:
+    """By the client of `mirage replay`."""
+    calls = [Call(n, 0.0, NAME, PROMPT, OUTPUT, clipped=False) for n in range(REQUESTS)]
+    journal = Journal()
+
+    async def run() -> None:
+        async with client.session(url, 300.0) as http:
+            await client.send_all(http, calls, SEED, journal, Habits(CONCURRENCY))
+
+    asyncio.run(run())
+    assert not journal.failed
+    found = summarize(journal.outcomes, journal.duration_s)
+    return {name: float(found[name] or 0) for name in FIGURES}
+
+
+def vllm_bench(url: str, folder: Path) -> Figures:
+    """By vLLM's own client."""
+    words = (
+        f"--backend openai --base-url {url} --endpoint /v1/completions --model {NAME} "
+        f"--tokenizer {folder / NAME} --dataset-name custom --skip-chat-template "
+        f"--dataset-path {folder / 'prompts.jsonl'} --custom-output-len {OUTPUT} "
+        f"--num-prompts {REQUESTS} --disable-shuffle --ignore-eos --max-concurrency {CONCURRENCY} "
+        "--percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 50,99 --temperature 0 "
+        f"--num-warmups 0 --save-result --result-dir {folder} --result-filename vllm.json"
+    )
+    _run([sys.executable, "-c", BENCH, *words.split()], folder)
+    found = json.loads((folder / "vllm.json").read_text())
+    assert found["completed"] == REQUESTS, found
+    return {name: float(found[name]) for name in FIGURES if name in found}
+
+
+def guidellm(program: str, url: str, folder: Path) -> Figures:
+    """By guidellm, whose words are others: its time per output token counts the first one too."""
+    out = folder / "guidellm"
+    body = {"ignore_eos": True, "temperature": 0, "max_tokens": OUTPUT}
+    words = (
+        f"benchmark run --target {url} --model {NAME} --processor {folder / NAME} "
+        f"--request-type text_completions --profile concurrent --rate {CONCURRENCY} "
+        f"--max-requests {REQUESTS} --data {folder / 'prompts.jsonl'} "
+        f"--output-dir {out} --outputs json"
+    )
+    extras = ["--backend-kwargs", json.dumps({"extras": {"body": body}})]
+    _run([program, *words.split(), *extras], folder)
+    (run,) = json.loads((out / "benchmarks.json").read_text())["benchmarks"]
+    metrics = run["metrics"]
+
+    def of(metric: str, statistic: str) -> float:
+        part = metrics[metric]["successful"]
+        return float(part["mean"] if statistic == "mean" else part["percentiles"][statistic])
+
+    return {
+        "mean_ttft_ms": of("time_to_first_token_ms", "mean"),
+        "p50_ttft_ms": of("time_to_first_token_ms", "p50"),
+        "p99_ttft_ms": of("time_to_first_token_ms", "p99"),
+        "mean_itl_ms": of("inter_token_latency_ms", "mean"),
+        "output_throughput": of("output_tokens_per_second", "mean"),
+    }
+
+
+def _write_prompts(folder: Path) -> None:
+    with (folder / "prompts.jsonl").open("w") as file:
+        for number in range(REQUESTS):
+            file.write(json.dumps({"prompt": prompt(SEED, number, PROMPT)}) + "\n")
+
+
+def _run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=folder)
+    assert done.returncode == 0, done.stderr[-3000:] or done.stdout[-3000:]
+
+
+if __name__ == "__main__":
+    main()
