@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
 import aiohttp
 
 from mirage.replay.stream import Answer, StreamError, error_message
-from mirage.workload.dealing import Call, prompt
+from mirage.workload.dealing import Call
+from mirage.workload.prompts import prompt_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def session(url: str, timeout_s: float) -> aiohttp.ClientSession:
 
 
 async def send_all(
-    http: aiohttp.ClientSession, calls: Sequence[Call], seed: int, journal: Journal
+    http: aiohttp.ClientSession, calls: Iterable[Call], seed: int, journal: Journal
 ) -> None:
     """Send each call at its time and write what comes of it into the journal.
 
@@ -97,7 +98,7 @@ async def warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> None:
 async def _one(
     http: aiohttp.ClientSession, call: Call, seed: int, start: float, journal: Journal
 ) -> None:
-    body = _body(call.tenant, prompt(seed, call.index, call.context_tokens), call.output_tokens)
+    body = _body(call.tenant, prompt_of(call, seed), call.output_tokens)
     sent = perf_counter()
     answer, error = Answer(sent), None
     journal.note_sent()

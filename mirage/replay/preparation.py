@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mirage import config as configuration
 from mirage.config import Config, Policy
 from mirage.replay.report import Setting
-from mirage.workload import dealing, trace
+from mirage.workload import dealing
+from mirage.workload.calls import Calls
+from mirage.workload.chosen import chosen
 from mirage.workload.dealing import Call
-from mirage.workload.trace import Request
-from traces import SAMPLE
+from mirage.workload.trace import Reading
 
 LARGEST_SCALE = 1e6
 
@@ -29,7 +31,7 @@ class Plan:
     config_path: Path
     config: Config
     setting: Setting
-    calls: Sequence[Call]
+    calls: Collection[Call]
     policies: Sequence[Policy]
     output: Path
     server: str | None
@@ -73,17 +75,30 @@ def settle(config_path: Path, options: Options) -> Plan:
     policies = _policies(options)
     if setting.limit is not None and setting.limit < 1:
         raise PlanError(f"limit {setting.limit}: at least one request must be replayed")
-    requests = _requests(setting)
-    calls = dealing.build(config, requests, setting.time_scale, setting.length_scale, setting.seed)
+    calls = _calls(config, setting)
     _make_writable(options.output)
     return Plan(config_path, config, setting, calls, policies, options.output, options.server)
 
 
-def _requests(setting: Setting) -> list[Request]:
-    """Those of the trace; what it skips is counted in the setting."""
-    path = SAMPLE if setting.trace == "sample" else Path(setting.trace)
-    how = trace.Reading(setting.trace_format, setting.rate, setting.seed)
-    return trace.select(path, setting.window, setting.limit, how, setting.skipped)
+def _calls(config: Config, setting: Setting) -> Collection[Call]:
+    """Made from the trace whenever they are needed, or held if it can be read but once.
+
+    What the trace skips is counted in the setting.
+    """
+    names = [tenant.name for tenant in config.tenants]
+    which = chosen(setting.trace, names)
+    traffic, seed = config.replay.traffic, setting.seed
+    how = Reading(setting.trace_format, setting.rate, seed)
+
+    def made() -> Iterator[Call]:
+        skipped: Counter[str] = Counter()
+        window, limit = setting.window, setting.limit
+        dealt = which.requests(names, traffic, seed, how, window, limit, skipped)
+        yield from dealing.calls(config, dealt, setting.time_scale, setting.length_scale)
+        setting.skipped.clear()
+        setting.skipped.update(skipped)
+
+    return Calls(made) if which.rewinds else list(made())
 
 
 def _policies(options: Options) -> list[Policy]:

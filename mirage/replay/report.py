@@ -18,6 +18,7 @@ from mirage.replay.metrics import summarize
 from mirage.replay.run import Run
 from mirage.replay.timeline import Timeline
 from mirage.samples import TenantSample
+from mirage.workload.calls import clipped, tenants
 
 SCHEMA_VERSION = 1
 MAX_EXAMPLES = 10
@@ -59,7 +60,7 @@ def build(setting: Setting, runs: Sequence[Run], now: datetime | None = None) ->
         "machine": machine(),
         **vars(setting),
         "requests": len(runs[0].calls) if runs else 0,
-        "clipped": sum(call.clipped for call in runs[0].calls) if runs else 0,
+        "clipped": clipped(runs[0].calls) if runs else 0,
         "interrupted": len(whole) < len(runs),
         "outputs_identical": not different and not failed if len(whole) > 1 else None,
         "outputs_different": len(different) if len(whole) > 1 else None,
@@ -134,7 +135,7 @@ def _tenant(run: Run, name: str) -> dict[str, Any]:
 
 def _names(run: Run) -> list[str]:
     served = list(run.timeline.tenants) if run.timeline else []
-    return list(dict.fromkeys([*served, *(call.tenant for call in run.calls)]))
+    return list(dict.fromkeys([*served, *tenants(run.calls)]))
 
 
 def _errors(outcomes: Sequence[Outcome]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -14,6 +14,7 @@ from mirage.replay.child import ServerError
 from mirage.replay.client import Journal, Outcome
 from mirage.replay.stream import StreamError
 from mirage.replay.timeline import State, Timeline, cut, parse_state, parse_timeline
+from mirage.workload.calls import tenants
 from mirage.workload.dealing import Call
 
 SETTLE_S = 3.0
@@ -28,7 +29,7 @@ class Run:
     """All that came of one policy. `timeline` is None if the server keeps none."""
 
     policy: str
-    calls: Sequence[Call]
+    calls: Collection[Call]
     outcomes: list[Outcome] = field(repr=False)
     duration_s: float
     timeline: Timeline | None = field(repr=False, default=None)
@@ -37,7 +38,7 @@ class Run:
 
 async def replay_on(
     url: str,
-    calls: Sequence[Call],
+    calls: Collection[Call],
     seed: int,
     timeout_s: float,
     journal: Journal,
@@ -51,7 +52,7 @@ async def replay_on(
     server ends or does not serve a tenant, `TimelineError` if it cannot be understood.
     """
     async with client.session(url, timeout_s) as http:
-        await _warm_up(http, sorted({call.tenant for call in calls}))
+        await _warm_up(http, sorted(tenants(calls)))
         before = await _state(http)
         sending = client.send_all(http, calls, seed, journal)
         interrupted = False
