@@ -10,6 +10,7 @@ from statistics import fmean, pstdev
 import pytest
 import yaml
 
+import configs
 from mirage.workload.formats.registry import of
 from mirage.workload.formats.source import Source
 from mirage.workload.lengths import lengths
@@ -219,3 +220,10 @@ def test_millions_are_drawn_one_at_a_time(write, sessions):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2e5
+
+
+@pytest.mark.parametrize(
+    "path", sorted((configs.HERE / "traces").glob("*.yaml")), ids=lambda path: path.name
+)
+def test_what_is_shipped_is_read(path):
+    assert len(select(path, limit=500)) == 500
