@@ -49,7 +49,8 @@ async def replay_on(
 
     `policy` None takes the server's own word for it. A cancel while sending ends the run
     early and returns what had ended, marked `interrupted`. Raises `ServerError` if the
-    server ends or does not serve a tenant, `TimelineError` if it cannot be understood.
+    server ends or does not serve a tenant, `TimelineError` if it cannot be understood, `TraceError`
+    if the calls' trace cannot be read any more.
     """
     async with client.session(url, timeout_s) as http:
         await _warm_up(http, sorted(tenants(calls)))
@@ -60,6 +61,8 @@ async def replay_on(
             await (_unless(death, sending) if death else sending)
         except asyncio.CancelledError:
             interrupted = _take_back_cancel()
+        except ExceptionGroup as found:  # a trace that cannot be read a second time
+            raise found.exceptions[0] from None
         return Run(
             policy=policy or (before.policy if before else "server"),
             calls=calls,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections import Counter
@@ -13,7 +14,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from mirage.replay.client import Journal
 from mirage.replay.command import replay_command
+from mirage.replay.run import replay_on
+from mirage.workload.calls import Calls
+from mirage.workload.dealing import Call
+from mirage.workload.trace import TraceError
 
 pytestmark = pytest.mark.e2e
 
@@ -87,6 +93,21 @@ def test_each_tenant_is_asked_by_its_own_trace_and_turns_share_prompts(server, t
     assert len(begun) > len(prompts) / 4, "later turns"
     alone = [body["prompt"] for body in bodies if body["model"] == "b"]
     assert len({prompt[:20] for prompt in alone}) == len(alone)
+
+
+def test_a_trace_that_is_gone_when_it_is_sent_is_told_in_its_own_words(server):
+    passes = []
+
+    def made() -> Iterator[Call]:
+        passes.append(len(passes))
+        for index in range(3):
+            if passes[-1] and index == 2:
+                raise TraceError("t.csv: cannot be read (No such file or directory)")
+            yield Call(index, 0.0, "a", 5, 1, False)
+
+    url = f"http://127.0.0.1:{server.server_port}"
+    with pytest.raises(TraceError, match=r"t\.csv: cannot be read"):
+        asyncio.run(replay_on(url, Calls(made), 0, 60.0, Journal()))
 
 
 @pytest.mark.parametrize(

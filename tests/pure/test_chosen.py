@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import tracemalloc
 from collections import Counter
 from itertools import islice
 
@@ -182,3 +183,20 @@ def test_lengths_of_turns_are_scaled_together(settled, tmp_path):
     assert {call.hash_tokens for call in calls} == {10.0}
     assert {call.prefix_hashes for call in calls} == {(0,), (1,)}
     assert all(call.session for call in calls)
+
+
+def test_however_many_calls_there_are_few_are_held(settled, tmp_path):
+    path = tmp_path / "many.csv"
+    rows = (f"2023-11-16 18:{n // 60:02d}:{n % 60:02d},9,9" for n in range(3600))
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
+    plan = settled(str(path))
+
+    def peak(go_through) -> int:
+        tracemalloc.start()
+        assert go_through(plan.calls) == 3600
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    made = peak(lambda calls: max(call.index for call in calls) + 1)
+    assert made < peak(lambda calls: len(list(calls))) / 4, "than if all were held"
