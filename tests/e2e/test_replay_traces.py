@@ -50,9 +50,13 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b'data: {"choices": [{"text": "x"}]}\n\ndata: [DONE]\n\n')
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 512
+
+
 @pytest.fixture
 def server() -> Iterator[ThreadingHTTPServer]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
+    with Server(("127.0.0.1", 0), Handler) as made:
         made.daemon_threads = True
         made.bodies = []  # type: ignore[attr-defined]
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})

@@ -199,4 +199,5 @@ def test_however_many_calls_there_are_few_are_held(settled, tmp_path):
         return most
 
     made = peak(lambda calls: max(call.index for call in calls) + 1)
-    assert made < peak(lambda calls: len(list(calls))) / 4, "than if all were held"
+    held = peak(lambda calls: len(list(calls)))
+    assert made < held / 3, (made, held)  # what is read at once is most of the first
