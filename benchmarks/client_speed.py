@@ -39,7 +39,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
-    print(f"{'tokens/s asked':>15} {'had':>8} {'added P50, ms':>14} {'P99, ms':>9} {'core busy':>10}")
+    print(
+        f"{'tokens/s asked':>15} {'had':>8} {'added P50, ms':>14} {'P99, ms':>9} {'core busy':>10}"
+    )
     for rate in map(int, options.rates.split(",")):
         print(measured(rate, options.seconds, cores))
 
@@ -62,9 +64,7 @@ async def _measured(port: int, rate: int, seconds: float) -> str:
     streams, tokens = max(1, rate // STREAM_TOKENS_PER_S), round(seconds * STREAM_TOKENS_PER_S)
     # Spread over a token's time: many at one instant would wait for each other.
     gap = 1 / STREAM_TOKENS_PER_S / streams
-    calls = [
-        Call(n, n * gap, "echo", PROMPT_TOKENS, tokens, clipped=False) for n in range(streams)
-    ]
+    calls = [Call(n, n * gap, "echo", PROMPT_TOKENS, tokens, clipped=False) for n in range(streams)]
     journal = Journal()
     async with client.session(f"http://127.0.0.1:{port}", seconds * 10 + 60) as http:
         start, busy = perf_counter(), time.process_time()
@@ -111,7 +111,9 @@ async def _stream(request: web.Request) -> web.StreamResponse:
         choice |= {"stop_reason": None, "token_ids": [number], "prompt_token_ids": None}
         choice["text"] = f"{round(perf_counter() * 1e9):0{STAMP}d}"
         event = {"id": "cmpl-0", "object": "text_completion", "created": 0, "model": "echo"}
-        await response.write(b"data: " + json.dumps(event | {"choices": [choice]}).encode() + b"\n\n")
+        await response.write(
+            b"data: " + json.dumps(event | {"choices": [choice]}).encode() + b"\n\n"
+        )
     usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": body["max_tokens"]}
     await response.write(b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n")
     await response.write(b"data: [DONE]\n\n")

@@ -42,6 +42,11 @@ OWN_MODULES = {
         "explain_command",
         "Print the paper's arithmetic for CONFIG: how many layers hide, and what it brings.",
     ),
+    "traces": (
+        "mirage.traces.command",
+        "traces_command",
+        "List public traces, or fetch them for --trace NAME.",
+    ),
     "doctor": (
         "mirage.doctor.command",
         "doctor_command",

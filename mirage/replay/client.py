@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
 import aiohttp
 
 from mirage.replay.stream import Answer, StreamError, error_message
-from mirage.workload.dealing import Call, prompt
+from mirage.workload.dealing import Call
+from mirage.workload.prompts import prompt_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def session(url: str, timeout_s: float, key: str | None = None) -> aiohttp.Clien
 
 async def send_all(
     http: aiohttp.ClientSession,
-    calls: Sequence[Call],
+    calls: Iterable[Call],
     seed: int,
     journal: Journal,
     habits: Habits = PATIENT,
@@ -108,14 +109,14 @@ async def send_all(
         await _closed_loop(sender, calls, habits.concurrency)
 
 
-async def _open_loop(sender: _Sender, calls: Sequence[Call]) -> None:
+async def _open_loop(sender: _Sender, calls: Iterable[Call]) -> None:
     async with asyncio.TaskGroup() as group:
         for call in calls:
             await asyncio.sleep(max(0.0, sender.start + call.at_s - perf_counter()))
             group.create_task(sender.send(call, call.at_s))
 
 
-async def _closed_loop(sender: _Sender, calls: Sequence[Call], concurrency: int) -> None:
+async def _closed_loop(sender: _Sender, calls: Iterable[Call], concurrency: int) -> None:
     left = iter(calls)
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
@@ -149,7 +150,7 @@ class _Sender:
 
     async def send(self, call: Call, planned_s: float) -> None:
         """One call, which should have left at `planned_s`; never raises what a server did."""
-        text = prompt(self._seed, call.index, call.context_tokens)
+        text = prompt_of(call, self._seed)
         body = _body(call.tenant, text, call.output_tokens)
         sent = perf_counter()
         answer, error, patience = Answer(sent), None, asyncio.timeout(self._abandon_s)

@@ -34,7 +34,11 @@ def replay_command(
     config: Annotated[Path, typer.Argument(help="The configuration to serve.", metavar="CONFIG")],
     trace_file: Annotated[
         str,
-        typer.Option("--trace", help="A trace of a known format, or 'sample'.", metavar="FILE"),
+        typer.Option(
+            "--trace",
+            help="A trace's file, 'sample', a name of `mirage traces list`, or TENANT=FILE,…",
+            metavar="FILE",
+        ),
     ] = "sample",
     policy: Annotated[
         str | None,

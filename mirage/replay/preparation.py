@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from mirage import config as configuration
 from mirage.config import Config, Policy
 from mirage.replay.report import Setting
 from mirage.replay.slo import Slo, parse
-from mirage.workload import dealing, trace
+from mirage.workload import dealing
+from mirage.workload.calls import Calls
+from mirage.workload.chosen import chosen
 from mirage.workload.dealing import Call
-from mirage.workload.trace import Request
-from traces import SAMPLE
+from mirage.workload.trace import Reading
 
 LARGEST_SCALE = 1e6
 MOST = 1_000_000
@@ -31,7 +33,7 @@ class Plan:
     config_path: Path
     config: Config
     setting: Setting
-    calls: Sequence[Call]
+    calls: Collection[Call]
     policies: Sequence[Policy]
     output: Path
     server: str | None
@@ -90,8 +92,7 @@ def settle(config_path: Path, options: Options) -> Plan:
     timeout_s = _seconds("timeout", options.timeout) or defaults.request_timeout_s
     policies = _policies(options)
     _at_least_one("limit", setting.limit)
-    requests = _requests(setting)
-    calls = dealing.build(config, requests, setting.time_scale, setting.length_scale, setting.seed)
+    calls = _calls(config, setting)
     _something_is_measured(setting, calls)
     _make_writable(options.output)
     return Plan(
@@ -107,11 +108,25 @@ def settle(config_path: Path, options: Options) -> Plan:
     )
 
 
-def _requests(setting: Setting) -> list[Request]:
-    """Those of the trace; what it skips is counted in the setting."""
-    path = SAMPLE if setting.trace == "sample" else Path(setting.trace)
-    how = trace.Reading(setting.trace_format, setting.rate, setting.seed)
-    return trace.select(path, setting.window, setting.limit, how, setting.skipped)
+def _calls(config: Config, setting: Setting) -> Collection[Call]:
+    """Made from the trace whenever they are needed, or held if it can be read but once.
+
+    What the trace skips is counted in the setting.
+    """
+    names = [tenant.name for tenant in config.tenants]
+    which = chosen(setting.trace, names)
+    traffic, seed = config.replay.traffic, setting.seed
+    how = Reading(setting.trace_format, setting.rate, seed)
+
+    def made() -> Iterator[Call]:
+        skipped: Counter[str] = Counter()
+        window, limit = setting.window, setting.limit
+        dealt = which.requests(names, traffic, seed, how, window, limit, skipped)
+        yield from dealing.calls(config, dealt, setting.time_scale, setting.length_scale)
+        setting.skipped.clear()
+        setting.skipped.update(skipped)
+
+    return Calls(made) if which.rewinds else list(made())
 
 
 def _policies(options: Options) -> list[Policy]:
@@ -142,9 +157,11 @@ def _seconds(name: str, value: float | None) -> float | None:
     return value
 
 
-def _something_is_measured(setting: Setting, calls: Sequence[Call]) -> None:
+def _something_is_measured(setting: Setting, calls: Collection[Call]) -> None:
+    if not setting.warm_up_s or setting.concurrency is not None:
+        return
     last = max((call.at_s for call in calls), default=0.0)
-    if setting.concurrency is None and setting.warm_up_s > last:
+    if setting.warm_up_s > last:
         raise PlanError(
             f"warm-up {setting.warm_up_s:g}: the last request leaves at {last:.1f} s, "
             "so none is measured: shorten the warm-up"

@@ -22,6 +22,7 @@ from mirage.replay.slo import Slo
 from mirage.replay.timeline import Timeline
 from mirage.report.repeats import grouped, merged
 from mirage.samples import TenantSample
+from mirage.workload.calls import clipped, tenants
 
 SCHEMA_VERSION = 1
 MAX_EXAMPLES = 10
@@ -89,7 +90,7 @@ def build(
         **vars(setting),
         "slo": setting.slo.limits(),
         "requests": len(runs[0].calls) if runs else 0,
-        "clipped": sum(call.clipped for call in runs[0].calls) if runs else 0,
+        "clipped": clipped(runs[0].calls) if runs else 0,
         "interrupted": len(whole) < len(runs),
         "outputs_identical": not different and not failed if len(whole) > 1 else None,
         "outputs_different": len(different) if len(whole) > 1 else None,
@@ -184,7 +185,7 @@ def _tenant(run: Run, measured: Sequence[Outcome], seconds: float, name: str) ->
 
 def _names(run: Run) -> list[str]:
     served = list(run.timeline.tenants) if run.timeline else []
-    return list(dict.fromkeys([*served, *(call.tenant for call in run.calls)]))
+    return list(dict.fromkeys([*served, *tenants(run.calls)]))
 
 
 def _errors(outcomes: Sequence[Outcome]) -> dict[str, int]:

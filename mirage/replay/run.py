@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -14,6 +14,7 @@ from mirage.replay.child import ServerError
 from mirage.replay.client import PATIENT, Habits, Journal, Outcome
 from mirage.replay.stream import StreamError
 from mirage.replay.timeline import State, Timeline, cut, parse_state, parse_timeline
+from mirage.workload.calls import tenants
 from mirage.workload.dealing import Call
 
 SETTLE_S = 3.0
@@ -28,7 +29,7 @@ class Run:
     """All that came of one policy. `timeline` is None if the server keeps none."""
 
     policy: str
-    calls: Sequence[Call]
+    calls: Collection[Call]
     outcomes: list[Outcome] = field(repr=False)
     duration_s: float
     timeline: Timeline | None = field(repr=False, default=None)
@@ -39,7 +40,7 @@ class Run:
 
 async def replay_on(
     url: str,
-    calls: Sequence[Call],
+    calls: Collection[Call],
     seed: int,
     timeout_s: float,
     journal: Journal,
@@ -52,10 +53,11 @@ async def replay_on(
 
     `policy` None takes the server's own word for it. A cancel while sending ends the run
     early and returns what had ended, marked `interrupted`. Raises `ServerError` if the
-    server ends or does not serve a tenant, `TimelineError` if it cannot be understood.
+    server ends or does not serve a tenant, `TimelineError` if it cannot be understood, `TraceError`
+    if the calls' trace cannot be read any more.
     """
     async with client.session(url, timeout_s, key) as http:
-        await _warm_up(http, sorted({call.tenant for call in calls}))
+        await _warm_up(http, sorted(tenants(calls)))
         before = await _state(http)
         sending = client.send_all(http, calls, seed, journal, habits)
         interrupted = False
@@ -63,6 +65,8 @@ async def replay_on(
             await (_unless(death, sending) if death else sending)
         except asyncio.CancelledError:
             interrupted = _take_back_cancel()
+        except ExceptionGroup as found:  # a trace that cannot be read a second time
+            raise found.exceptions[0] from None
         return Run(
             policy=policy or (before.policy if before else "server"),
             calls=calls,

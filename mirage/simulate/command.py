@@ -13,6 +13,7 @@ from rich.console import Console
 
 from mirage.config import ConfigError
 from mirage.processes.interrupt import terminate_like_interrupt
+from mirage.workload.chosen import located
 from mirage.workload.trace import TraceError
 
 if TYPE_CHECKING:
@@ -165,8 +166,9 @@ def _check_claims(
 ) -> None:
     from mirage.simulate.claims_command import command as claims
 
+    file = None if trace is None else located(str(trace))
     _make_folder(output)
-    claims(seeds, output, processes, trace, Console(stderr=True))
+    claims(seeds, output, processes, file, Console(stderr=True))
 
 
 def _make_folder(output: Path) -> None:

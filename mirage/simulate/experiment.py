@@ -27,10 +27,10 @@ from mirage.control.targets import DoesNotFitError, base
 from mirage.profiles import Hardware
 from mirage.protocol import ModelShape
 from mirage.simulate import variants
+from mirage.workload.chosen import located
 from mirage.workload.formats import registry
 from mirage.workload.lengths import OF_TRACE, lengths
 from scheduler.tenants import Tenant as Entitled
-from traces import SAMPLE
 
 MOST_DRAWN = 10_000_000
 LEAST_RATE = 1e-6
@@ -325,8 +325,7 @@ def load(path: Path) -> Setup:
     near = path.parent
     file = experiment.workload.file
     if file is not None:
-        path_of = SAMPLE if str(file) == "sample" else near / file
-        workload = experiment.workload.model_copy(update={"file": path_of})
+        workload = experiment.workload.model_copy(update={"file": located(str(file), near)})
         experiment = experiment.model_copy(update={"workload": workload})
     try:
         return Setup(experiment, near)

@@ -6,7 +6,6 @@ Drawn arrivals, and windows of a trace, are held as a whole: they are stretched 
 
 from __future__ import annotations
 
-import math
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -18,8 +17,8 @@ from mirage.config import ConfigError
 from mirage.simulate.batch import Request
 from mirage.simulate.experiment import Setup, SimulatedTenant, Workload
 from mirage.simulate.roofline import PS
-from mirage.workload import trace
-from mirage.workload.dealing import assign, clip
+from mirage.workload import drawing, trace
+from mirage.workload.dealing import clip, deal
 from mirage.workload.lengths import OF_TRACE, Lengths, lengths
 from traces.generate import gaps
 
@@ -77,8 +76,7 @@ def _drawn(setup: Setup, tenant: SimulatedTenant, requests: int, seed: int) -> I
 def _drawn_tokens(shape: Lengths, rng: random.Random) -> Iterator[tuple[int, int]]:
     """Prompt and output tokens, without end."""
     while True:
-        prompt = _lognormal(rng, shape.prompt_mean, shape.prompt_sigma)
-        yield prompt, _lognormal(rng, shape.output_mean, shape.output_sigma)
+        yield drawing.lengths(rng, shape)
 
 
 def _rows_tokens(
@@ -95,10 +93,6 @@ def _fast(workload: Workload, tenants: list[SimulatedTenant], tenant: SimulatedT
     """Requests of a tenant that belong to the peak."""
     total = sum(t.rate or 0 for t in tenants)
     return round(workload.peak.requests * (tenant.rate or 0) / total) if workload.peak else 0
-
-
-def _lognormal(rng: random.Random, mean: float, sigma: float) -> int:
-    return max(1, round(rng.lognormvariate(math.log(mean) - sigma**2 / 2, sigma)))
 
 
 def _arrivals(setup: Setup, tenant: SimulatedTenant, requests: int, seed: int) -> Iterator[int]:
@@ -127,7 +121,7 @@ def _unit_gaps(
     """Times between arrivals, on any scale."""
     rng = random.Random(f"arrivals {tenant.name} {seed}")
     if workload.arrivals == "poisson":
-        return (rng.expovariate(1) for _ in range(requests))
+        return islice(drawing.poisson_gaps(rng), requests)
     if workload.arrivals == "bursty":
         return gaps(rng, requests) if requests else iter(())
     return _window(_rows_of(workload, seed), tenant, seed, requests)
@@ -153,7 +147,9 @@ def _rows_of(workload: Workload, seed: int) -> list[trace.Request]:
 
 def _reading(workload: Workload, seed: int) -> trace.Reading:
     """The seed only where it counts: files with arrivals are read once for all seeds."""
-    return trace.Reading(workload.trace_format, workload.rate, seed if workload.rate else 0)
+    own = workload.rate is None and workload.arrivals == "windows"
+    bounded = workload.arrivals == "trace" and workload.requests is not None
+    return trace.Reading(workload.trace_format, workload.rate, 0 if own else seed, bounded)
 
 
 @lru_cache
@@ -195,16 +191,6 @@ def _from_trace(setup: Setup, seed: int) -> dict[str, Iterator[Row]]:
 def _dealt(
     rows: Iterator[trace.Request], names: list[str], workload: Workload, seed: int
 ) -> Iterator[tuple[str, Row]]:
-    seen: deque[trace.Request] = deque()
-
-    def arrivals() -> Iterator[float]:
-        for number, row in enumerate(rows):
-            if number == workload.requests:
-                return
-            seen.append(row)
-            yield row.arrival_s
-
-    for name in assign(arrivals(), names, workload.traffic, seed):
-        row = seen.popleft()
+    for name, row in deal(islice(rows, workload.requests), names, workload.traffic, seed):
         arrival = round(row.arrival_s * workload.time_scale * PS)
         yield name, (arrival, row.context_tokens, row.output_tokens)

@@ -3,19 +3,24 @@
 The rule is `Traffic`'s: trace time is cut into phases; in each phase one tenant is hot and
 draws ``hot_share`` of the requests, the others share the rest by their weights. Everything is
 drawn from one seed and from the trace's own times and order, so the workload is the same for
-every policy, and scaling time or lengths does not move a request to another tenant.
+every policy, and scaling time or lengths does not move a request to another tenant. The requests
+of a session go where its first one went.
 """
 
 from __future__ import annotations
 
 import random
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mirage.config import Config, Tenant, Traffic
 from mirage.workload.trace import Request, scaled
 
-_PRINTABLE = bytes(32 + value % 95 for value in range(256))
+PRINTABLE = bytes(32 + value % 95 for value in range(256))
+"""Which printable ASCII character stands for each byte."""
+SESSIONS_KEPT = 100_000
+"""Those asked last whose tenant is remembered: memory stays flat over a trace of millions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +34,47 @@ class Call:
     output_tokens: int
     clipped: bool
     """True if the trace asked for more than the tenant's `max_model_len` holds."""
+    session: str | None = None
+    prefix_hashes: tuple[int, ...] = ()
+    hash_tokens: float = 0.0
+    """Tokens that each hash stands for, scaled as the lengths are; see `prompts.py`."""
 
 
 def build(
     config: Config, requests: Iterable[Request], time_scale: float, length_scale: float, seed: int
 ) -> list[Call]:
-    """One call per request, in order."""
+    """One call per request, in order, all of them held."""
+    names = [tenant.name for tenant in config.tenants]
+    dealt = deal(requests, names, config.replay.traffic, seed)
+    return list(calls(config, dealt, time_scale, length_scale))
+
+
+def calls(
+    config: Config, dealt: Iterable[tuple[str, Request]], time_scale: float, length_scale: float
+) -> Iterator[Call]:
+    """One call per request with its tenant's name, in order, one at a time."""
     tenants = {tenant.name: tenant for tenant in config.tenants}
-    requests = list(requests)
-    names = assign([r.arrival_s for r in requests], list(tenants), config.replay.traffic, seed)
-    return [
-        _call(index, scaled(request, time_scale, length_scale), tenants[name])
-        for index, (request, name) in enumerate(zip(requests, names, strict=True))
-    ]
+    for index, (name, request) in enumerate(dealt):
+        asked = scaled(request, time_scale, length_scale)
+        yield _call(index, asked, tenants[name], request.hash_tokens * length_scale)
+
+
+def deal(
+    requests: Iterable[Request], names: list[str], traffic: Traffic, seed: int
+) -> Iterator[tuple[str, Request]]:
+    """Each request with its tenant, one at a time."""
+    seen: deque[Request] = deque()
+    places: OrderedDict[str, str] = OrderedDict()
+
+    def arrivals() -> Iterator[float]:
+        for request in requests:
+            seen.append(request)
+            yield request.arrival_s
+
+    for name in assign(arrivals(), names, traffic, seed):
+        request = seen.popleft()
+        session = request.session
+        yield (name if session is None else _place(places, session, name)), request
 
 
 def assign(
@@ -72,7 +105,7 @@ def clip(context: int, output: int, room: int) -> tuple[int, int]:
 def prompt(seed: int, index: int, length: int) -> str:
     """`length` printable ASCII characters: as many tokens for a byte-level tokenizer."""
     drawn = random.Random(f"prompt {seed} {index}").randbytes(length)
-    return drawn.translate(_PRINTABLE).decode("ascii")
+    return drawn.translate(PRINTABLE).decode("ascii")
 
 
 def _hot_tenants(names: list[str], rng: random.Random) -> Iterator[str]:
@@ -83,7 +116,26 @@ def _hot_tenants(names: list[str], rng: random.Random) -> Iterator[str]:
         hot = rng.choice([name for name in names if name != hot] or names)
 
 
-def _call(index: int, request: Request, tenant: Tenant) -> Call:
+def _place(places: OrderedDict[str, str], session: str, name: str) -> str:
+    """Where a session's requests go; `name` if this is the first of them."""
+    place = places.setdefault(session, name)
+    places.move_to_end(session)
+    if len(places) > SESSIONS_KEPT:
+        places.popitem(last=False)
+    return place
+
+
+def _call(index: int, request: Request, tenant: Tenant, hash_tokens: float) -> Call:
     asked = (request.context_tokens, request.output_tokens)
-    given = clip(*asked, tenant.max_model_len)
-    return Call(index, request.arrival_s, tenant.name, *given, clipped=given != asked)
+    context, output = clip(*asked, tenant.max_model_len)
+    return Call(
+        index,
+        request.arrival_s,
+        tenant.name,
+        context,
+        output,
+        (context, output) != asked,
+        request.session,
+        request.prefix_hashes,
+        hash_tokens,
+    )

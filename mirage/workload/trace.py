@@ -29,6 +29,7 @@ __all__ = [
     "read",
     "scaled",
     "select",
+    "stream",
 ]
 
 LARGEST_RATE = 1e6
@@ -43,7 +44,9 @@ class Reading:
     rate: float | None = None
     """Requests a second, for a format without arrivals: they are drawn (Poisson)."""
     seed: int = 0
-    """Of such arrivals."""
+    """Of such arrivals, and of synthetic traces."""
+    bounded: bool = False
+    """Whoever reads stops by itself: a trace without end may be read."""
 
 
 AS_IT_SAYS = Reading()
@@ -61,7 +64,7 @@ def read(
     missing or too much.
     """
     try:
-        with Source(path, skipped) as source:
+        with Source(path, skipped, seed=how.seed, bounded=how.bounded) as source:
             requests = _requests(source, how)
             first = next(requests, None)
             if first is None:
@@ -78,21 +81,36 @@ def select(
     how: Reading = AS_IT_SAYS,
     skipped: Counter[str] | None = None,
 ) -> list[Request]:
+    """What `stream` gives, all of it held."""
+    return list(stream(path, window, limit, how, skipped))
+
+
+def stream(
+    path: Path,
+    window: tuple[float, float] | None = None,
+    limit: int | None = None,
+    how: Reading = AS_IT_SAYS,
+    skipped: Counter[str] | None = None,
+) -> Iterator[Request]:
     """The requests that arrive in ``window[0] <= t < window[1]`` seconds, at most `limit`.
 
     Arrivals count from the window's start. Raises `TraceError`, also for an empty window.
     """
-    requests = read(path, how, skipped)
+    bounded = how.bounded or window is not None or limit is not None
+    requests = read(path, replace(how, bounded=bounded), skipped)
     if window is None:
-        return list(islice(requests, limit))
+        yield from islice(requests, limit)
+        return
     start, end = window
-    chosen = list(islice(_inside(requests, start, end), limit))
-    if not chosen:
+    chosen = islice(_inside(requests, start, end), limit)
+    first = next(chosen, None)
+    if first is None:
         raise TraceError(
             f"{path}: no request arrives from {start:g} to {end:g} s: "
             f"{_length(path, how)}choose another window"
         )
-    return chosen
+    yield first
+    yield from chosen
 
 
 def scaled(request: Request, time_scale: float, length_scale: float) -> Request:
@@ -145,7 +163,10 @@ def _length(path: Path, how: Reading) -> str:
     """How long a trace is, for a message; a pipe cannot be read a second time."""
     if not path.is_file():
         return ""
-    last = max(request.arrival_s for request in read(path, how))
+    try:
+        last = max(request.arrival_s for request in read(path, replace(how, bounded=False)))
+    except TraceError:  # it has no end
+        return ""
     return f"the trace is {last:.1f} s long, "
 
 

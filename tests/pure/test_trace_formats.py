@@ -86,7 +86,8 @@ MEANT = {
         Request(0.0, 1, 256, prompt="Hi"),
     ],
 }
-NAMES = sorted(FORMATS)
+NAMES = sorted(set(FORMATS) - {"synthetic"})
+"""Those of files with rows; `test_trace_synthetic.py` has the other one."""
 
 
 def how(name: str, given: str | None = None) -> Reading:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from mirage.workload.formats import alpaca, azure, burstgpt, custom, mooncake, sharegpt, timed
+from mirage.workload.formats import (
+    alpaca,
+    azure,
+    burstgpt,
+    custom,
+    mooncake,
+    sharegpt,
+    synthetic,
+    timed,
+)
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.request import TraceError
 from mirage.workload.formats.source import Source
@@ -15,6 +24,7 @@ _KNOWN: list[Format] = [
     sharegpt.FORMAT,
     alpaca.FORMAT,
     custom.FORMAT,
+    synthetic.FORMAT,
 ]
 FORMATS = {each.name: each for each in _KNOWN}
 

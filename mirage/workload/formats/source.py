@@ -48,9 +48,22 @@ class Source:
     Lines and objects come with where they stand, for messages.
     """
 
-    def __init__(self, path: Path, skipped: Counter[str] | None = None) -> None:
-        """Raises `OSError`. Reads as much as it takes to see how the file begins."""
+    def __init__(
+        self,
+        path: Path,
+        skipped: Counter[str] | None = None,
+        *,
+        seed: int = 0,
+        bounded: bool = False,
+    ) -> None:
+        """Raises `OSError`. Reads as much as it takes to see how the file begins.
+
+        `seed` is for formats that draw, and `bounded` says that whoever reads stops by itself,
+        so that a trace without end may be read.
+        """
         self.path = path
+        self.seed = seed
+        self.bounded = bounded
         self.skipped: Counter[str] = Counter() if skipped is None else skipped
         self._file = path.open("rb", buffering=0)
         try:
@@ -86,6 +99,16 @@ class Source:
             yield where, value
         if empty:
             raise TraceError(f"{self.path}: holds no JSON objects: nothing to replay")
+
+    def text(self, most: int) -> str:
+        """The whole file. Raises `TraceError` for more than `most` bytes, and for no UTF-8."""
+        content = io.BufferedReader(self._rest, CHUNK).read(most + 1)
+        if len(content) > most:
+            raise TraceError(f"{self.path}: over {most // 2**10} KiB long: this is none")
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise TraceError(f"{self.path}: not UTF-8 text ({error.reason})") from None
 
     def _lines(self) -> Iterator[tuple[str, bytes]]:
         file = io.BufferedReader(self._rest, CHUNK)

@@ -1,0 +1,115 @@
+"""Ten million rows of a trace become calls in flat memory: the peak after 1, 5 and 10 million.
+
+    python -m benchmarks.flat_memory [--rows N] [SOURCE…]
+
+Sources: `synthetic` (drawn), `sessions` (drawn, in conversations with shared prefixes), `azure`
+(a CSV file, written first), `mooncake` (JSON lines with hashes, written first). Each is read in a
+process of its own the way `mirage replay` reads it: rows, tenants, scales, calls, and every
+thousandth prompt. Printed is the peak of the process's resident memory in MiB and rows a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from mirage.config import Config
+from mirage.units import MIB
+from mirage.workload import dealing
+from mirage.workload.chosen import chosen
+from mirage.workload.prompts import prompt_of
+from mirage.workload.trace import AS_IT_SAYS
+
+ROWS = 10_000_000
+PARTS = (0.1, 0.5, 1.0)
+SOURCES = ("synthetic", "sessions", "azure", "mooncake")
+TENANTS = [{"name": name, "model": name, "share": 30, "max_model_len": 8192} for name in "abc"]
+PLAIN = "kind: synthetic\nrate: 50\narrivals: gamma\ncv: 3\nmix: {long: 1, short: 3}\n"
+TALKS = "sessions: {turns: 4, think_s: 20}\nprefixes: {count: 100, tokens: 512, share: 0.5}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help=", ".join(SOURCES))
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
+    words = parser.parse_args()
+    if words.read:
+        read(words.read, words.rows)
+        return
+    for source in words.sources or SOURCES:
+        with TemporaryDirectory() as folder:
+            path = write(source, Path(folder), words.rows)
+            print(
+                f"{source}: {words.rows:,} rows, {path.stat().st_size / MIB:,.1f} MiB", flush=True
+            )
+            command = [sys.executable, "-m", __spec__.name, "--rows", str(words.rows)]
+            subprocess.run([*command, "--read", str(path)], check=True)
+
+
+def read(path: Path, rows: int) -> None:
+    """Make calls of all rows, and print how it went."""
+    config = Config.model_validate({"device": {"memory": "1GiB"}, "tenants": TENANTS})
+    names = [tenant.name for tenant in config.tenants]
+    which, skipped = chosen(str(path), names), Counter[str]()
+    dealt = which.requests(names, config.replay.traffic, 0, AS_IT_SAYS, None, None, skipped)
+    marks = [round(rows * part) for part in PARTS]
+    start, characters = time.perf_counter(), 0
+    for number, call in enumerate(dealing.calls(config, dealt, 1.0, 0.5), start=1):
+        if number % 1000 == 0:
+            characters += len(prompt_of(call, 0))
+        if number in marks:
+            per_s = number / (time.perf_counter() - start)
+            print(
+                f"  {number:>10,} rows: peak {peak_mib():.1f} MiB, {per_s:,.0f} rows/s", flush=True
+            )
+    assert number == rows and characters > 0, "all of them were read"
+
+
+def peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB
+
+
+def write(source: str, folder: Path, rows: int) -> Path:
+    """A trace of so many rows."""
+    if source in ("synthetic", "sessions"):
+        path = folder / "trace.yaml"
+        path.write_text(f"{PLAIN}{TALKS if source == 'sessions' else ''}requests: {rows}\n")
+        return path
+    path, lines = folder / "trace", {"azure": azure, "mooncake": mooncake}[source]
+    with path.open("w") as file:
+        file.writelines(lines(rows))
+    return path
+
+
+def azure(rows: int) -> Iterator[str]:
+    yield "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    start = datetime(2024, 5, 10)
+    for number in range(rows):
+        second, part = divmod(number, 50)
+        if part == 0:
+            stamp = f"{start + timedelta(seconds=second):%Y-%m-%d %H:%M:%S}"
+        yield f"{stamp}.{part * 200_000:07d},{number % 4000 + 1},{number % 500 + 1}\n"
+
+
+def mooncake(rows: int) -> Iterator[str]:
+    """Five to ten hashes a row, the first four of them one of a thousand conversations'."""
+    for number in range(rows):
+        blocks = 5 + number % 6
+        talk = number % 1000 * 4
+        hashes = [*range(talk, talk + 4), *range(10_000 + number, 10_000 + number + blocks - 4)]
+        row = {"timestamp": number * 20, "input_length": blocks * 512, "output_length": 50}
+        yield json.dumps(row | {"hash_ids": hashes}) + "\n"
+
+
+if __name__ == "__main__":
+    main()

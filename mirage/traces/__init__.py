@@ -1,0 +1,1 @@
+"""``mirage traces``: public traces, listed and fetched."""

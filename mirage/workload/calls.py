@@ -1,0 +1,43 @@
+"""What is replayed: calls that can be gone through again and again, and are not held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from mirage.workload.dealing import Call
+
+
+class Calls(Collection[Call]):
+    """Calls that are made anew each time one goes through them, from a trace and a seed."""
+
+    def __init__(self, make: Callable[[], Iterator[Call]]) -> None:
+        """Goes through them once, so that what is wrong with them is found before they are used."""
+        self._make = make
+        self._length = self.clipped = 0
+        names: dict[str, None] = {}
+        for call in make():
+            self._length += 1
+            self.clipped += call.clipped
+            names.setdefault(call.tenant)
+        self.tenants = list(names)
+
+    def __iter__(self) -> Iterator[Call]:
+        return self._make()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, call: object) -> bool:
+        return any(call == each for each in self)
+
+
+def tenants(calls: Collection[Call]) -> list[str]:
+    """Who is asked anything, in the order of the first call."""
+    if isinstance(calls, Calls):
+        return calls.tenants
+    return list(dict.fromkeys(call.tenant for call in calls))
+
+
+def clipped(calls: Collection[Call]) -> int:
+    """How many were cut to their tenant's context."""
+    return calls.clipped if isinstance(calls, Calls) else sum(c.clipped for c in calls)

@@ -1,0 +1,90 @@
+"""What ``--trace`` says: a file, the bundled sample, a public trace by its name, or one of these
+for each tenant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
+from pathlib import Path
+
+from mirage.config import Traffic
+from mirage.workload import public, trace
+from mirage.workload.dealing import deal
+from mirage.workload.trace import Reading, Request, TraceError
+from traces import SAMPLE
+
+SAMPLE_NAME = "sample"
+Window = tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One trace whose requests are dealt to tenants, or the tenants' own traces."""
+
+    shared: Path | None
+    own: Mapping[str, Path]
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether it can be read more than once: a pipe cannot."""
+        paths = [self.shared] if self.shared else self.own.values()
+        return all(path.is_file() for path in paths)
+
+    def requests(
+        self,
+        tenants: list[str],
+        traffic: Traffic,
+        seed: int,
+        how: Reading,
+        window: Window,
+        limit: int | None,
+        skipped: Counter[str],
+    ) -> Iterator[tuple[str, Request]]:
+        """Each request and its tenant, by time. Raises `TraceError`.
+
+        A window is one of each trace, a limit one of all of them together.
+        """
+        if self.shared is not None:
+            requests = trace.stream(self.shared, window, limit, how, skipped)
+            return deal(requests, tenants, traffic, seed)
+        how = Reading(how.format, how.rate, how.seed, bounded=limit is not None)
+        streams = [
+            _named(name, trace.stream(path, window, None, how, skipped))
+            for name, path in self.own.items()
+        ]
+        return islice(merge(*streams, key=lambda pair: pair[1].arrival_s), limit)
+
+
+def chosen(text: str, tenants: list[str]) -> Chosen:
+    """``FILE`` or ``NAME=FILE,NAME=FILE``. Raises `TraceError` with one line."""
+    if "=" not in text or Path(text).exists():
+        return Chosen(located(text), {})
+    own: dict[str, Path] = {}
+    for part in text.split(","):
+        name, equals, file = (word.strip() for word in part.partition("="))
+        if not equals or not file:
+            raise TraceError(f"--trace {text!r}: {part.strip()!r} is no TENANT=FILE")
+        if name not in tenants:
+            raise TraceError(
+                f"--trace {text!r}: no tenant is named {name!r}: choose from {', '.join(tenants)}"
+            )
+        if name in own:
+            raise TraceError(f"--trace {text!r}: tenant {name!r} has two traces: leave one out")
+        own[name] = located(file)
+    return Chosen(None, own)
+
+
+def located(text: str, near: Path | None = None) -> Path:
+    """The file of a trace; a relative path is one from `near`.
+
+    Raises `TraceError` for a public trace that was not fetched.
+    """
+    path = SAMPLE if text == SAMPLE_NAME else (near or Path()) / text
+    return public.cached(text) if text in public.TRACES and not path.exists() else path
+
+
+def _named(name: str, requests: Iterator[Request]) -> Iterator[tuple[str, Request]]:
+    return ((name, request) for request in requests)

@@ -1,0 +1,116 @@
+"""What a file of a synthetic trace may say. docs/traces.md explains it with examples."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from mirage.config import ConfigError, Count, Strict
+from mirage.workload.formats.request import MAX_TOKENS
+from mirage.workload.lengths import Lengths, lengths
+
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS, strict=True)]
+
+
+def _known(name: str) -> str:
+    try:
+        lengths(name)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return name
+
+
+LengthsName = Annotated[str, AfterValidator(_known)]
+"""A name in `configs/lengths.yaml`."""
+
+
+class Bounds(Strict):
+    """Fewest and most tokens; what is drawn beyond is cut to them."""
+
+    prompt: tuple[Tokens, Tokens] = (1, MAX_TOKENS)
+    """Of a turn of a session: of what the turn adds."""
+    output: tuple[Tokens, Tokens] = (1, MAX_TOKENS)
+
+    @model_validator(mode="after")
+    def _are_in_order(self) -> Bounds:
+        for name in ("prompt", "output"):
+            least, most = getattr(self, name)
+            if least > most:
+                raise ValueError(f"{name} [{least}, {most}]: write [FEWEST, MOST]")
+        return self
+
+
+class Prefixes(Strict):
+    """Beginnings that requests share, as system prompts: `count` of so many tokens each."""
+
+    count: Count
+    tokens: Tokens
+    share: float = Field(default=1.0, ge=0, le=1)
+    """Part of the requests, or of the sessions, that begin with one of them."""
+
+
+class Sessions(Strict):
+    """Requests come in conversations: each prompt begins with the prompt before, and has room for
+    its answer."""
+
+    turns: float = Field(ge=1, le=10_000)
+    """Mean number; it is geometric."""
+    think_s: float = Field(ge=0, le=1e6)
+    """Mean seconds from one turn's arrival to the next one's; they are exponential."""
+
+
+def _check_shape(shape: Lengths) -> None:
+    """Beyond this the arithmetic of floats ends."""
+    for key, most in (("mean", MAX_TOKENS), ("sigma", 10)):
+        for what in ("prompt", "output"):
+            value = getattr(shape, f"{what}_{key}")
+            if value > most:
+                raise ValueError(f"shape.{what}_{key} {value:g}: use at most {most:,}")
+
+
+class Synthetic(Strict):
+    """Arrivals, lengths, what prompts share, and where it ends."""
+
+    kind: Literal["synthetic"]
+    rate: float = Field(gt=0, le=1e6)
+    """Requests a second on average, turns of sessions included."""
+    arrivals: Literal["poisson", "gamma"] = "poisson"
+    """Gaps between requests, or between the beginnings of sessions."""
+    cv: float | None = Field(default=None, ge=0.05, le=100)
+    """Of gamma gaps: their standard deviation over their mean."""
+    lengths: LengthsName | None = None
+    """Of all requests; `sharegpt` where neither `mix` nor `shape` is there."""
+    mix: dict[LengthsName, Annotated[float, Field(gt=0, le=1e6)]] | None = None
+    """Names of lengths, each with its weight: each request draws one."""
+    shape: Lengths | None = None
+    """Lengths of one's own."""
+    bounds: Bounds = Bounds()
+    prefixes: Prefixes | None = None
+    sessions: Sessions | None = None
+    requests: Count | None = None
+    duration_s: float | None = Field(default=None, gt=0, le=1e11)
+    """Where it ends, if anywhere: after so many requests, or seconds, whichever is first."""
+    seed: int | None = None
+    """Left out: that of the command."""
+
+    @model_validator(mode="after")
+    def _says_each_thing_once(self) -> Synthetic:
+        if (self.arrivals == "gamma") != (self.cv is not None):
+            raise ValueError("cv is for arrivals gamma, which need it: write both or neither")
+        named = [key for key in ("lengths", "mix", "shape") if getattr(self, key) is not None]
+        if len(named) > 1:
+            raise ValueError(f"{' and '.join(named)}: all of them give lengths, write one")
+        if self.mix == {}:
+            raise ValueError("mix is empty: name lengths with their weights, or leave it out")
+        if self.shape is not None:
+            _check_shape(self.shape)
+        return self
+
+    @property
+    def shapes(self) -> tuple[list[Lengths], list[float]]:
+        """Lengths to choose from, and how often each is chosen."""
+        if self.shape is not None:
+            return [self.shape], [1.0]
+        weights = self.mix or {self.lengths or "sharegpt": 1.0}
+        return [lengths(name) for name in weights], list(weights.values())

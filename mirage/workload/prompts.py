@@ -1,0 +1,38 @@
+"""The text of a call's prompt: made when it is sent, the same tokens where calls share some.
+
+A character is a token for a byte-level tokenizer. What a prefix hash stands for depends on the
+hash and the seed alone, so prompts with the same first hashes begin with the same text. The prompts
+of a session are beginnings of one text, so each turn begins with all prompts before it; where the
+session has an answer of the model, that text has something else of its length. Scales and cuts
+change how much of these texts is sent, never what they say.
+"""
+
+from __future__ import annotations
+
+import random
+
+from mirage.workload.dealing import PRINTABLE, Call, prompt
+
+
+def prompt_of(call: Call, seed: int) -> str:
+    """`call.context_tokens` printable ASCII characters."""
+    pieces, begin = [], 0
+    for number, known in enumerate(call.prefix_hashes, start=1):
+        end = min(round(number * call.hash_tokens), call.context_tokens)
+        pieces.append(_beginning(f"hash {seed} {known}", end - begin))
+        begin = end
+        if end == call.context_tokens:
+            break
+    rest = call.context_tokens - begin
+    if call.session is None:
+        own = prompt(seed, call.index, rest)
+    else:
+        own = _beginning(f"session {seed} {call.session}", rest)
+    return "".join(pieces) + own
+
+
+def _beginning(of: str, length: int) -> str:
+    """So many characters of an endless text."""
+    whole_words = -length % 4  # `randbytes` cuts its last word of four bytes at the wrong end
+    drawn = random.Random(of).randbytes(length + whole_words)[:length]
+    return drawn.translate(PRINTABLE).decode("ascii")

@@ -1,0 +1,73 @@
+"""Public traces: what is known of them (`traces/public.yaml`), and where they are kept here."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from mirage.config import Count, Strict, read_yaml, validated
+from mirage.workload.formats.request import TraceError
+from traces import PUBLIC
+
+
+class Public(Strict):
+    """One public file: where its owner keeps it, and how to tell that it is the right one."""
+
+    about: str
+    format: str
+    file: str = Field(pattern=r"^[\w.-]+$")
+    urls: list[Annotated[str, Field(pattern="^https://")]] = Field(min_length=1)
+    bytes: Count | None = None
+    sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    git: str | None = Field(default=None, pattern="^[0-9a-f]{40}$")
+    """Its object in the owner's git repository: SHA-1 of a header and the file."""
+    checked: str
+    """Where the checksum comes from."""
+    licence: str
+    cite: str
+
+    @model_validator(mode="after")
+    def _can_be_told(self) -> Public:
+        if (self.sha256 is None) == (self.git is None):
+            raise ValueError("write sha256 or git")
+        return self
+
+    @property
+    def checksum(self) -> str:
+        """With its kind before it."""
+        return f"sha256:{self.sha256}" if self.sha256 else f"git:{self.git}"
+
+
+def folder() -> Path:
+    """Where fetched traces are kept, of this user: ``mirage/traces`` in the cache folder."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    # The standard says that a relative one is to be ignored.
+    return (Path(named) if named.startswith("/") else Path.home() / ".cache") / "mirage" / "traces"
+
+
+def cached(name: str) -> Path:
+    """A trace that was fetched. Raises `TraceError` if it was not."""
+    path = folder() / TRACES[name].file
+    if not path.is_file():
+        raise TraceError(f"{name}: was not fetched yet ({path}): run `mirage traces fetch {name}`")
+    return path
+
+
+def named(name: str) -> Public:
+    """Raises `TraceError` for a name that no public trace has."""
+    if name not in TRACES:
+        raise TraceError(f"no public trace is named {name!r}: choose from {', '.join(TRACES)}")
+    return TRACES[name]
+
+
+def _read() -> dict[str, Public]:
+    known = {str(name): validated(Public, raw, PUBLIC) for name, raw in read_yaml(PUBLIC).items()}
+    assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in known)
+    return known
+
+
+TRACES = _read()

@@ -1,0 +1,58 @@
+"""What a trace says that prompts share, vLLM finds in its prefix cache, and no more."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from children import must, spawn
+from tiny import BLOCK_TOKENS
+
+pytestmark = pytest.mark.engine
+
+HASHES = [[1, 2, 3, 4], [1, 2, 3, 9], [1, 2, 7, 8], [5, 6, 7, 8], [1, 2, 3, 4, 11], [1, 2, 3]]
+LENGTHS = [2048, 2048, 2000, 2048, 2500, 1536]
+TALKS = (
+    "kind: synthetic\nrate: 2\nrequests: 16\nseed: 4\n"
+    "shape: {prompt_mean: 40, prompt_sigma: 0.5, output_mean: 10, output_sigma: 0.3}\n"
+    "sessions: {turns: 4, think_s: 1}\nprefixes: {count: 1, tokens: 96}\n"
+)
+Row = tuple[int, int, str | None]
+"""Tokens of a prompt, those that were cached, and its session."""
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> list[list[Row]]:
+    """A trace of hashes of 512 tokens, lengths times an eighth; and one of sessions."""
+    folder = tmp_path_factory.mktemp("shared")
+    hashed, talks = folder / "hashed.jsonl", folder / "talks.yaml"
+    rows = [
+        {"timestamp": n, "input_length": length, "output_length": 16, "hash_ids": hashes}
+        for n, (length, hashes) in enumerate(zip(LENGTHS, HASHES, strict=True))
+    ]
+    hashed.write_text("\n".join(map(json.dumps, rows)))
+    talks.write_text(TALKS)
+    said = must(spawn("shared_prefixes.py", folder, hashed, 1 / 8, talks, 1.0))
+    return [[tuple(row) for row in each] for each in json.loads(said.splitlines()[-1])]
+
+
+def blocks(tokens: int) -> int:
+    """Tokens of whole blocks."""
+    return tokens // BLOCK_TOKENS * BLOCK_TOKENS
+
+
+def test_prompts_with_the_same_hashes_hit_the_cache(replayed: list[list[Row]]) -> None:
+    found = replayed[0]
+    assert [size for size, _, _ in found] == [length // 8 for length in LENGTHS]
+    # vLLM computes the last token of a prompt anew, and with it its block.
+    whole = blocks(LENGTHS[-1] // 8 - 1)
+    assert [cached for _, cached, _ in found] == [0, 192, 128, 0, 256, whole]
+
+
+def test_turns_of_a_session_hit_the_prompts_before_them(replayed: list[list[Row]]) -> None:
+    before: dict[str | None, int] = {}
+    for number, (size, cached, session) in enumerate(replayed[1]):
+        shared = max(96, before.get(session, 0)) if number else 0
+        assert cached == blocks(min(shared, size - 1)), (number, size, session)
+        before[session] = size
+    assert len(before) > 2 and max(before.values()) > 200
