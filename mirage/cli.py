@@ -42,6 +42,11 @@ OWN_MODULES = {
         "explain_command",
         "Print the paper's arithmetic for CONFIG: how many layers hide, and what it brings.",
     ),
+    "profile": (
+        "mirage.profile.command",
+        "profile_command",
+        "Measure this machine with the real engines of CONFIG, and write a hardware file.",
+    ),
     "doctor": (
         "mirage.doctor.command",
         "doctor_command",
