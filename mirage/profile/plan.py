@@ -16,7 +16,7 @@ LADDER = (
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MIXTURES = ((1, 0.4), (4, 0.4), (4, 0.8), (8, 0.2), (8, 0.8))
 """Sequences that decode while a prompt is computed, and its part of the longest one."""
-MIDDLE, LONG = 0.4, 0.92
+MIDDLE, LONG = 0.4, 0.93
 GRAIN = 32
 """Tokens to which a context is rounded down."""
 RUNNING = 64
@@ -193,7 +193,7 @@ def _decodes(limits: Limits, effort: Effort) -> list[tuple[int, int, int]]:
     room = limits.length - outputs - 1
     known = [tokens for tokens in LADDER if tokens <= room] or [max(1, room)]
     long = int(LONG * room) // GRAIN * GRAIN
-    contexts = {min(SHORT, known[-1]), _near(known, MIDDLE * known[-1]), long or known[-1]}
+    contexts = {min(SHORT, known[-1]), _near(known, MIDDLE * room), long or known[-1]}
     batches = [batch for batch in BATCHES if batch < limits.sequences] + [limits.sequences]
     batches = [batch for batch in batches if batch <= BATCHES[-1]]
     found = set()
