@@ -26,6 +26,8 @@ CLOCKS = {"host": "cpu_s", "cuda": "wall_s"}
 """By `device.kind`: which time of a step counts. Processor time is lengthened little by other work,
 but a GPU's steps are not on the processor."""
 MOST_TRANSFER = 256 << 20
+BEYOND_CACHES = 64 << 20
+"""Bytes that copies on a host go through, so that none finds its bytes in a processor's cache."""
 PAGES = (1, 4, 16, 64, 256)
 ONE_STEP_AT_A_TIME = "--no-async-scheduling"
 """Else a step's time would be that of another one, too."""
@@ -78,7 +80,7 @@ def engine_question(config: Config, tenant: Tenant, fit: Fit, effort: Effort) ->
 
 
 def transfer_question(config: Config, fits: Mapping[str, Fit], effort: Effort) -> dict[str, Any]:
-    """For `mirage.profile.transfers`. An eighth of the device holds the largest copy."""
+    """For `mirage.profile.transfers`. The largest copy is an eighth of the device."""
     device = config.device
     page = next(iter(fits.values())).page.bytes
     most = max(page, min(MOST_TRANSFER, device.memory // 8) // page * page)
@@ -89,6 +91,7 @@ def transfer_question(config: Config, fits: Mapping[str, Fit], effort: Effort) -
         "page": page,
         "copy_bytes_per_s": device.link_bytes_per_s,
         "sizes": transfer_sizes(page, most, {f.layer_bytes for f in fits.values()}, effort),
+        "span": BEYOND_CACHES if device.kind == "host" else 2 * most,
         "counts": thinned(counts, effort.points),
         "rounds": effort.transfers,
     }

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from mirage.report.drawing import grid, legend_below, log_scale, tenant_colour
 from mirage.units import MIB
@@ -80,9 +81,11 @@ def fit(result: Result) -> Figure:
     axes.plot([min(both), max(both)], [min(both), max(both)], color="#9aa1ab", lw=1, ls=":")
     axes.set_xlabel("measured, ms")
     axes.set_title("Fitted, ms")
-    _scale(axes)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    log_scale(axes)
     legend_below(figure, axes)
     return figure
 
@@ -129,9 +132,6 @@ def _per_tenant(result: Result) -> tuple[Figure, Sequence[Any]]:
 
 def _scale(axes: Any) -> None:
     axes.set_ylim(bottom=0)
-    low, high = axes.get_xlim()
-    if high > low > 0 or high > 0:
-        axes.set_xscale("log")
     log_scale(axes)
 
 

@@ -124,8 +124,8 @@ QUICK = Effort(
     name="quick",
     passes=2,
     rounds=2,
-    decode_steps=5,
-    load_rounds=2,
+    decode_steps=4,
+    load_rounds=1,
     copies=20,
     moves=6,
     transfers=7,
@@ -133,10 +133,10 @@ QUICK = Effort(
     alone=5,
     burst=16,
     bursts=1,
-    served_s=2.0,
+    served_s=1.5,
     served_passes=1,
     groups=1,
-    points=4,
+    points=3,
 )
 
 
