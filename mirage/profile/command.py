@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mirage.config import Config, ConfigError, load
+from mirage.config import HARDWARE_FILES, Config, ConfigError, load
 from mirage.explain.shapes import UnknownShape
 from mirage.explain.subjects import model_of
 from mirage.processes.interrupt import terminate_like_interrupt
@@ -28,9 +28,6 @@ from mirage.profile.understanding import Measured, doubts, understood
 from mirage.profiles import Model
 from mirage.serve import adapters
 from vmm.driver import VmmError
-
-ENDINGS = (".yaml", ".yml")
-"""By which `--hardware` knows a file from a name."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,7 @@ def summary(measured: Measured, output: Output) -> str:
 
 def _checked(file: Path) -> Output:
     """Raises `ConfigError` for an output that could not be used or written."""
-    if file.suffix not in ENDINGS:
+    if file.suffix not in HARDWARE_FILES:
         raise ConfigError(f"--output {file}: name a file that ends in .yaml")
     output = Output(file)
     try:

@@ -10,12 +10,11 @@ import yaml
 from mirage.profile.serving import Extra
 from mirage.profile.spread import Spread
 from mirage.profile.understanding import Measured
-from mirage.profiles import Hardware
+from mirage.profiles import UNSEEN, Hardware
 from mirage.units import GIB, MIB
 
-UNSEEN = 1e9
-"""GB/s and TFLOP/s that no machine has: a fit that finds more has seen no step bound by it."""
-LARGEST = 1e11
+LARGEST = 100 * UNSEEN
+"""For what no step was bound by."""
 
 Figures = dict[str, tuple[float, str]]
 

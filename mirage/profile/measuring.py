@@ -64,7 +64,7 @@ class Measuring:
 
     def key(self) -> dict[str, Any]:
         """What a part depends on, and is measured again if it differs."""
-        content = self.config.model_dump_json(exclude={"replay"})
+        content = self.config.model_dump_json(exclude={"replay": True, "device": {"profile"}})
         return {
             "configuration": hashlib.sha256(content.encode()).hexdigest(),
             "models": {t.name: _stamps(t.model) for t in self.config.tenants},
