@@ -10,6 +10,8 @@ from typing import Any
 
 FIRST_TOKEN, TOKENS = 10, 80
 """Prompts are drawn from these: in every vocabulary, and no special ones."""
+MOST_IDLE = 1000
+"""Steps in a row that compute nothing: an engine that waits for what never comes."""
 SERVER_ONLY = ("--uds", "--uvicorn-log-level", "--disable-uvicorn-access-log")
 
 
@@ -37,6 +39,7 @@ class Stepper:
         self._count = 0
         self._scheduled = (0, 0, 0, 0)
         self._timed = (0.0, 0.0)
+        self._idle = 0
         self._watch()
 
     def add(self, prompt: int, output: int) -> None:
@@ -49,8 +52,15 @@ class Stepper:
         self._engine.add_request(str(self._count), {"prompt_token_ids": tokens}, params)
 
     def step(self) -> Timed:
-        """One step of the engine core; its output is processed off the clock."""
+        """One step of the engine core; its output is processed off the clock.
+
+        Raises `RuntimeError` if nothing has been computed for many steps.
+        """
+        self._scheduled = (0, 0, 0, 0)
         self._engine.step()
+        self._idle = 0 if any(self._scheduled) else self._idle + 1
+        if self._idle > MOST_IDLE:
+            raise RuntimeError(f"{MOST_IDLE} steps computed nothing, {self.running} requests wait")
         return Timed(*self._scheduled, *self._timed)
 
     def drain(self) -> Iterator[Timed]:

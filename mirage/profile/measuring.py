@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from mirage import __version__
-from mirage.config import Config, Policy, read_yaml
+from mirage.config import Config, Policy, Sharing, read_yaml
 from mirage.profile import children, engines, quiet
 from mirage.profile.parts import Part, Parts
 from mirage.profile.plan import Effort
@@ -49,7 +49,10 @@ class Measuring:
 
     def __init__(self, path: Path, config: Config, effort: Effort) -> None:
         self.path = path
-        self.config = config.model_copy(update={"policy": Policy.MIRAGE})
+        self._turns = config.sharing.mode == "temporal"
+        # Nobody gives turns to an engine that is stepped by hand.
+        at_once = {"policy": Policy.MIRAGE, "sharing": Sharing(mode="spatial")}
+        self.config = config.model_copy(update=at_once)
         self.effort = effort
 
     @property
@@ -109,7 +112,7 @@ class Measuring:
 
     def _at_once(self, folder: Path) -> Path:
         """The file itself, or one beside the parts where it takes turns: a turn is no step."""
-        if self.config.sharing.mode == "spatial":
+        if not self._turns:
             return self.path.absolute()
         raw = read_yaml(self.path) | {"sharing": {"mode": "spatial"}}
         models = {tenant.name: str(tenant.model) for tenant in self.config.tenants}

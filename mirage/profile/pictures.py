@@ -50,7 +50,7 @@ def decode(result: Result) -> Figure:
             label = f"{context} tokens each"
             _against(axes, same, "sequences", colours[context], label)
         axes.set_xlabel("requests that decode")
-        _scale(axes)
+    _scale(cells)
     _legend_of_all(figure, cells)
     return figure
 
@@ -64,7 +64,7 @@ def prefill(result: Result) -> Figure:
         alone.sort(key=lambda sample: int(sample["prefill"]))
         _against(axes, alone, "prefill", tenant_colour(names, name), "prompts")
         axes.set_xlabel("tokens of prompts")
-        _scale(axes)
+    _scale(cells)
     return figure
 
 
@@ -130,9 +130,11 @@ def _per_tenant(result: Result) -> tuple[Figure, Sequence[Any]]:
     return figure, flat[: len(names)]
 
 
-def _scale(axes: Any) -> None:
-    axes.set_ylim(bottom=0)
-    log_scale(axes)
+def _scale(cells: Sequence[Any]) -> None:
+    """Once all is drawn: they share the axis of their values."""
+    for axes in cells:
+        axes.set_ylim(bottom=0)
+        log_scale(axes)
 
 
 def _legend_of_all(figure: Figure, cells: Sequence[Any]) -> None:
