@@ -115,9 +115,13 @@ async def _stream(request: web.Request) -> web.StreamResponse:
             b"data: " + json.dumps(event | {"choices": [choice]}).encode() + b"\n\n"
         )
     usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": body["max_tokens"]}
-    await response.write(b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n")
+    await _send(response, {"choices": [], "usage": usage})
     await response.write(b"data: [DONE]\n\n")
     return response
+
+
+async def _send(response: web.StreamResponse, event: dict[str, object]) -> None:
+    await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 python benchmarks/clients.py [--repeats 3] [--guidellm PROGRAM]
 
-One model is served; every client sends the same prompts, `CONCURRENCY` at a time, greedy and of fixed
-length. Clients take turns. Printed are means and intervals at 95 %, and whether ours differs from
-another client by more than noise. guidellm is left out where it is not installed.
+One model is served; every client sends the same prompts, `CONCURRENCY` at a time, greedy and of
+fixed length. Clients take turns. Printed are means and intervals at 95 %, and whether ours differs
+from another client by more than noise. `vllm bench` needs pandas; guidellm is left out where it is
+not installed.
 """
 
 from __future__ import annotations

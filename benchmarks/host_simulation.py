@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import numpy as np
 
 from mirage.config import Config, Policy
+from mirage.profile.serving import Extra, Serving
 from mirage.protocol import ModelShape, Report
 from mirage.simulate import build, experiment
 from mirage.simulate.batch import Request
@@ -39,33 +40,10 @@ SAMPLE_S = 0.1
 """How often `mirage serve` samples what tenants hold."""
 
 
-class Extra(NamedTuple):
-    """Processor seconds that serving adds to each step, and to each token of it."""
-
-    step_s: float
-    token_s: float
-
-    def bound(self) -> CostBound:
-        return CostBound(round(self.step_s * PS), round(self.token_s * PS), 0, 0, 0)
-
-
 @dataclasses.dataclass(frozen=True)
-class Host:
-    """What a hardware profile does not say of the machine. Seconds."""
+class Host(Serving):
+    """What a hardware profile does not say of the machine, at the time of a replay."""
 
-    cores: int
-    inflation: tuple[float, ...]
-    """Processor time of a step with 1, 2, … engines computing, in that of one alone."""
-    engine: Extra
-    """In the engine's own process."""
-    front: Extra
-    """On the way from there to the client."""
-    latency_s: float
-    """From sending to the engine, and back, of a request that is alone."""
-    request_s: float
-    """From one request to the next of those that come to a tenant at once, all engines busy."""
-    load_s: float
-    """T_T: processor time of copying one layer."""
     others: float = 0.0
     """Processes besides that want a core, on average."""
 
@@ -84,17 +62,21 @@ class HostRoofline(Roofline):
         """Either an engine has a core to itself, or all share all cores."""
         host = self._host
         dearer = host.inflation[min(co_runners, len(host.inflation)) - 1]
-        served = [plus(bound, host.engine.bound()) for bound in super()._bounds(Streaming(), 1)]
+        served = [plus(bound, _bound(host.engine)) for bound in super()._bounds(Streaming(), 1)]
         own = [_times(bound, dearer) for bound in served]
         # The copies that a step asks for are made on the same cores.
         copied = (streaming.alpha + streaming.beta) * round(host.load_s * PS)
         copies = CostBound(copied, 0, 0, 0, 0)
-        beside = plus(host.front.bound(), copies if streaming.alpha else NOTHING)
+        beside = plus(_bound(host.front), copies if streaming.alpha else NOTHING)
         spent = [plus(bound, beside) for bound in own]
         bounds = own + [_times(bound, (co_runners + host.others) / host.cores) for bound in spent]
         if streaming.alpha:
             bounds += self._streamed(bounds, streaming)
         return tuple(bounds)
+
+
+def _bound(extra: Extra) -> CostBound:
+    return CostBound(round(extra.step_s * PS), round(extra.token_s * PS), 0, 0, 0)
 
 
 def _times(bound: CostBound, factor: float) -> CostBound:

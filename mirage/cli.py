@@ -47,6 +47,11 @@ OWN_MODULES = {
         "traces_command",
         "List public traces, or fetch them for --trace NAME.",
     ),
+    "profile": (
+        "mirage.profile.command",
+        "profile_command",
+        "Measure this machine with the real engines of CONFIG, and write a hardware file.",
+    ),
     "doctor": (
         "mirage.doctor.command",
         "doctor_command",

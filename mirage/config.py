@@ -39,6 +39,8 @@ CHUNK, LEAST_CHUNK = 16 * MIB, MIB
 """Bytes of a layer that are copied at a time: short for who waits for one."""
 ON_GPU = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
 """Of a tenant by default, as vLLM's server has it on a large GPU."""
+HARDWARE_FILES = (".yaml", ".yml")
+"""By which a hardware file is told from the name of a bundled one."""
 LONGEST_NAME = 80
 """Characters of a tenant's name: it names a log file, where a slash takes three, of at most 255."""
 LARGEST_BYTES = 2**60
@@ -138,6 +140,10 @@ class Device(Strict):
     """On a GPU: hand pages from engine to engine as file descriptors, without freeing them."""
     link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
     """Host only: imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
+
+    profile: str | None = Field(default=None, min_length=1)
+    """A name in configs/hardware or a hardware file, as `mirage profile` writes: for what is said
+    before anything runs. Engines measure their own layers and steps."""
 
     @property
     def link_bytes_per_s(self) -> float | None:
@@ -376,7 +382,11 @@ def load(path: Path) -> Config:
     config = validated(Config, read_yaml(path), path)
     here = path.parent
     tenants = [t.model_copy(update={"model": (here / t.model).resolve()}) for t in config.tenants]
-    return config.model_copy(update={"tenants": tenants})
+    device = config.device
+    if device.profile is not None and device.profile.endswith(HARDWARE_FILES):
+        profile = str((here / device.profile).resolve())
+        device = device.model_copy(update={"profile": profile})
+    return config.model_copy(update={"tenants": tenants, "device": device})
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:

@@ -8,11 +8,14 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, model_validator
 
 import configs
-from mirage.config import ConfigError, Count, Strict, read_yaml, validated
+from mirage.config import HARDWARE_FILES, ConfigError, Count, Strict, read_yaml, validated
 from mirage.geometry import least_extents
 from mirage.protocol import ModelShape
 from mirage.units import GIB, MIB, align_up, ceil_div
 from vmm.space import extent_blocks
+
+UNSEEN = 1e9
+"""GB/s and TFLOP/s that no machine has: more says that no step was bound by it."""
 
 
 class Sourced(Strict):
@@ -76,6 +79,11 @@ class Hardware(Strict):
     @property
     def page_bytes(self) -> int:
         return int(self.page_mib.value * MIB)
+
+    @property
+    def sees_memory(self) -> bool:
+        """Whether the bandwidth is one: a profile may have found no step that was bound by it."""
+        return self.bandwidth_gb_s.value < UNSEEN
 
     @property
     def bytes_per_s(self) -> float:
@@ -219,7 +227,7 @@ def _load(kind: str, name: str, schema: type[Profile], near: Path | None) -> Pro
 
 
 def _find(kind: str, name: str, near: Path | None) -> Path:
-    if name.endswith((".yaml", ".yml")):
+    if name.endswith(HARDWARE_FILES):
         return (near or Path()) / name
     folder = configs.HERE / kind
     known = sorted(path.stem for path in folder.glob("*.yaml"))

@@ -32,7 +32,7 @@ def explain_command(
         typer.Option(
             metavar="NAME|FILE",
             help="A name in configs/hardware, or a YAML file with the same keys.",
-            show_default="gh200 for kind cuda, host for kind host",
+            show_default="device.profile; without it gh200 for kind cuda, host for kind host",
         ),
     ] = None,
     context: Annotated[

@@ -26,13 +26,16 @@ class Machine:
 
 
 def machine(named: str | None, device: Device) -> Machine:
-    """The profile of that name or file, else the one nearest to `device`. Raises `ConfigError`.
+    """The profile of that name or file, else the one of `device`, else the nearest to it.
 
-    A link that the configuration imitates replaces the profile's, unless one is named.
+    A link that the configuration imitates replaces the profile's, unless one is named. Raises
+    `ConfigError`.
     """
     if named is not None:
         return Machine(profiles.hardware(named), named, "")
     name, why = NEAREST[device.kind]
+    if device.profile is not None:
+        name, why = device.profile, "device.profile"
     hardware = profiles.hardware(name)
     if device.link_gb_s is None:
         return Machine(hardware, name, why)

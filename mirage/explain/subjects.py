@@ -42,7 +42,7 @@ def subjects(config: Config, hardware: Hardware, context: int) -> Subjects:
     refused: dict[str, str] = {}
     for tenant in config.tenants:
         try:
-            models[tenant.name] = _model(config, tenant)
+            models[tenant.name] = model_of(config, tenant)
         except UnknownShape as error:
             refused[tenant.name] = f"its sizes are only vLLM's to tell, see mirage check: {error}"
     known = {
@@ -58,7 +58,8 @@ def subjects(config: Config, hardware: Hardware, context: int) -> Subjects:
     return Subjects(found, fits, refused)
 
 
-def _model(config: Config, tenant: Tenant) -> Model:
+def model_of(config: Config, tenant: Tenant) -> Model:
+    """Its shape as it is served. Raises `ConfigError`, and `UnknownShape` if vLLM alone knows."""
     try:
         launcher.check_engine_args(config, tenant)
         arguments = normalised(tenant.engine_args)

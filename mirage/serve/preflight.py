@@ -32,6 +32,8 @@ def preflight(config: Config, probe: tuple[str, ...] = ask.PROBE) -> Preflight:
 
     Raises `ConfigError` for what concerns them all, and if no tenant can be served.
     """
+    if config.device.profile is not None:
+        profiles.hardware(config.device.profile)
     files.check_files()
     files.check_folders()
     _check_environment()
@@ -110,13 +112,21 @@ def _check_exchange(device: Device) -> None:
 
 
 def speeds(device: Device) -> Speeds:
-    """What is known of the machine before anything runs: of a GPU what its profile says."""
+    """What is known of the machine before anything runs: what its profile says.
+
+    Raises `ConfigError` if `device.profile` cannot be read.
+    """
+    imitated = device.link_bytes_per_s
+    if device.profile is not None:
+        own = profiles.hardware(device.profile)
+        memory = own.bytes_per_s if own.sees_memory else None
+        return Speeds(imitated or own.link_gb_s.value * 1e9, memory)
     if device.kind == "host":
-        return Speeds(device.link_bytes_per_s)
+        return Speeds(imitated)
     from vmm.cuda_device import device_facts
 
-    profile = profiles.of_device(device_facts(device.index).name)
-    return Speeds(profile.link_gb_s.value * 1e9, profile.bytes_per_s) if profile else Speeds()
+    found = profiles.of_device(device_facts(device.index).name)
+    return Speeds(found.link_gb_s.value * 1e9, found.bytes_per_s) if found else Speeds()
 
 
 def _present_bytes(device: Device) -> int:

@@ -33,6 +33,16 @@ def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
         config.tenant("b")
 
 
+@pytest.mark.parametrize(("given", "meant"), [("h100", "h100"), ("own.yaml", "{}/own.yaml")])
+def test_a_hardware_file_is_relative_too_and_a_name_is_a_name(
+    tmp_path: Path, given: str, meant: str
+) -> None:
+    device = {"memory": "1GiB", "profile": given}
+    assert load(write(tmp_path, VALID | {"device": device})).device.profile == meant.format(
+        tmp_path
+    )
+
+
 def test_pages_are_exchanged_on_a_gpu_and_if_asked_for_alone(tmp_path: Path) -> None:
     gpu = {"memory": "8GiB", "kind": "cuda"}
     assert not load(write(tmp_path, VALID | {"device": gpu})).device.exchange

@@ -370,6 +370,9 @@ def test_the_nearest_profile_is_taken_and_said_why() -> None:
     assert host.name == "host"
     assert host.hardware.link_gb_s.value == 0.5
     assert machine("a100", Device(memory=GIB, link_gb_s=0.5)).hardware.link_gb_s.value == 26.3
+    own = machine(None, Device(memory=GIB, profile="h100"))
+    assert (own.name, own.why) == ("h100", "device.profile")
+    assert own.hardware.link_gb_s.value == 51
     with pytest.raises(ConfigError, match="no hardware profile is named 'x': known are a100, "):
         machine("x", Device(memory=GIB))
 

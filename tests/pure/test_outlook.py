@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from mirage.config import Config, Device, Policy, RemapAndAblations, Sharing, Tenant
+from mirage.config import Config, ConfigError, Device, Policy, RemapAndAblations, Sharing, Tenant
 from mirage.control.lending import worth_lending
 from mirage.profiles import of_device
 from mirage.serve.fit import Fit
 from mirage.serve.outlook import Speeds, outlook
 from mirage.serve.page_size import PageSize
+from mirage.serve.preflight import speeds
+from mirage.units import GIB
 
 pytestmark = pytest.mark.pure
 
@@ -124,3 +126,12 @@ def test_a_gpu_is_known_by_its_name(name: str, title: str) -> None:
 
 def test_an_unknown_gpu_has_no_profile() -> None:
     assert of_device("NVIDIA GeForce RTX 4090") is None
+
+
+def test_a_profile_of_its_own_says_what_a_machine_can(tmp_path: Path) -> None:
+    assert speeds(Device(memory=GIB, profile="a100")) == Speeds(26.3e9, 2039e9 * 0.8)
+    assert speeds(Device(memory=GIB, profile="a100", link_gb_s=0.5)).link == 0.5e9
+    # Of the bundled host's steps none was bound by memory: that is no bandwidth.
+    assert speeds(Device(memory=GIB, profile="host")).memory is None
+    with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read"):
+        speeds(Device(memory=GIB, profile=str(tmp_path / "none.yaml")))

@@ -1,22 +1,18 @@
 """How long a control message takes, from an engine to the launcher or back, with its decision.
 
-python benchmarks/message_times.py CONFIG OUT.json
-
-The launcher's control server with its controller, in this process, and the engine's end of the
-socket in another, in which a thread computes as torch does, with the interpreter's lock let go.
-The engine's running requests want more than there is, and are refused; half of the time from the
-wish to the answer is what one message takes.
+A child process of `mirage profile`. It runs the launcher's control server with its controller,
+and in another process the engine's end of the socket, where a thread computes as torch does,
+with the interpreter's lock let go. The engine's running requests want more than there is, and are
+refused; half of the time from the wish to the answer is what one message takes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import multiprocessing
-import statistics
-import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,13 +25,14 @@ from mirage.control.arbiter import Arbiter
 from mirage.engine.agent import Agent
 from mirage.engine.mailbox import Mailbox
 from mirage.geometry import footprint
+from mirage.processes.answering import answer
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, ModelShape, Refusal, Report, Turn
 from mirage.serve.control import ControlServer
-from mirage.serve.registry import Backend, Registry
+from mirage.serve.registry import Registry, TenantServer
 
-ASKS = 300
 WARM = 50
 ANSWER_S = 10.0
+ANSWERS_S = 120.0
 PAUSE_S = 0.005
 PAGE = 65536
 SHAPE = ModelShape(
@@ -51,39 +48,38 @@ SHAPE = ModelShape(
 )
 
 
-def main() -> int:
-    config = configuration.load(Path(sys.argv[1]))
-    with tempfile.TemporaryDirectory() as folder:
-        one_way_s = asyncio.run(_serve(config, Path(folder) / "control"))
-    Path(sys.argv[2]).write_text(json.dumps({"message_s": one_way_s}) + "\n")
-    print(f"a message takes {one_way_s * 1e3:.2f} ms")
-    return 0
+def measure(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds of one message, each time, for the configuration in the file `asked` names."""
+    config = configuration.load(Path(asked["config"]))
+    with tempfile.TemporaryDirectory(prefix="mirage-") as folder:
+        taken = asyncio.run(_serve(config, Path(folder) / "control", asked["asks"]))
+    return {"message_s": taken}
 
 
-async def _serve(config: Config, path: Path) -> float:
-    backends = {t.name: Backend(t.name, path, 0) for t in config.tenants}
+async def _serve(config: Config, path: Path, asks: int) -> list[float]:
+    backends = {t.name: TenantServer(t.name, path, t.max_model_len) for t in config.tenants}
     registry = Registry(config.policy, config.device.memory, backends)
     server = ControlServer(Arbiter.of(config), registry)
     await server.start(path)
     context = multiprocessing.get_context("spawn")
     answers: Any = context.Queue()
     name = config.tenants[0].name
-    engine = context.Process(target=_engine, args=(str(path), name, answers), daemon=True)
+    engine = context.Process(target=_engine, args=(str(path), name, asks, answers), daemon=True)
     engine.start()
     try:
-        return float(await asyncio.to_thread(answers.get, True, 60))
+        return list(await asyncio.to_thread(answers.get, True, ANSWERS_S))
     finally:
         engine.terminate()
         await asyncio.to_thread(engine.join)
         await server.stop()
 
 
-def _engine(path: str, tenant: str, answers: Any) -> None:
-    """The other process: puts the median of half the time to an answer, in seconds."""
+def _engine(path: str, tenant: str, asks: int, answers: Any) -> None:
+    """The other process: puts half of each time to an answer, in seconds."""
     asking = _Asking(path, tenant)
     threading.Thread(target=_compute, daemon=True).start()
-    times = [asking.ask() for _ in range(WARM + ASKS)][WARM:]
-    answers.put(statistics.median(times) / 2)
+    times = [asking.ask() for _ in range(WARM + asks)][WARM:]
+    answers.put([seconds / 2 for seconds in times])
 
 
 class _Asking:
@@ -148,4 +144,4 @@ def _compute() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    answer(measure)

@@ -1,4 +1,4 @@
-"""From measured steps to a hardware profile: the least-squares half of `crosscheck.py`.
+"""From measured steps and copies to the figures of a hardware profile, by least squares. Pure.
 
 The simulator's roofline is linear in what a step does while one bound holds. Which bound that
 is follows from the figures, so both are found in turn until neither changes.
@@ -6,7 +6,7 @@ is follows from the figures, so both are found in turn until neither changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +44,20 @@ class Fitted:
     error: float
 
 
-def step(model: Model, sample: dict[str, Any], clock: str = "cpu_s") -> Step:
-    """One of `engine_times.Sample`, counted as `mirage.simulate.roofline` counts."""
+@dataclass(frozen=True)
+class Line:
+    """Seconds of anything at all, and of each unit of its size."""
+
+    fixed_s: float
+    each_s: float
+
+    def at(self, size: float) -> float:
+        """Seconds of that size."""
+        return self.fixed_s + self.each_s * size
+
+
+def step(model: Model, sample: Mapping[str, Any], clock: str = "cpu_s") -> Step:
+    """A sample of `mirage.engine.steptimes`, counted as `mirage.simulate.roofline` counts."""
     sequences, context = sample["sequences"], sample["context"]
     prefill, area = sample["prefill"], sample["area"]
     weights = (model.layers * model.layer_weights + model.head_weights) * model.weight_bytes
@@ -86,6 +98,20 @@ def fit(steps: Sequence[Step]) -> Fitted:
     times = found[0] + found[1] * sequences + np.maximum(traffic * found[2], arithmetic * found[3])
     error = float(np.abs(times / seconds - 1).mean())
     return Fitted(found[0], found[1], 1 / max(found[2], LEAST), 1 / max(found[3], LEAST), error)
+
+
+def predicted_s(fitted: Fitted, of: Step) -> float:
+    """Seconds that the fit gives a step."""
+    bound = max(of.traffic / fitted.bytes_per_s, of.arithmetic / fitted.flop_per_s)
+    return fitted.overhead_s + fitted.sequence_s * of.sequences + bound
+
+
+def line(points: Sequence[tuple[float, float]]) -> Line:
+    """Through (size, seconds), nearest in relative terms."""
+    sizes, seconds = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
+    columns = np.stack([np.ones_like(seconds), sizes], axis=1)
+    fixed, each = _least_squares(columns / seconds[:, None])
+    return Line(fixed, max(each, LEAST))
 
 
 def _least_squares(columns: Floats) -> list[float]:

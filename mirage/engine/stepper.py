@@ -1,0 +1,121 @@
+"""A real engine in this process, stepped by hand, each step timed and counted."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+FIRST_TOKEN, TOKENS = 10, 80
+"""Prompts are drawn from these: in every vocabulary, and no special ones."""
+MOST_IDLE = 1000
+"""Steps in a row that compute nothing: an engine that waits for what never comes."""
+SERVER_ONLY = ("--uds", "--uvicorn-log-level", "--disable-uvicorn-access-log")
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One step: what it computed, as `mirage.simulate.roofline.Work` counts, and its seconds."""
+
+    sequences: int
+    context: int
+    prefill: int
+    area: int
+    cpu_s: float
+    """Of the thread that computes; other work on the machine lengthens it little."""
+    wall_s: float
+
+
+class Stepper:
+    """vLLM's engine from the command line of its server."""
+
+    def __init__(self, argv: Sequence[str], seed: str) -> None:
+        self._engine = _make(argv)
+        self._core = self._engine.engine_core.engine_core
+        self.scheduler = self._core.scheduler
+        self._rng = random.Random(seed)
+        self._count = 0
+        self._scheduled = (0, 0, 0, 0)
+        self._timed = (0.0, 0.0)
+        self._idle = 0
+        self._watch()
+
+    def add(self, prompt: int, output: int) -> None:
+        """One more request; lengths in tokens. No two prompts have a beginning in common."""
+        from vllm import SamplingParams
+
+        self._count += 1
+        tokens = [FIRST_TOKEN + self._rng.randrange(TOKENS) for _ in range(prompt)]
+        params = SamplingParams(max_tokens=output, temperature=0, ignore_eos=True, detokenize=False)
+        self._engine.add_request(str(self._count), {"prompt_token_ids": tokens}, params)
+
+    def step(self) -> Timed:
+        """One step of the engine core; its output is processed off the clock.
+
+        Raises `RuntimeError` if nothing has been computed for many steps.
+        """
+        self._scheduled = (0, 0, 0, 0)
+        self._engine.step()
+        self._idle = 0 if any(self._scheduled) else self._idle + 1
+        if self._idle > MOST_IDLE:
+            raise RuntimeError(f"{MOST_IDLE} steps computed nothing, {self.running} requests wait")
+        return Timed(*self._scheduled, *self._timed)
+
+    def drain(self) -> Iterator[Timed]:
+        """Step until nothing is left."""
+        while self._engine.has_unfinished_requests():
+            yield self.step()
+
+    @property
+    def running(self) -> int:
+        """Requests that are not finished."""
+        return int(self._engine.get_num_unfinished_requests())
+
+    def _watch(self) -> None:
+        """Time each step of the core, and note what was scheduled in it."""
+        schedule, step = self.scheduler.schedule, self._core.step_fn
+
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            output = schedule(*args, **kwargs)
+            self._scheduled = _work(output, self.scheduler.requests)
+            return output
+
+        def timing() -> Any:
+            wall, cpu = time.perf_counter(), time.thread_time()
+            result = step()
+            self._timed = (time.thread_time() - cpu, time.perf_counter() - wall)
+            return result
+
+        self.scheduler.schedule, self._core.step_fn = noting, timing
+
+
+def _make(argv: Sequence[str]) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    known, unknown = parser.parse_known_args(list(argv))
+    strange = [w for w in unknown if w.startswith("--") and w not in SERVER_ONLY]
+    if strange:
+        raise ValueError(f"{strange[0]}: an engine without its server has no such argument")
+    return LLMEngine.from_engine_args(EngineArgs.from_cli_args(known))
+
+
+def _work(output: Any, requests: dict[str, Any]) -> tuple[int, int, int, int]:
+    """(sequences, context, prefill, area) of what was scheduled."""
+    new = {r.req_id: r.num_computed_tokens for r in output.scheduled_new_reqs}
+    cached = output.scheduled_cached_reqs
+    before = new | dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    sequences = context = prefill = area = 0
+    for name, tokens in output.num_scheduled_tokens.items():
+        computed = before[name]
+        if tokens == 1 and computed >= requests[name].num_prompt_tokens:
+            sequences += 1
+            context += computed
+        else:
+            prefill += tokens
+            area += tokens * (2 * computed + tokens + 1)
+    return sequences, context, prefill, area

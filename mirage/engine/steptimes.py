@@ -1,0 +1,183 @@
+"""What the steps of one real engine take: the child process of `mirage profile`.
+
+It is asked in JSON (see `mirage.profile.engines`) and answers in JSON: seconds, bytes, tokens. The
+engine is the one that `mirage serve` would start, with all KV blocks there could be, stepped in
+this process. All points are measured in several passes, since a machine's speed drifts: of each
+point the answer has the median of its quickest pass, and the times of all its steps.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from mirage.engine.stepper import Stepper, Timed
+from mirage.geometry import footprint
+from mirage.processes.answering import answer
+from mirage.protocol import Allotment
+
+RUNNING = 64, 12
+"""Prompt and output of what decodes while another prompt is computed."""
+WARM = 64, 8
+WARM_ROUNDS = 3
+"""Of loads and allotments whose times are thrown away."""
+SETTLED = 200
+"""Steps after which a mixture that never came about is given up."""
+
+Question = Mapping[str, Any]
+Answer = dict[str, Any]
+
+
+def prompts(engine: Stepper, asked: Question) -> Iterator[list[Timed]]:
+    """Prompts alone and together, one step each."""
+    for count, tokens in asked["prompts"]:
+        rounds = []
+        for _ in range(asked["rounds"]):
+            for _ in range(count):
+                engine.add(tokens, 1)
+            rounds.append(next(engine.drain()))
+            list(engine.drain())
+        yield rounds
+
+
+def decodes(engine: Stepper, asked: Question) -> Iterator[list[Timed]]:
+    """Batches of equal contexts, some steps each."""
+    for batch, context, output in asked["decodes"]:
+        for _ in range(batch):
+            engine.add(context, output)
+        full = [s for s in engine.drain() if s.sequences == batch and not s.prefill]
+        yield full[: asked["decode_steps"]]
+
+
+def mixtures(engine: Stepper, asked: Question) -> Iterator[list[Timed]]:
+    """One prompt among sequences that decode."""
+    for batch, tokens in asked["mixtures"]:
+        rounds = []
+        for _ in range(asked["rounds"]):
+            for _ in range(batch):
+                engine.add(*RUNNING)
+            if any(s.sequences == batch and not s.prefill for s in islice(engine.drain(), SETTLED)):
+                engine.add(tokens, 1)
+                rounds.append(engine.step())
+            list(engine.drain())
+        yield rounds
+
+
+def samples(engine: Stepper, asked: Question) -> list[Answer]:
+    """Every point that came about, the quickest pass of each, and the spread of all."""
+    passes = [
+        [*prompts(engine, asked), *decodes(engine, asked), *mixtures(engine, asked)]
+        for _ in range(asked["passes"])
+    ]
+    clock = asked["clock"]
+    found = []
+    for same in zip(*passes, strict=True):
+        medians = [_median(steps) for steps in same if steps]
+        if medians:
+            quickest = min(medians, key=lambda s: float(getattr(s, clock)))
+            times = [getattr(step, clock) for steps in same for step in steps]
+            found.append(asdict(quickest) | {"times_s": times})
+    return found
+
+
+def request_s(engine: Stepper, load: tuple[int, int, int], rounds: int, clock: str) -> float:
+    """Seconds of steps for a request, of which `load` says how many are always running."""
+    at_once, prompt, output = load
+    requests = left = rounds * at_once
+    spent = 0.0
+    while left or engine.running:
+        while left and engine.running < at_once:
+            engine.add(prompt, output)
+            left -= 1
+        spent += float(getattr(engine.step(), clock))
+    return spent / requests
+
+
+def load_s(engine: Stepper, times: int) -> list[float]:
+    """T_T, each time: seconds to load one layer from its master. Empty if none can move."""
+    streamer = engine.scheduler.memory.streamer
+    if streamer is None:
+        return []
+
+    def load(number: int) -> None:
+        layer = streamer.layers[number % len(streamer.layers)]
+        streamer.copies.copy(layer.range.address, layer.master, layer.nbytes)
+        streamer.copies.synchronize()
+
+    return _seconds(load, times)
+
+
+def apply_s(engine: Stepper, times: int) -> list[float]:
+    """Seconds in which an idle engine acts on an allotment that moves layers and KV, each time."""
+    scheduler, shape = engine.scheduler, engine.scheduler.shape
+    full = len(scheduler.memory.kv.extents.mapped)
+    fewer = max(shape.min_extents, full - min(16, full // 4))
+    away = min(2, max(0, shape.movable_layers - 2))
+
+    def move(number: int) -> None:
+        alpha, extents = (away, full) if number % 2 else (0, fewer)
+        beta = 2 if alpha else 0
+        grant = footprint(shape, alpha, extents)
+        scheduler.reconciler.aim(Allotment(number + 1, alpha, beta, extents, grant))
+
+    return _seconds(move, times)
+
+
+def reserved_bytes(engine: Stepper) -> int:
+    """Memory of the GPU in use that is neither parameters nor KV of ours; 0 on a host."""
+    import torch
+
+    memory = engine.scheduler.memory
+    if memory.settings.device != "cuda":
+        return 0
+    free, total = torch.cuda.mem_get_info()
+    return max(0, total - free - memory.outside_bytes - memory.pool.held_bytes)
+
+
+def measure(asked: Question) -> Answer:
+    """All that the profile needs to know of one engine."""
+    engine = Stepper(asked["argv"], asked["tenant"])
+    engine.add(*WARM)
+    list(engine.drain())
+    loads, rounds, clock = asked["loads"], asked["load_rounds"], asked["clock"]
+    streamer = engine.scheduler.memory.streamer
+    return {
+        "clock": clock,
+        "samples": samples(engine, asked),
+        "request_s": [
+            min(request_s(engine, load, rounds, clock) for _ in range(asked["passes"]))
+            for load in loads
+        ],
+        "shape": msgspec.to_builtins(engine.scheduler.shape),
+        "reserved_bytes": reserved_bytes(engine),
+        "layer_bytes": streamer.layers[0].nbytes if streamer else 0,
+        "load_s": load_s(engine, asked["copies"]),
+        "apply_s": apply_s(engine, asked["moves"]),
+    }
+
+
+def _median(steps: list[Timed]) -> Timed:
+    """One sample for several of nearly the same work: medians throughout."""
+    columns = zip(*(asdict(s).values() for s in steps), strict=True)
+    middle = [statistics.median(column) for column in columns]
+    return Timed(*(round(v) for v in middle[:4]), *middle[4:])
+
+
+def _seconds(act: Callable[[int], None], times: int) -> list[float]:
+    """Of each of `times` acts, after some that do not count."""
+    taken = []
+    for number in range(WARM_ROUNDS + times):
+        start = time.perf_counter()
+        act(number)
+        taken.append(time.perf_counter() - start)
+    return taken[WARM_ROUNDS:]
+
+
+if __name__ == "__main__":
+    answer(measure)

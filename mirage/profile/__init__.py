@@ -1,0 +1,1 @@
+"""`mirage profile`: what this machine and its real engines take, as a hardware file."""

@@ -1,0 +1,62 @@
+"""What has been measured already: a file for each part, read again if nothing has changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+FORMAT = 1
+"""Raise it when what a part holds changes."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one child process measured, and beside how many other processes that wanted a core."""
+
+    measured: Any
+    others: float
+    seconds: float
+    date: str
+
+
+class Parts:
+    """The parts of one profile in `folder`; `key` says what they depend on.
+
+    A part with another key, and a file that is torn, counts as not there.
+    """
+
+    def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
+        """Raises `OSError` if the folder cannot be made."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._key = json.loads(json.dumps(dict(key) | {"format": FORMAT}))
+
+    def get(self, name: str) -> Part | None:
+        """None if it has to be measured."""
+        try:
+            kept = json.loads(self._file(name).read_text())
+            return Part(**kept["part"]) if kept["key"] == self._key else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def put(self, name: str, part: Part) -> None:
+        """It is there whole or not at all. Raises `OSError`."""
+        draft = self._file(name).with_suffix(".draft")
+        draft.write_text(json.dumps({"key": self._key, "part": asdict(part)}, indent=1) + "\n")
+        draft.replace(self._file(name))
+
+    def forget(self) -> None:
+        """Start over. Raises `OSError`."""
+        for path in self.folder.glob("*.json"):
+            path.unlink()
+
+    def log(self, name: str) -> Path:
+        """Where the child's words go."""
+        return self._file(name).with_suffix(".log")
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{quote(name, safe='')}.json"

@@ -1,0 +1,132 @@
+"""What the children of `mirage profile` would answer on a machine whose figures are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from mirage.profile.fitting import Fitted, predicted_s, step
+from mirage.profile.plan import QUICK, Limits, points
+from mirage.profiles import Model
+from mirage.protocol import ModelShape
+
+KNOWN = Fitted(overhead_s=4e-3, sequence_s=8e-5, bytes_per_s=6e9, flop_per_s=9e10, error=0.0)
+LIMITS = Limits(sequences=16, length=330, budget=512, block_tokens=32, blocks=300)
+LINK, LATENCY = 10e9, 5e-6
+"""Bytes a second, and seconds of any copy."""
+MIXED = 0.5
+"""Of the link, each way at once."""
+LAYER_BYTES = 3 << 20
+SERVED = 1e-3, 2e-4
+"""Seconds that serving adds to each step, and to each token."""
+FEW, MANY = (2, 160, 40), (16, 16, 40)
+SHAPE = ModelShape(
+    layers=8,
+    layer_bytes=LAYER_BYTES,
+    fixed_bytes=1 << 20,
+    extent_bytes=1 << 16,
+    extent_blocks=1,
+    block_tokens=32,
+    max_extents=300,
+    min_extents=12,
+    movable_layers=7,
+)
+
+
+def model(**changes: Any) -> Model:
+    """Large enough for both bounds to be met."""
+    content: dict[str, Any] = {
+        "title": "Small",
+        "source": "nowhere",
+        "layers": 8,
+        "hidden": 256,
+        "heads": 8,
+        "kv_heads": 8,
+        "head_size": 32,
+        "ffn": 1024,
+        "ffn_matrices": 2,
+        "vocabulary": 1000,
+        "tied": True,
+        "weight_bytes": 4,
+        "max_len": 2048,
+    }
+    return Model(**content | changes)
+
+
+def sample(of: Model, sequences: int, context: int, prefill: int, **changes: Any) -> dict[str, Any]:
+    """A step that takes exactly what the known figures say."""
+    work = {"sequences": sequences, "context": context, "prefill": prefill}
+    made: dict[str, Any] = {**work, "area": prefill * (prefill + 1), "cpu_s": 0.0, "wall_s": 0.0}
+    seconds = predicted_s(KNOWN, step(of, made))
+    return made | {"cpu_s": seconds, "wall_s": seconds, "times_s": [seconds] * 4} | changes
+
+
+def engine(of: Model) -> dict[str, Any]:
+    """As `mirage.engine.steptimes` answers."""
+    chosen = points(LIMITS, QUICK)
+    samples = [sample(of, 0, 0, count * tokens) for count, tokens in chosen.prompts]
+    samples += [sample(of, b, b * context, 0) for b, context, _ in chosen.decodes]
+    samples += [sample(of, b, 64 * b, tokens) for b, tokens in chosen.mixtures]
+    return {
+        "clock": "cpu_s",
+        "samples": samples,
+        "request_s": [1.0, 1.0],
+        "shape": msgspec.to_builtins(SHAPE),
+        "reserved_bytes": 0,
+        "layer_bytes": LAYER_BYTES,
+        "load_s": [LAYER_BYTES / LINK] * 5,
+        "apply_s": [2e-3] * 3,
+    }
+
+
+def served(names: list[str]) -> dict[str, Any]:
+    """As `mirage.profile.served` answers: what serving adds is `SERVED`."""
+
+    def group(tenants: list[str], load: tuple[int, int, int], dearer: float) -> dict[str, Any]:
+        at_once, _, output = load
+        added = (SERVED[0] + SERVED[1] * at_once) * output / at_once
+        return {
+            "tenants": tenants,
+            "engine_s": dearer * (1.0 + added),
+            "front_s": 0.1,
+            "e2el_s": dict.fromkeys(tenants, 2.0),
+        }
+
+    sizes = range(1, len(names) + 1)
+    return {
+        "prompt_tokens": 16,
+        "first_token_s": {name: [0.05] * 3 for name in names},
+        "front_s": dict.fromkeys(names, 0.1),
+        "burst_s": dict.fromkeys(names, 0.01),
+        "loads": {
+            str(size): [group([n], FEW, 1.0) for n in names]
+            if size == 1
+            else [group(names[:size], FEW, 1.0 + 0.1 * (size - 1))]
+            for size in sizes
+        },
+        "crowded": {name: group([name], MANY, 1.0) for name in names},
+    }
+
+
+def transfers() -> dict[str, Any]:
+    """As `mirage.profile.transfers` answers."""
+    sizes = [1 << 16, 1 << 20, 1 << 24]
+    acts = ("create_s", "map_s", "clear_s", "unmap_s", "release_s")
+    return {
+        "page_bytes": 1 << 16,
+        "copies": [
+            {
+                "bytes": size,
+                "one_way_s": [LATENCY + size / LINK] * 3,
+                "mixed_s": [LATENCY + size / (LINK * MIXED)] * 3,
+            }
+            for size in sizes
+        ],
+        "pages": [{"pages": n, **{act: [1e-5 * n] * 3 for act in acts}} for n in (1, 16)],
+    }
+
+
+def message() -> dict[str, Any]:
+    """As `mirage.profile.message` answers."""
+    return {"message_s": [2e-4] * 5}
