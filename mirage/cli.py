@@ -37,6 +37,11 @@ OWN_MODULES = {
         "explain_command",
         "Print the paper's arithmetic for CONFIG: how many layers hide, and what it brings.",
     ),
+    "tune": (
+        "mirage.tune.command",
+        "tune_command",
+        "Find the settings with which CONFIG serves a trace best, by simulation.",
+    ),
     "doctor": (
         "mirage.doctor.command",
         "doctor_command",

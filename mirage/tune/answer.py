@@ -17,7 +17,7 @@ from mirage.tune.search import FILE, Searched, Task, importances, search
 from mirage.tune.simulated import Run
 from mirage.tune.space import FIXED, Choice, fixed
 
-SEARCH_SEEDS = 3
+SEARCH_SEEDS = 2
 """Ways to deal the searched windows to tenants, by which finalists are compared."""
 JUDGE_SEEDS = 5
 DEFAULT, TUNED, STATIC, POOLED = "default", "tuned", "static", "pooled"

@@ -17,7 +17,7 @@ from mirage.explain.subjects import Subjects, subjects
 from mirage.simulate.roofline import Roofline
 from mirage.tune.simulated import Bench
 from mirage.tune.space import Space, space
-from mirage.tune.windows import Cut, cut
+from mirage.tune.windows import LARGEST_WINDOW, Cut, cut
 from mirage.workload import trace
 from mirage.workload.trace import Request, TraceError
 from traces import SAMPLE
@@ -38,6 +38,9 @@ class Options:
     trace: Path | None = None
     profile: str | None = None
     seed: int = 0
+    find_load: bool = False
+    """Let requests come as often as the configuration just does not bear."""
+    largest_window: int = LARGEST_WINDOW
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class Question:
     @property
     def load_is_given(self) -> bool:
         """Whether somebody said how often requests come: in the file, or by naming a trace."""
+        if self.options.find_load:
+            return False
         said = "time_scale" in self.config.replay.model_fields_set
         return said or self.options.trace is not None
 
@@ -113,7 +118,7 @@ def ask(path: Path, options: Options) -> Question:
         subjects=known,
         explained=told,
         space=knobs,
-        cut=cut(rows),
+        cut=cut(rows, options.largest_window),
         requests=len(rows),
     )
 

@@ -7,6 +7,7 @@ search was interrupted. So an interrupted batch is forgotten and asked again.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,9 +103,11 @@ def importances(found: Sequence[Searched], task: Task) -> dict[str, float]:
     values = {one.value for one in found if one.value is not None}
     if len(study.trials) < BATCH or len(values) < 2:
         return {}
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    found_ = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {name: float(value) for name, value in found_.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    weights = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {name: float(weight) for name, weight in weights.items()}
 
 
 def _try(task: Task, run: Runner, study: optuna.Study, asked: Sequence[Trial], firsts: int) -> None:

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from mirage.config import ConfigError
 from mirage.workload.trace import Request
 
-MOST_WINDOWS = 12
-LARGEST_WINDOW = 400
-"""Requests."""
-FEWEST_WINDOWS = 8
-"""Where the trace is short, windows are cut smaller rather than fewer."""
+WINDOWS = 8
+LARGEST_WINDOW = 200
+"""Requests. Where the trace is short, windows are cut smaller rather than fewer."""
 LEAST_WINDOW = 10
 
 
@@ -35,18 +33,15 @@ class Cut:
     held_back: tuple[Window, ...]
 
 
-def cut(
-    requests: Sequence[Request], largest: int = LARGEST_WINDOW, most: int = MOST_WINDOWS
-) -> Cut:
+def cut(requests: Sequence[Request], largest: int = LARGEST_WINDOW, count: int = WINDOWS) -> Cut:
     """Evenly over the whole trace. Raises `ConfigError` for one that is too short."""
     total = len(requests)
-    size = min(largest, total // FEWEST_WINDOWS)
+    size = min(largest, total // count)
     if size < LEAST_WINDOW:
         raise ConfigError(
-            f"the trace has {total} requests: {FEWEST_WINDOWS * LEAST_WINDOW} are needed to search "
+            f"the trace has {total} requests: {count * LEAST_WINDOW} are needed to search "
             "on some and to judge on others, name a longer one"
         )
-    count = min(most, total // size) // 2 * 2
     starts = [number * (total - size) // (count - 1) for number in range(count)]
     windows = [_window(number, requests[s : s + size]) for number, s in enumerate(starts)]
     return Cut(tuple(windows[0::2]), tuple(windows[1::2]))
