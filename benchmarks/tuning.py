@@ -5,9 +5,9 @@
 
 Three models (OPT-13b, Llama-2-13b, Llama-3-8b) at once on a GH200 and on an H100, simulated; each
 file of 2023 at the load that the default just does not bear. Prints the objective, goodput under
-limits that are derived, on held-back windows: mean over all seeds, range over them. With `--slow`
-also on each machine with half its link, and which way the answer moves: layers that hide, what is
-lent, what the best percentage gains over none.
+limits that are derived, on held-back windows: over all seeds, and the range over them. With
+`--slow` also on each machine with half its link, at the same load and limits, and which way the
+answer moves: layers that hide, what is lent, what the best percentage gains over none.
 """
 
 from __future__ import annotations
@@ -75,17 +75,19 @@ def main() -> None:
                 if not trace.exists():
                     print(f"skipped: {trace} is not there")
                     continue
-                usual = tuned(folder, machine, machine, trace, asked)
+                usual = tuned(folder, machine, machine, trace, asked, Wish(trials=asked.trials))
                 show(f"{machine}, {file}", *usual)
                 if asked.slow:
                     slow = half_link(folder, machine)
-                    slower = tuned(folder, machine, str(slow), trace, asked)
+                    goal, load = usual[1].goal, usual[1].slower
+                    same = Wish(trials=asked.trials, slo=goal.slo, slower=load)
+                    slower = tuned(folder, machine, str(slow), trace, asked, same)
                     show(f"{machine} with half the link, {file}", *slower)
                     moved(usual, slower)
 
 
 def tuned(
-    folder: Path, machine: str, profile: str, trace: Path, asked: argparse.Namespace
+    folder: Path, machine: str, profile: str, trace: Path, asked: argparse.Namespace, wish: Wish
 ) -> tuple[Question, Answer]:
     """Question and answer for one machine and one file."""
     config = write(folder, MEMORY[machine])
@@ -94,7 +96,7 @@ def tuned(
     options = Options(trace, profile, asked.seed, find_load=True, largest_window=asked.window)
     question = ask(config, options)
     with shown() as progress:
-        return question, answer(question, Wish(trials=asked.trials), output, progress)
+        return question, answer(question, wish, output, progress)
 
 
 def show(title: str, question: Question, found: Answer) -> None:

@@ -34,6 +34,8 @@ class Wish:
     """Derived if None."""
     trials: int = 64
     processes: int | None = None
+    slower: float | None = None
+    """Times the gaps of the trace; the question's own if None."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,9 @@ def answer(question: Question, wish: Wish, folder: Path, progress: Progress) -> 
         task, derived = _task(question, wish, run, progress)
         windows = task.windows
         progress.stage("searching", wish.trials * len(windows))
-        print_ = question.fingerprint(objective=wish.objective, slo=str(task.goal.slo))
-        trials = search(task, run, wish.trials, folder / FILE, print_)
+        asked = {"objective": wish.objective, "slo": str(task.goal.slo), "slower": task.slower}
+        same = question.fingerprint(**asked)
+        trials = search(task, run, wish.trials, folder / FILE, same)
         progress.stage("comparing the best")
         choice = chosen(task.goal, task.space, _best(task.goal, trials), _values(task, run))
         config = task.space.apply(choice) if choice else question.config
@@ -108,6 +111,7 @@ def contenders(default: Config, tuned: Config) -> dict[str, Config]:
         DEFAULT: default,
         **{fixed_name(percent): fixed(default, percent) for percent in FIXED},
         TUNED: tuned,
+        f"{TUNED} at 0 %": fixed(tuned, 0.0),
     }
     for name, beta in SLOTS.items():
         found[name] = tuned.model_copy(
@@ -127,8 +131,8 @@ def _task(question: Question, wish: Wish, run: Runner, progress: Progress) -> tu
     seed, config = question.options.seed, question.config
     progress.stage("looking at the load")
     slo = wish.slo or derived_slo(run, config, windows, seed)
-    slower = 1.0
-    if not question.load_is_given:
+    slower = wish.slower or 1.0
+    if wish.slower is None and not question.load_is_given:
         slower = pressing(run, config, slo, windows, seed)
     task = Task(question.space, Goal(wish.objective, slo), windows, seed, slower)
     return task, wish.slo is None

@@ -74,7 +74,11 @@ def first_choices(space: Space) -> list[Choice]:
 
 def search(task: Task, run: Runner, trials: int, storage: Path, fingerprint: str) -> list[Searched]:
     """The first so many trials. Raises `ConfigError` if the file has trials of something else."""
-    study = _open(task, storage, fingerprint)
+    stored = _open(task, storage, fingerprint)
+    # Behind the median of those that have seen as many windows.
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=2 * BATCH, n_warmup_steps=0)
+    study = optuna.create_study(direction=_direction(task.goal), pruner=pruner)
+    study.add_trials(stored.trials)
     firsts = first_choices(task.space)
     distributions = _distributions(task.space)
     while (begin := len(study.trials)) < trials:
@@ -85,6 +89,7 @@ def search(task: Task, run: Runner, trials: int, storage: Path, fingerprint: str
                 study.enqueue_trial(_indices(task.space, firsts[number]))
             asked.append(study.ask(distributions))
         _try(task, run, study, asked, len(firsts))
+        stored.add_trials(study.trials[begin:])
     return [_searched(trial, task.space) for trial in study.trials[:trials]]
 
 
@@ -142,33 +147,26 @@ def _tell(
 
 
 def _open(task: Task, storage: Path, fingerprint: str) -> optuna.Study:
-    """The study in the file, whole batches alone."""
+    """The study in the file, of whole batches alone; trials under way are not in it."""
     address = f"sqlite:///{storage}"
     direction = _direction(task.goal)
-    # Behind the median of those that have seen as many windows.
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=2 * BATCH, n_warmup_steps=0)
     kept: list[FrozenTrial] = []
     if storage.exists() and NAME in optuna.get_all_study_names(address):
-        old = optuna.load_study(study_name=NAME, storage=address, pruner=pruner)
+        old = optuna.load_study(study_name=NAME, storage=address)
         if old.user_attrs.get("fingerprint") != fingerprint:
             raise ConfigError(
                 f"--output {storage.parent}: {storage.name} has trials of another question "
                 "(configuration, trace, profile, objective, SLO or seed differ): name another "
                 "folder, or remove that file"
             )
-        kept = _whole_batches(old.trials)
+        kept = old.trials[: len(old.trials) // BATCH * BATCH]
         if len(kept) == len(old.trials):
             return old
         optuna.delete_study(study_name=NAME, storage=address)
-    made = optuna.create_study(study_name=NAME, storage=address, direction=direction, pruner=pruner)
+    made = optuna.create_study(study_name=NAME, storage=address, direction=direction)
     made.set_user_attr("fingerprint", fingerprint)
     made.add_trials(kept)
     return made
-
-
-def _whole_batches(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    ended = next((i for i, t in enumerate(trials) if not t.state.is_finished()), len(trials))
-    return list(trials[: ended // BATCH * BATCH])
 
 
 def _sampler(seed: int, begin: int) -> optuna.samplers.BaseSampler:

@@ -29,6 +29,8 @@ TURNS = (0.25, 0.5, 1.0, 2.0, 4.0)
 RESTS_S = (2.0, 10.0, 30.0, 120.0)
 LENT = (0.0, 25.0, 50.0, 75.0, 100.0)
 LEAST_BATCHED = 64
+OF_REMAP: tuple[str, ...] = ("serve", "lend_percent", "rest_s", "tbt_ms")
+OF_SHARING: tuple[str, ...] = ("turn_s",)
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,13 @@ class Space:
         """The configuration with these knobs set. Raises `KeyError` for one that is not there."""
         if unknown := choice.keys() - {knob.name for knob in self.knobs}:
             raise KeyError(min(unknown))
+        as_written = {knob.name: knob.default for knob in self.knobs}
+        choice = {name: each for name, each in choice.items() if each != as_written[name]}
         config = self.config
         shares = _shares(config, self.fits, choice)
         tenants = [_tenant(config, t, choice, shares[t.name]) for t in config.tenants]
-        remap = {key: choice[key] for key in ("serve", "lend_percent", "rest_s") if key in choice}
-        if "tbt_ms" in choice:
-            remap["tbt_ms"] = choice["tbt_ms"]
-        sharing = {"turn_s": choice["turn_s"]} if "turn_s" in choice else {}
+        remap = {key: choice[key] for key in OF_REMAP if key in choice}
+        sharing = {key: choice[key] for key in OF_SHARING if key in choice}
         return config.model_copy(
             update={
                 "tenants": tenants,

@@ -42,14 +42,12 @@ def sentences(found: Found) -> list[str]:
 
 
 def remapping_pays(found: Found) -> bool:
-    """Whether any of the percentages, all else as it was, beats 0 % by more than a little."""
-    nothing = found.held_back["fixed 0 %"]
-    others = [
-        value
-        for name, value in found.held_back.items()
-        if (name.startswith("fixed ") or name == "default") and name != "fixed 0 %"
-    ]
-    return any(found.goal.gain(value, nothing) > LITTLE for value in others)
+    """Whether the tuned configuration is better by more than a little than it is at 0 %."""
+    return _gain_of_layers(found) > LITTLE
+
+
+def _gain_of_layers(found: Found) -> float:
+    return found.goal.gain(found.held_back["tuned"], found.held_back["tuned at 0 %"])
 
 
 def _brings(found: Found) -> str:
@@ -76,33 +74,26 @@ def _brings(found: Found) -> str:
 
 
 def _gives(found: Found) -> str:
-    nothing = found.held_back["fixed 0 %"]
+    nothing = found.held_back["tuned at 0 %"]
     lent = found.lent_idle + found.lent_active
     if not remapping_pays(found):
         return (
-            f"Remapping does not pay here: with 0 % of the layers it is "
-            f"{_number(nothing)} {unit(found.goal.objective)}, and no percentage is more than "
-            f"{_percent(LITTLE)} better, so policy pooled does the same."
+            f"Remapping does not pay here: with 0 % of the layers it is {_number(nothing)} "
+            f"{unit(found.goal.objective)}, and with remapping not {_percent(LITTLE)} better, so "
+            "policy pooled does the same."
         )
-    percent = max(
-        (n for n in found.held_back if n.startswith("fixed ")),
-        key=lambda n: found.goal.gain(found.held_back[n], nothing),
-    )
-    gain = _percent(found.goal.gain(found.held_back[percent], nothing))
     begin = (
-        f"Remapping pays: {percent.removeprefix('fixed ')} of the layers is {gain} better than 0 %"
+        f"Remapping pays, it is {_percent(_gain_of_layers(found))} better than 0 % of the layers"
     )
-    if found.tenants > 1 and lent and found.lent_idle >= ONE_SIDED * lent and not found.hides:
+    if found.tenants == 1 or not lent:
+        return f"{begin}: {_behind(found)}."
+    idle = f"{found.lent_idle / lent * 100:.0f} % of what is lent"
+    if found.lent_idle >= ONE_SIDED * lent and not found.hides:
         return (
-            f"{begin}, and only idle models should give: {found.lent_idle / lent:.0%} of what is "
-            "lent is theirs, since over this link no layer hides behind the decode of one request."
+            f"{begin}, and only idle models should give: {idle} is theirs, since over this link "
+            "no layer hides behind the decode of one request."
         )
-    if lent and found.tenants > 1:
-        return (
-            f"{begin}; {found.lent_idle / lent * 100:.0f} % of what is lent is idle models', the rest "
-            f"active ones', {_behind(found)}."
-        )
-    return f"{begin}; {_behind(found)}."
+    return f"{begin}: {idle} is idle models', the rest active ones', {_behind(found)}."
 
 
 def _behind(found: Found) -> str:
