@@ -13,7 +13,7 @@ from mirage.tune.load import derived_slo, pressing
 from mirage.tune.progress import Progress
 from mirage.tune.question import Question
 from mirage.tune.runs import Runner, runner
-from mirage.tune.search import FILE, Searched, Task, importances, search
+from mirage.tune.search import FILE, Searched, Task, first_choices, importances, search
 from mirage.tune.simulated import Run
 from mirage.tune.space import FIXED, Choice, fixed
 
@@ -78,7 +78,8 @@ def answer(question: Question, wish: Wish, folder: Path, progress: Progress) -> 
         same = question.fingerprint(**asked)
         trials = search(task, run, wish.trials, folder / FILE, same)
         progress.stage("comparing the best")
-        choice = chosen(task.goal, task.space, _best(task.goal, trials), _values(task, run))
+        always, best = first_choices(task.space), _best(task.goal, trials)
+        choice = chosen(task.goal, task.space, best, _values(task, run), always)
         config = task.space.apply(choice) if choice else question.config
         names = contenders(question.config, config)
         progress.stage("comparing on the searched windows")

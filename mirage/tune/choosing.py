@@ -21,10 +21,23 @@ Values = Callable[[Sequence[Choice]], list[float]]
 """What each choice is worth, all on the same requests; the goal's worst for what does not fit."""
 
 
-def chosen(goal: Goal, space: Space, best: Sequence[Choice], values: Values) -> Choice:
-    """The answer, never worse than the file as it is. `best` are choices of the search."""
-    finalists: list[Choice] = [{}, *(choice for choice in best if choice)]
+def chosen(
+    goal: Goal,
+    space: Space,
+    best: Sequence[Choice],
+    values: Values,
+    always: Sequence[Choice] = (),
+) -> Choice:
+    """The answer, never worse than the file as it is. `best` are choices of the search.
+
+    Nor is it worse than those of `always`, unless all are alike (`LEAST_GAIN`).
+    """
+    compared: list[Choice] = [{}, *(choice for choice in always if choice)]
+    finalists = [*compared, *(choice for choice in best if choice and choice not in compared)]
     worth = values(finalists)
+    least = worth[0]
+    for found in worth[: len(compared)]:
+        least = found if goal.better(found, least) else least
     default, answer, value = worth[0], finalists[0], worth[0]
     for choice, found in zip(finalists, worth, strict=True):
         if goal.better(found, value):
@@ -32,7 +45,7 @@ def chosen(goal: Goal, space: Space, best: Sequence[Choice], values: Values) -> 
     answer, value = _refined(goal, space, answer, value, values)
     if goal.gain(value, default) < LEAST_GAIN:
         return {}
-    return _simplified(goal, answer, value, default, values)
+    return _simplified(goal, answer, value, default, least, values)
 
 
 def _refined(
@@ -49,9 +62,12 @@ def _refined(
     return answer, value
 
 
-def _simplified(goal: Goal, answer: Choice, value: float, default: float, values: Values) -> Choice:
+def _simplified(
+    goal: Goal, answer: Choice, value: float, default: float, least: float, values: Values
+) -> Choice:
     """Without the knobs that hardly matter, tried one after the other."""
     bar = default + KEPT * (value - default) if isfinite(default) else value
+    bar = least if goal.better(least, bar) else bar
     for name in list(answer):
         without = {key: each for key, each in answer.items() if key != name}
         (found,) = values([without])

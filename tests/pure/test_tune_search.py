@@ -174,6 +174,23 @@ def test_what_does_not_matter_is_left_as_it_was(task: Task) -> None:
     assert chosen(GOAL, task.space, best, values) == {"max_percent:chat": 40.0}
 
 
+def test_the_answer_is_never_worse_than_what_it_is_always_compared_with(task: Task) -> None:
+    # The best of the search would be simplified to `serve` alone, which the percentage beats.
+    always: list[Choice] = [{"max_percent:chat": 30.0}]
+    worth = {"serve": 0.5, "max_percent:chat": 0.505, "rest_s": 0.002}
+
+    def of(choices: Sequence[Choice]) -> list[float]:
+        return [
+            1 - max((worth.get(n, 0) for n in c), default=0) - 0.008 * (len(c) > 1) for c in choices
+        ]
+
+    best: list[Choice] = [{"serve": "growth", "rest_s": 2.0}]
+    answer = chosen(GOAL, task.space, best, of, always)
+    (least,) = of(always)
+    assert of([answer])[0] <= least
+    assert of([chosen(GOAL, task.space, best, of)])[0] <= of([{}])[0]
+
+
 def test_the_answer_is_never_worse_than_the_file(task: Task) -> None:
     worse: list[Choice] = [{"serve": "growth"}, {"rest_s": 2.0}]
     assert chosen(GOAL, task.space, worse, lambda choices: [1 + len(c) for c in choices]) == {}
