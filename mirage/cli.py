@@ -52,6 +52,11 @@ OWN_MODULES = {
         "profile_command",
         "Measure this machine with the real engines of CONFIG, and write a hardware file.",
     ),
+    "tune": (
+        "mirage.tune.command",
+        "tune_command",
+        "Find the settings with which CONFIG serves a trace best, by simulation.",
+    ),
     "doctor": (
         "mirage.doctor.command",
         "doctor_command",

@@ -8,6 +8,7 @@ and finishes of any number of steps are then sums over at most one block's remai
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -36,11 +37,39 @@ class Request:
     finish: int = -1
     """The batch's counter when it will have finished."""
     residue: int = -1
+    longest: int = 0
+    """The longest gap between two of its tokens; while it is in the batch, before it joined."""
 
     @property
     def known(self) -> int:
         """Tokens whose KV a prefill must compute."""
         return self.prompt + self.generated
+
+
+class LongestGaps:
+    """The longest gap between tokens since any step: a stack of (step, gap), gaps falling."""
+
+    def __init__(self) -> None:
+        self._steps: list[int] = []
+        self._gaps: list[int] = []
+
+    def add(self, step: int, gap: int) -> None:
+        """`gap` picoseconds, the longest up to the end of step number `step`, all of them later."""
+        while self._gaps and self._gaps[-1] <= gap:
+            self._gaps.pop()
+            self._steps.pop()
+        self._steps.append(step)
+        self._gaps.append(gap)
+
+    def since(self, step: int) -> int:
+        """Of all later steps; 0 without one."""
+        first = bisect_right(self._steps, step)
+        return self._gaps[first] if first < len(self._gaps) else 0
+
+    def clear(self) -> None:
+        """Nobody is left who had them."""
+        self._steps.clear()
+        self._gaps.clear()
 
 
 class Batch:
@@ -53,6 +82,7 @@ class Batch:
         self.context = 0
         """Tokens in KV, over all requests."""
         self.blocks = 0
+        self.gaps = LongestGaps()
         self._due = [0] * (2 * block_tokens)
         """Requests that need a block at a step of each remainder; twice, for slices that wrap."""
         self._finishes: list[tuple[int, int, Request]] = []
@@ -77,6 +107,7 @@ class Batch:
         done = self.steps - request.joined
         request.computed += done
         request.generated += done
+        request.longest = max(request.longest, self.gaps.since(request.joined))
         request.joined = request.finish = -1
         self._due[request.residue] -= 1
         self._due[request.residue + b] -= 1
@@ -84,6 +115,8 @@ class Batch:
         self.size -= 1
         self.context -= request.computed
         self.blocks -= request.blocks
+        if not self.size:
+            self.gaps.clear()
 
     def blocks_due(self) -> int:
         """Blocks that the next step needs."""

@@ -66,8 +66,10 @@ class _Builder:
         max_num_seqs: Mapping[str, int] | None,
     ) -> None:
         self.setup, self.variant, self.rules = setup, variant, setup.rules(variant)
-        most = setup.experiment.limits.max_num_seqs
+        limits, own = setup.experiment.limits, setup.tenant(tenant.name)
+        most = own.max_num_seqs or limits.max_num_seqs
         self.max_num_seqs = most if max_num_seqs is None else max_num_seqs[tenant.name]
+        self.max_num_batched_tokens = own.max_num_batched_tokens or limits.max_num_batched_tokens
         self.tenant = entitled(tenant)
         self.shape = setup.shapes[tenant.name]
         self.base = base(self.tenant, self.shape, config.device.memory)
@@ -109,7 +111,7 @@ class _Builder:
         return StepLimits(
             block_tokens=experiment.limits.block_tokens,
             max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=experiment.limits.max_num_batched_tokens,
+            max_num_batched_tokens=self.max_num_batched_tokens,
             elastic=elastic,
             temporal=experiment.sharing.mode == "temporal",
             hold_s=experiment.sharing.patience_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +25,7 @@ from mirage.config import (
 from mirage.config import Tenant as Served
 from mirage.control.rules import Rules
 from mirage.control.targets import DoesNotFitError, base
-from mirage.profiles import Hardware
+from mirage.profiles import Hardware, Model
 from mirage.protocol import ModelShape
 from mirage.simulate import variants
 from mirage.workload.chosen import located
@@ -68,6 +69,12 @@ class SimulatedTenant(Strict):
     """A time in which nobody asks it for anything."""
     priority: int = 0
     floor_layers: Count = 1
+    max_percent: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Instead of `remap.max_percent`."""
+    max_num_seqs: Count | None = None
+    """This and what follows: instead of the limits of the same name."""
+    max_num_batched_tokens: Count | None = None
+    max_model_len: Count | None = None
 
 
 class Peak(Strict):
@@ -207,13 +214,22 @@ class Experiment(Strict):
 class Setup:
     """An experiment with its profiles looked up: all that a run needs, and nothing to refuse."""
 
-    def __init__(self, experiment: Experiment, near: Path | None = None) -> None:
-        """Raises `ConfigError` with one line."""
+    def __init__(
+        self,
+        experiment: Experiment,
+        near: Path | None = None,
+        hardware: Hardware | None = None,
+        models: Mapping[str, Model] | None = None,
+    ) -> None:
+        """With `hardware`, and `models` by their tenants, instead of those that it names.
+
+        Raises `ConfigError` with one line.
+        """
         self.experiment = experiment
         self.near = near or Path()
-        hardware = profiles.hardware(experiment.hardware, near)
+        hardware = hardware or profiles.hardware(experiment.hardware, near)
         self.hardware = _overridden(hardware, experiment)
-        self.models = {t.name: profiles.model(t.model, near) for t in experiment.tenants}
+        self.models = models or {t.name: profiles.model(t.model, near) for t in experiment.tenants}
         self.variants = variants.compared(experiment.policies)
         self.total_share = sum(t.share for t in experiment.tenants)
         self._check_tenants()
@@ -228,12 +244,17 @@ class Setup:
 
     def share(self, tenant: str) -> float:
         """Per cent of the whole device."""
-        return next(t.share for t in self.experiment.tenants if t.name == tenant)
+        return self.tenant(tenant).share
 
     def max_len(self, tenant: str) -> int:
         """Tokens of the longest request."""
-        model = self.models[tenant]
-        return min(self.experiment.limits.max_model_len or model.max_len, model.max_len)
+        longest = self.models[tenant].max_len
+        own = self.tenant(tenant).max_model_len
+        return min(own or self.experiment.limits.max_model_len or longest, longest)
+
+    def tenant(self, name: str) -> SimulatedTenant:
+        """The tenant of that name."""
+        return next(t for t in self.experiment.tenants if t.name == name)
 
     def config(self, variant: variants.Variant, only: str | None = None) -> Config:
         """What the deciding code is configured with; of one tenant if memory is isolated."""
@@ -357,4 +378,5 @@ def _served(tenant: SimulatedTenant, total: float) -> Served:
         share=min(100.0, tenant.share / total * 100),
         priority=tenant.priority,
         floor_layers=tenant.floor_layers,
+        max_percent=tenant.max_percent,
     )

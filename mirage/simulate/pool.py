@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
 from concurrent.futures import wait as futures_wait
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import SpawnContext
 from multiprocessing.sharedctypes import Synchronized
 from threading import Event, Thread
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from mirage.simulate.experiment import Setup
 from mirage.simulate.run import Metrics, run
@@ -22,6 +22,8 @@ from mirage.simulate.world import World
 
 LOOK_S = 0.5
 """How often it is counted what runs have done."""
+Asked = TypeVar("Asked")
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ def run_all(
     workers = min(processes or os.cpu_count() or 1, len(jobs)) or 1
     context = multiprocessing.get_context("spawn")
     requests = context.Value("Q", 0)
-    with _pool(workers, context, requests) as pool:
-        futures = _submit(pool, jobs)
+    with processes_of(workers, context, _begin, requests) as pool:
+        futures = submit(pool, _run, jobs)
         left = set(futures)
         while left:
             ended, left = futures_wait(left, timeout=LOOK_S, return_when=FIRST_COMPLETED)
@@ -78,14 +80,15 @@ def run_all(
 
 
 @contextmanager
-def _pool(
-    workers: int, context: SpawnContext, requests: Synchronized[int]
+def processes_of(
+    workers: int, context: SpawnContext, begin: Callable[..., None], *arguments: Any
 ) -> Iterator[ProcessPoolExecutor]:
-    """Processes that are gone after the block, and killed if the block is left by an error."""
+    """Processes that are gone after the block, and killed if the block is left by an error.
+
+    Each calls `begin` with the `arguments` first.
+    """
     others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_begin, initargs=(requests,)
-    )
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=begin, initargs=arguments)
     try:
         yield pool
     except BaseException:
@@ -97,14 +100,16 @@ def _pool(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _submit(pool: ProcessPoolExecutor, jobs: Sequence[Job]) -> list[Future[Metrics]]:
+def submit(
+    pool: ProcessPoolExecutor, function: Callable[[Asked], Given], jobs: Sequence[Asked]
+) -> list[Future[Given]]:
     """Start the processes with SIGINT blocked, which they inherit: Ctrl-C is the parent's.
 
     It ends them, and none of them writes a traceback. A signal that comes meanwhile waits.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return [pool.submit(_run, job) for job in jobs]
+        return [pool.submit(function, job) for job in jobs]
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -123,7 +128,7 @@ _requests: Synchronized[int]
 def _begin(requests: Synchronized[int]) -> None:
     global _requests
     _requests = requests
-    _end_with_parent()
+    end_with_parent()
 
 
 def _run(job: Job) -> Metrics:
@@ -159,7 +164,7 @@ def _counted(worlds: Sequence[World]) -> Iterator[None]:
         thread.join()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Whatever becomes of the parent, no process of a run outlives it."""
     parent = multiprocessing.parent_process()
     assert parent is not None

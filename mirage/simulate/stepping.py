@@ -115,12 +115,16 @@ class Stepper:
         size = queues.batch.size
         if not size:
             return
+        last = span.first_ps + (span.steps - 1) * span.growth_ps
+        first_end = span.begin + span.first_ps
+        longest = max(last, first_end - queues.emitted if size > len(queues.late) else 0)
+        queues.batch.gaps.add(queues.batch.steps + span.steps, longest)
         if queues.emitted == span.begin and not queues.late:
             gaps.add(span.first_ps, span.growth_ps, span.steps, size)
             return
-        first_end = span.begin + span.first_ps
         for request in queues.late:
             gaps.add(first_end - request.last, 0, 1, 1)
+            request.longest = max(request.longest, first_end - request.last)
         if size > len(queues.late):
             gaps.add(first_end - queues.emitted, 0, 1, size - len(queues.late))
         if span.steps > 1:
@@ -133,5 +137,6 @@ class Stepper:
             request.first = now
         else:
             self._tally.gaps.add(now - request.last, 0, 1, 1)
+            request.longest = max(request.longest, now - request.last)
         if self._queues.prefilled(request):
             self._finished(request, now)

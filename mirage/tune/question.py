@@ -1,0 +1,148 @@
+"""What is asked of the tuner, looked up and checked before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mirage
+from mirage.config import Config, ConfigError, load, read_yaml
+from mirage.control.rules import Rules
+from mirage.explain.arithmetic import Explained, explained, layer_compute_s
+from mirage.explain.machine import Machine, machine
+from mirage.explain.subjects import Subjects, subjects
+from mirage.simulate.roofline import Roofline
+from mirage.tune.simulated import Bench
+from mirage.tune.space import Space, space
+from mirage.tune.windows import LARGEST_WINDOW, Cut, cut
+from mirage.workload import trace
+from mirage.workload.trace import Request, TraceError
+from traces import SAMPLE
+
+MOST_ROWS = 2_000_000
+"""Of a trace that are held; later ones are not looked at."""
+CONTEXT = 1024
+"""Tokens of a request for which the paper's arithmetic is told."""
+BATCHES = (1, 8, 32, 128)
+STEPS = (1.5, 2.0, 3.0, 5.0, 8.0)
+"""Times between tokens that `tbt_ms` may have: in those of a decode step of one request."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a person chose. None takes the default."""
+
+    trace: Path | None = None
+    profile: str | None = None
+    seed: int = 0
+    find_load: bool = False
+    """Let requests come as often as the configuration just does not bear."""
+    largest_window: int = LARGEST_WINDOW
+
+
+@dataclass(frozen=True)
+class Question:
+    """A configuration, its machine and its load."""
+
+    path: Path
+    config: Config
+    options: Options
+    machine: Machine
+    subjects: Subjects
+    explained: tuple[Explained, ...]
+    space: Space
+    cut: Cut
+    requests: int
+    """Of the trace."""
+
+    @property
+    def trace_name(self) -> str:
+        """As a person would say it."""
+        given = self.options.trace
+        return "the bundled sample" if given is None else str(given)
+
+    @property
+    def load_is_given(self) -> bool:
+        """Whether somebody said how often requests come: in the file, or by naming a trace."""
+        if self.options.find_load:
+            return False
+        said = "time_scale" in self.config.replay.model_fields_set
+        return said or self.options.trace is not None
+
+    def bench(self, time_scale: float) -> Bench:
+        """The machine, the models and the windows."""
+        windows = (*self.cut.searched, *self.cut.held_back)
+        return Bench(
+            hardware=self.machine.hardware,
+            page_bytes=next(iter(self.subjects.fits.values())).page.bytes,
+            models={s.tenant.name: s.model for s in self.subjects.subjects},
+            windows={window.number: window for window in windows},
+            time_scale=time_scale,
+            length_scale=self.config.replay.length_scale,
+        )
+
+    def fingerprint(self, **more: Any) -> str:
+        """The same for the same question alone; `more` belongs to it."""
+        bench = self.bench(1.0)
+        windows = [(w.number, w.requests) for w in (*self.cut.searched, *self.cut.held_back)]
+        whole = {
+            "version": mirage.__version__,
+            "config": self.config.model_dump(mode="json"),
+            "models": {name: model.model_dump() for name, model in bench.models.items()},
+            "hardware": bench.hardware.model_dump(),
+            "windows": hashlib.sha256(repr(windows).encode()).hexdigest(),
+            "knobs": repr(self.space.knobs),
+            "seed": self.options.seed,
+        }
+        return hashlib.sha256(json.dumps(whole | more, sort_keys=True).encode()).hexdigest()
+
+
+def ask(path: Path, options: Options) -> Question:
+    """Raises `ConfigError` or `TraceError` with one line."""
+    config = load(path)
+    on = machine(options.profile, config.device)
+    known = subjects(config, on.hardware, CONTEXT)
+    for name, why in known.refused.items():
+        raise ConfigError(f"tenant {name!r} cannot be simulated: {why}")
+    rows = _rows(options.trace or SAMPLE)
+    told = tuple(explained(s, on.hardware, Rules.served(config), BATCHES) for s in known.subjects)
+    knobs = space(config, known.fits, _steps_ms(known, on))
+    return Question(
+        path=path,
+        config=config,
+        options=options,
+        machine=on,
+        subjects=known,
+        explained=told,
+        space=knobs,
+        cut=cut(rows, options.largest_window),
+        requests=len(rows),
+    )
+
+
+def raw(path: Path) -> dict[Any, Any]:
+    """The file as it stands."""
+    return read_yaml(path)
+
+
+def _rows(path: Path) -> list[Request]:
+    """Without texts and hashes, which nothing here looks at."""
+    rows = [
+        Request(row.arrival_s, row.context_tokens, row.output_tokens)
+        for row, _ in zip(trace.read(path), range(MOST_ROWS), strict=False)
+    ]
+    if rows[0].arrival_s == rows[-1].arrival_s:
+        raise TraceError(f"{path}: all rows have one time: name a trace with arrivals")
+    return rows
+
+
+def _steps_ms(known: Subjects, on: Machine) -> list[float]:
+    """Of the slowest model."""
+    one = max(
+        layer_compute_s(Roofline(s.model, on.hardware), 1, s.context) * s.model.layers * 1e3
+        for s in known.subjects
+    )
+    return [float(f"{one * factor:.2g}") for factor in STEPS]

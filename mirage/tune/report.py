@@ -1,0 +1,94 @@
+"""``tune.json``: all that is needed to repeat an answer, and all that came of it."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict
+from importlib import metadata
+from math import isfinite
+from typing import Any
+
+import mirage
+from mirage.tune.answer import JUDGE_SEEDS, SEARCH_SEEDS, Answer, Wish, mean_lent
+from mirage.tune.question import Question
+from mirage.tune.space import changes
+from mirage.tune.windows import Window
+
+SCHEMA_VERSION = 1
+LIBRARIES = ("optuna", "numpy")
+
+
+def build(
+    question: Question, wish: Wish, answer: Answer, said: list[str], command: list[str]
+) -> dict[str, Any]:
+    """Ready for JSON. The same for the same question, but for `command` and versions."""
+    on, replay, options = question.machine, question.config.replay, question.options
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "command": command,
+        "versions": {
+            "mirage": mirage.__version__,
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in LIBRARIES},
+        },
+        "config": str(question.path),
+        "hardware": {"name": on.name, "why": on.why, **on.hardware.model_dump()},
+        "trace": {
+            "file": question.trace_name,
+            "requests": question.requests,
+            "time_scale": replay.time_scale * answer.slower,
+            "length_scale": replay.length_scale,
+            "searched": [_window(window) for window in question.cut.searched],
+            "held_back": [_window(window) for window in question.cut.held_back],
+        },
+        "seeds": {
+            "search": options.seed,
+            "finalists": list(range(options.seed, options.seed + SEARCH_SEEDS)),
+            "judging": list(range(options.seed, options.seed + JUDGE_SEEDS)),
+        },
+        "objective": wish.objective,
+        "maximised": answer.goal.maximised,
+        "slo": asdict(answer.goal.slo),
+        "slo_is_derived": answer.slo_is_derived,
+        "sentences": said,
+        "choice": dict(answer.choice),
+        "changes": {k: list(v) for k, v in changes(question.config, answer.config).items()},
+        "knobs": {knob.name: list(knob.values) for knob in question.space.knobs},
+        "importances": answer.importances,
+        "searched": answer.searched,
+        "held_back": {
+            name: {
+                **each.whole,
+                "preemptions": sum(outcome.preemptions for outcome in each.outcomes),
+                "bytes_streamed": sum(outcome.streamed for outcome in each.outcomes),
+                "lent_bytes_idle": mean_lent(answer.judged, name)[0],
+                "lent_bytes_active": mean_lent(answer.judged, name)[1],
+                "seeds": list(each.seeds),
+            }
+            for name, each in answer.judged.items()
+        },
+        "trials": [asdict(trial) for trial in answer.trials],
+        "explained": [asdict(one) for one in question.explained],
+    }
+
+
+def as_json(report: dict[str, Any]) -> str:
+    """JSON has no infinity: null stands for it."""
+    return json.dumps(_finite(report), indent=1, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def _window(window: Window) -> dict[str, float]:
+    return {
+        "begin_s": window.begin_s,
+        "end_s": window.end_s,
+        "requests": len(window.requests),
+    }

@@ -1,0 +1,53 @@
+"""A trace cut into windows: some to search on, others that stay unseen until the end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mirage.config import ConfigError
+from mirage.workload.trace import Request
+
+WINDOWS = 8
+LARGEST_WINDOW = 200
+"""Requests. Where the trace is short, windows are cut smaller rather than fewer."""
+LEAST_WINDOW = 10
+
+
+@dataclass(frozen=True)
+class Window:
+    """Requests in a row, the first of them at 0 s."""
+
+    number: int
+    begin_s: float
+    """Of the trace."""
+    end_s: float
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Windows that do not overlap, every second one held back."""
+
+    searched: tuple[Window, ...]
+    held_back: tuple[Window, ...]
+
+
+def cut(requests: Sequence[Request], largest: int = LARGEST_WINDOW, count: int = WINDOWS) -> Cut:
+    """Evenly over the whole trace. Raises `ConfigError` for one that is too short."""
+    total = len(requests)
+    size = min(largest, total // count)
+    if size < LEAST_WINDOW:
+        raise ConfigError(
+            f"the trace has {total} requests: {count * LEAST_WINDOW} are needed to search "
+            "on some and to judge on others, name a longer one"
+        )
+    starts = [number * (total - size) // (count - 1) for number in range(count)]
+    windows = [_window(number, requests[s : s + size]) for number, s in enumerate(starts)]
+    return Cut(tuple(windows[0::2]), tuple(windows[1::2]))
+
+
+def _window(number: int, requests: Sequence[Request]) -> Window:
+    begin = requests[0].arrival_s
+    moved = tuple(replace(r, arrival_s=r.arrival_s - begin) for r in requests)
+    return Window(number, begin, requests[-1].arrival_s, moved)

@@ -1,0 +1,198 @@
+"""The search: interrupted and resumed it ends as if it never was, and never with worse."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tune_case import write, write_trace
+
+from mirage.config import Config, ConfigError
+from mirage.tune.choosing import chosen
+from mirage.tune.goals import Goal, Outcome, Row, Slo
+from mirage.tune.question import Options, Question, ask
+from mirage.tune.runs import Runner, runner
+from mirage.tune.search import FILE, Searched, Task, first_choices, importances, search
+from mirage.tune.simulated import Run
+from mirage.tune.space import Choice
+
+pytestmark = pytest.mark.pure
+
+TRIALS = 22
+GOAL = Goal("ttft_mean", Slo())
+
+
+class Interrupted:
+    """Stands for simulation: cheap, repeatable, and interrupted after so many windows."""
+
+    def __init__(self, after: int | None = None) -> None:
+        self.left = after
+        self.windows = 0
+
+    def __call__(self, runs: Sequence[Run]) -> list[Outcome | None]:
+        found: list[Outcome | None] = []
+        for run in runs:
+            if self.left is not None and self.windows >= self.left:
+                raise KeyboardInterrupt
+            self.windows += 1
+            found.append(outcome(run.config, run.window))
+        return found
+
+
+def outcome(config: Config, window: int) -> Outcome | None:
+    """A bowl with its bottom at 40 % for one model, noise by window, some that do not fit."""
+    tenant = config.tenants[0]
+    if tenant.floor_layers == 4:
+        return None
+    seconds = 1 + abs(config.max_percent(tenant) - 40) / 50 + config.remap.rest_s / 1000
+    noise = random.Random(f"{window} {config.remap.serve}").random() / 10
+    return Outcome((Row(seconds + noise, 0.01, 0.02, 2.0, 10),), 1.0)
+
+
+@pytest.fixture(scope="module")
+def question(tmp_path_factory: pytest.TempPathFactory) -> Question:
+    folder = tmp_path_factory.mktemp("search")
+    return ask(write(folder), Options(trace=write_trace(folder)))
+
+
+@pytest.fixture(scope="module")
+def task(question: Question) -> Task:
+    return Task(question.space, GOAL, [0, 2, 4, 6], seed=3, slower=1.0)
+
+
+def searched(task: Task, run: Interrupted, folder: Path, print_: str = "q") -> list[Searched]:
+    return search(task, run, TRIALS, folder / FILE, print_)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def whole(task: Task, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Searched], int]:
+    """The trials of a search that nobody interrupted, and how many windows they took."""
+    run = Interrupted()
+    return searched(task, run, tmp_path_factory.mktemp("whole")), run.windows
+
+
+def test_it_sees_the_file_and_all_fixed_percentages_to_the_end(
+    task: Task, whole: tuple[list[Searched], int]
+) -> None:
+    trials, _ = whole
+    firsts = first_choices(task.space)
+    assert len(firsts) == 7 and firsts[0] == {}
+    assert [trial.choice for trial in trials[:7]] == firsts
+    assert all(trial.state == "complete" for trial in trials[:7])
+    assert {trial.state for trial in trials} == {"complete", "pruned", "fail"}
+
+
+@pytest.mark.parametrize("after", [1, 30, 43, 52])
+def test_interrupted_and_resumed_it_ends_with_the_same(
+    task: Task, whole: tuple[list[Searched], int], tmp_path: Path, after: int
+) -> None:
+    trials, windows = whole
+    assert after < windows
+    with pytest.raises(KeyboardInterrupt):
+        searched(task, Interrupted(after), tmp_path)
+    rest = Interrupted()
+    assert searched(task, rest, tmp_path) == trials
+    assert rest.windows <= windows
+
+
+def test_more_trials_go_on_from_fewer(
+    task: Task, whole: tuple[list[Searched], int], tmp_path: Path
+) -> None:
+    fewer = search(task, Interrupted(), 10, tmp_path / FILE, "q")  # type: ignore[arg-type]
+    assert fewer == whole[0][:10]
+    assert searched(task, Interrupted(), tmp_path) == whole[0]
+    again = Interrupted()
+    searched(task, again, tmp_path)
+    assert again.windows <= 8  # the last batch was not a whole one
+
+
+def test_trials_of_another_question_are_refused(task: Task, tmp_path: Path) -> None:
+    search(task, Interrupted(), 1, tmp_path / FILE, "one")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="has trials of another question"):
+        search(task, Interrupted(), 1, tmp_path / FILE, "other")  # type: ignore[arg-type]
+
+
+def test_what_decides_matters_most(task: Task) -> None:
+    knobs = {knob.name: knob for knob in task.space.knobs}
+    drawn = random.Random(5)
+    trials = []
+    for number in range(60):
+        names = ("max_percent:chat", "serve", "rest_s")
+        choice = {name: drawn.choice(knobs[name].values) for name in names}
+        value = float(choice["max_percent:chat"] or 0)
+        trials.append(Searched(number, choice, "complete", value, {}))
+    weights = importances(trials, task)
+    assert weights["max_percent:chat"] == max(weights.values()) > 0.5
+    assert importances(trials[:2], task) == {}
+
+
+# -- what is asked ----------------------------------------------------------------------
+
+
+def test_another_question_has_another_fingerprint(question: Question, tmp_path: Path) -> None:
+    same = ask(question.path, question.options)
+    assert same.fingerprint(slo="a") == question.fingerprint(slo="a")
+    others = [
+        question.fingerprint(slo="b"),
+        ask(question.path, Options(question.options.trace, "a100")).fingerprint(slo="a"),
+        ask(question.path, Options(question.options.trace, seed=1)).fingerprint(slo="a"),
+        ask(question.path, Options()).fingerprint(slo="a"),
+        ask(write(tmp_path, sharing={"mode": "temporal"}), question.options).fingerprint(slo="a"),
+    ]
+    assert len({question.fingerprint(slo="a"), *others}) == 6
+
+
+def test_processes_and_one_process_find_the_same(question: Question) -> None:
+    bench = question.bench(0.5)
+    configs = [question.config, question.space.apply({"max_percent:chat": 0.0})]
+    runs = [Run(config, window, 0) for config in configs for window in (0, 1)]
+    ended: list[None] = []
+    alone = Runner(bench, None, lambda: ended.append(None))(runs)
+    with runner(bench, 2, lambda: None) as run:
+        assert run(runs) == alone
+    assert len(ended) == len(runs)
+    assert all(found is not None and len(found.rows) == 20 for found in alone)
+
+
+# -- choosing ---------------------------------------------------------------------------
+
+
+def values(choices: Sequence[Choice]) -> list[float]:
+    """Only one knob matters, and a little one other."""
+    return [
+        10
+        + abs(float(c.get("max_percent:chat", 95.0) or 0) - 40)
+        + (c.get("serve") == "growth") / 100
+        for c in choices
+    ]
+
+
+def test_what_does_not_matter_is_left_as_it_was(task: Task) -> None:
+    best = [{"max_percent:chat": 50.0, "rest_s": 2.0, "max_percent:code": 0.0, "share:chat": 2.0}]
+    assert chosen(GOAL, task.space, best, values) == {"max_percent:chat": 40.0}
+
+
+def test_the_answer_is_never_worse_than_what_it_is_always_compared_with(task: Task) -> None:
+    # The best of the search would be simplified to `serve` alone, which the percentage beats.
+    always: list[Choice] = [{"max_percent:chat": 30.0}]
+    worth = {"serve": 0.5, "max_percent:chat": 0.505, "rest_s": 0.002}
+
+    def of(choices: Sequence[Choice]) -> list[float]:
+        return [
+            1 - max((worth.get(n, 0) for n in c), default=0) - 0.008 * (len(c) > 1) for c in choices
+        ]
+
+    best: list[Choice] = [{"serve": "growth", "rest_s": 2.0}]
+    answer = chosen(GOAL, task.space, best, of, always)
+    (least,) = of(always)
+    assert of([answer])[0] <= least
+    assert of([chosen(GOAL, task.space, best, of)])[0] <= of([{}])[0]
+
+
+def test_the_answer_is_never_worse_than_the_file(task: Task) -> None:
+    worse: list[Choice] = [{"serve": "growth"}, {"rest_s": 2.0}]
+    assert chosen(GOAL, task.space, worse, lambda choices: [1 + len(c) for c in choices]) == {}
+    alike = chosen(GOAL, task.space, worse, lambda choices: [1 - bool(c) / 1000 for c in choices])
+    assert alike == {}  # no difference to speak of
