@@ -171,7 +171,7 @@ def test_a_trace_without_end_needs_a_bound(settled, files):
     with pytest.raises(TraceError, match="has no end"):
         settled(f"a={files / 'one.yaml'}")
     assert len(settled(f"a={files / 'one.yaml'}", window=(0.0, 30.0)).calls) > 20
-    with pytest.raises(PlanError, match="at least one request"):
+    with pytest.raises(PlanError, match="use a whole number from 1"):
         settled(f"a={files / 'one.yaml'}", limit=0)
 
 
