@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from model_folder import OPT_13B, make_unweighed
+from refusing import refused
 
 import configs
 
@@ -42,14 +43,6 @@ def write(folder: Path, **changes: Any) -> None:
     tenants = [{"name": "a", **each}, {"name": "b", **each, **changes}]
     device = {"kind": "cuda", "memory": "72GiB"}
     (folder / "c.yaml").write_text(yaml.safe_dump({"device": device, "tenants": tenants}))
-
-
-def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line that a command ends with."""
-    assert done.returncode == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    return line.removeprefix("mirage: error: ")
 
 
 def test_it_prints_a_table_for_each_tenant_and_three_sentences(written: Path) -> None:

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from test_explain import refused
+from refusing import refused
 from tune_case import write, write_trace
 
 from mirage.config import load
