@@ -1,11 +1,10 @@
-"""The replay's client beside `vllm bench serve` and guidellm: the same requests, the same server.
+"""The replay's client beside `vllm bench serve`: the same requests, the same server.
 
-python benchmarks/clients.py [--repeats 3] [--guidellm PROGRAM]
+python benchmarks/clients.py [--repeats 3]
 
 One model is served; every client sends the same prompts, `CONCURRENCY` at a time, greedy and of
 fixed length. Clients take turns. Printed are means and intervals at 95 %, and whether ours differs
-from another client by more than noise. `vllm bench` needs pandas; guidellm is left out where it is
-not installed.
+from another client by more than noise. `vllm bench` needs pandas.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -55,7 +53,6 @@ Figures = dict[str, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--guidellm", default=shutil.which("guidellm"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mirage-clients-") as name:
         folder = Path(name)
@@ -68,8 +65,6 @@ def main() -> None:
                 "mirage replay": lambda: ours(url),
                 "vllm bench serve": lambda: vllm_bench(url, folder),
             }
-            if options.guidellm:
-                clients["guidellm"] = lambda: guidellm(options.guidellm, url, folder)
             ours(url)  # warm
             show(taking_turns(clients, options.repeats))
 
@@ -131,34 +126,6 @@ def vllm_bench(url: str, folder: Path) -> Figures:
     found = json.loads((folder / "vllm.json").read_text())
     assert found["completed"] == REQUESTS, found
     return {name: float(found[name]) for name in FIGURES if name in found}
-
-
-def guidellm(program: str, url: str, folder: Path) -> Figures:
-    """By guidellm, whose words are others: its time per output token counts the first one too."""
-    out = folder / "guidellm"
-    body = {"ignore_eos": True, "temperature": 0, "max_tokens": OUTPUT}
-    words = (
-        f"benchmark run --target {url} --model {NAME} --processor {folder / NAME} "
-        f"--request-type text_completions --profile concurrent --rate {CONCURRENCY} "
-        f"--max-requests {REQUESTS} --data {folder / 'prompts.jsonl'} "
-        f"--output-dir {out} --outputs json"
-    )
-    extras = ["--backend-kwargs", json.dumps({"extras": {"body": body}})]
-    _run([program, *words.split(), *extras], folder)
-    (run,) = json.loads((out / "benchmarks.json").read_text())["benchmarks"]
-    metrics = run["metrics"]
-
-    def of(metric: str, statistic: str) -> float:
-        part = metrics[metric]["successful"]
-        return float(part["mean"] if statistic == "mean" else part["percentiles"][statistic])
-
-    return {
-        "mean_ttft_ms": of("time_to_first_token_ms", "mean"),
-        "p50_ttft_ms": of("time_to_first_token_ms", "p50"),
-        "p99_ttft_ms": of("time_to_first_token_ms", "p99"),
-        "mean_itl_ms": of("inter_token_latency_ms", "mean"),
-        "output_throughput": of("output_tokens_per_second", "mean"),
-    }
 
 
 def _write_prompts(folder: Path) -> None:
