@@ -20,7 +20,6 @@ from mirage.replay.preparation import Options, Plan, PlanError, settle
 from mirage.replay.progress import Display, display
 from mirage.replay.report import Provenance
 from mirage.replay.run import Run, replay_on
-from mirage.replay.slo import SloError
 from mirage.replay.timeline import TimelineError
 from mirage.workload import trace
 from mirage.workload.formats.registry import FORMATS
@@ -138,7 +137,7 @@ def replay_command(
             key=key,
         )
         replay(config, options)
-    except (ConfigError, TraceError, PlanError, SloError) as error:
+    except (ConfigError, TraceError, PlanError) as error:
         raise _exit(f"error: {error}", REFUSED) from None
     except (ServerError, TimelineError, OSError) as error:
         raise _exit(f"error: {error}", FAILED) from None

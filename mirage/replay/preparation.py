@@ -11,7 +11,7 @@ from pathlib import Path
 from mirage import config as configuration
 from mirage.config import Config, Policy
 from mirage.replay.report import Setting
-from mirage.replay.slo import Slo, parse
+from mirage.report.slo import Slo, parse
 from mirage.workload import dealing
 from mirage.workload.calls import Calls
 from mirage.workload.chosen import chosen

@@ -18,9 +18,9 @@ from mirage.replay import timeline as tl
 from mirage.replay.client import Outcome
 from mirage.replay.metrics import summarize
 from mirage.replay.run import Run
-from mirage.replay.slo import Slo
 from mirage.replay.timeline import Timeline
 from mirage.report.repeats import grouped, merged
+from mirage.report.slo import Slo
 from mirage.samples import TenantSample
 from mirage.workload.calls import clipped, tenants
 

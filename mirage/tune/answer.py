@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirage.config import Config, Policy
+from mirage.report.slo import Slo
 from mirage.tune.choosing import FINALISTS, chosen
-from mirage.tune.goals import Goal, Outcome, Slo, figures
+from mirage.tune.goals import Goal, Outcome, figures
 from mirage.tune.load import derived_slo, pressing
 from mirage.tune.progress import Progress
 from mirage.tune.question import Question

@@ -44,8 +44,8 @@ def tune_command(
     slo: Annotated[
         str | None,
         typer.Option(
-            help="Limits of each request; derived if left out.",
-            metavar="ttft_ms=A,tpot_ms=B,itl_ms=C",
+            help="Limits of each request: ttft_ms, tpot_ms, itl_ms, e2el_ms; derived if left out.",
+            metavar="NAME=MS,...",
         ),
     ] = None,
     objective: Annotated[
@@ -80,8 +80,9 @@ def tune_command(
     The search is simulated on a hardware profile and judged on windows of the trace that it has
     not seen. Interrupted, the same command goes on where it was.
     """
+    from mirage.report.slo import parse as parse_slo
     from mirage.tune.answer import Wish
-    from mirage.tune.goals import parse_objective, parse_slo
+    from mirage.tune.goals import parse_objective
     from mirage.tune.question import Options
 
     try:

@@ -6,9 +6,8 @@ ITL that an SLO limits is the longest gap between two tokens of a request.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
@@ -16,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage.config import ConfigError
+from mirage.report.slo import NAMES, Slo
 
-LARGEST_MS = 1e7
 STATISTICS = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 RATES = ("goodput", "throughput", "requests")
@@ -37,6 +36,11 @@ class Row(NamedTuple):
     tokens: int
     """Of its output."""
 
+    def latencies_ms(self) -> dict[str, float]:
+        """By the names of an `Slo`."""
+        seconds = (self.ttft, self.tpot, self.longest, self.e2el)
+        return {name: each * 1e3 for name, each in zip(NAMES, seconds, strict=True)}
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -51,27 +55,6 @@ class Outcome:
     """The same of models that had work."""
     streamed: int = 0
     """Bytes."""
-
-
-@dataclass(frozen=True)
-class Slo:
-    """Most of each latency, in milliseconds; None for any."""
-
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    itl_ms: float | None = None
-
-    def met(self, row: Row) -> bool:
-        """Whether a request kept all limits."""
-        return (
-            row.ttft * 1e3 <= _limit(self.ttft_ms)
-            and row.tpot * 1e3 <= _limit(self.tpot_ms)
-            and row.longest * 1e3 <= _limit(self.itl_ms)
-        )
-
-    def __str__(self) -> str:
-        given = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return ",".join(f"{name}={value:g}" for name, value in given if value is not None)
 
 
 @dataclass(frozen=True)
@@ -133,29 +116,6 @@ def share_met(outcomes: Sequence[Outcome], slo: Slo) -> float:
     return sum(map(slo.met, rows)) / len(rows) if rows else 0.0
 
 
-def parse_slo(text: str) -> Slo:
-    """``"ttft_ms=500,tpot_ms=50"``. Raises `ConfigError` with one line."""
-    known = [f.name for f in fields(Slo)]
-    limits: dict[str, float] = {}
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+(?:\.\d+)?)\s*", part, re.ASCII)
-        name = match[1] if match else ""
-        if match is None or name not in known:
-            raise ConfigError(
-                f"--slo {text!r}: {part.strip()!r} is no limit, write {', '.join(known)} "
-                "with milliseconds, as ttft_ms=500,tpot_ms=50"
-            )
-        if name in limits:
-            raise ConfigError(f"--slo {text!r}: {name} is given twice, write it once")
-        limits[name] = float(match[2])
-        if not 0 < limits[name] <= LARGEST_MS:
-            raise ConfigError(
-                f"--slo {text!r}: {name} is {match[2]}, use milliseconds above 0, at most "
-                f"{LARGEST_MS:g}"
-            )
-    return Slo(**limits)
-
-
 def parse_objective(text: str) -> str:
     """Raises `ConfigError` with one line."""
     if text not in OBJECTIVES:
@@ -166,10 +126,6 @@ def parse_objective(text: str) -> str:
 def unit(objective: str) -> str:
     """What its values are counted in."""
     return {"throughput": "tokens/s"}.get(objective, "requests/s" if objective in RATES else "ms")
-
-
-def _limit(milliseconds: float | None) -> float:
-    return inf if milliseconds is None else milliseconds
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, npt.NDArray[np.float64]]:

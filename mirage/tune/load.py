@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mirage.config import Config, Policy
-from mirage.tune.goals import Outcome, Slo, figures, share_met
+from mirage.report.slo import Slo
+from mirage.tune.goals import Outcome, figures, share_met
 from mirage.tune.runs import Runner
 from mirage.tune.simulated import Run
 

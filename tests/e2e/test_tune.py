@@ -152,7 +152,7 @@ def test_resumed_it_ends_as_if_it_had_not_been_interrupted(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--slo", "ttft=5"], "--slo 'ttft=5': 'ttft=5' is no limit, write ttft_ms, tpot_ms,"),
+        (["--slo", "ttft=5"], "--slo 'ttft=5': 'ttft=5' is no limit, write NAME=MILLISECONDS,"),
         (["--objective", "speed"], "--objective 'speed': choose from goodput"),
         (["--profile", "x"], "no hardware profile is named 'x'"),
         (["--trace", "nowhere.csv"], "nowhere.csv: cannot be read"),

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.config import ConfigError
+from mirage.report.slo import Slo
+from mirage.report.slo import parse as parse_slo
 from mirage.tune.goals import (
     OBJECTIVES,
     Goal,
     Outcome,
     Row,
-    Slo,
     figures,
     parse_objective,
-    parse_slo,
     share_met,
 )
 from mirage.tune.windows import LEAST_WINDOW, cut
@@ -49,11 +49,11 @@ def test_limits_are_read_and_written_again(text: str, slo: Slo) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "'' is no limit, write ttft_ms, tpot_ms, itl_ms"),
+        ("", "'' is no limit, write NAME=MILLISECONDS, names are ttft_ms, tpot_ms, itl_ms"),
         ("ttft=500", "'ttft=500' is no limit"),
-        ("ttft_ms=fast", "'ttft_ms=fast' is no limit"),
-        ("ttft_ms=-5", "'ttft_ms=-5' is no limit"),
-        ("ttft_ms=0", "ttft_ms is 0, use milliseconds above 0"),
+        ("ttft_ms=fast", "ttft_ms 'fast' is no time"),
+        ("ttft_ms=-5", "ttft_ms '-5' is no time"),
+        ("ttft_ms=0", "ttft_ms '0' is no time: use milliseconds above 0"),
         ("ttft_ms=99999999", "at most 1e+07"),
         ("ttft_ms=5,ttft_ms=6", "ttft_ms is given twice"),
         ("ttft_ms=5,", "'' is no limit"),

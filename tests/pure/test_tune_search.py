@@ -10,8 +10,9 @@ import pytest
 from tune_case import write, write_trace
 
 from mirage.config import Config, ConfigError
+from mirage.report.slo import Slo
 from mirage.tune.choosing import chosen
-from mirage.tune.goals import Goal, Outcome, Row, Slo
+from mirage.tune.goals import Goal, Outcome, Row
 from mirage.tune.question import Options, Question, ask
 from mirage.tune.runs import Runner, runner
 from mirage.tune.search import FILE, Searched, Task, first_choices, importances, search
