@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mirage import config as configuration
 from mirage.config import Config, Policy
+from mirage.errors import Refused
 from mirage.replay.report import Setting
 from mirage.report.slo import Slo, parse
 from mirage.workload import dealing
@@ -22,7 +23,7 @@ LARGEST_SCALE = 1e6
 MOST = 1_000_000
 
 
-class PlanError(ValueError):
+class PlanError(Refused):
     """Options that cannot be replayed; the message is one line."""
 
 

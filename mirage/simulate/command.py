@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -12,17 +11,15 @@ import typer
 from rich.console import Console
 
 from mirage.config import ConfigError
+from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.workload.chosen import located
-from mirage.workload.trace import TraceError
 
 if TYPE_CHECKING:
     from mirage.simulate.experiment import Setup
     from mirage.simulate.report import Result
     from mirage.simulate.run import Metrics
 
-INTERRUPTED, FAILED, REFUSED = 130, 1, 2
-"""Exit codes: Ctrl-C, a process that was killed, what cannot be simulated."""
 MOST_SEEDS = 1000
 
 
@@ -60,7 +57,7 @@ def simulate_command(
     Engines, requests and steps are simulated; what moves memory is the code that
     `mirage serve` decides with. Needs no GPU.
     """
-    try:
+    with exits():
         _check_words(experiment, claims, policy, trace_file)
         numbers = parse_seeds(seeds)
         with terminate_like_interrupt():
@@ -68,15 +65,6 @@ def simulate_command(
                 simulate(experiment, numbers, policy, output, processes)
             else:
                 _check_claims(numbers, output, processes, trace_file)
-    except (ConfigError, TraceError) as error:
-        raise _exit(f"error: {' '.join(str(error).split())}", REFUSED) from None
-    except BrokenProcessPool:
-        killed = "the process of a run was killed: it may have lacked memory, try --processes 1"
-        raise _exit(f"error: {killed}", FAILED) from None
-    except OSError as error:
-        raise _exit(f"error: {error}", FAILED) from None
-    except KeyboardInterrupt:
-        raise _exit("interrupted", INTERRUPTED) from None
 
 
 def simulate(
@@ -88,7 +76,7 @@ def simulate(
 ) -> Result:
     """Run everything, write ``result.json`` and ``report.html``, print the table.
 
-    Raises `ConfigError` or `TraceError` for what cannot be simulated, `BrokenProcessPool` if a
+    Raises `ConfigError` or `TraceError` for what cannot be simulated, `RunKilled` if a
     process was killed, `KeyboardInterrupt` on Ctrl-C; then nothing is written.
     """
     from mirage.simulate import report, table
@@ -182,8 +170,3 @@ def _make_folder(output: Path) -> None:
     for name in ("result.json", "report.html", "claims.json"):
         if (output / name).is_dir():
             raise ConfigError(f"--output {output}: {name} is a folder there: name another")
-
-
-def _exit(message: str, code: int) -> typer.Exit:
-    typer.echo(f"mirage: {message}", err=True)
-    return typer.Exit(code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -12,15 +11,13 @@ import typer
 from rich.console import Console
 
 from mirage.config import ConfigError
+from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
-from mirage.workload.trace import TraceError
 
 if TYPE_CHECKING:
     from mirage.tune.answer import Answer, Wish
     from mirage.tune.question import Options, Question
 
-INTERRUPTED, FAILED, REFUSED = 130, 1, 2
-"""Exit codes: Ctrl-C, a process that was killed, what cannot be tuned."""
 FILES = ("tuned.yaml", "tune.json", "tune.html")
 MOST_TRIALS = 100_000
 
@@ -85,26 +82,17 @@ def tune_command(
     from mirage.tune.goals import parse_objective
     from mirage.tune.question import Options
 
-    try:
+    with exits("interrupted: the same command goes on where it was"):
         limits = parse_slo(slo) if slo is not None else None
         wish = Wish(parse_objective(objective), limits, trials, processes)
         with terminate_like_interrupt():
             tune(config, Options(trace, profile, seed, find_load), wish, output)
-    except (ConfigError, TraceError) as error:
-        raise _exit(f"error: {' '.join(str(error).split())}", REFUSED) from None
-    except BrokenProcessPool:
-        killed = "the process of a run was killed: it may have lacked memory, try --processes 1"
-        raise _exit(f"error: {killed}", FAILED) from None
-    except OSError as error:
-        raise _exit(f"error: {error}", FAILED) from None
-    except KeyboardInterrupt:
-        raise _exit("interrupted: the same command goes on where it was", INTERRUPTED) from None
 
 
 def tune(path: Path, options: Options, wish: Wish, output: Path) -> Answer:
     """Find the answer, write all files, print the table and the sentences.
 
-    Raises `ConfigError` or `TraceError` for what cannot be tuned, `BrokenProcessPool` if a
+    Raises `ConfigError` or `TraceError` for what cannot be tuned, `RunKilled` if a
     process was killed, `KeyboardInterrupt` on Ctrl-C; then only trials are written.
     """
     from mirage.tune import question, summary, table
@@ -163,8 +151,3 @@ def _make_folder(output: Path) -> None:
     for name in FILES:
         if (output / name).is_dir():
             raise ConfigError(f"--output {output}: {name} is a folder there: name another")
-
-
-def _exit(message: str, code: int) -> typer.Exit:
-    typer.echo(f"mirage: {message}", err=True)
-    return typer.Exit(code)
