@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -26,6 +25,7 @@ from mirage.profile.plan import QUICK, THOROUGH, Effort
 from mirage.profile.result import Run, result
 from mirage.profile.understanding import Measured, doubts, understood
 from mirage.profiles import Model
+from mirage.report.files import make_room, write_all
 from mirage.serve import adapters
 from vmm.driver import VmmError
 
@@ -117,15 +117,7 @@ def _checked(file: Path) -> Output:
     if file.suffix not in HARDWARE_FILES:
         raise ConfigError(f"--output {file}: name a file that ends in .yaml")
     output = Output(file)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=file.parent, prefix="."):
-            pass
-    except OSError as error:
-        raise ConfigError(f"--output {file}: cannot be written ({error.strerror})") from None
-    for path in (output.file, output.points, output.page):
-        if path.is_dir():
-            raise ConfigError(f"--output {file}: {path.name} is a folder there: name another")
+    make_room(file, [output.file, output.points, output.page])
     return output
 
 
@@ -192,17 +184,13 @@ def _run(measuring: Measuring, found: Found, measured: Measured, cores: int) -> 
 def _write(
     output: Output, run: Run, measured: Measured, found: Found, models: Mapping[str, Model]
 ) -> None:
-    """All three files or none: written beside their places, then put there."""
     figures = hardware.figures(measured, run.provenance, measured.serving.engine)
     known = result(run, measured, figures, found.engines, found.transfers, models)
     made = f"Made by mirage profile at {datetime.now(UTC):%Y-%m-%d %H:%M} UTC; see the page beside."
-    texts: dict[Path, str] = {
-        output.file: hardware.document(run.title, figures, made),
-        output.points: json.dumps(known, indent=1, allow_nan=False) + "\n",
-        output.page: html.render(known),
-    }
-    with TemporaryDirectory(dir=output.file.parent, prefix=".") as folder:
-        for path, text in texts.items():
-            (Path(folder) / path.name).write_text(text, encoding="utf-8")
-        for path in texts:
-            (Path(folder) / path.name).replace(path)
+    write_all(
+        {
+            output.file: hardware.document(run.title, figures, made),
+            output.points: json.dumps(known, indent=1, allow_nan=False) + "\n",
+            output.page: html.render(known),
+        }
+    )

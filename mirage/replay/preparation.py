@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from mirage import config as configuration
 from mirage.config import Config, Policy
 from mirage.errors import Refused
 from mirage.replay.report import Setting
+from mirage.report.files import make_room
 from mirage.report.slo import Slo, parse
 from mirage.workload import dealing
 from mirage.workload.calls import Calls
@@ -19,6 +19,7 @@ from mirage.workload.chosen import chosen
 from mirage.workload.dealing import Call
 from mirage.workload.trace import Reading
 
+FILES = ("report.json", "report.html")
 LARGEST_SCALE = 1e6
 MOST = 1_000_000
 
@@ -95,7 +96,8 @@ def settle(config_path: Path, options: Options) -> Plan:
     _at_least_one("limit", setting.limit)
     calls = _calls(config, setting)
     _something_is_measured(setting, calls)
-    _make_writable(options.output)
+    # Now, not after minutes of measuring.
+    make_room(options.output, [options.output / name for name in FILES])
     return Plan(
         config_path=config_path,
         config=config,
@@ -174,14 +176,3 @@ def _scale(name: str, chosen: float | None, default: float) -> float:
     if not 0 < scale <= LARGEST_SCALE:
         raise PlanError(f"{name} scale {scale:g}: use a number above 0, at most {LARGEST_SCALE:g}")
     return scale
-
-
-def _make_writable(folder: Path) -> None:
-    """Now, not after minutes of measuring."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise PlanError(
-            f"{folder}: cannot be written ({error.strerror}): choose another --output"
-        ) from None

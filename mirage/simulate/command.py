@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +12,7 @@ from rich.console import Console
 from mirage.config import ConfigError
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
+from mirage.report.files import make_room, write_all
 from mirage.workload.chosen import located
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mirage.simulate.report import Result
     from mirage.simulate.run import Metrics
 
+FILES = ("result.json", "report.html", "claims.json")
 MOST_SEEDS = 1000
 
 
@@ -82,7 +83,7 @@ def simulate(
     from mirage.simulate import report, table
 
     setup = _setup(path, policies)
-    _make_folder(output)
+    make_room(output, [output / name for name in FILES])
     result = report.build(setup, seeds, _run(setup, seeds, processes))
     _write(result, output)
     table.show(result, output, Console())
@@ -138,15 +139,14 @@ def _run(setup: Setup, seeds: list[int], processes: int | None) -> list[Metrics]
 
 
 def _write(result: Result, output: Path) -> None:
-    """Both files or none: written beside their places, then put there."""
     from mirage.simulate import html, report
 
-    files = {"result.json": report.as_json(result), "report.html": html.render(result)}
-    with TemporaryDirectory(dir=output, prefix=".") as folder:
-        for name, text in files.items():
-            (Path(folder) / name).write_text(text, encoding="utf-8")
-        for name in files:
-            (Path(folder) / name).replace(output / name)
+    write_all(
+        {
+            output / "result.json": report.as_json(result),
+            output / "report.html": html.render(result),
+        }
+    )
 
 
 def _check_claims(
@@ -155,18 +155,5 @@ def _check_claims(
     from mirage.simulate.claims_command import command as claims
 
     file = None if trace is None else located(str(trace))
-    _make_folder(output)
+    make_room(output, [output / name for name in FILES])
     claims(seeds, output, processes, file, Console(stderr=True))
-
-
-def _make_folder(output: Path) -> None:
-    """Before anything is computed for it. Raises `ConfigError`."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=output, prefix="."):
-            pass
-    except OSError as error:
-        raise ConfigError(f"--output {output}: cannot be written ({error.strerror})") from None
-    for name in ("result.json", "report.html", "claims.json"):
-        if (output / name).is_dir():
-            raise ConfigError(f"--output {output}: {name} is a folder there: name another")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from mirage.config import ConfigError
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
+from mirage.report.files import make_room, write_all
 
 if TYPE_CHECKING:
     from mirage.tune.answer import Answer, Wish
@@ -102,7 +101,7 @@ def tune(path: Path, options: Options, wish: Wish, output: Path) -> Answer:
     asked = question.ask(path, options)
     for line in asked.config.warnings():
         typer.echo(f"mirage: warning: {path}: {line}", err=True)
-    _make_folder(output)
+    make_room(output, [output / name for name in FILES])
     with shown() as progress:
         found = answer(asked, wish, output, progress)
     said = summary.said(asked, found)
@@ -123,7 +122,6 @@ def command(path: Path, options: Options, wish: Wish, found: Answer, output: Pat
 
 
 def _write(asked: Question, wish: Wish, found: Answer, said: list[str], output: Path) -> None:
-    """All files or none: written beside their places, then put there."""
     from mirage.tune import html, moved, report
 
     words = command(asked.path, asked.options, wish, found, output)
@@ -133,21 +131,4 @@ def _write(asked: Question, wish: Wish, found: Answer, said: list[str], output: 
         report.as_json(built),
         html.render(asked, found, built),
     )
-    with TemporaryDirectory(dir=output, prefix=".") as folder:
-        for name, text in zip(FILES, texts, strict=True):
-            (Path(folder) / name).write_text(text, encoding="utf-8")
-        for name in FILES:
-            (Path(folder) / name).replace(output / name)
-
-
-def _make_folder(output: Path) -> None:
-    """Before anything is computed for it. Raises `ConfigError`."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=output, prefix="."):
-            pass
-    except OSError as error:
-        raise ConfigError(f"--output {output}: cannot be written ({error.strerror})") from None
-    for name in FILES:
-        if (output / name).is_dir():
-            raise ConfigError(f"--output {output}: {name} is a folder there: name another")
+    write_all({output / name: text for name, text in zip(FILES, texts, strict=True)})
