@@ -19,13 +19,14 @@ from mirage.explain.subjects import model_of
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.profile import engines, hardware, html, progress
 from mirage.profile.hardware import Provenance
-from mirage.profile.measuring import Found, Measuring, collected, describe, versions
+from mirage.profile.measuring import Found, Measuring, collected, describe
 from mirage.profile.parts import Part, Parts
 from mirage.profile.plan import QUICK, THOROUGH, Effort
 from mirage.profile.result import Run, result
 from mirage.profile.understanding import Measured, doubts, understood
 from mirage.profiles import Model
 from mirage.report.files import make_room, write_all
+from mirage.report.origin import versions
 from mirage.serve import adapters
 from vmm.driver import VmmError
 
