@@ -12,6 +12,7 @@ from rich.console import Console
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.report.files import make_room, write_all
+from mirage.workload.chosen import SAMPLE_NAME
 
 if TYPE_CHECKING:
     from mirage.tune.answer import Answer, Wish
@@ -26,9 +27,12 @@ def tune_command(
         Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/operating.md.")
     ],
     trace: Annotated[
-        Path | None,
-        typer.Option(help="A trace with arrivals.", metavar="FILE", show_default="bundled"),
-    ] = None,
+        str,
+        typer.Option(
+            help="A trace with arrivals: its file, 'sample', or a name of `mirage traces list`.",
+            metavar="FILE",
+        ),
+    ] = SAMPLE_NAME,
     profile: Annotated[
         str | None,
         typer.Option(
@@ -115,8 +119,8 @@ def command(path: Path, options: Options, wish: Wish, found: Answer, output: Pat
     """That gives the same answer again, with all that was derived or left out."""
     words = ["mirage", "tune", str(path), "--objective", wish.objective]
     words += ["--trials", str(wish.trials), "--seed", str(options.seed), "--output", str(output)]
-    for name, value in (("--trace", options.trace), ("--profile", options.profile)):
-        words += [name, str(value)] if value is not None else []
+    words += ["--trace", options.trace] if options.trace != SAMPLE_NAME else []
+    words += ["--profile", options.profile] if options.profile is not None else []
     words += ["--find-load"] if options.find_load else []
     return words + (["--slo", str(found.goal.slo)] if str(found.goal.slo) else [])
 
