@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WindowResult:
     """What came of one window of requests under one configuration."""
 
     rows: tuple[Row, ...]
@@ -69,7 +69,7 @@ class Goal:
         """Rates are, latencies are not."""
         return self.objective in RATES
 
-    def value(self, outcomes: Sequence[Outcome]) -> float:
+    def value(self, outcomes: Sequence[WindowResult]) -> float:
         """Of all requests of these windows together; latencies in milliseconds."""
         return figures(outcomes, self.slo)[self.objective]
 
@@ -91,7 +91,7 @@ class Goal:
         return 0.0 if self.maximised else inf
 
 
-def figures(outcomes: Sequence[Outcome], slo: Slo) -> dict[str, float]:
+def figures(outcomes: Sequence[WindowResult], slo: Slo) -> dict[str, float]:
     """All objectives, over all requests of these windows; 0 or infinite where none completed.
 
     ``itl`` is the longest gap of each request.
@@ -110,7 +110,7 @@ def figures(outcomes: Sequence[Outcome], slo: Slo) -> dict[str, float]:
     return found
 
 
-def share_met(outcomes: Sequence[Outcome], slo: Slo) -> float:
+def share_met(outcomes: Sequence[WindowResult], slo: Slo) -> float:
     """Part of the requests that kept all limits."""
     rows = [row for outcome in outcomes for row in outcome.rows]
     return sum(map(slo.met, rows)) / len(rows) if rows else 0.0

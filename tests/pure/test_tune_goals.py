@@ -14,8 +14,8 @@ from mirage.report.slo import parse as parse_slo
 from mirage.tune.goals import (
     OBJECTIVES,
     Goal,
-    Outcome,
     Row,
+    WindowResult,
     figures,
     parse_objective,
     share_met,
@@ -75,7 +75,7 @@ def test_an_objective_that_nobody_knows_is_one_line() -> None:
 
 
 def test_goodput_counts_requests_that_met_all_limits_in_time() -> None:
-    outcomes = [Outcome((FAST, SLOW), 4.0), Outcome((FAST,), 1.0)]
+    outcomes = [WindowResult((FAST, SLOW), 4.0), WindowResult((FAST,), 1.0)]
     assert figures(outcomes, Slo(ttft_ms=500))["goodput"] == pytest.approx(2 / 5)
     assert figures(outcomes, Slo(tpot_ms=50))["goodput"] == pytest.approx(3 / 5)
     assert figures(outcomes, Slo(itl_ms=500))["goodput"] == pytest.approx(2 / 5)
@@ -85,7 +85,7 @@ def test_goodput_counts_requests_that_met_all_limits_in_time() -> None:
 
 
 def test_latencies_between_tokens_leave_out_requests_with_one() -> None:
-    found = figures([Outcome((FAST, ONE_TOKEN), 1.0)], Slo())
+    found = figures([WindowResult((FAST, ONE_TOKEN), 1.0)], Slo())
     assert found["tpot_mean"] == found["tpot_p99"] == pytest.approx(10)
     assert found["itl_p50"] == pytest.approx(20)
     assert found["ttft_mean"] == pytest.approx(200)

@@ -12,7 +12,7 @@ from tune_case import write, write_trace
 from mirage.config import Config, ConfigError
 from mirage.report.slo import Slo
 from mirage.tune.choosing import chosen
-from mirage.tune.goals import Goal, Outcome, Row
+from mirage.tune.goals import Goal, Row, WindowResult
 from mirage.tune.question import Options, Question, ask
 from mirage.tune.runs import Runner, runner
 from mirage.tune.search import FILE, Searched, Task, first_choices, importances, search
@@ -34,8 +34,8 @@ class Interrupted:
         self.left = after
         self.windows = 0
 
-    def __call__(self, runs: Sequence[Run]) -> list[Outcome | None]:
-        found: list[Outcome | None] = []
+    def __call__(self, runs: Sequence[Run]) -> list[WindowResult | None]:
+        found: list[WindowResult | None] = []
         for run in runs:
             if self.left is not None and self.windows >= self.left:
                 raise KeyboardInterrupt
@@ -44,14 +44,14 @@ class Interrupted:
         return found
 
 
-def outcome(config: Config, window: int) -> Outcome | None:
+def outcome(config: Config, window: int) -> WindowResult | None:
     """A bowl with its bottom at 40 % for one model, noise by window, some that do not fit."""
     tenant = config.tenants[0]
     if tenant.floor_layers == 4:
         return None
     seconds = 1 + abs(config.max_percent(tenant) - 40) / 50 + config.remap.rest_s / 1000
     noise = random.Random(f"{window} {config.remap.serve}").random() / 10
-    return Outcome((Row(seconds + noise, 0.01, 0.02, 2.0, 10),), 1.0)
+    return WindowResult((Row(seconds + noise, 0.01, 0.02, 2.0, 10),), 1.0)
 
 
 @pytest.fixture(scope="module")
