@@ -16,6 +16,7 @@ import typer
 from mirage import __version__
 from mirage.config import Config, Policy, load
 from mirage.errors import Failed, Refused
+from mirage.options import ConfigPath, warn
 from mirage.processes.exits import exits
 
 if TYPE_CHECKING:
@@ -71,9 +72,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ConfigPath = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/operating.md.")
-]
 PolicyOption = Annotated[
     Policy | None,
     typer.Option(help="Who may take memory from whom; overrides the configuration."),
@@ -210,8 +208,7 @@ def _load(path: Path, policy: Policy | None) -> Config:
     from mirage.serve import adapters
 
     config = adapters.beside(load(path), path.parent)
-    for line in config.warnings():
-        typer.echo(f"mirage: warning: {path}: {line}", err=True)
+    warn(path, config)
     return config if policy is None else config.model_copy(update={"policy": policy})
 
 

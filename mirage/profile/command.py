@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from mirage.options import ConfigPath, warn
+
 
 def profile_command(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/operating.md.")
-    ],
+    config: ConfigPath,
     output: Annotated[
         Path,
         typer.Option(
@@ -36,6 +36,5 @@ def profile_command(
     from mirage.serve import adapters
 
     known = adapters.beside(load(config), config.parent)
-    for line in known.warnings():
-        typer.echo(f"mirage: warning: {config}: {line}", err=True)
+    warn(config, known)
     profile(config, known, checked(output), QUICK if quick else THOROUGH, fresh=fresh)

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from mirage.config import Policy
+from mirage.options import ConfigPath, warn
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.replay import html, provenance, report, table
@@ -26,7 +27,7 @@ from mirage.workload.formats.registry import FORMATS
 
 
 def replay_command(
-    config: Annotated[Path, typer.Argument(help="The configuration to serve.", metavar="CONFIG")],
+    config: ConfigPath,
     trace_file: Annotated[
         str,
         typer.Option(
@@ -144,8 +145,7 @@ def replay(config_path: Path, options: Options) -> dict[str, Any]:
     """
     plan = settle(config_path, options)
     console = Console(stderr=True)
-    for line in plan.config.warnings():
-        console.out(f"mirage: warning: {config_path}: {line}", highlight=False)
+    warn(config_path, plan.config)
     for why, count in plan.setting.skipped.items():
         line = f"{options.trace}: skipped and not replayed: {count:,} {why}"
         console.out(f"mirage: warning: {line}", highlight=False)

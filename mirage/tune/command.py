@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from mirage.options import ConfigPath, hardware_option, warn
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.report.files import make_room, write_all
@@ -23,9 +24,7 @@ MOST_TRIALS = 100_000
 
 
 def tune_command(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/operating.md.")
-    ],
+    config: ConfigPath,
     trace: Annotated[
         str,
         typer.Option(
@@ -35,11 +34,7 @@ def tune_command(
     ] = SAMPLE_NAME,
     profile: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="A name in configs/hardware, or a YAML file with the same keys.",
-            show_default="the bundled one that is nearest to the machine",
-        ),
+        hardware_option("the bundled one that is nearest to the machine"),
     ] = None,
     slo: Annotated[
         str | None,
@@ -59,8 +54,8 @@ def tune_command(
         bool,
         typer.Option(
             "--find-load",
-            help="Let requests come as often as CONFIG just does not bear; so it is where neither "
-            "--trace nor replay.time_scale is given.",
+            help="Let requests come as often as CONFIG just does not bear; so it is where neither a "
+            "trace of your own nor replay.time_scale is given.",
         ),
     ] = False,
     trials: Annotated[int, typer.Option(min=1, max=MOST_TRIALS, help="Tried in the search.")] = 64,
@@ -103,8 +98,7 @@ def tune(path: Path, options: Options, wish: Wish, output: Path) -> Answer:
     from mirage.tune.progress import shown
 
     asked = question.ask(path, options)
-    for line in asked.config.warnings():
-        typer.echo(f"mirage: warning: {path}: {line}", err=True)
+    warn(path, asked.config)
     make_room(output, [output / name for name in FILES])
     with shown() as progress:
         found = answer(asked, wish, output, progress)
