@@ -54,8 +54,8 @@ def tune_command(
         bool,
         typer.Option(
             "--find-load",
-            help="Let requests come as often as CONFIG just does not bear; so it is where neither a "
-            "trace of your own nor replay.time_scale is given.",
+            help="Let requests come as often as CONFIG just does not bear; so it is where neither "
+            "a trace of your own nor replay.time_scale is given.",
         ),
     ] = False,
     trials: Annotated[int, typer.Option(min=1, max=MOST_TRIALS, help="Tried in the search.")] = 64,
