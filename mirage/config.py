@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from mirage.errors import Refused
 from mirage.units import MIB
 from scheduler.victims import Rule
 
@@ -51,7 +52,7 @@ MOST_VALUES = 100_000
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-class ConfigError(ValueError):
+class ConfigError(Refused):
     """A configuration that cannot be served; the message is one line for the user."""
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic
 from types import TracebackType
 
+from mirage.errors import Failed
 from mirage.processes.reaper_client import ReaperClient
 
 READY_S = 900.0
@@ -26,7 +27,7 @@ ERROR = "mirage: error: "
 """How the line begins in which `mirage serve` says what was wrong."""
 
 
-class ServerError(Exception):
+class ServerError(Failed):
     """The server did not start, or ended too soon; one line says why."""
 
 

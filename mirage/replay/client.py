@@ -37,6 +37,18 @@ class Outcome:
     abandoned: bool = False
     """Whether the client gave up waiting; `error` says after how long."""
 
+    def latencies_ms(self) -> dict[str, float] | None:
+        """By the names of an `Slo`; None if it did not complete. ITL is the longest gap."""
+        if self.error is not None:
+            return None
+        after_first = self.e2el_s - self.ttft_s
+        return {
+            "ttft_ms": self.ttft_s * 1e3,
+            "tpot_ms": after_first / max(self.output_tokens - 1, 1) * 1e3,
+            "itl_ms": max(self.itl_s, default=0.0) * 1e3,
+            "e2el_ms": self.e2el_s * 1e3,
+        }
+
 
 @dataclass(frozen=True)
 class Habits:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,8 +9,10 @@ from pathlib import Path
 
 from mirage import config as configuration
 from mirage.config import Config, Policy
+from mirage.errors import Refused
 from mirage.replay.report import Setting
-from mirage.replay.slo import Slo, parse
+from mirage.report.files import make_room
+from mirage.report.slo import Slo, parse
 from mirage.workload import dealing
 from mirage.workload.calls import Calls
 from mirage.workload.chosen import chosen
@@ -19,12 +20,13 @@ from mirage.workload.dealing import Call
 from mirage.workload.load import arrivals_per_s
 from mirage.workload.trace import Reading
 
+FILES = ("report.json", "report.html")
 LARGEST_SCALE = 1e6
 MOST = 1_000_000
 MOST_LOAD = 100.0
 
 
-class PlanError(ValueError):
+class PlanError(Refused):
     """Options that cannot be replayed; the message is one line."""
 
 
@@ -100,7 +102,8 @@ def settle(config_path: Path, options: Options) -> Plan:
     if setting.load is not None and arrivals_per_s(calls) is None:
         raise PlanError("load: all requests arrive at once, so no gap can be scaled: leave it out")
     _something_is_measured(setting, calls)
-    _make_writable(options.output)
+    # Now, not after minutes of measuring.
+    make_room(options.output, [options.output / name for name in FILES])
     return Plan(
         config_path=config_path,
         config=config,
@@ -217,14 +220,3 @@ def _load(config: Config, options: Options) -> float | None:
             "more: give --time-scale"
         )
     return load
-
-
-def _make_writable(folder: Path) -> None:
-    """Now, not after minutes of measuring."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise PlanError(
-            f"{folder}: cannot be written ({error.strerror}): choose another --output"
-        ) from None
