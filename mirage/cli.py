@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirage import __version__
-from mirage.config import Config, Policy, load
+from mirage.config import Config, ConfigError, Device, Policy, load
 from mirage.errors import Failed, Refused
 from mirage.options import ConfigPath, warn
 from mirage.processes.exits import exits
@@ -133,6 +133,12 @@ def serve(
     all_or_nothing: Annotated[
         bool, typer.Option("--all-or-nothing", help="End if one tenant cannot start.")
     ] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of the device's in CONFIG, as 64GiB; shares are of this.", metavar="SIZE"
+        ),
+    ] = None,
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
     from mirage.serve.means import Means
@@ -140,7 +146,10 @@ def serve(
 
     _log_to_stderr(log_level)
     options = Options(host, port, ready_file, log_dir, startup_timeout, all_or_nothing)
-    raise typer.Exit(serve(_load(config, policy), options, context.obj or Means()))
+    loaded = _load(config, policy)
+    if memory is not None:
+        loaded = _with_memory(loaded, memory)
+    raise typer.Exit(serve(loaded, options, context.obj or Means()))
 
 
 @app.command()
@@ -210,6 +219,15 @@ def _load(path: Path, policy: Policy | None) -> Config:
     config = adapters.beside(load(path), path.parent)
     warn(path, config)
     return config if policy is None else config.model_copy(update={"policy": policy})
+
+
+def _with_memory(config: Config, size: str) -> Config:
+    """Raises `ConfigError` for what is no size."""
+    try:
+        device = Device.model_validate(config.device.model_dump() | {"memory": size})
+    except ValueError:
+        raise ConfigError(f"--memory {size!r}: write a size as 64GiB, at most 1EiB") from None
+    return config.model_copy(update={"device": device})
 
 
 def _log_to_stderr(level: LogLevel) -> None:

@@ -304,6 +304,8 @@ class Replay(Strict):
 
     window: tuple[float, float] | None = None
     time_scale: PositiveFloat = 1.0
+    load: PositiveFloat | None = Field(default=None, le=100)
+    """Part of what the machine can compute, which is measured first, and gaps are scaled to it."""
     length_scale: PositiveFloat = 1.0
     seed: int = 0
     traffic: Traffic = Traffic()
@@ -315,6 +317,12 @@ class Replay(Strict):
             raise ValueError(
                 f"window {list(self.window)}: write [START, END] in seconds, as [0, 60]"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _gaps_are_scaled_once(self) -> Replay:
+        if self.load is not None and "time_scale" in self.model_fields_set:
+            raise ValueError("load and time_scale: both scale the gaps, write one")
         return self
 
 

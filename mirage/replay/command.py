@@ -15,10 +15,10 @@ from mirage.config import Policy
 from mirage.options import ConfigPath, warn
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
-from mirage.replay import html, provenance, report, table
+from mirage.replay import capacity, html, provenance, report, table
 from mirage.replay.child import Server
 from mirage.replay.client import Habits, Journal
-from mirage.replay.preparation import Options, Plan, settle
+from mirage.replay.preparation import Options, Plan, scaled_to, settle
 from mirage.replay.progress import Display, display
 from mirage.replay.report import Provenance
 from mirage.replay.run import Run, replay_on
@@ -49,6 +49,14 @@ def replay_command(
     ] = None,
     time_scale: Annotated[
         float | None, typer.Option(help="Multiplies the gaps: 0.1 is ten times as fast.")
+    ] = None,
+    load: Annotated[
+        float | None,
+        typer.Option(
+            help="Scale the gaps so that requests ask for this part of what the machine computes; "
+            "that is measured first.",
+            metavar="PART",
+        ),
     ] = None,
     length_scale: Annotated[
         float | None, typer.Option(help="Multiplies the tokens of every request.")
@@ -119,6 +127,7 @@ def replay_command(
             output=output,
             window=span,
             time_scale=time_scale,
+            load=load,
             length_scale=length_scale,
             seed=seed,
             limit=limit,
@@ -153,6 +162,8 @@ def replay(config_path: Path, options: Options) -> dict[str, Any]:
     runs: list[Run] = []
     try:
         with terminate_like_interrupt():
+            if plan.setting.load is not None:
+                plan = scaled_to(config_path, options, plan, capacity.measured(plan, console))
             for run in _runs(plan, console):
                 runs.append(run)
                 # Whatever ends this process in the next run: this one is kept.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mirage import config as configuration
@@ -17,11 +17,13 @@ from mirage.workload import dealing
 from mirage.workload.calls import Calls
 from mirage.workload.chosen import chosen
 from mirage.workload.dealing import Call
+from mirage.workload.load import arrivals_per_s
 from mirage.workload.trace import Reading
 
 FILES = ("report.json", "report.html")
 LARGEST_SCALE = 1e6
 MOST = 1_000_000
+MOST_LOAD = 100.0
 
 
 class PlanError(Refused):
@@ -52,6 +54,7 @@ class Options:
     output: Path = Path("out/replay")
     window: tuple[float, float] | None = None
     time_scale: float | None = None
+    load: float | None = None
     length_scale: float | None = None
     seed: int | None = None
     limit: int | None = None
@@ -80,6 +83,7 @@ def settle(config_path: Path, options: Options) -> Plan:
         trace=options.trace,
         window=options.window or defaults.window,
         time_scale=_scale("time", options.time_scale, defaults.time_scale),
+        load=_load(config, options),
         length_scale=_scale("length", options.length_scale, defaults.length_scale),
         seed=defaults.seed if options.seed is None else options.seed,
         limit=options.limit,
@@ -95,6 +99,8 @@ def settle(config_path: Path, options: Options) -> Plan:
     policies = _policies(options)
     _at_least_one("limit", setting.limit)
     calls = _calls(config, setting)
+    if setting.load is not None and arrivals_per_s(calls) is None:
+        raise PlanError("load: all requests arrive at once, so no gap can be scaled: leave it out")
     _something_is_measured(setting, calls)
     # Now, not after minutes of measuring.
     make_room(options.output, [options.output / name for name in FILES])
@@ -176,3 +182,41 @@ def _scale(name: str, chosen: float | None, default: float) -> float:
     if not 0 < scale <= LARGEST_SCALE:
         raise PlanError(f"{name} scale {scale:g}: use a number above 0, at most {LARGEST_SCALE:g}")
     return scale
+
+
+def scaled_to(config_path: Path, options: Options, plan: Plan, capacity_rps: float) -> Plan:
+    """The plan again, its gaps such that requests come as often as its `load` says.
+
+    Raises `ConfigError`, `TraceError` or `PlanError`.
+    """
+    load = plan.setting.load
+    asked = (load or 1.0) * capacity_rps
+    scale = plan.setting.time_scale * (arrivals_per_s(plan.calls) or asked) / asked
+    again = settle(config_path, replace(options, time_scale=scale, load=None))
+    said = replace(again.setting, load=load, capacity_rps=capacity_rps)
+    return replace(again, setting=said)
+
+
+def _load(config: Config, options: Options) -> float | None:
+    """Part of the machine's capacity, if gaps are to be scaled to it."""
+    if options.load is None:
+        said = options.time_scale is not None or options.concurrency is not None
+        load = None if said else config.replay.load
+    else:
+        load = options.load
+        if options.time_scale is not None:
+            raise PlanError("--load and --time-scale: both scale the gaps, give one")
+        if options.concurrency is not None:
+            raise PlanError("--load and --concurrency: a closed loop has no arrivals, give one")
+        if not 0 < load <= MOST_LOAD:
+            raise PlanError(f"load {load:g}: use a number above 0, at most {MOST_LOAD:g}, as 0.7")
+    if load is not None and options.server:
+        raise PlanError(
+            f"load {load:g} is measured on a server of our own: with --server give --time-scale"
+        )
+    if load is not None and config.device.kind != "host":
+        raise PlanError(
+            f"load {load:g} is measured with more memory than the device has, and a GPU has no "
+            "more: give --time-scale"
+        )
+    return load

@@ -41,6 +41,10 @@ class Setting:
     length_scale: float
     seed: int
     limit: int | None
+    load: float | None = None
+    """Arrivals, as a part of `capacity_rps`; None where gaps were not scaled to the machine."""
+    capacity_rps: float | None = None
+    """Requests a second that the machine was measured to compute with memory to spare."""
     trace_format: str | None = None
     """By the file's beginning if None."""
     rate: float | None = None
