@@ -108,4 +108,4 @@ def _pictures(question: Question, report: dict[str, Any]) -> Iterator[Picture]:
         if number_ == 2 and not report["importances"]:
             continue
         with drawing.style():
-            yield Picture(title, note, inline(draw(), f"tune {number_}"))
+            yield Picture(title, note, inline(draw(), title))

@@ -269,6 +269,9 @@ def test_the_page_needs_nothing_from_outside(page):
     assert all(reference.startswith("#") for reference in found.references)
     assert not {"script", "link", "img", "iframe"} & set(found.tags)
     assert found.open == []
+    assert '<meta name="viewport" content="width=device-width' in page
+    assert "color-scheme: light dark" in page and "prefers-color-scheme: dark" in page
+    assert page.count("<svg") == page.count('<svg role="img" aria-label="')
 
 
 def test_the_page_holds_every_picture_and_table(page):
