@@ -20,6 +20,7 @@ from mirage.replay import html, report
 from mirage.replay.client import Outcome
 from mirage.replay.run import Run
 from mirage.replay.timeline import Timeline
+from mirage.replay.trail import trail
 from mirage.samples import Sample, TenantSample, TenantShape
 from mirage.workload.dealing import Call
 
@@ -61,8 +62,7 @@ def _run(policy: str, slow: float) -> Run:
             itl_s=(0.01, 0.02, 0.06),
             prompt_tokens=10,
             output_tokens=4,
-            text="text",
-            token_ids=(1, 2, 3, 4),
+            output=trail("text"),
             error="HTTP 500: " + "x" * 90 if call.index == 7 else None,
         )
         for call in calls

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ from mirage.replay import child, client
 from mirage.replay.client import PATIENT, Habits, Journal
 from mirage.replay.command import replay_command
 from mirage.replay.run import replay_on
+from mirage.replay.trail import trail
 from mirage.workload.dealing import Call, prompt
 
 pytestmark = pytest.mark.e2e
@@ -74,13 +76,21 @@ def test_what_is_sent_is_what_the_workload_says():
 
 
 def test_what_comes_back_is_measured():
-    (outcome,) = sent([call(0)]).outcomes
+    (outcome,) = sent([call(0)], habits=Habits(keep_texts=True)).outcomes
     assert outcome.error is None
     assert outcome.text == "".join(chr(ord(letter) + 1) for letter in prompt(3, 0, 5)[:4])
-    assert outcome.token_ids == tuple(map(ord, outcome.text))
+    assert outcome.output == trail("", [*map(ord, outcome.text)])
     assert (outcome.prompt_tokens, outcome.output_tokens, len(outcome.itl_s)) == (5, 4, 3)
     assert 0 < outcome.ttft_s <= outcome.e2el_s
     assert outcome.ttft_s + sum(outcome.itl_s) == pytest.approx(outcome.e2el_s)
+
+
+def test_what_is_held_of_a_call_is_small():
+    asked = replace(call(0), session="s", prefix_hashes=(1, 2), hash_tokens=2.0)
+    (outcome,) = sent([asked]).outcomes
+    assert outcome.text is None
+    assert (outcome.call.session, outcome.call.prefix_hashes) == (None, ())
+    assert outcome.call.index == asked.index
 
 
 def test_arrivals_are_kept():
