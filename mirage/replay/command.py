@@ -33,13 +33,13 @@ INTERRUPTED, FAILED, REFUSED = 130, 1, 2
 def replay_command(
     config: Annotated[Path, typer.Argument(help="The configuration to serve.", metavar="CONFIG")],
     trace_file: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--trace",
             help="A trace's file, 'sample', a name of `mirage traces list`, or TENANT=FILE,…",
             metavar="FILE",
         ),
-    ] = "sample",
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(help="Policies, separated by commas; all of them if left out."),
@@ -74,7 +74,7 @@ def replay_command(
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(help="Requests a second of a trace without arrivals; they are drawn."),
+        typer.Option(help="Requests a second: gaps are scaled, or drawn if there are none."),
     ] = None,
     concurrency: Annotated[
         int | None,
@@ -158,7 +158,7 @@ def replay(config_path: Path, options: Options) -> dict[str, Any]:
     for line in plan.config.warnings():
         console.out(f"mirage: warning: {config_path}: {line}", highlight=False)
     for why, count in plan.setting.skipped.items():
-        line = f"{options.trace}: skipped and not replayed: {count:,} {why}"
+        line = f"{plan.setting.trace}: skipped and not replayed: {count:,} {why}"
         console.out(f"mirage: warning: {line}", highlight=False)
     source = provenance.of(plan, options)
     runs: list[Run] = []

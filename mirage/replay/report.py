@@ -47,7 +47,7 @@ class Setting:
     trace_format: str | None = None
     """By the file's beginning if None."""
     rate: float | None = None
-    """Requests a second, where the trace has no arrivals."""
+    """Requests a second: `time_scale` follows from it, or arrivals were drawn."""
     concurrency: int | None = None
     """Of the closed loop; None is the open one."""
     repeats: int = 1
