@@ -31,7 +31,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo test slow pages lint types pure vmm engine e2e long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo demo-overload test slow pages lint types pure vmm engine e2e long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -47,9 +47,18 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $(STAMP)
 
-demo: $(STAMP) ## Replay the sample trace under three policies, into out/demo
+demo: $(STAMP) ## Chats at half of what the machine computes, under three policies, into out/demo
 	$(BIN)/mirage models out/models
-	$(BIN)/mirage replay configs/demo.yaml --trace sample --policy static,pooled,mirage --output out/demo
+	$(BIN)/mirage replay configs/demo.yaml --trace configs/traces/steady.yaml \
+		--policy static,pooled,mirage --output out/demo
+
+demo-overload: $(STAMP) ## Bursts beyond what the machine computes, and what tbt_ms does about them
+	$(BIN)/mirage models out/models
+	$(BIN)/mirage replay configs/overload.yaml --trace sample \
+		--policy static,pooled,mirage --output out/overload
+	$(BIN)/mirage replay configs/overload-tbt.yaml --trace sample \
+		--policy mirage --output out/overload-tbt
+	$(BIN)/mirage compare out/overload/report.json out/overload-tbt/report.json
 
 # The engine layer waits for processes to start most of its time: the others run beside it.
 test: $(STAMP) ## Lint, types and all test layers, but for what is marked slow

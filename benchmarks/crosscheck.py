@@ -46,7 +46,7 @@ from mirage.profile.quiet import WATCH_HZ, others_watched
 from mirage.profile.serving import Extra
 from mirage.profile.understanding import Measured, understood
 from mirage.protocol import ModelShape
-from mirage.replay.report import machine
+from mirage.report.origin import machine
 from mirage.workload import dealing, trace
 from mirage.workload.dealing import Call
 from traces import SAMPLE

@@ -93,7 +93,7 @@ def tuned(
     config = write(folder, MEMORY[machine])
     output = folder / f"{machine} {Path(profile).stem} {trace.stem}"
     output.mkdir()
-    options = Options(trace, profile, asked.seed, find_load=True, largest_window=asked.window)
+    options = Options(str(trace), profile, asked.seed, find_load=True, largest_window=asked.window)
     question = ask(config, options)
     with shown() as progress:
         return question, answer(question, wish, output, progress)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -12,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirage import __version__
-from mirage.config import Config, ConfigError, Policy, load
-from mirage.serve.errors import EngineFailed
+from mirage.config import Config, ConfigError, Device, Policy, load
+from mirage.errors import Failed, Refused
+from mirage.options import ConfigPath, warn
+from mirage.processes.exits import exits
 
 if TYPE_CHECKING:
     from mirage.serve.means import Means
-
-FAILURE, USER_ERROR, INTERRUPTED = 1, 2, 130
-"""Exit codes. 2 is what the user can correct in the command or its files."""
 
 OWN_MODULES = {
     "replay": (
@@ -71,9 +72,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ConfigPath = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/operating.md.")
-]
 PolicyOption = Annotated[
     Policy | None,
     typer.Option(help="Who may take memory from whom; overrides the configuration."),
@@ -135,6 +133,12 @@ def serve(
     all_or_nothing: Annotated[
         bool, typer.Option("--all-or-nothing", help="End if one tenant cannot start.")
     ] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of the device's in CONFIG, as 64GiB; shares are of this.", metavar="SIZE"
+        ),
+    ] = None,
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
     from mirage.serve.means import Means
@@ -142,7 +146,10 @@ def serve(
 
     _log_to_stderr(log_level)
     options = Options(host, port, ready_file, log_dir, startup_timeout, all_or_nothing)
-    raise typer.Exit(serve(_load(config, policy), options, context.obj or Means()))
+    loaded = _load(config, policy)
+    if memory is not None:
+        loaded = _with_memory(loaded, memory)
+    raise typer.Exit(serve(loaded, options, context.obj or Means()))
 
 
 @app.command()
@@ -181,19 +188,20 @@ def main(arguments: list[str] | None = None, means: Means | None = None) -> None
     """
     words = sys.argv[1:] if arguments is None else arguments
     _register_own(asked_for=words[:1])
-    try:
+    with exits(interrupted="", failures=(Failed,)), _usage():
         sys.exit(app(words or ["--help"], prog_name="mirage", standalone_mode=False, obj=means))
-    except ConfigError as error:
-        _fail(str(error), USER_ERROR)
-    except EngineFailed as error:
-        _fail(str(error), FAILURE)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    """Words that are no command and no option are refused."""
+    try:
+        yield
     except Exception as error:
-        # Usage errors: a class that typer has under different names from release to release.
+        # A class that typer has under different names from release to release.
         if (format_message := getattr(error, "format_message", None)) is None:
             raise
-        _fail(format_message(), USER_ERROR)
+        raise Refused(format_message()) from None
 
 
 def _register_own(asked_for: list[str]) -> None:
@@ -209,16 +217,19 @@ def _load(path: Path, policy: Policy | None) -> Config:
     from mirage.serve import adapters
 
     config = adapters.beside(load(path), path.parent)
-    for line in config.warnings():
-        typer.echo(f"mirage: warning: {path}: {line}", err=True)
+    warn(path, config)
     return config if policy is None else config.model_copy(update={"policy": policy})
+
+
+def _with_memory(config: Config, size: str) -> Config:
+    """Raises `ConfigError` for what is no size."""
+    try:
+        device = Device.model_validate(config.device.model_dump() | {"memory": size})
+    except ValueError:
+        raise ConfigError(f"--memory {size!r}: write a size as 64GiB, at most 1EiB") from None
+    return config.model_copy(update={"device": device})
 
 
 def _log_to_stderr(level: LogLevel) -> None:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("mirage").setLevel(level.value.upper())
-
-
-def _fail(message: str, code: int) -> None:
-    typer.echo(f"mirage: error: {' '.join(message.split())}", err=True)
-    sys.exit(code)

@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from mirage.errors import Refused
 from mirage.units import MIB
 from scheduler.victims import Rule
 
@@ -51,7 +52,7 @@ MOST_VALUES = 100_000
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-class ConfigError(ValueError):
+class ConfigError(Refused):
     """A configuration that cannot be served; the message is one line for the user."""
 
 
@@ -305,6 +306,8 @@ class Replay(Strict):
     """What ``--trace`` names, or such a one for each tenant; files are relative to this one."""
     window: tuple[float, float] | None = None
     time_scale: PositiveFloat = 1.0
+    load: PositiveFloat | None = Field(default=None, le=100)
+    """Part of what the machine can compute, which is measured first, and gaps are scaled to it."""
     length_scale: PositiveFloat = 1.0
     seed: int = 0
     traffic: Traffic = Traffic()
@@ -316,6 +319,12 @@ class Replay(Strict):
             raise ValueError(
                 f"window {list(self.window)}: write [START, END] in seconds, as [0, 60]"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _gaps_are_scaled_once(self) -> Replay:
+        if self.load is not None and "time_scale" in self.model_fields_set:
+            raise ValueError("load and time_scale: both scale the gaps, write one")
         return self
 
 

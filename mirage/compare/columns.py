@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mirage.errors import Refused
 from mirage.report.comparison import METRICS
 from mirage.report.repeats import grouped
 
 SCHEMA_VERSION = 1
 
 
-class CompareError(ValueError):
+class CompareError(Refused):
     """What cannot be compared; the message is one line."""
 
 

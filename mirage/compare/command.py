@@ -12,6 +12,7 @@ from rich.console import Console
 
 from mirage.compare.columns import Column, CompareError, columns, named
 from mirage.compare.rows import differences, rows
+from mirage.processes.exits import exits
 from mirage.report.intervals import CONFIDENCE
 from mirage.report.terminal import table
 
@@ -32,11 +33,8 @@ def compare_command(
 
     Figures of repeated runs get intervals, and differences a word: more than noise, or within it.
     """
-    try:
+    with exits():
         _compare(files, as_json)
-    except CompareError as error:
-        typer.echo(f"mirage: error: {error}", err=True)
-        raise typer.Exit(2) from None
 
 
 def _compare(files: Sequence[Path], as_json: bool) -> None:

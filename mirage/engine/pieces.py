@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from mirage.engine.instead import instead
 from mirage.streaming.transfer import LayerStreamer
 
 Forward = Callable[..., Any]
@@ -105,7 +106,7 @@ class _Watch:
     @contextmanager
     def attention(self, attention: Any, index: int) -> Iterator[None]:
         """Piece `index` begins when `attention` is called."""
-        forward, own = attention.forward, "forward" in vars(attention)
+        forward = attention.forward
 
         def counting(*args: Any, **kwargs: Any) -> Any:
             if index != (self._now + 1) % self._count:
@@ -114,13 +115,8 @@ class _Watch:
             self._called.add(index)
             return forward(*args, **kwargs)
 
-        attention.forward = counting
-        try:
+        with instead(attention, counting):
             yield
-        finally:
-            del attention.forward
-            if own:
-                attention.forward = forward
 
     def check(self) -> None:
         """Raises `UnknownPieces` for an attention that computes by something else of its `impl`."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from mirage.engine.instead import instead
 from mirage.engine.standin import SEED, computing, fed
 from mirage.streaming.transfer import LayerStreamer
 
@@ -94,7 +95,7 @@ def between(
 @contextmanager
 def _given(seen: Seen, attention: Any, name: str) -> Iterator[None]:
     """Note queries, keys and values; instead of what attention gives, random numbers."""
-    forward, own = attention.forward, "forward" in vars(attention)
+    forward = attention.forward
 
     def noting(layer: Any, *tensors: Any, **kwargs: Any) -> Any:
         _note(seen, name, layer, (), tensors[:3])
@@ -104,13 +105,8 @@ def _given(seen: Seen, attention: Any, name: str) -> Iterator[None]:
             output.normal_(generator=generator)
         return out
 
-    attention.forward = noting
-    try:
+    with instead(attention, noting):
         yield
-    finally:
-        del attention.forward
-        if own:
-            attention.forward = forward
 
 
 def _note(seen: Seen, name: str, module: Any, args: Any, output: Any) -> None:

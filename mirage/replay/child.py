@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic
 from types import TracebackType
 
+from mirage.errors import Failed
 from mirage.processes.reaper_client import ReaperClient
 
 READY_S = 900.0
@@ -26,16 +27,22 @@ ERROR = "mirage: error: "
 """How the line begins in which `mirage serve` says what was wrong."""
 
 
-class ServerError(Exception):
+class ServerError(Failed):
     """The server did not start, or ended too soon; one line says why."""
 
 
-def serve_command(config: Path, policy: str, ready_file: Path) -> list[str]:
-    """The command line of a server on a free port that writes its address to `ready_file`."""
+def serve_command(
+    config: Path, policy: str, ready_file: Path, memory_bytes: int | None = None
+) -> list[str]:
+    """The command line of a server on a free port that writes its address to `ready_file`.
+
+    `memory_bytes` is the device's instead of what the configuration says.
+    """
     serve = [sys.executable, "-m", "mirage", "serve", str(config)]
     # A tenant that is missing would make its requests fail, and the comparison worthless.
     own = ["--port", "0", "--ready-file", str(ready_file), "--all-or-nothing"]
-    return [*serve, "--policy", policy, *own]
+    memory = [] if memory_bytes is None else ["--memory", str(memory_bytes)]
+    return [*serve, "--policy", policy, *own, *memory]
 
 
 class Server:
@@ -46,10 +53,13 @@ class Server:
     the server, whose own reaper ends the engines.
     """
 
-    def __init__(self, config: Path, policy: str, log: Path) -> None:
+    def __init__(
+        self, config: Path, policy: str, log: Path, memory_bytes: int | None = None
+    ) -> None:
         self._config = config
         self._policy = policy
         self._log = log
+        self._memory_bytes = memory_bytes
 
     def __enter__(self) -> Server:
         with self._log.open("wb") as log:
@@ -57,7 +67,7 @@ class Server:
             self._ready_file = folder / "ready.json"
             self._reaper = ReaperClient(folder)
             self._process = subprocess.Popen(
-                serve_command(self._config, self._policy, self._ready_file),
+                serve_command(self._config, self._policy, self._ready_file, self._memory_bytes),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

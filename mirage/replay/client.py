@@ -13,7 +13,7 @@ from time import perf_counter
 import aiohttp
 
 from mirage.replay.asking import FULL, UNKNOWN_FIELD, Manner
-from mirage.replay.stream import Answer, StreamError, error_message
+from mirage.replay.stream import Answer, Refused, error_message
 from mirage.replay.trail import NOTHING, Trail, trail
 from mirage.workload.dealing import Call
 from mirage.workload.prompts import prompt_of
@@ -44,6 +44,18 @@ class Outcome:
     """Whether the client gave up waiting; `error` says after how long."""
     text: str | None = None
     """If texts are kept."""
+
+    def latencies_ms(self) -> dict[str, float] | None:
+        """By the names of an `Slo`; None if it did not complete. ITL is the longest gap."""
+        if self.error is not None:
+            return None
+        after_first = self.e2el_s - self.ttft_s
+        return {
+            "ttft_ms": self.ttft_s * 1e3,
+            "tpot_ms": after_first / max(self.output_tokens - 1, 1) * 1e3,
+            "itl_ms": max(self.itl_s, default=0.0) * 1e3,
+            "e2el_ms": self.e2el_s * 1e3,
+        }
 
 
 @dataclass(frozen=True)
@@ -211,14 +223,6 @@ class _Sender:
                 text=answer.text if self._keep_texts else None,
             )
         )
-
-
-class Refused(StreamError):
-    """A status other than 200."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(f"HTTP {status}: {reason}")
-        self.status = status
 
 
 async def _receive(http: aiohttp.ClientSession, body: dict[str, object], answer: Answer) -> None:

@@ -11,27 +11,23 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from mirage.config import ConfigError, Policy
+from mirage.config import Policy
+from mirage.options import ConfigPath, warn
+from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
-from mirage.replay import html, provenance, report, table
-from mirage.replay.child import Server, ServerError
+from mirage.replay import capacity, html, provenance, report, table
+from mirage.replay.child import Server
 from mirage.replay.client import Habits, Journal
-from mirage.replay.preparation import Options, Plan, PlanError, settle
+from mirage.replay.preparation import Options, Plan, scaled_to, settle
 from mirage.replay.progress import Display, display
 from mirage.replay.report import Provenance
 from mirage.replay.run import Run, replay_on
-from mirage.replay.slo import SloError
-from mirage.replay.timeline import TimelineError
 from mirage.workload import trace
 from mirage.workload.formats.registry import FORMATS
-from mirage.workload.trace import TraceError
-
-INTERRUPTED, FAILED, REFUSED = 130, 1, 2
-"""Exit codes: Ctrl-C, a server that failed, options that cannot be replayed."""
 
 
 def replay_command(
-    config: Annotated[Path, typer.Argument(help="The configuration to serve.", metavar="CONFIG")],
+    config: ConfigPath,
     trace_file: Annotated[
         str | None,
         typer.Option(
@@ -53,6 +49,14 @@ def replay_command(
     ] = None,
     time_scale: Annotated[
         float | None, typer.Option(help="Multiplies the gaps: 0.1 is ten times as fast.")
+    ] = None,
+    load: Annotated[
+        float | None,
+        typer.Option(
+            help="Scale the gaps so that requests ask for this part of what the machine computes; "
+            "that is measured first.",
+            metavar="PART",
+        ),
     ] = None,
     length_scale: Annotated[
         float | None, typer.Option(help="Multiplies the tokens of every request.")
@@ -115,7 +119,7 @@ def replay_command(
 
     Options that are left out take their value from the configuration's `replay` section.
     """
-    try:
+    with exits():
         span = trace.parse_window(window) if window else None
         options = Options(
             trace=trace_file,
@@ -123,6 +127,7 @@ def replay_command(
             output=output,
             window=span,
             time_scale=time_scale,
+            load=load,
             length_scale=length_scale,
             seed=seed,
             limit=limit,
@@ -138,12 +143,6 @@ def replay_command(
             key=key,
         )
         replay(config, options)
-    except (ConfigError, TraceError, PlanError, SloError) as error:
-        raise _exit(f"error: {error}", REFUSED) from None
-    except (ServerError, TimelineError, OSError) as error:
-        raise _exit(f"error: {error}", FAILED) from None
-    except KeyboardInterrupt:
-        raise _exit("interrupted", INTERRUPTED) from None
 
 
 def replay(config_path: Path, options: Options) -> dict[str, Any]:
@@ -155,8 +154,7 @@ def replay(config_path: Path, options: Options) -> dict[str, Any]:
     """
     plan = settle(config_path, options)
     console = Console(stderr=True)
-    for line in plan.config.warnings():
-        console.out(f"mirage: warning: {config_path}: {line}", highlight=False)
+    warn(config_path, plan.config)
     for why, count in plan.setting.skipped.items():
         line = f"{plan.setting.trace}: skipped and not replayed: {count:,} {why}"
         console.out(f"mirage: warning: {line}", highlight=False)
@@ -164,6 +162,8 @@ def replay(config_path: Path, options: Options) -> dict[str, Any]:
     runs: list[Run] = []
     try:
         with terminate_like_interrupt():
+            if plan.setting.load is not None:
+                plan = scaled_to(config_path, options, plan, capacity.measured(plan, console))
             for run in _runs(plan, console):
                 runs.append(run)
                 # Whatever ends this process in the next run: this one is kept.
@@ -231,8 +231,3 @@ def _write(plan: Plan, runs: list[Run], source: Provenance) -> dict[str, Any]:
     (plan.output / "report.html").write_text(html.render(built, runs))
     table.show(built, plan.output, Console())
     return built
-
-
-def _exit(message: str, code: int) -> typer.Exit:
-    typer.echo(f"mirage: {message}", err=True)
-    return typer.Exit(code)

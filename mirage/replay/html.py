@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from mirage.replay import pictures
 from mirage.replay.run import Run
 from mirage.replay.table import remarks
 from mirage.report import comparison, drawing
-from mirage.report.page import inline, template
+from mirage.report.page import Picture, picture, template
 
 TEMPLATE = "report.html.j2"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """An inlined drawing with its heading and what to see in it."""
-
-    title: str
-    note: str
-    svg: Markup
 
 
 MEMORY: tuple[tuple[str, str, Callable[[Sequence[Run]], Figure]], ...] = (
@@ -72,12 +62,9 @@ def render(report: Mapping[str, Any], runs: Sequence[Run]) -> str:
 def _pictures(runs: Sequence[Run]) -> list[Picture]:
     kept = [run for run in runs if run.timeline and run.timeline.samples]
     wanted = [(LATENCIES, runs), *((memory, kept) for memory in MEMORY)]
-    with drawing.style():
-        return [
-            Picture(title, note, inline(draw(shown), title))
-            for (title, note, draw), shown in wanted
-            if shown
-        ]
+    return [
+        picture(title, note, partial(draw, shown)) for (title, note, draw), shown in wanted if shown
+    ]
 
 
 def _first_of_each(runs: Sequence[Run]) -> list[Run]:

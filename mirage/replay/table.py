@@ -26,6 +26,11 @@ def show(built: dict[str, Any], output: Path, console: Console) -> None:
 def remarks(built: dict[str, Any]) -> list[str]:
     """What else a reader must know before believing the figures."""
     lines = []
+    if (load := built["load"]) is not None:
+        lines.append(
+            f"Requests arrive at {load:.0%} of the {built['capacity_rps']:.3g} a second that this "
+            f"machine computes with memory to spare: gaps x {built['time_scale']:.3g}."
+        )
     if (repeats := built["repeats"]) > 1:
         lines.append(f"Means of {repeats} runs each, ± half the interval at 95 %.")
     late = [run for run in built["runs"] if run["lagged"]]

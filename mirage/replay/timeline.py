@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from mirage.errors import Failed
 from mirage.samples import SCHEMA_VERSION, Sample, TenantSample, TenantShape
 from mirage.units import ceil_div
 
@@ -17,7 +18,7 @@ MAX_POINTS = 2000
 """A report keeps at most this many samples; figures are taken before thinning."""
 
 
-class TimelineError(ValueError):
+class TimelineError(Failed):
     """The server's account of its memory cannot be understood; one line says why."""
 
 

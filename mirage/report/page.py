@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 import matplotlib
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
+
+from mirage.report.drawing import style
 
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
@@ -21,6 +25,21 @@ def template(path: Path) -> jinja2.Template:
         loader=folders, autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template(path.name)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Inlined drawings with their heading and what to see in them: ``pictures.html.j2``."""
+
+    title: str
+    note: str
+    svgs: Sequence[Markup]
+
+
+def picture(title: str, note: str, draw: Callable[[], Figure]) -> Picture:
+    """One drawing, in the style of all reports."""
+    with style():
+        return Picture(title, note, [inline(draw(), title)])
 
 
 def inline(figure: Figure, name: str) -> Markup:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from mirage.config import ConfigError
+from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
+from mirage.report.files import make_room, write_all
 from mirage.workload.chosen import located
-from mirage.workload.trace import TraceError
 
 if TYPE_CHECKING:
     from mirage.simulate.experiment import Setup
     from mirage.simulate.report import Result
     from mirage.simulate.run import Metrics
 
-INTERRUPTED, FAILED, REFUSED = 130, 1, 2
-"""Exit codes: Ctrl-C, a process that was killed, what cannot be simulated."""
+FILES = ("result.json", "report.html", "claims.json")
 MOST_SEEDS = 1000
 
 
@@ -60,7 +58,7 @@ def simulate_command(
     Engines, requests and steps are simulated; what moves memory is the code that
     `mirage serve` decides with. Needs no GPU.
     """
-    try:
+    with exits():
         _check_words(experiment, claims, policy, trace_file)
         numbers = parse_seeds(seeds)
         with terminate_like_interrupt():
@@ -68,15 +66,6 @@ def simulate_command(
                 simulate(experiment, numbers, policy, output, processes)
             else:
                 _check_claims(numbers, output, processes, trace_file)
-    except (ConfigError, TraceError) as error:
-        raise _exit(f"error: {' '.join(str(error).split())}", REFUSED) from None
-    except BrokenProcessPool:
-        killed = "the process of a run was killed: it may have lacked memory, try --processes 1"
-        raise _exit(f"error: {killed}", FAILED) from None
-    except OSError as error:
-        raise _exit(f"error: {error}", FAILED) from None
-    except KeyboardInterrupt:
-        raise _exit("interrupted", INTERRUPTED) from None
 
 
 def simulate(
@@ -88,13 +77,13 @@ def simulate(
 ) -> Result:
     """Run everything, write ``result.json`` and ``report.html``, print the table.
 
-    Raises `ConfigError` or `TraceError` for what cannot be simulated, `BrokenProcessPool` if a
+    Raises `ConfigError` or `TraceError` for what cannot be simulated, `RunKilled` if a
     process was killed, `KeyboardInterrupt` on Ctrl-C; then nothing is written.
     """
     from mirage.simulate import report, table
 
     setup = _setup(path, policies)
-    _make_folder(output)
+    make_room(output, [output / name for name in FILES])
     result = report.build(setup, seeds, _run(setup, seeds, processes))
     _write(result, output)
     table.show(result, output, Console())
@@ -150,15 +139,14 @@ def _run(setup: Setup, seeds: list[int], processes: int | None) -> list[Metrics]
 
 
 def _write(result: Result, output: Path) -> None:
-    """Both files or none: written beside their places, then put there."""
     from mirage.simulate import html, report
 
-    files = {"result.json": report.as_json(result), "report.html": html.render(result)}
-    with TemporaryDirectory(dir=output, prefix=".") as folder:
-        for name, text in files.items():
-            (Path(folder) / name).write_text(text, encoding="utf-8")
-        for name in files:
-            (Path(folder) / name).replace(output / name)
+    write_all(
+        {
+            output / "result.json": report.as_json(result),
+            output / "report.html": html.render(result),
+        }
+    )
 
 
 def _check_claims(
@@ -167,23 +155,5 @@ def _check_claims(
     from mirage.simulate.claims_command import command as claims
 
     file = None if trace is None else located(str(trace))
-    _make_folder(output)
+    make_room(output, [output / name for name in FILES])
     claims(seeds, output, processes, file, Console(stderr=True))
-
-
-def _make_folder(output: Path) -> None:
-    """Before anything is computed for it. Raises `ConfigError`."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=output, prefix="."):
-            pass
-    except OSError as error:
-        raise ConfigError(f"--output {output}: cannot be written ({error.strerror})") from None
-    for name in ("result.json", "report.html", "claims.json"):
-        if (output / name).is_dir():
-            raise ConfigError(f"--output {output}: {name} is a folder there: name another")
-
-
-def _exit(message: str, code: int) -> typer.Exit:
-    typer.echo(f"mirage: {message}", err=True)
-    return typer.Exit(code)

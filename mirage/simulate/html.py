@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from mirage.profiles import Model
 from mirage.report import drawing
 from mirage.report.comparison import Cell
-from mirage.report.page import inline, template
+from mirage.report.page import Picture, inline, picture, template
 from mirage.simulate import pictures, table
 from mirage.units import GIB, MIB, ceil_div
 
@@ -37,15 +38,6 @@ MEANING = {
 }
 
 Result = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """Inlined drawings with their heading and what to see in them."""
-
-    title: str
-    note: str
-    svgs: list[Markup]
 
 
 @dataclass(frozen=True)
@@ -114,10 +106,10 @@ def _range(low: Cell, high: Cell) -> str | None:
 
 
 def _pictures(result: Result) -> Iterator[Picture]:
-    with drawing.style():
-        for title, note, draw in WHOLE:
-            yield Picture(title, note, [inline(draw(result), title)])
-        if pictures.has_timelines(result):
+    for title, note, draw in WHOLE:
+        yield picture(title, note, partial(draw, result))
+    if pictures.has_timelines(result):
+        with drawing.style():
             yield from _memory(result)
 
 

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
 from concurrent.futures import wait as futures_wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -16,6 +17,7 @@ from multiprocessing.sharedctypes import Synchronized
 from threading import Event, Thread
 from typing import Any, Protocol, TypeVar
 
+from mirage.errors import Failed
 from mirage.simulate.experiment import Setup
 from mirage.simulate.run import Metrics, run
 from mirage.simulate.world import World
@@ -33,6 +35,10 @@ class Job:
     setup: Setup
     policy: str
     seed: int
+
+
+class RunKilled(Failed):
+    """A process of runs was killed; one line."""
 
 
 class Watcher(Protocol):
@@ -58,8 +64,7 @@ def run_all(
 ) -> list[Metrics]:
     """The figures of each job. Requests are counted by processes of their own alone.
 
-    Ctrl-C, and whatever a run raises, ends all processes at once. Raises `BrokenProcessPool` if
-    one of them was killed.
+    Ctrl-C, and whatever a run raises, ends all processes at once. Raises `RunKilled`.
     """
     watcher = watcher or Nobody()
     if processes == 1:
@@ -85,16 +90,20 @@ def processes_of(
 ) -> Iterator[ProcessPoolExecutor]:
     """Processes that are gone after the block, and killed if the block is left by an error.
 
-    Each calls `begin` with the `arguments` first.
+    Each calls `begin` with the `arguments` first. Raises `RunKilled`.
     """
     others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=begin, initargs=arguments)
     try:
         yield pool
-    except BaseException:
+    except BaseException as error:
         for process in multiprocessing.active_children():
             if process not in others:
                 process.kill()
+        if isinstance(error, BrokenProcessPool):
+            raise RunKilled(
+                "the process of a run was killed: it may have lacked memory, try --processes 1"
+            ) from None
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

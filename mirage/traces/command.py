@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.traces import table
 from mirage.traces.download import FetchError, UnreachableError, checksum, fetch
@@ -16,9 +17,6 @@ from mirage.traces.progress import counting
 from mirage.workload import public
 from mirage.workload.formats.request import TraceError
 from mirage.workload.public import TRACES, Public
-
-INTERRUPTED, FAILED, REFUSED = 130, 1, 2
-"""Exit codes: Ctrl-C, a file that could not be had, a name or address that is none."""
 
 
 class Action(StrEnum):
@@ -59,7 +57,7 @@ def traces_command(
     With names, `list` tells of each where it comes from, its checksum and its licence. What is
     there already is checked again.
     """
-    try:
+    with exits("interrupted; what has come is kept, and fetching goes on there"):
         folder = cache or public.folder()
         chosen = {name: public.named(name) for name in dict.fromkeys(names or ())}
         if action is Action.LIST:
@@ -72,17 +70,6 @@ def traces_command(
         with terminate_like_interrupt():
             for name, wanted in chosen.items():
                 _fetch(name, wanted, folder / wanted.file, mirror, timeout)
-    except TraceError as error:
-        raise _exit(f"error: {error}", REFUSED) from None
-    except FetchError as error:
-        raise _exit(f"error: {error}", FAILED) from None
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise _exit(f"error: {where}{error.strerror or error}", FAILED) from None
-    except KeyboardInterrupt:
-        raise _exit(
-            "interrupted; what has come is kept, and fetching goes on there", INTERRUPTED
-        ) from None
 
 
 def _list(chosen: dict[str, Public], folder: Path) -> None:
@@ -117,8 +104,3 @@ def _check(name: str, wanted: Public, path: Path) -> None:
             f"{name}: {path} has {found}, not {wanted.checksum}: remove it and fetch it again"
         )
     typer.echo(path)
-
-
-def _exit(message: str, code: int) -> typer.Exit:
-    typer.echo(f"mirage: {message}", err=True)
-    return typer.Exit(code)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirage.config import Config, Policy
+from mirage.report.slo import Slo
 from mirage.tune.choosing import FINALISTS, chosen
-from mirage.tune.goals import Goal, Outcome, Slo, figures
+from mirage.tune.goals import Goal, WindowResult, figures
 from mirage.tune.load import derived_slo, pressing
 from mirage.tune.progress import Progress
 from mirage.tune.question import Question
@@ -47,7 +48,7 @@ class Judged:
     """All objectives, seed by seed."""
     whole: dict[str, float]
     """Over all seeds together."""
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[WindowResult, ...]
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def answer(question: Question, wish: Wish, folder: Path, progress: Progress) -> 
         trials = search(task, run, wish.trials, folder / FILE, same)
         progress.stage("comparing the best")
         always, best = first_choices(task.space), _best(task.goal, trials)
-        choice = chosen(task.goal, task.space, best, _values(task, run), always)
+        choice = chosen(task.goal, task.space, best, _Values(task, run), always)
         config = task.space.apply(choice) if choice else question.config
         names = contenders(question.config, config)
         progress.stage("comparing on the searched windows")
@@ -147,7 +148,7 @@ def _best(goal: Goal, trials: Sequence[Searched]) -> list[Choice]:
     return list(reversed(distinct.values()))[:FINALISTS]
 
 
-class _values:
+class _Values:
     """What choices are worth on the searched windows, over several seeds."""
 
     def __init__(self, task: Task, run: Runner) -> None:
@@ -162,14 +163,14 @@ class _values:
         return [_value(task.goal, outcomes) for outcomes in found]
 
 
-def _value(goal: Goal, outcomes: Sequence[Outcome | None]) -> float:
+def _value(goal: Goal, outcomes: Sequence[WindowResult | None]) -> float:
     fitting = [outcome for outcome in outcomes if outcome is not None]
     return goal.value(fitting) if len(fitting) == len(outcomes) else goal.worst
 
 
 def _outcomes(
     task: Task, run: Runner, config: Config, windows: Sequence[int], seeds: Sequence[int]
-) -> list[Outcome] | None:
+) -> list[WindowResult] | None:
     """None if it does not fit."""
     runs = [Run(config, window, seed, task.slower) for seed in seeds for window in windows]
     fitting = [outcome for outcome in run(runs) if outcome is not None]

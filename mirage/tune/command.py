@@ -3,49 +3,44 @@
 from __future__ import annotations
 
 import shlex
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from mirage.config import ConfigError
+from mirage.options import ConfigPath, hardware_option, warn
+from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
-from mirage.workload.trace import TraceError
+from mirage.report.files import make_room, write_all
+from mirage.workload.chosen import SAMPLE_NAME
 
 if TYPE_CHECKING:
     from mirage.tune.answer import Answer, Wish
     from mirage.tune.question import Options, Question
 
-INTERRUPTED, FAILED, REFUSED = 130, 1, 2
-"""Exit codes: Ctrl-C, a process that was killed, what cannot be tuned."""
 FILES = ("tuned.yaml", "tune.json", "tune.html")
 MOST_TRIALS = 100_000
 
 
 def tune_command(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/operating.md.")
-    ],
+    config: ConfigPath,
     trace: Annotated[
-        Path | None,
-        typer.Option(help="A trace with arrivals.", metavar="FILE", show_default="bundled"),
-    ] = None,
+        str,
+        typer.Option(
+            help="A trace with arrivals: its file, 'sample', or a name of `mirage traces list`.",
+            metavar="FILE",
+        ),
+    ] = SAMPLE_NAME,
     profile: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="A name in configs/hardware, or a YAML file with the same keys.",
-            show_default="the bundled one that is nearest to the machine",
-        ),
+        hardware_option("the bundled one that is nearest to the machine"),
     ] = None,
     slo: Annotated[
         str | None,
         typer.Option(
-            help="Limits of each request; derived if left out.",
-            metavar="ttft_ms=A,tpot_ms=B,itl_ms=C",
+            help="Limits of each request: ttft_ms, tpot_ms, itl_ms, e2el_ms; derived if left out.",
+            metavar="NAME=MS,...",
         ),
     ] = None,
     objective: Annotated[
@@ -60,7 +55,7 @@ def tune_command(
         typer.Option(
             "--find-load",
             help="Let requests come as often as CONFIG just does not bear; so it is where neither "
-            "--trace nor replay.time_scale is given.",
+            "a trace of your own nor replay.time_scale is given.",
         ),
     ] = False,
     trials: Annotated[int, typer.Option(min=1, max=MOST_TRIALS, help="Tried in the search.")] = 64,
@@ -80,30 +75,22 @@ def tune_command(
     The search is simulated on a hardware profile and judged on windows of the trace that it has
     not seen. Interrupted, the same command goes on where it was.
     """
+    from mirage.report.slo import parse as parse_slo
     from mirage.tune.answer import Wish
-    from mirage.tune.goals import parse_objective, parse_slo
+    from mirage.tune.goals import parse_objective
     from mirage.tune.question import Options
 
-    try:
+    with exits("interrupted: the same command goes on where it was"):
         limits = parse_slo(slo) if slo is not None else None
         wish = Wish(parse_objective(objective), limits, trials, processes)
         with terminate_like_interrupt():
             tune(config, Options(trace, profile, seed, find_load), wish, output)
-    except (ConfigError, TraceError) as error:
-        raise _exit(f"error: {' '.join(str(error).split())}", REFUSED) from None
-    except BrokenProcessPool:
-        killed = "the process of a run was killed: it may have lacked memory, try --processes 1"
-        raise _exit(f"error: {killed}", FAILED) from None
-    except OSError as error:
-        raise _exit(f"error: {error}", FAILED) from None
-    except KeyboardInterrupt:
-        raise _exit("interrupted: the same command goes on where it was", INTERRUPTED) from None
 
 
 def tune(path: Path, options: Options, wish: Wish, output: Path) -> Answer:
     """Find the answer, write all files, print the table and the sentences.
 
-    Raises `ConfigError` or `TraceError` for what cannot be tuned, `BrokenProcessPool` if a
+    Raises `ConfigError` or `TraceError` for what cannot be tuned, `RunKilled` if a
     process was killed, `KeyboardInterrupt` on Ctrl-C; then only trials are written.
     """
     from mirage.tune import question, summary, table
@@ -111,9 +98,8 @@ def tune(path: Path, options: Options, wish: Wish, output: Path) -> Answer:
     from mirage.tune.progress import shown
 
     asked = question.ask(path, options)
-    for line in asked.config.warnings():
-        typer.echo(f"mirage: warning: {path}: {line}", err=True)
-    _make_folder(output)
+    warn(path, asked.config)
+    make_room(output, [output / name for name in FILES])
     with shown() as progress:
         found = answer(asked, wish, output, progress)
     said = summary.said(asked, found)
@@ -127,14 +113,13 @@ def command(path: Path, options: Options, wish: Wish, found: Answer, output: Pat
     """That gives the same answer again, with all that was derived or left out."""
     words = ["mirage", "tune", str(path), "--objective", wish.objective]
     words += ["--trials", str(wish.trials), "--seed", str(options.seed), "--output", str(output)]
-    for name, value in (("--trace", options.trace), ("--profile", options.profile)):
-        words += [name, str(value)] if value is not None else []
+    words += ["--trace", options.trace] if options.trace != SAMPLE_NAME else []
+    words += ["--profile", options.profile] if options.profile is not None else []
     words += ["--find-load"] if options.find_load else []
     return words + (["--slo", str(found.goal.slo)] if str(found.goal.slo) else [])
 
 
 def _write(asked: Question, wish: Wish, found: Answer, said: list[str], output: Path) -> None:
-    """All files or none: written beside their places, then put there."""
     from mirage.tune import html, moved, report
 
     words = command(asked.path, asked.options, wish, found, output)
@@ -144,26 +129,4 @@ def _write(asked: Question, wish: Wish, found: Answer, said: list[str], output: 
         report.as_json(built),
         html.render(asked, found, built),
     )
-    with TemporaryDirectory(dir=output, prefix=".") as folder:
-        for name, text in zip(FILES, texts, strict=True):
-            (Path(folder) / name).write_text(text, encoding="utf-8")
-        for name in FILES:
-            (Path(folder) / name).replace(output / name)
-
-
-def _make_folder(output: Path) -> None:
-    """Before anything is computed for it. Raises `ConfigError`."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=output, prefix="."):
-            pass
-    except OSError as error:
-        raise ConfigError(f"--output {output}: cannot be written ({error.strerror})") from None
-    for name in FILES:
-        if (output / name).is_dir():
-            raise ConfigError(f"--output {output}: {name} is a folder there: name another")
-
-
-def _exit(message: str, code: int) -> typer.Exit:
-    typer.echo(f"mirage: {message}", err=True)
-    return typer.Exit(code)
+    write_all({output / name: text for name, text in zip(FILES, texts, strict=True)})

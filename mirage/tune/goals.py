@@ -6,9 +6,8 @@ ITL that an SLO limits is the longest gap between two tokens of a request.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
@@ -16,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mirage.config import ConfigError
+from mirage.report.slo import NAMES, Slo
 
-LARGEST_MS = 1e7
 STATISTICS = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 RATES = ("goodput", "throughput", "requests")
@@ -37,9 +36,14 @@ class Row(NamedTuple):
     tokens: int
     """Of its output."""
 
+    def latencies_ms(self) -> dict[str, float]:
+        """By the names of an `Slo`."""
+        seconds = (self.ttft, self.tpot, self.longest, self.e2el)
+        return {name: each * 1e3 for name, each in zip(NAMES, seconds, strict=True)}
+
 
 @dataclass(frozen=True)
-class Outcome:
+class WindowResult:
     """What came of one window of requests under one configuration."""
 
     rows: tuple[Row, ...]
@@ -54,27 +58,6 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Slo:
-    """Most of each latency, in milliseconds; None for any."""
-
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    itl_ms: float | None = None
-
-    def met(self, row: Row) -> bool:
-        """Whether a request kept all limits."""
-        return (
-            row.ttft * 1e3 <= _limit(self.ttft_ms)
-            and row.tpot * 1e3 <= _limit(self.tpot_ms)
-            and row.longest * 1e3 <= _limit(self.itl_ms)
-        )
-
-    def __str__(self) -> str:
-        given = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return ",".join(f"{name}={value:g}" for name, value in given if value is not None)
-
-
-@dataclass(frozen=True)
 class Goal:
     """One objective, and the limits that goodput is counted under."""
 
@@ -86,7 +69,7 @@ class Goal:
         """Rates are, latencies are not."""
         return self.objective in RATES
 
-    def value(self, outcomes: Sequence[Outcome]) -> float:
+    def value(self, outcomes: Sequence[WindowResult]) -> float:
         """Of all requests of these windows together; latencies in milliseconds."""
         return figures(outcomes, self.slo)[self.objective]
 
@@ -108,7 +91,7 @@ class Goal:
         return 0.0 if self.maximised else inf
 
 
-def figures(outcomes: Sequence[Outcome], slo: Slo) -> dict[str, float]:
+def figures(outcomes: Sequence[WindowResult], slo: Slo) -> dict[str, float]:
     """All objectives, over all requests of these windows; 0 or infinite where none completed.
 
     ``itl`` is the longest gap of each request.
@@ -127,33 +110,10 @@ def figures(outcomes: Sequence[Outcome], slo: Slo) -> dict[str, float]:
     return found
 
 
-def share_met(outcomes: Sequence[Outcome], slo: Slo) -> float:
+def share_met(outcomes: Sequence[WindowResult], slo: Slo) -> float:
     """Part of the requests that kept all limits."""
     rows = [row for outcome in outcomes for row in outcome.rows]
     return sum(map(slo.met, rows)) / len(rows) if rows else 0.0
-
-
-def parse_slo(text: str) -> Slo:
-    """``"ttft_ms=500,tpot_ms=50"``. Raises `ConfigError` with one line."""
-    known = [f.name for f in fields(Slo)]
-    limits: dict[str, float] = {}
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+(?:\.\d+)?)\s*", part, re.ASCII)
-        name = match[1] if match else ""
-        if match is None or name not in known:
-            raise ConfigError(
-                f"--slo {text!r}: {part.strip()!r} is no limit, write {', '.join(known)} "
-                "with milliseconds, as ttft_ms=500,tpot_ms=50"
-            )
-        if name in limits:
-            raise ConfigError(f"--slo {text!r}: {name} is given twice, write it once")
-        limits[name] = float(match[2])
-        if not 0 < limits[name] <= LARGEST_MS:
-            raise ConfigError(
-                f"--slo {text!r}: {name} is {match[2]}, use milliseconds above 0, at most "
-                f"{LARGEST_MS:g}"
-            )
-    return Slo(**limits)
 
 
 def parse_objective(text: str) -> str:
@@ -166,10 +126,6 @@ def parse_objective(text: str) -> str:
 def unit(objective: str) -> str:
     """What its values are counted in."""
     return {"throughput": "tokens/s"}.get(objective, "requests/s" if objective in RATES else "ms")
-
-
-def _limit(milliseconds: float | None) -> float:
-    return inf if milliseconds is None else milliseconds
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, npt.NDArray[np.float64]]:

@@ -7,11 +7,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from mirage.report import drawing
-from mirage.report.page import inline, template
+from mirage.report.page import Picture, picture, template
 from mirage.tune import pictures
 from mirage.tune.answer import Answer
 from mirage.tune.curves import curve
@@ -21,14 +19,6 @@ from mirage.tune.table import COLUMNS, about, number
 
 TEMPLATE = "tune.html.j2"
 LATENCY = "ttft_p99"
-
-
-class Picture(NamedTuple):
-    """A drawing with its heading and what to see in it."""
-
-    title: str
-    note: str
-    svg: Markup
 
 
 class Row(NamedTuple):
@@ -107,5 +97,4 @@ def _pictures(question: Question, report: dict[str, Any]) -> Iterator[Picture]:
     for number_, (title, note, draw) in enumerate(drawn):
         if number_ == 2 and not report["importances"]:
             continue
-        with drawing.style():
-            yield Picture(title, note, inline(draw(), title))
+        yield picture(title, note, draw)

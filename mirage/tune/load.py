@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mirage.config import Config, Policy
-from mirage.tune.goals import Outcome, Slo, figures, share_met
+from mirage.report.slo import Slo
+from mirage.tune.goals import WindowResult, figures, share_met
 from mirage.tune.runs import Runner
 from mirage.tune.simulated import Run
 
@@ -46,7 +47,7 @@ def pressing(run: Runner, config: Config, slo: Slo, windows: Sequence[int], seed
 
 def _outcomes(
     run: Runner, config: Config, windows: Sequence[int], seed: int, slower: float
-) -> list[Outcome]:
+) -> list[WindowResult]:
     found = run([Run(config, window, seed, slower) for window in windows])
     return [outcome for outcome in found if outcome is not None]
 

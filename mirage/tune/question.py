@@ -19,8 +19,8 @@ from mirage.tune.simulated import Bench
 from mirage.tune.space import Space, space
 from mirage.tune.windows import LARGEST_WINDOW, Cut, cut
 from mirage.workload import trace
+from mirage.workload.chosen import SAMPLE_NAME, located
 from mirage.workload.trace import Request, TraceError
-from traces import SAMPLE
 
 MOST_ROWS = 2_000_000
 """Of a trace that are held; later ones are not looked at."""
@@ -35,7 +35,8 @@ STEPS = (1.5, 2.0, 3.0, 5.0, 8.0)
 class Options:
     """What a person chose. None takes the default."""
 
-    trace: Path | None = None
+    trace: str = SAMPLE_NAME
+    """As `located` takes it: a file, the bundled sample, or a public trace."""
     profile: str | None = None
     seed: int = 0
     find_load: bool = False
@@ -62,15 +63,15 @@ class Question:
     def trace_name(self) -> str:
         """As a person would say it."""
         given = self.options.trace
-        return "the bundled sample" if given is None else str(given)
+        return "the bundled sample" if given == SAMPLE_NAME else given
 
     @property
     def load_is_given(self) -> bool:
-        """Whether somebody said how often requests come: in the file, or by naming a trace."""
+        """Whether somebody said how often requests come: in the file, or by a trace of theirs."""
         if self.options.find_load:
             return False
         said = "time_scale" in self.config.replay.model_fields_set
-        return said or self.options.trace is not None
+        return said or self.options.trace != SAMPLE_NAME
 
     def bench(self, time_scale: float) -> Bench:
         """The machine, the models and the windows."""
@@ -107,7 +108,7 @@ def ask(path: Path, options: Options) -> Question:
     known = subjects(config, on.hardware, CONTEXT)
     for name, why in known.refused.items():
         raise ConfigError(f"tenant {name!r} cannot be simulated: {why}")
-    rows = _rows(options.trace or SAMPLE)
+    rows = _rows(located(options.trace))
     told = tuple(explained(s, on.hardware, Rules.served(config), BATCHES) for s in known.subjects)
     knobs = space(config, known.fits, _steps_ms(known, on))
     return Question(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import platform
 from dataclasses import asdict
-from importlib import metadata
 from math import isfinite
 from typing import Any
 
-import mirage
+from mirage.report.origin import versions
 from mirage.tune.answer import JUDGE_SEEDS, SEARCH_SEEDS, Answer, Wish, mean_lent
 from mirage.tune.question import Question
 from mirage.tune.space import changes
@@ -27,11 +25,7 @@ def build(
     return {
         "schema_version": SCHEMA_VERSION,
         "command": command,
-        "versions": {
-            "mirage": mirage.__version__,
-            "python": platform.python_version(),
-            **{name: metadata.version(name) for name in LIBRARIES},
-        },
+        "versions": versions(LIBRARIES),
         "config": str(question.path),
         "hardware": {"name": on.name, "why": on.why, **on.hardware.model_dump()},
         "trace": {

@@ -10,11 +10,11 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 from mirage.simulate.pool import end_with_parent, processes_of, submit
-from mirage.tune.goals import Outcome
+from mirage.tune.goals import WindowResult
 from mirage.tune.simulated import Bench, Run, simulate
 
 Ended = Callable[[], None]
-Results = list[Outcome | None]
+Results = list[WindowResult | None]
 LEAST_AT_ONCE = 2
 """Runs for which a process is worth being asked."""
 
@@ -24,7 +24,7 @@ class Runner:
 
     def __init__(self, bench: Bench, pool: ProcessPoolExecutor | None, ended: Ended) -> None:
         self._bench, self._pool, self._ended = bench, pool, ended
-        self._known: dict[str, Outcome | None] = {}
+        self._known: dict[str, WindowResult | None] = {}
 
     def __call__(self, runs: Sequence[Run]) -> Results:
         """What comes of each; None for what does not fit."""
@@ -36,7 +36,7 @@ class Runner:
             self._known[key] = outcome
         return [self._known[key] for key in keys]
 
-    def _fresh(self, runs: Sequence[Run]) -> Iterator[Outcome | None]:
+    def _fresh(self, runs: Sequence[Run]) -> Iterator[WindowResult | None]:
         if self._pool is None or len(runs) < LEAST_AT_ONCE:
             results = (simulate(self._bench, run) for run in runs)
         else:
@@ -73,5 +73,5 @@ def _begin(pickled: bytes) -> None:
     end_with_parent()
 
 
-def _simulate(run: Run) -> Outcome | None:
+def _simulate(run: Run) -> WindowResult | None:
     return simulate(_bench, run)

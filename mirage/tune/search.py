@@ -19,7 +19,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from mirage.config import ConfigError
-from mirage.tune.goals import Goal, Outcome, figures
+from mirage.tune.goals import Goal, WindowResult, figures
 from mirage.tune.runs import Runner
 from mirage.tune.simulated import Run
 from mirage.tune.space import FIXED, Choice, Space, Value
@@ -117,7 +117,7 @@ def importances(found: Sequence[Searched], task: Task) -> dict[str, float]:
 
 def _try(task: Task, run: Runner, study: optuna.Study, asked: Sequence[Trial], firsts: int) -> None:
     """One window after the other, by all that are not pruned; all are told at the end."""
-    seen: dict[int, list[Outcome]] = {trial.number: [] for trial in asked}
+    seen: dict[int, list[WindowResult]] = {trial.number: [] for trial in asked}
     states = dict.fromkeys(seen, TrialState.COMPLETE)
     choices = {trial.number: _choice(trial.params, task.space) for trial in asked}
     for step, window in enumerate(task.windows):
@@ -137,7 +137,7 @@ def _try(task: Task, run: Runner, study: optuna.Study, asked: Sequence[Trial], f
 
 
 def _tell(
-    task: Task, study: optuna.Study, trial: Trial, state: TrialState, seen: Sequence[Outcome]
+    task: Task, study: optuna.Study, trial: Trial, state: TrialState, seen: Sequence[WindowResult]
 ) -> None:
     if state is TrialState.COMPLETE:
         trial.set_user_attr("figures", figures(seen, task.goal.slo))

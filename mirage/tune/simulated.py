@@ -27,7 +27,7 @@ from mirage.simulate.experiment import (
 from mirage.simulate.roofline import PS
 from mirage.simulate.variants import variant
 from mirage.simulate.world import Observer, World
-from mirage.tune.goals import Outcome, Row
+from mirage.tune.goals import Row, WindowResult
 from mirage.tune.windows import Window
 from mirage.units import GIB
 from mirage.workload import dealing
@@ -64,7 +64,7 @@ class Run:
     slower: float = 1.0
 
 
-def simulate(bench: Bench, run: Run) -> Outcome | None:
+def simulate(bench: Bench, run: Run) -> WindowResult | None:
     """What comes of it; None for a configuration that does not fit."""
     try:
         setup = experiment(bench, run.config)
@@ -158,12 +158,12 @@ class _Seen(Observer):
         busy = report.running + report.waiting > 0
         self._lent[engine.name] = (self._world.now, nbytes, busy)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> WindowResult:
         """When all is over."""
         for name in list(self._lent):
             self._count(name)
         counters = [engine.tally.counters for engine in self._world.engines]
-        return Outcome(
+        return WindowResult(
             rows=tuple(self._rows),
             duration_s=max(e.tally.last_finish for e in self._world.engines) / PS,
             preemptions=sum(each.preemptions for each in counters),

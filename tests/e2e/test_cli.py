@@ -211,7 +211,8 @@ def test_check_prints_what_each_share_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [[], *([*of, "--help"] for of in ([], ["serve"], ["check"], ["explain"]))]
+    "command",
+    [[], ["--help"], *([of, "--help"] for of in ("serve", "check", "explain", "profile", "tune"))],
 )
 def test_help_imports_nothing_heavy(command: list[str]) -> None:
     program = (

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,9 @@ from mirage.replay.client import PATIENT, Habits, Journal
 from mirage.replay.command import replay_command
 from mirage.replay.run import replay_on
 from mirage.replay.trail import trail
+from mirage.workload import trace
 from mirage.workload.dealing import Call, prompt
+from traces import SAMPLE
 
 pytestmark = pytest.mark.e2e
 
@@ -253,7 +256,7 @@ def modes(monkeypatch):
     """How the fake that is started for each policy behaves."""
     modes = {"static": "answer", "pooled": "answer", "mirage": "answer"}
 
-    def serve_command(path, policy, ready_file):
+    def serve_command(path, policy, ready_file, memory_bytes=None):
         return [sys.executable, str(FAKE), policy, str(ready_file), modes[policy]]
 
     monkeypatch.setattr(child, "serve_command", serve_command)
@@ -416,6 +419,7 @@ def test_what_leaves_in_the_warm_up_is_not_measured(command, config, tmp_path):
         (["--trace-format", "custom", "--rate", "1"], "sample.csv, line 1: found 'TIMESTAMP,"),
         (["--trace", __file__], 'line 1: found \'"""The replay client'),
         (["--rate", "5", "--time-scale", "1"], "both set the gaps of this trace: give one"),
+        (["--rate", "5", "--load", "1"], "--rate and --load both set the gaps"),
         (["--rate", "0"], "rate 0: use requests a second, above 0"),
         (["--rate", "5", "--limit", "1"], "the trace's requests (1) all come at one time"),
         (["--time-scale", "0"], "time scale 0: use a number above 0"),
@@ -483,7 +487,7 @@ import sys, typer
 from mirage.replay import child
 from mirage.replay.command import replay_command
 fake, fifo = sys.argv.pop(1), sys.argv.pop(1)
-child.serve_command = lambda config, policy, ready: [
+child.serve_command = lambda config, policy, ready, memory: [
     sys.executable, fake, policy, str(ready), "answer" if policy == "static" else "stall", fifo
 ]
 typer.run(replay_command)
@@ -566,7 +570,7 @@ import os, signal, sys, time
 from pathlib import Path
 from mirage.replay import child
 from mirage.processes.interrupt import terminate_like_interrupt
-child.serve_command = lambda config, policy, ready: [
+child.serve_command = lambda config, policy, ready, memory: [
     sys.executable, {str(FAKE)!r}, policy, str(ready), "answer"
 ]
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it runs in background
@@ -596,3 +600,78 @@ def test_a_replay_that_is_ended_takes_its_server_along(tmp_path, number):
     while list(temporary.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not list(temporary.iterdir())
+
+
+# Gaps to suit the machine.
+
+
+@pytest.fixture
+def measured(monkeypatch, modes):
+    """Policies and memory of the servers that were started, in their order."""
+    started = []
+    plain = child.serve_command
+
+    def serve_command(path, policy, ready_file, memory_bytes):
+        started.append((policy, memory_bytes))
+        return plain(path, policy, ready_file)
+
+    monkeypatch.setattr(child, "serve_command", serve_command)
+    return started
+
+
+def test_gaps_are_scaled_to_what_the_machine_computes(command, config, measured, tmp_path):
+    arguments = ("--load", 0.5, "--limit", 60, "--policy", "mirage")
+    result = command(config, "--output", tmp_path, *arguments)
+    assert result.exit_code == 0, result.output
+    assert measured == [("static", 4 * 2**30), ("mirage", None)], "ample, then its own"
+    report = json.loads((tmp_path / "report.json").read_text())
+    [run] = report["runs"]
+    assert report["load"] == 0.5
+    asked = trace.parse_window("0:10")
+    rows = list(trace.stream(SAMPLE, asked, 60, trace.Reading(), Counter()))
+    rate = (len(rows) - 1) / (rows[-1].arrival_s - rows[0].arrival_s) / report["time_scale"]
+    assert rate == pytest.approx(0.5 * report["capacity_rps"])
+    assert "Requests arrive at 50%" in result.output.replace("\n", " ")
+    assert run["completed"] == 60
+
+
+def test_the_configuration_may_say_the_load(command, config, measured, tmp_path):
+    content = yaml.safe_load(config.read_text())
+    content["replay"] = {"load": 2, "window": [0, 10], "length_scale": 0.01}
+    config.write_text(yaml.safe_dump(content))
+    result = command(config, "--output", tmp_path, "--limit", 20, "--policy", "static")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "report.json").read_text())["load"] == 2
+    assert len(measured) == 2
+    result = command(
+        config, "--output", tmp_path, "--limit", 5, "--policy", "static", "--time-scale", 0.001
+    )
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["load"], report["time_scale"], len(measured)) == (None, 0.001, 3)
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (("--load", 0), "load 0: use a number above 0, at most 100, as 0.7"),
+        (("--load", 0.7, "--time-scale", 2), "both scale the gaps, give one"),
+        (("--load", 0.7, "--concurrency", 2), "a closed loop has no arrivals, give one"),
+        (("--load", 0.7, "--server", "http://x"), "with --server give --time-scale"),
+        (("--load", 0.7, "--limit", 1), "no gap can be scaled: leave it out"),
+    ],
+)
+def test_a_load_that_cannot_be(command, config, measured, tmp_path, arguments, says):
+    result = command(config, "--output", tmp_path, *arguments)
+    assert result.exit_code == 2
+    assert says in " ".join(result.output.split())
+    assert not measured, "before anything has started"
+
+
+def test_requests_that_fail_while_the_machine_is_measured(command, config, modes, tmp_path):
+    modes["static"] = "stall"
+    arguments = ("--load", 1, "--limit", 5, "--policy", "mirage", "--timeout", 0.5)
+    result = command(config, "--output", tmp_path, *arguments)
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "measuring the machine: 5 of 5 requests failed: no end within 0.5 s" in said
+    assert not (tmp_path / "report.json").exists()

@@ -152,10 +152,12 @@ def test_resumed_it_ends_as_if_it_had_not_been_interrupted(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--slo", "ttft=5"], "--slo 'ttft=5': 'ttft=5' is no limit, write ttft_ms, tpot_ms,"),
+        (["--slo", "ttft=5"], "--slo 'ttft=5': 'ttft=5' is no limit, write NAME=MILLISECONDS,"),
         (["--objective", "speed"], "--objective 'speed': choose from goodput"),
         (["--profile", "x"], "no hardware profile is named 'x'"),
         (["--trace", "nowhere.csv"], "nowhere.csv: cannot be read"),
+        (["--trace", "azura"], "azura: cannot be read"),
+        (["--trace", "sample", "--output", "c.yaml"], "--output c.yaml: cannot be written"),
         (["--trace", "short.csv"], "the trace has 20 requests: 80 are needed"),
         (["--trials", "0"], "--trials"),
         (["--output", "c.yaml"], "--output c.yaml: cannot be written"),

@@ -91,5 +91,5 @@ def test_models_are_made_checked_and_replayed(mirage: Run, installed: Path, tmp_
     shutil.copy(installed / "configs" / "demo.yaml", tmp_path / "configs")
     assert "llama: LlamaForCausalLM" in mirage("check", "configs/demo.yaml")
     words = "replay configs/demo.yaml --trace sample --policy pooled --limit 5 --output out/replay"
-    assert "5 requests of sample" in mirage(*words.split(), limit_s=500)
+    assert "5 requests of sample" in mirage(*words.split(), "--time-scale", "0.1", limit_s=500)
     assert (tmp_path / "out/replay/report.html").exists()

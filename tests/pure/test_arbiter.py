@@ -6,25 +6,14 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
+from world import SHAPE
 
 from mirage.config import Config, Device, Policy, Sharing, Tenant
 from mirage.control.arbiter import Arbiter
 from mirage.geometry import footprint
-from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, ModelShape, Refusal, Report, Turn
+from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, Turn
 
 pytestmark = pytest.mark.pure
-
-SHAPE = ModelShape(
-    layers=12,
-    layer_bytes=100,
-    fixed_bytes=0,
-    extent_bytes=50,
-    extent_blocks=1,
-    block_tokens=16,
-    max_extents=200,
-    min_extents=2,
-    movable_layers=12,
-)
 
 
 def arbiter(mode: str, drain: bool | str = "auto") -> Arbiter:

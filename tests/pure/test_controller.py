@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec import structs
+from world import SHAPE as USUAL
 from world import FakeEngine, World
 
 from mirage.config import PATIENCE_S, Policy
@@ -22,18 +24,7 @@ pytestmark = pytest.mark.pure
 
 NAMES = ["a", "b", "c", "d"]
 
-
-SHAPE = ModelShape(
-    layers=12,
-    layer_bytes=100,
-    fixed_bytes=0,
-    extent_bytes=50,
-    extent_blocks=1,
-    block_tokens=16,
-    max_extents=200,
-    min_extents=4,
-    movable_layers=12,
-)
+SHAPE = structs.replace(USUAL, min_extents=4)
 SHARE = footprint(SHAPE, 0, 10)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from world import SHAPE
 
 from mirage.config import Policy
 from mirage.control.planner import Turns, covers, hidden_alpha, plan
@@ -16,22 +17,11 @@ from mirage.control.rules import Rules
 from mirage.control.targets import Target, base, most_alpha
 from mirage.control.tenant_state import Demand, TenantSnapshot
 from mirage.geometry import footprint
-from mirage.protocol import Allotment, ModelShape, Report
+from mirage.protocol import Allotment, Report
 from scheduler.tenants import Tenant
 
 pytestmark = pytest.mark.pure
 
-SHAPE = ModelShape(
-    layers=12,
-    layer_bytes=100,
-    fixed_bytes=0,
-    extent_bytes=50,
-    extent_blocks=1,
-    block_tokens=16,
-    max_extents=200,
-    min_extents=2,
-    movable_layers=12,
-)
 SHARE = footprint(SHAPE, 0, 10)
 REMAP = Rules(slack_extents=0, headroom_extents=0)
 

@@ -2,10 +2,11 @@
 
 import pytest
 
+from mirage.config import ConfigError
 from mirage.replay.client import Outcome
 from mirage.replay.metrics import summarize
-from mirage.replay.slo import Slo, SloError, parse
 from mirage.replay.trail import NOTHING
+from mirage.report.slo import Slo, parse
 from mirage.workload.dealing import Call
 
 pytestmark = pytest.mark.pure
@@ -42,7 +43,7 @@ def test_limits_are_read(text: str, slo: Slo) -> None:
     ],
 )
 def test_what_is_no_limit_is_one_line(text: str, says: str) -> None:
-    with pytest.raises(SloError) as told:
+    with pytest.raises(ConfigError) as told:
         parse(text)
     assert says in str(told.value) and "\n" not in str(told.value)
 

@@ -6,26 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from world import SHAPE
 
 from mirage.control.rules import Rules
 from mirage.control.targets import DoesNotFitError, Target, base, most_alpha, toward
 from mirage.geometry import footprint
-from mirage.protocol import ModelShape
 from scheduler.tenants import Tenant
 
 pytestmark = pytest.mark.pure
 
-SHAPE = ModelShape(
-    layers=12,
-    layer_bytes=100,
-    fixed_bytes=0,
-    extent_bytes=50,
-    extent_blocks=1,
-    block_tokens=16,
-    max_extents=200,
-    min_extents=2,
-    movable_layers=12,
-)
 
 targets = st.builds(Target, st.integers(0, 9), st.sampled_from([1, 2]), st.integers(0, 60))
 

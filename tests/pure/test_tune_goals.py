@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.config import ConfigError
+from mirage.report.slo import Slo
+from mirage.report.slo import parse as parse_slo
 from mirage.tune.goals import (
     OBJECTIVES,
     Goal,
-    Outcome,
     Row,
-    Slo,
+    WindowResult,
     figures,
     parse_objective,
-    parse_slo,
     share_met,
 )
 from mirage.tune.windows import LEAST_WINDOW, cut
@@ -49,11 +49,11 @@ def test_limits_are_read_and_written_again(text: str, slo: Slo) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "'' is no limit, write ttft_ms, tpot_ms, itl_ms"),
+        ("", "'' is no limit, write NAME=MILLISECONDS, names are ttft_ms, tpot_ms, itl_ms"),
         ("ttft=500", "'ttft=500' is no limit"),
-        ("ttft_ms=fast", "'ttft_ms=fast' is no limit"),
-        ("ttft_ms=-5", "'ttft_ms=-5' is no limit"),
-        ("ttft_ms=0", "ttft_ms is 0, use milliseconds above 0"),
+        ("ttft_ms=fast", "ttft_ms 'fast' is no time"),
+        ("ttft_ms=-5", "ttft_ms '-5' is no time"),
+        ("ttft_ms=0", "ttft_ms '0' is no time: use milliseconds above 0"),
         ("ttft_ms=99999999", "at most 1e+07"),
         ("ttft_ms=5,ttft_ms=6", "ttft_ms is given twice"),
         ("ttft_ms=5,", "'' is no limit"),
@@ -75,7 +75,7 @@ def test_an_objective_that_nobody_knows_is_one_line() -> None:
 
 
 def test_goodput_counts_requests_that_met_all_limits_in_time() -> None:
-    outcomes = [Outcome((FAST, SLOW), 4.0), Outcome((FAST,), 1.0)]
+    outcomes = [WindowResult((FAST, SLOW), 4.0), WindowResult((FAST,), 1.0)]
     assert figures(outcomes, Slo(ttft_ms=500))["goodput"] == pytest.approx(2 / 5)
     assert figures(outcomes, Slo(tpot_ms=50))["goodput"] == pytest.approx(3 / 5)
     assert figures(outcomes, Slo(itl_ms=500))["goodput"] == pytest.approx(2 / 5)
@@ -85,7 +85,7 @@ def test_goodput_counts_requests_that_met_all_limits_in_time() -> None:
 
 
 def test_latencies_between_tokens_leave_out_requests_with_one() -> None:
-    found = figures([Outcome((FAST, ONE_TOKEN), 1.0)], Slo())
+    found = figures([WindowResult((FAST, ONE_TOKEN), 1.0)], Slo())
     assert found["tpot_mean"] == found["tpot_p99"] == pytest.approx(10)
     assert found["itl_p50"] == pytest.approx(20)
     assert found["ttft_mean"] == pytest.approx(200)

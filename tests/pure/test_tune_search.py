@@ -10,13 +10,16 @@ import pytest
 from tune_case import write, write_trace
 
 from mirage.config import Config, ConfigError
+from mirage.report.slo import Slo
 from mirage.tune.choosing import chosen
-from mirage.tune.goals import Goal, Outcome, Row, Slo
+from mirage.tune.goals import Goal, Row, WindowResult
 from mirage.tune.question import Options, Question, ask
 from mirage.tune.runs import Runner, runner
 from mirage.tune.search import FILE, Searched, Task, first_choices, importances, search
 from mirage.tune.simulated import Run
 from mirage.tune.space import Choice
+from mirage.workload.public import TRACES, folder
+from mirage.workload.trace import TraceError
 
 pytestmark = pytest.mark.pure
 
@@ -31,8 +34,8 @@ class Interrupted:
         self.left = after
         self.windows = 0
 
-    def __call__(self, runs: Sequence[Run]) -> list[Outcome | None]:
-        found: list[Outcome | None] = []
+    def __call__(self, runs: Sequence[Run]) -> list[WindowResult | None]:
+        found: list[WindowResult | None] = []
         for run in runs:
             if self.left is not None and self.windows >= self.left:
                 raise KeyboardInterrupt
@@ -41,20 +44,20 @@ class Interrupted:
         return found
 
 
-def outcome(config: Config, window: int) -> Outcome | None:
+def outcome(config: Config, window: int) -> WindowResult | None:
     """A bowl with its bottom at 40 % for one model, noise by window, some that do not fit."""
     tenant = config.tenants[0]
     if tenant.floor_layers == 4:
         return None
     seconds = 1 + abs(config.max_percent(tenant) - 40) / 50 + config.remap.rest_s / 1000
     noise = random.Random(f"{window} {config.remap.serve}").random() / 10
-    return Outcome((Row(seconds + noise, 0.01, 0.02, 2.0, 10),), 1.0)
+    return WindowResult((Row(seconds + noise, 0.01, 0.02, 2.0, 10),), 1.0)
 
 
 @pytest.fixture(scope="module")
 def question(tmp_path_factory: pytest.TempPathFactory) -> Question:
     folder = tmp_path_factory.mktemp("search")
-    return ask(write(folder), Options(trace=write_trace(folder)))
+    return ask(write(folder), Options(trace=str(write_trace(folder))))
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +145,28 @@ def test_another_question_has_another_fingerprint(question: Question, tmp_path: 
         ask(write(tmp_path, sharing={"mode": "temporal"}), question.options).fingerprint(slo="a"),
     ]
     assert len({question.fingerprint(slo="a"), *others}) == 6
+
+
+def test_the_sample_by_its_name_is_the_one_that_is_taken_without_a_name(tmp_path: Path) -> None:
+    path = write(tmp_path, replay={})
+    usual, named = ask(path, Options()), ask(path, Options("sample"))
+    assert named.fingerprint() == usual.fingerprint()
+    assert named.load_is_given is usual.load_is_given is False
+    assert ask(path, Options(str(write_trace(tmp_path)))).load_is_given
+
+
+def test_a_public_trace_is_looked_for_where_it_was_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path, name = write(tmp_path), next(iter(TRACES))
+    with pytest.raises(TraceError, match=f"{name}: was not fetched yet"):
+        ask(path, Options(name))
+    cached = folder() / TRACES[name].file
+    cached.parent.mkdir(parents=True)
+    write_trace(tmp_path).rename(cached)
+    assert (asked := ask(path, Options(name))).trace_name == name
+    assert asked.requests == 160
 
 
 def test_processes_and_one_process_find_the_same(question: Question) -> None:

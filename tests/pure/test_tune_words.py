@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mirage.tune.goals import Goal, Slo
+from mirage.report.slo import Slo
+from mirage.tune.goals import Goal
 from mirage.tune.pictures import pareto
 from mirage.tune.words import Found, sentences
 

@@ -19,6 +19,19 @@ from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from scheduler.tenants import Tenant
 
+SHAPE = ModelShape(
+    layers=12,
+    layer_bytes=100,
+    fixed_bytes=0,
+    extent_bytes=50,
+    extent_blocks=1,
+    block_tokens=16,
+    max_extents=200,
+    min_extents=2,
+    movable_layers=12,
+)
+"""An engine of few bytes, to count with in the head."""
+
 
 @dataclass
 class Running:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mirage.errors import Refused
+
 MAX_TOKENS = 10_000_000
 """More than this in one request is taken for a damaged row."""
 
 
-class TraceError(ValueError):
+class TraceError(Refused):
     """A trace that cannot be replayed; the message is one line with file and line number."""
 
 

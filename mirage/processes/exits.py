@@ -1,0 +1,44 @@
+"""How a command ends that does not end well: one line on stderr, and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from mirage.errors import Failed, Refused
+
+FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+"""Exit codes: what went wrong, what the user can correct, Ctrl-C."""
+
+
+@contextmanager
+def exits(
+    interrupted: str = "interrupted", failures: tuple[type[Exception], ...] = (Failed, OSError)
+) -> Iterator[None]:
+    """`Refused`, one of `failures` or Ctrl-C in the block ends the process, with one line.
+
+    `interrupted` is said on Ctrl-C. Other errors are faults of the program, and pass.
+    """
+    try:
+        yield
+    except Refused as error:
+        end(f"error: {error}", REFUSED)
+    except failures as error:
+        end(f"error: {_said(error)}", FAILED)
+    except KeyboardInterrupt:
+        end(interrupted, INTERRUPTED)
+
+
+def end(message: str, code: int) -> NoReturn:
+    """Say it on stderr, in one line, and exit; nothing is said if there is no message."""
+    if message:
+        print(f"mirage: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

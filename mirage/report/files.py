@@ -1,0 +1,41 @@
+"""The files of ``--output``: looked at before anything is computed, written all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from mirage.config import ConfigError
+
+
+def make_room(output: Path, files: Sequence[Path]) -> None:
+    """Make the folder that all the `files` of an `output` belong to, and write to it.
+
+    Raises `ConfigError` with one line if one of them could not be put there.
+    """
+    folder = files[0].parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder, prefix="."):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"--output {output}: cannot be written ({error.strerror}): name another"
+        ) from None
+    for file in files:
+        if file.is_dir():
+            raise ConfigError(f"--output {output}: {file.name} is a folder there: name another")
+
+
+def write_all(texts: Mapping[Path, str]) -> None:
+    """All files of one folder or none: written beside their places, then put there.
+
+    Raises `OSError`.
+    """
+    folder = next(iter(texts)).parent
+    with TemporaryDirectory(dir=folder, prefix=".") as beside:
+        for path, text in texts.items():
+            (Path(beside) / path.name).write_text(text, encoding="utf-8")
+        for path in texts:
+            (Path(beside) / path.name).replace(path)

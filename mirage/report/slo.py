@@ -1,0 +1,80 @@
+"""A service level objective: upper limits of one request, and whether a request met them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+from mirage.config import ConfigError
+
+LARGEST_MS = 1e7
+
+
+class Request(Protocol):
+    """One that was sent."""
+
+    def latencies_ms(self) -> Mapping[str, float] | None:
+        """What it took, by the names of `Slo`; None if it did not complete."""
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Upper limits of one request, in milliseconds; None is no limit.
+
+    `itl_ms` bounds the longest gap between two of its tokens, which is what a reader sees.
+    """
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    itl_ms: float | None = None
+    e2el_ms: float | None = None
+
+    def limits(self) -> dict[str, float]:
+        """Those that are given."""
+        each = ((name, getattr(self, name)) for name in NAMES)
+        return {name: limit for name, limit in each if limit is not None}
+
+    def met(self, request: Request) -> bool:
+        """Whether the request completed within every limit."""
+        took = request.latencies_ms()
+        if took is None:
+            return False
+        return all(took[name] <= most for name, most in self.limits().items())
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        return ",".join(f"{name}={limit:g}" for name, limit in self.limits().items())
+
+
+NAMES = tuple(field.name for field in fields(Slo))
+
+
+def parse(text: str) -> Slo:
+    """``"ttft_ms=500,tpot_ms=50"``. Raises `ConfigError` with one line."""
+    limits: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or name not in NAMES:
+            raise ConfigError(
+                f"--slo {text!r}: {part.strip()!r} is no limit, write NAME=MILLISECONDS, "
+                f"names are {', '.join(NAMES)}"
+            )
+        if name in limits:
+            raise ConfigError(f"--slo {text!r}: {name} is given twice: keep one")
+        limits[name] = _milliseconds(text, name, value)
+    return Slo(**limits)
+
+
+def _milliseconds(text: str, name: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= LARGEST_MS:
+        raise ConfigError(
+            f"--slo {text!r}: {name} {value!r} is no time: use milliseconds above 0, at most "
+            f"{LARGEST_MS:g}"
+        )
+    return number

@@ -1,0 +1,30 @@
+"""How often requests come, as a part of what a machine can compute: gaps to suit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import islice
+
+from mirage.workload.dealing import Call
+
+
+def evenly(calls: Collection[Call], most: int) -> list[Call]:
+    """At most `most` calls, one of every so many, so that all phases and tenants have theirs."""
+    every = max(1, -(-len(calls) // most))
+    return list(islice(calls, 0, None, every))
+
+
+def arrivals_per_s(calls: Collection[Call]) -> float | None:
+    """Mean requests a second; None for calls that all come at once."""
+    times = [call.at_s for call in calls]
+    span = max(times, default=0.0) - min(times, default=0.0)
+    return (len(times) - 1) / span if span > 0 else None
+
+
+def capacity_per_s(ended_s: Sequence[float], at_once: int) -> float:
+    """Requests a second that a closed loop of `at_once` requests completes. `ended_s` ascends.
+
+    Only until none was left to send: what runs out afterwards leaves the machine half idle.
+    """
+    full = ended_s[: max(1, len(ended_s) - at_once + 1)]
+    return len(full) / full[-1]

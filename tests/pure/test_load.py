@@ -1,0 +1,52 @@
+"""Arrivals as a part of what a machine computes."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.workload.dealing import Call
+from mirage.workload.load import arrivals_per_s, capacity_per_s, evenly
+
+pytestmark = pytest.mark.pure
+
+
+def calls(times):
+    return [Call(index, at, "a", 8, 2, False) for index, at in enumerate(times)]
+
+
+@given(st.integers(0, 400), st.integers(1, 50))
+def test_a_part_is_spread_over_the_whole(count, most):
+    chosen = evenly(calls(range(count)), most)
+    assert len(chosen) <= most
+    gaps = {b.index - a.index for a, b in pairwise(chosen)}
+    assert len(gaps) <= 1, "of even distance"
+    if count:
+        assert chosen[0].index == 0
+        assert count - chosen[-1].index <= max(gaps, default=count), "to the end"
+        assert count > most or len(chosen) == count, "all of them where they are few"
+
+
+def test_mean_arrivals():
+    assert arrivals_per_s(calls([10, 10.5, 12])) == 1.0
+    assert arrivals_per_s(calls([3, 3])) is None
+    assert arrivals_per_s(calls([3])) is None
+    assert arrivals_per_s([]) is None
+
+
+def test_capacity_does_not_count_what_runs_out():
+    """Ten requests, four at once: with the seventh's end none is left to send."""
+    ended = [1, 2, 3, 4, 5, 6, 7, 20, 30, 40]
+    assert capacity_per_s(ended, 4) == 1.0
+
+
+def test_capacity_of_fewer_requests_than_go_at_once():
+    assert capacity_per_s([2.0, 4.0], 32) == 0.5
+
+
+@pytest.mark.parametrize("speed", [0.5, 2.0])
+def test_a_machine_of_another_speed_has_its_capacity(speed):
+    ended = [index / 7 for index in range(1, 100)]
+    scaled = [moment / speed for moment in ended]
+    assert capacity_per_s(scaled, 8) == pytest.approx(speed * capacity_per_s(ended, 8))
