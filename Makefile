@@ -15,6 +15,10 @@ WHICH ?= not slow
 SEEING := $(CACHE)/torchvision
 SEE := $(SEEING)/.installed
 
+# A browser, for the tests that look at pages; too large for .venv.
+BROWSER := $(CACHE)/browser
+BROWSE := $(BROWSER)/.installed
+
 export PIP_NO_CACHE_DIR := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export XDG_CACHE_HOME := $(CACHE)
@@ -27,7 +31,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo demo-overload test slow lint types pure vmm engine e2e long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo demo-overload test slow pages lint types pure vmm engine e2e long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -64,6 +68,16 @@ test: $(STAMP) ## Lint, types and all test layers, but for what is marked slow
 slow: export WHICH := slow
 slow: $(STAMP) ## The slow rest of all layers: soaks, ten thousand sequences, more seeds and families
 	$(MAKE) vmm engine e2e
+	$(MAKE) pages
+
+$(BROWSE): pyproject.toml $(STAMP)
+	rm -rf $(BROWSER)
+	$(BIN)/python -m pip install -q --target $(BROWSER) 'PyQt6-WebEngine>=6.8,<7'
+	touch $@
+
+pages: export PYTHONPATH := $(CURDIR):$(BROWSER)
+pages: $(BROWSE) ## Every page in a real browser: light, dark, on a screen and on a phone
+	$(BIN)/python -m pytest -q tests/e2e/test_pages_in_browser.py
 
 lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .

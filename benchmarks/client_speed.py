@@ -23,7 +23,7 @@ import numpy as np
 from aiohttp import web
 
 from mirage.replay import client
-from mirage.replay.client import Journal, Outcome
+from mirage.replay.client import Habits, Journal, Outcome
 from mirage.workload.dealing import Call
 
 STREAM_TOKENS_PER_S = 50
@@ -68,7 +68,7 @@ async def _measured(port: int, rate: int, seconds: float) -> str:
     journal = Journal()
     async with client.session(f"http://127.0.0.1:{port}", seconds * 10 + 60) as http:
         start, busy = perf_counter(), time.process_time()
-        await client.send_all(http, calls, 0, journal)
+        await client.send_all(http, calls, 0, journal, Habits(keep_texts=True))
         wall, busy = perf_counter() - start, time.process_time() - busy
     assert not journal.failed, [outcome.error for outcome in journal.outcomes if outcome.error][:1]
     added = np.array([ms for one in journal.outcomes for ms in added_ms(one, start)])
@@ -79,7 +79,8 @@ async def _measured(port: int, rate: int, seconds: float) -> str:
 def added_ms(outcome: Outcome, start: float) -> Iterator[float]:
     """From when each token was sent to when the client counted it."""
     came = np.cumsum([start + outcome.sent_s + outcome.ttft_s, *outcome.itl_s])
-    texts = [outcome.text[at : at + STAMP] for at in range(0, len(outcome.text), STAMP)]
+    said = outcome.text or ""
+    texts = [said[at : at + STAMP] for at in range(0, len(said), STAMP)]
     for when, text in zip(came, texts, strict=True):
         yield float(when - int(text) / 1e9) * 1e3
 

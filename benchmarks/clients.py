@@ -1,10 +1,12 @@
-"""The replay's client beside `vllm bench serve`: the same requests, the same server.
+"""The replay's client beside `vllm bench serve` and guidellm: the same requests, the same server.
 
-python benchmarks/clients.py [--repeats 3]
+python benchmarks/clients.py [--repeats 3] [--guidellm PATH]
 
 One model is served; every client sends the same prompts, `CONCURRENCY` at a time, greedy and of
 fixed length. Clients take turns. Printed are means and intervals at 95 %, and whether ours differs
-from another client by more than noise. `vllm bench` needs pandas.
+from another client by more than noise. `vllm bench` needs pandas. guidellm (0.8) wants an
+environment of its own (``pip install guidellm``), so PATH is that of its executable there; without
+one it is left out. Its figures are computed from the times that it writes for each request.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import yaml
 
 from mirage.demo.models import make_models
@@ -53,7 +58,12 @@ Figures = dict[str, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--guidellm", type=Path, metavar="PATH")
     options = parser.parse_args()
+    if options.guidellm is not None and not options.guidellm.is_file():
+        parser.error(f"--guidellm {options.guidellm}: no such file: name guidellm's executable")
+    if options.guidellm is None:
+        print("guidellm: left out, --guidellm PATH names its executable")
     with tempfile.TemporaryDirectory(prefix="mirage-clients-") as name:
         folder = Path(name)
         make_models(folder, which=[NAME])
@@ -65,6 +75,9 @@ def main() -> None:
                 "mirage replay": lambda: ours(url),
                 "vllm bench serve": lambda: vllm_bench(url, folder),
             }
+            if options.guidellm is not None:
+                tool = options.guidellm.absolute()
+                clients["guidellm"] = lambda: guidellm(url, folder, tool)
             ours(url)  # warm
             show(taking_turns(clients, options.repeats))
 
@@ -128,14 +141,66 @@ def vllm_bench(url: str, folder: Path) -> Figures:
     return {name: float(found[name]) for name in FIGURES if name in found}
 
 
+def guidellm(url: str, folder: Path, tool: Path) -> Figures:
+    """By guidellm. What it calls a request's inter-token latency is its TPOT; single gaps it does
+    not keep."""
+    backend = {
+        "kind": "openai_http",
+        "target": url,
+        "model": NAME,
+        "request_format": "/v1/completions",
+        "extras": {"body": {"temperature": 0}},
+    }
+    words = {
+        "--backend": json.dumps(backend),
+        "--profile": f"kind=concurrent,streams={CONCURRENCY}",
+        "--constraint": f"kind=max_requests,count={REQUESTS}",
+        "--tokenizer": json.dumps({"kind": "huggingface_auto", "model": str(folder / NAME)}),
+        "--data": json.dumps({"kind": "json_file", "path": str(folder / "prompts.jsonl")}),
+        "--output": f"kind=json,path={folder / 'guidellm.json'}",
+    }
+    command = [str(tool), "run", "--disable-console"]
+    _run(command + [word for pair in words.items() for word in pair], folder, HF_HOME=str(folder))
+    (found,) = json.loads((folder / "guidellm.json").read_text())["benchmarks"]
+    rows = found["requests"]["successful"]
+    assert len(rows) == REQUESTS and {row["output_tokens"] for row in rows} == {OUTPUT}, len(rows)
+    assert {row["prompt_tokens"] for row in rows} == {PROMPT}
+    return from_rows(rows)
+
+
+def from_rows(rows: list[dict[str, Any]]) -> Figures:
+    """Figures as `vllm bench` defines them, from guidellm's requests."""
+    ttft = np.array([row["time_to_first_token_ms"] for row in rows])
+    tpot = np.array([row["inter_token_latency_ms"] for row in rows])
+    seconds = max(r["request_end_time"] for r in rows) - min(r["request_start_time"] for r in rows)
+    return {
+        "mean_ttft_ms": float(ttft.mean()),
+        "p50_ttft_ms": float(np.percentile(ttft, 50)),
+        "p99_ttft_ms": float(np.percentile(ttft, 99)),
+        "mean_tpot_ms": float(tpot.mean()),
+        "p50_tpot_ms": float(np.percentile(tpot, 50)),
+        "mean_itl_ms": float(tpot.mean()),  # the same, all outputs being of one length
+        "output_throughput": sum(row["output_tokens"] for row in rows) / seconds,
+    }
+
+
 def _write_prompts(folder: Path) -> None:
+    """Prompts, and for guidellm their outputs' lengths; `vllm bench` is told that by an option."""
     with (folder / "prompts.jsonl").open("w") as file:
         for number in range(REQUESTS):
-            file.write(json.dumps({"prompt": prompt(SEED, number, PROMPT)}) + "\n")
+            row = {"prompt": prompt(SEED, number, PROMPT), "output_tokens_count": OUTPUT}
+            file.write(json.dumps(row) + "\n")
 
 
-def _run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=folder)
+def _run(command: list[str], folder: Path, **environment: str) -> None:
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=folder,
+        env=os.environ | environment,
+    )
     assert done.returncode == 0, done.stderr[-3000:] or done.stdout[-3000:]
 
 

@@ -1,17 +1,22 @@
 """Ten million rows of a trace become calls in flat memory: the peak after 1, 5 and 10 million.
 
-    python -m benchmarks.flat_memory [--rows N] [SOURCE…]
+    python -m benchmarks.flat_memory [--rows N] [--requests N] [SOURCE…]
 
 Sources: `synthetic` (drawn), `sessions` (drawn, in conversations with shared prefixes), `azure`
 (a CSV file, written first), `mooncake` (JSON lines with hashes, written first). Each is read in a
 process of its own the way `mirage replay` reads it: rows, tenants, scales, calls, and every
 thousandth prompt. Printed is the peak of the process's resident memory in MiB and rows a second.
+
+`outcomes` is the other end: so many requests are sent to a server beside it, and by how many bytes
+resident memory grows with each, as every outcome is held for the report.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import multiprocessing
 import resource
 import subprocess
 import sys
@@ -19,19 +24,30 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+from aiohttp import web
 
 from mirage.config import Config
+from mirage.replay import client
+from mirage.replay.client import Habits, Journal
 from mirage.units import MIB
 from mirage.workload import dealing
 from mirage.workload.chosen import chosen
+from mirage.workload.dealing import Call
 from mirage.workload.prompts import prompt_of
 from mirage.workload.trace import AS_IT_SAYS
 
 ROWS = 10_000_000
 PARTS = (0.1, 0.5, 1.0)
 SOURCES = ("synthetic", "sessions", "azure", "mooncake")
+OUTCOMES, REQUESTS, CONCURRENCY = "outcomes", 20_000, 16
+LENGTHS = (1, 64, 256)
+"""Output tokens of a request."""
 TENANTS = [{"name": name, "model": name, "share": 30, "max_model_len": 8192} for name in "abc"]
 PLAIN = "kind: synthetic\nrate: 50\narrivals: gamma\ncv: 3\nmix: {long: 1, short: 3}\n"
 TALKS = "sessions: {turns: 4, think_s: 20}\nprefixes: {count: 100, tokens: 512, share: 0.5}\n"
@@ -39,14 +55,26 @@ TALKS = "sessions: {turns: 4, think_s: 20}\nprefixes: {count: 100, tokens: 512, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sources", nargs="*", metavar="SOURCE", help=", ".join(SOURCES))
+    parser.add_argument(
+        "sources", nargs="*", metavar="SOURCE", help=", ".join((*SOURCES, OUTCOMES))
+    )
     parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--requests", type=int, default=REQUESTS)
+    parser.add_argument("--send", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     words = parser.parse_args()
     if words.read:
         read(words.read, words.rows)
         return
-    for source in words.sources or SOURCES:
+    if words.send:
+        send(words.send, words.requests)
+        return
+    for source in words.sources or (*SOURCES, OUTCOMES):
+        if source == OUTCOMES:
+            for tokens in LENGTHS:
+                command = [sys.executable, "-m", __spec__.name, "--send", str(tokens)]
+                subprocess.run([*command, "--requests", str(words.requests)], check=True)
+            continue
         with TemporaryDirectory() as folder:
             path = write(source, Path(folder), words.rows)
             print(
@@ -73,6 +101,64 @@ def read(path: Path, rows: int) -> None:
                 f"  {number:>10,} rows: peak {peak_mib():.1f} MiB, {per_s:,.0f} rows/s", flush=True
             )
     assert number == rows and characters > 0, "all of them were read"
+
+
+def send(tokens: int, requests: int) -> None:
+    """Send requests of so many output tokens, and print what holding what came of them takes."""
+    here, there = multiprocessing.Pipe()
+    server = multiprocessing.Process(target=serve, args=(there,), daemon=True)
+    server.start()
+    try:
+        asyncio.run(_send(here.recv(), tokens, requests))
+    finally:
+        server.kill()
+        server.join()
+
+
+async def _send(port: int, tokens: int, requests: int) -> None:
+    journal, habits, process = Journal(), Habits(CONCURRENCY), psutil.Process()
+    begun, seen = time.perf_counter(), [(0, 0)]
+    async with client.session(f"http://127.0.0.1:{port}", 600.0) as http:
+        for part in PARTS:
+            numbers = range(seen[-1][0], round(requests * part))
+            calls = (Call(n, 0.0, "echo", 100, tokens, clipped=False) for n in numbers)
+            await client.send_all(http, calls, 0, journal, habits)
+            seen.append((len(journal.outcomes), process.memory_info().rss))
+    assert len(journal.outcomes) == requests and not journal.failed
+    assert {outcome.output_tokens for outcome in journal.outcomes} == {tokens}
+    (few, low), (many, high) = seen[1], seen[-1]
+    per_s = requests / (time.perf_counter() - begun)
+    print(
+        f"outcomes of {tokens} tokens: {(high - low) / (many - few):,.0f} bytes a request "
+        f"({low / MIB:.1f} MiB after {few:,}, {high / MIB:.1f} after {many:,}), "
+        f"{per_s:,.0f} requests/s",
+        flush=True,
+    )
+
+
+def serve(pipe: Connection) -> None:
+    """A server that answers at once, with as many tokens as are asked for; it tells its port."""
+
+    async def answer(request: web.Request) -> web.Response:
+        tokens = (await request.json())["max_tokens"]
+        events: list[dict[str, Any]] = [
+            {"choices": [{"index": 0, "text": f" w{n}", "token_ids": [50_000 + n]}]}
+            for n in range(tokens)
+        ]
+        events.append({"usage": {"prompt_tokens": 100, "completion_tokens": tokens}})
+        body = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+        return web.Response(text=body + "data: [DONE]\n\n", content_type="text/event-stream")
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_post("/v1/completions", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        pipe.send(runner.addresses[0][1])
+        await asyncio.Event().wait()
+
+    asyncio.run(run())
 
 
 def peak_mib() -> float:

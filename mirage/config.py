@@ -302,6 +302,8 @@ class Traffic(Strict):
 class Replay(Strict):
     """Defaults of ``mirage replay``; its options override them."""
 
+    trace: str | dict[str, str] = "sample"
+    """What ``--trace`` names, or such a one for each tenant; files are relative to this one."""
     window: tuple[float, float] | None = None
     time_scale: PositiveFloat = 1.0
     load: PositiveFloat | None = Field(default=None, le=100)
@@ -359,7 +361,22 @@ class Config(Strict):
             raise ValueError(f"shares add up to {total:g} %: lower them to 100 % or less")
         if unknown := set(self.replay.traffic.weights) - set(names):
             raise ValueError(f"traffic weight for {sorted(unknown)[0]!r}: no such tenant")
+        self._check_traces(names)
         return self
+
+    def _check_traces(self, names: list[str]) -> None:
+        traces = self.replay.trace
+        if not traces:
+            raise ValueError("replay.trace is empty: name a trace, or one for each tenant")
+        if isinstance(traces, str):
+            return
+        if unknown := set(traces) - set(names):
+            known = ", ".join(names)
+            raise ValueError(
+                f"replay.trace for {sorted(unknown)[0]!r}: no such tenant, choose from {known}"
+            )
+        if unnamed := [name for name, file in traces.items() if not file]:
+            raise ValueError(f"replay.trace for {unnamed[0]!r} is empty: name a file")
 
     def max_percent(self, tenant: Tenant) -> float:
         """Most of a tenant's layers that may be given away."""

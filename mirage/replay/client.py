@@ -5,22 +5,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import aiohttp
 
-from mirage.replay.stream import Answer, StreamError, error_message
+from mirage.replay.asking import FULL, UNKNOWN_FIELD, Manner
+from mirage.replay.stream import Answer, Refused, error_message
+from mirage.replay.trail import NOTHING, Trail, trail
 from mirage.workload.dealing import Call
 from mirage.workload.prompts import prompt_of
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one call. `error` is None for a completed one; times are seconds."""
+    """What came of one call. `error` is None for a completed one; times are seconds.
+
+    All of them are held until the end, so what they hold is small.
+    """
 
     call: Call
+    """Without hashes and session, which are of use to its prompt alone."""
     sent_s: float
     """When it left, since the start."""
     lag_s: float
@@ -28,14 +35,15 @@ class Outcome:
     ended_s: float
     ttft_s: float
     e2el_s: float
-    itl_s: tuple[float, ...]
+    itl_s: Sequence[float]
     prompt_tokens: int
     output_tokens: int
-    text: str
-    token_ids: tuple[int, ...]
+    output: Trail
     error: str | None
     abandoned: bool = False
     """Whether the client gave up waiting; `error` says after how long."""
+    text: str | None = None
+    """If texts are kept."""
 
     def latencies_ms(self) -> dict[str, float] | None:
         """By the names of an `Slo`; None if it did not complete. ITL is the longest gap."""
@@ -58,6 +66,9 @@ class Habits:
     """Requests at once; arrival times then count for nothing."""
     abandon_s: float | None = None
     """Seconds after which it gives a request up, as a person would."""
+    manner: Manner = FULL
+    """What is asked with; `warm_up` finds what the server takes."""
+    keep_texts: bool = False
 
 
 PATIENT = Habits()
@@ -114,7 +125,7 @@ async def send_all(
     A failed call stops no other. Cancelling ends the requests in flight; the journal keeps
     those that had ended.
     """
-    sender = _Sender(http, seed, journal, habits.abandon_s)
+    sender = _Sender(http, seed, journal, habits)
     if habits.concurrency is None:
         await _open_loop(sender, calls)
     else:
@@ -140,30 +151,49 @@ async def _one_after_another(sender: _Sender, left: Iterator[Call]) -> None:
         await sender.send(call, perf_counter() - sender.start)
 
 
-async def warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> None:
+async def warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> Manner:
     """One short completion per tenant, so that no measured request pays for first use.
 
-    Raises `StreamError` or `aiohttp.ClientError` if a tenant does not answer.
+    Returns what all of them may be asked with. Raises `StreamError` or `aiohttp.ClientError` if a
+    tenant does not answer.
     """
+    manner = FULL
     for tenant in tenants:
-        answer = Answer(perf_counter())
-        await _receive(http, _body(tenant, "Hello", 2), answer)
+        manner = await _accepted(http, tenant, manner)
+    return manner
+
+
+async def _accepted(http: aiohttp.ClientSession, tenant: str, manner: Manner) -> Manner:
+    """The first manner, from this one on, that is not refused; with none, the first refusal."""
+    trying: Manner | None = manner
+    refused: Refused | None = None
+    while trying is not None:
+        try:
+            body = trying.body(tenant, "Hello", 2)
+            await _receive(http, body, Answer(perf_counter()))
+            return trying
+        except Refused as refusal:
+            refused = refused or refusal
+            trying = trying.simpler(str(refusal)) if refusal.status in UNKNOWN_FIELD else None
+    assert refused is not None
+    raise refused
 
 
 class _Sender:
     """Sends calls over one session, timed from its making."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, seed: int, journal: Journal, abandon_s: float | None
+        self, http: aiohttp.ClientSession, seed: int, journal: Journal, habits: Habits
     ) -> None:
         self._http, self._seed, self._journal = http, seed, journal
-        self._abandon_s = abandon_s
+        self._abandon_s, self._manner = habits.abandon_s, habits.manner
+        self._keep_texts = habits.keep_texts
         self.start = perf_counter()
 
     async def send(self, call: Call, planned_s: float) -> None:
         """One call, which should have left at `planned_s`; never raises what a server did."""
         text = prompt_of(call, self._seed)
-        body = _body(call.tenant, text, call.output_tokens)
+        body = self._manner.body(call.tenant, text, call.output_tokens)
         sent = perf_counter()
         answer, error, patience = Answer(sent), None, asyncio.timeout(self._abandon_s)
         self._journal.note_sent()
@@ -178,19 +208,19 @@ class _Sender:
             error = str(problem) or type(problem).__name__
         self._journal.note(
             Outcome(
-                call=call,
+                call=replace(call, session=None, prefix_hashes=()),
                 sent_s=sent - self.start,
                 lag_s=sent - self.start - planned_s,
                 ended_s=perf_counter() - self.start,
                 ttft_s=answer.ttft_s,
                 e2el_s=answer.e2el_s,
-                itl_s=tuple(answer.itl_s),
+                itl_s=array("f", answer.itl_s),
                 prompt_tokens=answer.prompt_tokens,
                 output_tokens=answer.output_tokens,
-                text=answer.text,
-                token_ids=tuple(answer.token_ids),
+                output=trail(answer.text, answer.token_ids) if error is None else NOTHING,
                 error=error,
                 abandoned=patience.expired(),
+                text=answer.text if self._keep_texts else None,
             )
         )
 
@@ -198,25 +228,10 @@ class _Sender:
 async def _receive(http: aiohttp.ClientSession, body: dict[str, object], answer: Answer) -> None:
     async with http.post("/v1/completions", json=body) as response:
         if response.status != 200:
-            raise StreamError(f"HTTP {response.status}: {_reason(await response.text())}")
+            raise Refused(response.status, _reason(await response.text()))
         async for data in response.content.iter_any():
             answer.feed(data, perf_counter())
     answer.close()
-
-
-def _body(tenant: str, text: str, output_tokens: int) -> dict[str, object]:
-    """`ignore_eos` makes the output as long as the trace says; `return_token_ids` is vLLM's,
-    and lets outputs be compared where different tokens read the same."""
-    return {
-        "model": tenant,
-        "prompt": text,
-        "max_tokens": output_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "return_token_ids": True,
-    }
 
 
 def _reason(text: str) -> str:

@@ -29,13 +29,13 @@ from mirage.workload.formats.registry import FORMATS
 def replay_command(
     config: ConfigPath,
     trace_file: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--trace",
             help="A trace's file, 'sample', a name of `mirage traces list`, or TENANT=FILE,…",
             metavar="FILE",
         ),
-    ] = "sample",
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(help="Policies, separated by commas; all of them if left out."),
@@ -78,7 +78,7 @@ def replay_command(
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(help="Requests a second of a trace without arrivals; they are drawn."),
+        typer.Option(help="Requests a second: gaps are scaled, or drawn if there are none."),
     ] = None,
     concurrency: Annotated[
         int | None,
@@ -156,7 +156,7 @@ def replay(config_path: Path, options: Options) -> dict[str, Any]:
     console = Console(stderr=True)
     warn(config_path, plan.config)
     for why, count in plan.setting.skipped.items():
-        line = f"{options.trace}: skipped and not replayed: {count:,} {why}"
+        line = f"{plan.setting.trace}: skipped and not replayed: {count:,} {why}"
         console.out(f"mirage: warning: {line}", highlight=False)
     source = provenance.of(plan, options)
     runs: list[Run] = []

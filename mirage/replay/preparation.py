@@ -15,9 +15,10 @@ from mirage.report.files import make_room
 from mirage.report.slo import Slo, parse
 from mirage.workload import dealing
 from mirage.workload.calls import Calls
-from mirage.workload.chosen import chosen
+from mirage.workload.chosen import Chosen, chosen, of_config, shown
 from mirage.workload.dealing import Call
 from mirage.workload.load import arrivals_per_s
+from mirage.workload.rates import time_scale
 from mirage.workload.trace import Reading
 
 FILES = ("report.json", "report.html")
@@ -49,7 +50,7 @@ class Plan:
 class Options:
     """What a person chose; None takes the configuration's default."""
 
-    trace: str = "sample"
+    trace: str | None = None
     policies: str | None = None
     output: Path = Path("out/replay")
     window: tuple[float, float] | None = None
@@ -80,7 +81,7 @@ def settle(config_path: Path, options: Options) -> Plan:
     defaults = config.replay
     setting = Setting(
         config=str(config_path),
-        trace=options.trace,
+        trace=shown(defaults.trace) if options.trace is None else options.trace,
         window=options.window or defaults.window,
         time_scale=_scale("time", options.time_scale, defaults.time_scale),
         load=_load(config, options),
@@ -98,7 +99,12 @@ def settle(config_path: Path, options: Options) -> Plan:
     timeout_s = _seconds("timeout", options.timeout) or defaults.request_timeout_s
     policies = _policies(options)
     _at_least_one("limit", setting.limit)
-    calls = _calls(config, setting)
+    which = _chosen(config_path, config, options)
+    how = Reading(setting.trace_format, setting.rate, setting.seed)
+    if setting.rate is not None and which.has_arrivals(how):
+        how = replace(how, rate=None)
+        setting = replace(setting, time_scale=_stretched(config, setting, which, how, options))
+    calls = _calls(config, setting, which, how)
     if setting.load is not None and arrivals_per_s(calls) is None:
         raise PlanError("load: all requests arrive at once, so no gap can be scaled: leave it out")
     _something_is_measured(setting, calls)
@@ -117,15 +123,34 @@ def settle(config_path: Path, options: Options) -> Plan:
     )
 
 
-def _calls(config: Config, setting: Setting) -> Collection[Call]:
+def _chosen(config_path: Path, config: Config, options: Options) -> Chosen:
+    if options.trace is None:
+        return of_config(config.replay.trace, config_path.parent)
+    return chosen(options.trace, [tenant.name for tenant in config.tenants])
+
+
+def _stretched(
+    config: Config, setting: Setting, which: Chosen, how: Reading, options: Options
+) -> float:
+    """The time scale that gives a trace with arrivals of its own the rate of the setting."""
+    for name, value in (("time-scale", options.time_scale), ("load", options.load)):
+        if value is not None:
+            raise PlanError(f"--rate and --{name} both set the gaps of this trace: give one")
+    assert setting.rate is not None
+    names = [tenant.name for tenant in config.tenants]
+    traffic, seed, window, limit = config.replay.traffic, how.seed, setting.window, setting.limit
+    requests = which.requests(names, traffic, seed, how, window, limit, Counter())
+    scale = time_scale((request.arrival_s for _, request in requests), setting.rate)
+    return _scale("time", scale, scale)
+
+
+def _calls(config: Config, setting: Setting, which: Chosen, how: Reading) -> Collection[Call]:
     """Made from the trace whenever they are needed, or held if it can be read but once.
 
     What the trace skips is counted in the setting.
     """
     names = [tenant.name for tenant in config.tenants]
-    which = chosen(setting.trace, names)
     traffic, seed = config.replay.traffic, setting.seed
-    how = Reading(setting.trace_format, setting.rate, seed)
 
     def made() -> Iterator[Call]:
         skipped: Counter[str] = Counter()
@@ -200,7 +225,8 @@ def scaled_to(config_path: Path, options: Options, plan: Plan, capacity_rps: flo
 def _load(config: Config, options: Options) -> float | None:
     """Part of the machine's capacity, if gaps are to be scaled to it."""
     if options.load is None:
-        said = options.time_scale is not None or options.concurrency is not None
+        instead = (options.time_scale, options.rate, options.concurrency)
+        said = any(value is not None for value in instead)
         load = None if said else config.replay.load
     else:
         load = options.load

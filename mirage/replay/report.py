@@ -17,6 +17,7 @@ from mirage.replay.client import Outcome
 from mirage.replay.metrics import summarize
 from mirage.replay.run import Run
 from mirage.replay.timeline import Timeline
+from mirage.replay.trail import parting
 from mirage.report.origin import machine
 from mirage.report.repeats import grouped, merged
 from mirage.report.slo import Slo
@@ -26,6 +27,7 @@ from mirage.workload.calls import clipped, tenants
 SCHEMA_VERSION = 1
 MAX_EXAMPLES = 10
 """Differences and error messages that are spelled out."""
+NO_FIGURES = ("timeline", "repeat", "errors", "refused_fields")
 LAG_S = 0.02
 """A run of which more than one request in a hundred left later than that lagged."""
 
@@ -48,7 +50,7 @@ class Setting:
     trace_format: str | None = None
     """By the file's beginning if None."""
     rate: float | None = None
-    """Requests a second, where the trace has no arrivals."""
+    """Requests a second: `time_scale` follows from it, or arrivals were drawn."""
     concurrency: int | None = None
     """Of the closed loop; None is the open one."""
     repeats: int = 1
@@ -113,7 +115,7 @@ def _policies(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _figures(run: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in run.items() if key not in ("timeline", "repeat", "errors")}
+    return {key: value for key, value in run.items() if key not in NO_FIGURES}
 
 
 def summary(run: Run, setting: Setting) -> dict[str, Any]:
@@ -129,6 +131,7 @@ def summary(run: Run, setting: Setting) -> dict[str, Any]:
         **summarize(measured, seconds, setting.slo if setting.slo.limits() else None),
         **_memory(run.timeline),
         "max_lag_ms": round(max(lags, default=0.0) * 1e3, 3),
+        "refused_fields": list(run.refused_fields),
         "lagged": bool(lags) and float(np.percentile(lags, 99)) > LAG_S,
         "errors": _errors(run.outcomes),
         "tenants": {name: _tenant(run, measured, seconds, name) for name in _names(run)},
@@ -144,13 +147,13 @@ def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
     found = []
     for index, first in sorted(answers[0].items()):
         others = [other[index] for other in answers[1:] if index in other]
-        odd = [o for o in others if (o.text, o.token_ids) != (first.text, first.token_ids)]
+        odd = [o for o in others if o.output.digest != first.output.digest]
         if len(others) == len(answers) - 1 and odd:
             found.append(
                 {
                     "request": index,
                     "tenant": first.call.tenant,
-                    "first_difference_at": _parting(first, odd[0]),
+                    "first_difference_at": parting(first.output, odd[0].output),
                 }
             )
     return found
@@ -189,14 +192,6 @@ def _names(run: Run) -> list[str]:
 def _errors(outcomes: Sequence[Outcome]) -> dict[str, int]:
     counts = Counter(outcome.error for outcome in outcomes if outcome.error is not None)
     return dict(counts.most_common(MAX_EXAMPLES))
-
-
-def _parting(one: Outcome, other: Outcome) -> int:
-    """Position of the first difference, in tokens if both name theirs, else in characters."""
-    tokens = one.token_ids and other.token_ids
-    left, right = (one.token_ids, other.token_ids) if tokens else (one.text, other.text)
-    same = [a == b for a, b in zip(left, right, strict=False)]
-    return same.index(False) if False in same else len(same)
 
 
 def _preemptions(tenant: TenantSample) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 
 import aiohttp
 
 from mirage.replay import client
+from mirage.replay.asking import Manner
 from mirage.replay.child import ServerError
 from mirage.replay.client import PATIENT, Habits, Journal, Outcome
 from mirage.replay.stream import StreamError
@@ -36,6 +37,8 @@ class Run:
     interrupted: bool = False
     repeat: int = 1
     """Which of several runs under this policy."""
+    refused_fields: Sequence[str] = ()
+    """Which fields of a request the server does not take, and was not sent."""
 
 
 async def replay_on(
@@ -57,9 +60,10 @@ async def replay_on(
     if the calls' trace cannot be read any more.
     """
     async with client.session(url, timeout_s, key) as http:
-        await _warm_up(http, sorted(tenants(calls)))
+        manner = await _warm_up(http, sorted(tenants(calls)))
         before = await _state(http)
-        sending = client.send_all(http, calls, seed, journal, habits)
+        asking = replace(habits, manner=manner)
+        sending = client.send_all(http, calls, seed, journal, asking)
         interrupted = False
         try:
             await (_unless(death, sending) if death else sending)
@@ -74,12 +78,13 @@ async def replay_on(
             duration_s=journal.duration_s,
             timeline=await _timeline_since(http, before),
             interrupted=interrupted,
+            refused_fields=manner.without(),
         )
 
 
-async def _warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> None:
+async def _warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> Manner:
     try:
-        await client.warm_up(http, tenants)
+        return await client.warm_up(http, tenants)
     except (aiohttp.ClientError, StreamError, TimeoutError) as error:
         raise ServerError(f"the server does not answer a first request: {error}") from None
 

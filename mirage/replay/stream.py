@@ -10,6 +10,14 @@ class StreamError(Exception):
     """The server said that it failed, or its stream cannot be understood or broke off."""
 
 
+class Refused(StreamError):
+    """A status other than 200."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"HTTP {status}: {reason}")
+        self.status = status
+
+
 class Answer:
     """Server-sent events of ``/v1/completions``, cut anywhere. Times are seconds.
 
@@ -43,6 +51,8 @@ class Answer:
             raise StreamError(f"the stream broke off after {self._tokens_so_far()}")
         if not self._begun:
             raise StreamError("the stream held no token")
+        if odd := [one for one in self.token_ids if not _is_token(one)]:
+            raise StreamError(f"token_ids: {odd[0]!r} is no token's number")
         self.output_tokens = self.output_tokens or len(self.token_ids) or 1 + len(self.itl_s)
 
     def _event(self, payload: bytes, now: float) -> None:
@@ -53,8 +63,8 @@ class Answer:
         if "error" in event:
             raise StreamError(error_message(event))
         if usage := event.get("usage"):
-            self.prompt_tokens = usage.get("prompt_tokens", 0)
-            self.output_tokens = usage.get("completion_tokens", 0)
+            self.prompt_tokens = usage.get("prompt_tokens") or 0
+            self.output_tokens = usage.get("completion_tokens") or 0
         for choice in event.get("choices", []):
             self._token(choice, now)
 
@@ -78,6 +88,10 @@ def error_message(body: dict[str, Any]) -> str:
     error = body.get("error", body)
     message = error.get("message") if isinstance(error, dict) else error
     return str(message or body)
+
+
+def _is_token(number: object) -> bool:
+    return isinstance(number, int) and 0 <= number < 1 << 32
 
 
 def _decode(payload: bytes) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from mirage.replay.asking import consequence
 from mirage.report import comparison
 from mirage.report.terminal import table
 
@@ -38,6 +39,8 @@ def remarks(built: dict[str, Any]) -> list[str]:
             f"{policy}: the client lagged, {run['max_lag_ms']:.0f} ms at most: requests left late, "
             "and latencies are those of a lighter load"
         )
+    refusing = {run["policy"]: run["refused_fields"] for run in built["runs"]}
+    lines += [f"{policy}: {consequence(names)}" for policy, names in refusing.items() if names]
     return lines
 
 

@@ -23,6 +23,9 @@ TENANT_COLOURS = ("#3b7dd8", "#e07b39", "#2f9e77", "#b5508f", "#8a7a2b", "#5f6fa
 STYLE = {
     "font.family": ["DejaVu Sans", "sans-serif"],
     "font.size": 9,
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "axes.facecolor": "none",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": "#9aa1ab",

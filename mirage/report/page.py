@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jinja2
 import matplotlib
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from mirage.report.drawing import style
@@ -43,11 +43,16 @@ def picture(title: str, note: str, draw: Callable[[], Figure]) -> Picture:
 
 
 def inline(figure: Figure, name: str) -> Markup:
-    """The figure as an ``<svg>`` element without outside references; `name` salts its ids."""
+    """The figure as an ``<svg>`` element without outside references.
+
+    `name` is what it shows, for those who cannot see it, and salts its ids: no two of a page
+    have the same.
+    """
     file = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(file, format="svg", metadata=NO_METADATA)
     text = file.getvalue()
-    text = text[text.index("<svg") :]
+    said = f'<svg role="img" aria-label="{escape(name)}"'
+    text = text[text.index("<svg") :].replace("<svg", said, 1)
     text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)  # HTML knows them by itself
     return Markup(re.sub(r'<g id="[^"]*"', "<g", text))

@@ -100,7 +100,8 @@ class Workload(Strict):
     trace_format: TraceFormat | None = None
     """Of the file, where its beginning does not tell."""
     rate: Rate | None = None
-    """Requests a second of a file without arrivals; they are drawn by the seed."""
+    """Requests a second: of a file without arrivals, drawn by the seed; of a whole trace with
+    arrivals, whose gaps are scaled to it."""
     requests: Count | None = None
     """Over all tenants; of a trace all rows if left out."""
     lengths: str = "sharegpt"

@@ -141,7 +141,8 @@ def _side_by_side(
     width = ceil_div(len(policies), drawings)
     padded = policies + [""] * (drawings * width - len(policies))
     parts = [padded[start : start + width] for start in range(0, len(padded), width)]
-    return [inline(draw(result, part), f"{draw.__name__} {part}") for part in parts]
+    what = draw.__name__.replace("_", " ")
+    return [inline(draw(result, p), f"{what}: {', '.join(filter(None, p))}") for p in parts]
 
 
 def _model(result: Result, tenant: Mapping[str, Any]) -> dict[str, Any]:

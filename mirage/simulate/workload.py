@@ -17,7 +17,7 @@ from mirage.config import ConfigError
 from mirage.simulate.batch import Request
 from mirage.simulate.experiment import Setup, SimulatedTenant, Workload
 from mirage.simulate.roofline import PS
-from mirage.workload import drawing, trace
+from mirage.workload import drawing, rates, trace
 from mirage.workload.dealing import clip, deal
 from mirage.workload.lengths import OF_TRACE, Lengths, lengths
 from traces.generate import gaps
@@ -148,8 +148,31 @@ def _rows_of(workload: Workload, seed: int) -> list[trace.Request]:
 def _reading(workload: Workload, seed: int) -> trace.Reading:
     """The seed only where it counts: files with arrivals are read once for all seeds."""
     own = workload.rate is None and workload.arrivals == "windows"
+    rate = None if _scaled(workload) else workload.rate
     bounded = workload.arrivals == "trace" and workload.requests is not None
-    return trace.Reading(workload.trace_format, workload.rate, 0 if own else seed, bounded)
+    return trace.Reading(workload.trace_format, rate, 0 if own else seed, bounded)
+
+
+def _scaled(workload: Workload) -> bool:
+    """Whether the rate is had by scaling a trace's own gaps."""
+    if workload.rate is None or workload.arrivals != "trace":
+        return False
+    assert workload.file is not None
+    own = _has_arrivals(workload.file, workload.trace_format)
+    if own and "time_scale" in workload.model_fields_set:
+        raise ConfigError("workload.rate and time_scale both set the gaps of this trace: give one")
+    return own
+
+
+@lru_cache
+def _has_arrivals(path: Path, trace_format: str | None) -> bool:
+    return path.is_file() and trace.has_arrivals(path, trace.Reading(trace_format))
+
+
+@lru_cache
+def _time_scale(path: Path, how: trace.Reading, requests: int | None, rate: float) -> float:
+    rows = islice(trace.read(path, how), requests)
+    return rates.time_scale((row.arrival_s for row in rows), rate)
 
 
 @lru_cache
@@ -191,6 +214,11 @@ def _from_trace(setup: Setup, seed: int) -> dict[str, Iterator[Row]]:
 def _dealt(
     rows: Iterator[trace.Request], names: list[str], workload: Workload, seed: int
 ) -> Iterator[tuple[str, Row]]:
+    scale = workload.time_scale
+    if _scaled(workload):
+        assert workload.file is not None and workload.rate is not None
+        how = _reading(workload, seed)
+        scale = _time_scale(workload.file, how, workload.requests, workload.rate)
     for name, row in deal(islice(rows, workload.requests), names, workload.traffic, seed):
-        arrival = round(row.arrival_s * workload.time_scale * PS)
+        arrival = round(row.arrival_s * scale * PS)
         yield name, (arrival, row.context_tokens, row.output_tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mirage.config import Config
 from mirage.serve import adapters
@@ -23,4 +24,14 @@ def tuned(question: Question, config: Config, reasons: Sequence[str], folder: Pa
         entry["model"] = os.path.relpath(tenant.model, folder.resolve())
         if tenant.engine_args != before.engine_args:
             entry["engine_args"] = dict(tenant.engine_args)
+    if isinstance(content.get("replay"), dict) and "trace" in content["replay"]:
+        content["replay"]["trace"] = _seen(content["replay"]["trace"], question.path.parent, folder)
     return written.tuned(content, changes(question.config, config), reasons)
+
+
+def _seen(named: Any, near: Path, folder: Path) -> Any:
+    """What `replay.trace` names, a name of no file staying as it is."""
+    if isinstance(named, dict):
+        return {name: _seen(file, near, folder) for name, file in named.items()}
+    path = near / named
+    return os.path.relpath(path.resolve(), folder.resolve()) if path.is_file() else named

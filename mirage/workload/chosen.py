@@ -33,6 +33,23 @@ class Chosen:
         paths = [self.shared] if self.shared else self.own.values()
         return all(path.is_file() for path in paths)
 
+    def has_arrivals(self, how: Reading) -> bool:
+        """Whether it says when requests come. A pipe is not looked into: False.
+
+        Raises `TraceError` if only some of the tenants' own traces say so.
+        """
+        if not self.rewinds:
+            return False
+        paths = [self.shared] if self.shared else list(self.own.values())
+        told = {path: trace.has_arrivals(path, how) for path in paths}
+        if len(set(told.values())) > 1:
+            with_, without = (next(p for p in told if told[p] is says) for says in (True, False))
+            raise TraceError(
+                f"{with_} has arrivals of its own and {without} has none: a rate cannot mean "
+                "both, replay them apart"
+            )
+        return all(told.values())
+
     def requests(
         self,
         tenants: list[str],
@@ -75,6 +92,20 @@ def chosen(text: str, tenants: list[str]) -> Chosen:
             raise TraceError(f"--trace {text!r}: tenant {name!r} has two traces: leave one out")
         own[name] = located(file)
     return Chosen(None, own)
+
+
+def of_config(named: str | Mapping[str, str], near: Path) -> Chosen:
+    """What a configuration names, files being relative to its folder. Raises `TraceError`."""
+    if isinstance(named, str):
+        return Chosen(located(named, near), {})
+    return Chosen(None, {name: located(file, near) for name, file in named.items()})
+
+
+def shown(named: str | Mapping[str, str]) -> str:
+    """As ``--trace`` would say it."""
+    if isinstance(named, str):
+        return named
+    return ",".join(f"{name}={file}" for name, file in named.items())
 
 
 def located(text: str, near: Path | None = None) -> Path:

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from mirage.workload.formats import registry
 from mirage.workload.formats.arrivals import poisson
+from mirage.workload.formats.contract import Format
 from mirage.workload.formats.request import MAX_TOKENS, Request, TraceError
 from mirage.workload.formats.source import Source
+from mirage.workload.rates import LARGEST_RATE, checked
 
 __all__ = [
     "AS_IT_SAYS",
@@ -25,14 +27,13 @@ __all__ = [
     "Reading",
     "Request",
     "TraceError",
+    "has_arrivals",
     "parse_window",
     "read",
     "scaled",
     "select",
     "stream",
 ]
-
-LARGEST_RATE = 1e6
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,24 @@ def parse_window(text: str) -> tuple[float, float]:
     return start, end
 
 
+def has_arrivals(path: Path, how: Reading = AS_IT_SAYS) -> bool:
+    """Whether a file's format says when requests come. Raises `TraceError`.
+
+    Not for a pipe, whose beginning would be gone.
+    """
+    try:
+        with Source(path, None, seed=how.seed, bounded=True) as source:
+            return _form(source, how).has_arrivals
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _form(source: Source, how: Reading) -> Format:
+    return registry.named(how.format) if how.format else registry.of(source)
+
+
 def _requests(source: Source, how: Reading) -> Iterator[Request]:
-    form = registry.named(how.format) if how.format else registry.of(source)
+    form = _form(source, how)
     requests = form.read(source)
     if form.has_arrivals:
         if how.rate is not None:
@@ -152,11 +169,7 @@ def _requests(source: Source, how: Reading) -> Iterator[Request]:
             f"{source.path}: {form.name} has no arrivals: give a rate in requests a second "
             "(--rate, or workload.rate)"
         )
-    if not 0 < how.rate <= LARGEST_RATE:
-        raise TraceError(
-            f"rate {how.rate:g}: use requests a second, above 0 and at most {LARGEST_RATE:g}"
-        )
-    return poisson(requests, how.rate, how.seed)
+    return poisson(requests, checked(how.rate), how.seed)
 
 
 def _length(path: Path, how: Reading) -> str:

@@ -14,20 +14,17 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from pages import keep_parts
 
 from mirage.config import load
 from mirage.demo.models import make_models
 from mirage.profile.measuring import Measuring
-from mirage.profile.parts import Part, Parts
 from mirage.profile.plan import QUICK
 from mirage.profiles import hardware
 
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "pure"))
-
-import profile_answers as known  # noqa: E402
 
 
 def start(*words: str, folder: Path) -> subprocess.Popen[str]:
@@ -93,17 +90,7 @@ def test_what_cannot_be_measured_is_one_line(
 def keep(folder: Path, output: Path, without: str = "") -> None:
     """Parts as if all but one had been measured, a moment ago."""
     measuring = Measuring(folder / "c.yaml", load(folder / "c.yaml"), QUICK)
-    parts = Parts(output.with_suffix(".parts"), measuring.key())
-    answers = {
-        "transfers": known.transfers(),
-        "engine a": known.engine(known.model()),
-        "message": known.message(),
-        "served": known.served(["a"]),
-    }
-    assert list(answers) == measuring.names
-    for name, answer in answers.items():
-        if name != without:
-            parts.put(name, Part(answer, 0.0, 1.0, "2026-01-01"))
+    keep_parts(measuring, output, without)
 
 
 def test_what_was_measured_is_not_measured_again(folder: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,7 @@ from mirage.replay import child, client
 from mirage.replay.client import PATIENT, Habits, Journal
 from mirage.replay.command import replay_command
 from mirage.replay.run import replay_on
+from mirage.replay.trail import trail
 from mirage.workload import trace
 from mirage.workload.dealing import Call, prompt
 from traces import SAMPLE
@@ -77,13 +79,21 @@ def test_what_is_sent_is_what_the_workload_says():
 
 
 def test_what_comes_back_is_measured():
-    (outcome,) = sent([call(0)]).outcomes
+    (outcome,) = sent([call(0)], habits=Habits(keep_texts=True)).outcomes
     assert outcome.error is None
     assert outcome.text == "".join(chr(ord(letter) + 1) for letter in prompt(3, 0, 5)[:4])
-    assert outcome.token_ids == tuple(map(ord, outcome.text))
+    assert outcome.output == trail("", [*map(ord, outcome.text)])
     assert (outcome.prompt_tokens, outcome.output_tokens, len(outcome.itl_s)) == (5, 4, 3)
     assert 0 < outcome.ttft_s <= outcome.e2el_s
     assert outcome.ttft_s + sum(outcome.itl_s) == pytest.approx(outcome.e2el_s)
+
+
+def test_what_is_held_of_a_call_is_small():
+    asked = replace(call(0), session="s", prefix_hashes=(1, 2), hash_tokens=2.0)
+    (outcome,) = sent([asked]).outcomes
+    assert outcome.text is None
+    assert (outcome.call.session, outcome.call.prefix_hashes) == (None, ())
+    assert outcome.call.index == asked.index
 
 
 def test_arrivals_are_kept():
@@ -408,7 +418,10 @@ def test_what_leaves_in_the_warm_up_is_not_measured(command, config, tmp_path):
         (["--trace-format", "azur"], "trace format 'azur': choose from azure, burstgpt, mooncake"),
         (["--trace-format", "custom", "--rate", "1"], "sample.csv, line 1: found 'TIMESTAMP,"),
         (["--trace", __file__], 'line 1: found \'"""The replay client'),
-        (["--rate", "5"], "azure has arrivals of its own: leave the rate out"),
+        (["--rate", "5", "--time-scale", "1"], "both set the gaps of this trace: give one"),
+        (["--rate", "5", "--load", "1"], "--rate and --load both set the gaps"),
+        (["--rate", "0"], "rate 0: use requests a second, above 0"),
+        (["--rate", "5", "--limit", "1"], "the trace's requests (1) all come at one time"),
         (["--time-scale", "0"], "time scale 0: use a number above 0"),
         (["--length-scale", "nan"], "length scale nan: use a number above 0"),
         (["--concurrency", "0"], "concurrency 0: use a whole number from 1"),

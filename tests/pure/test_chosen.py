@@ -6,11 +6,11 @@ import os
 import threading
 import tracemalloc
 from collections import Counter
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 
-from mirage.config import Traffic
+from mirage.config import ConfigError, Traffic
 from mirage.replay.preparation import Options, PlanError, settle
 from mirage.workload.calls import Calls, clipped, tenants
 from mirage.workload.chosen import chosen, located
@@ -122,7 +122,9 @@ def settled(tmp_path):
         "{name: b, model: m, share: 50, max_model_len: 300}]\n"
     )
 
-    def settled(trace: str, **options):
+    def settled(trace: str | None, **options):
+        if (more := options.pop("config", None)) is not None:
+            config.write_text(config.read_text() + more)
         return settle(config, Options(trace=trace, output=tmp_path / "out", **options))
 
     return settled
@@ -201,3 +203,83 @@ def test_however_many_calls_there_are_few_are_held(settled, tmp_path):
     made = peak(lambda calls: max(call.index for call in calls) + 1)
     held = peak(lambda calls: len(list(calls)))
     assert made < held / 3, (made, held)  # what is read at once is most of the first
+
+
+# A rate of a trace that has arrivals.
+
+
+def gaps(plan) -> list[float]:
+    arrivals = [call.at_s for call in plan.calls]
+    return [after - before for before, after in pairwise(arrivals)]
+
+
+def test_a_rate_stretches_all_gaps_alike(settled):
+    own, fast = settled("sample", limit=200), settled("sample", limit=200, rate=50.0)
+    assert sum(gaps(fast)) == pytest.approx(199 / 50)
+    assert gaps(fast) == pytest.approx([gap * fast.setting.time_scale for gap in gaps(own)])
+    assert fast.setting.rate == 50
+    assert [c.tenant for c in fast.calls] == [c.tenant for c in own.calls], "dealt as before"
+
+
+def test_a_rate_is_that_of_the_window_and_instead_of_the_configuration_s_scale(settled):
+    plan = settled("sample", window=(60.0, 300.0), rate=7.0, config="replay: {time_scale: 0.5}\n")
+    assert (len(plan.calls) - 1) / sum(gaps(plan)) == pytest.approx(7)
+
+
+def test_the_rate_of_tenants_own_traces_is_that_of_all_together(settled, files):
+    both = f"a={files / 'one.yaml'},b={files / 'two.yaml'}"
+    own, slow = settled(both, limit=300), settled(both, limit=300, rate=0.5)
+    assert sum(gaps(slow)) == pytest.approx(299 / 0.5)
+    assert [c.tenant for c in slow.calls] == [c.tenant for c in own.calls]
+
+
+def test_a_rate_for_traces_with_and_without_arrivals_is_refused(settled, files, tmp_path):
+    (tmp_path / "custom.jsonl").write_text('{"prompt": "abcd"}\n')
+    with pytest.raises(TraceError, match=r"one.yaml has arrivals .* and .*custom.jsonl has"):
+        settled(f"a={files / 'one.yaml'},b={tmp_path / 'custom.jsonl'}", rate=2.0)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1e7, float("nan")])
+def test_a_rate_that_is_none(settled, rate):
+    with pytest.raises(TraceError, match="use requests a second, above 0"):
+        settled("sample", rate=rate)
+
+
+# Traces that the configuration names.
+
+
+def test_a_configuration_names_its_trace_beside_itself(settled, tmp_path, files):
+    (tmp_path / "own.yaml").write_text((files / "one.yaml").read_text())
+    plan = settled(None, limit=20, config="replay: {trace: own.yaml}\n")
+    assert plan.setting.trace == "own.yaml"
+    assert list(plan.calls) == list(settled(str(files / "one.yaml"), limit=20).calls)
+
+
+def test_a_configuration_names_a_trace_for_each_tenant(settled, tmp_path, files):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text((files / f"{name}.yaml").read_text())
+    plan = settled(None, limit=300, config="replay: {trace: {a: one.yaml, b: two.yaml}}\n")
+    assert plan.setting.trace == "a=one.yaml,b=two.yaml"
+    named = settled(f"a={files / 'one.yaml'},b={files / 'two.yaml'}", limit=300)
+    assert list(plan.calls) == list(named.calls)
+    assert settled("sample", limit=3).setting.trace == "sample", "an option comes first"
+
+
+def test_without_a_name_it_is_the_sample(settled):
+    assert settled(None, limit=3).setting.trace == "sample"
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("{c: x.csv}", "replay.trace for 'c': no such tenant, choose from a, b"),
+        ("{}", "replay.trace is empty: name a trace"),
+        ("''", "replay.trace is empty: name a trace"),
+        ("{a: ''}", "replay.trace for 'a' is empty: name a file"),
+        ("[x.csv]", "replay.trace"),
+    ],
+)
+def test_a_name_in_a_configuration_that_is_none(settled, named, says):
+    with pytest.raises(ConfigError) as caught:
+        settled(None, config=f"replay: {{trace: {named}}}\n")
+    assert says in str(caught.value) and "\n" not in str(caught.value)

@@ -14,6 +14,7 @@ from mirage.replay import html, pictures, report, table
 from mirage.replay.client import Outcome
 from mirage.replay.run import Run
 from mirage.replay.timeline import Timeline
+from mirage.replay.trail import NOTHING, trail
 from mirage.report import comparison, drawing
 from mirage.samples import Sample, TenantSample, TenantShape
 from mirage.workload.dealing import Call
@@ -47,8 +48,7 @@ def outcomes(slow=1.0, count=6) -> list[Outcome]:
             itl_s=(0.01, 0.02, 0.06),
             prompt_tokens=10,
             output_tokens=4,
-            text=f"text {call.index}",
-            token_ids=(1, 2, 3, call.index),
+            output=trail("", (1, 2, 3, call.index)),
             error=None,
         )
         for call in CALLS[:count]
@@ -132,17 +132,12 @@ def test_outputs_identical(three):
 
 
 @pytest.mark.parametrize(
-    ("fields", "at"),
-    [({"text": "text X"}, 5), ({"token_ids": (1, 2, 9, 4)}, 2), ({"token_ids": (1, 2)}, 2)],
+    ("output", "at"),
+    [(trail("", (1, 2, 9, 4)), 2), (trail("", (1, 2)), 2), (trail("", (1, 2, 3, 4, 5)), 4)],
 )
-def test_outputs_that_differ_are_counted_and_named(three, fields, at):
-    if "text" in fields:  # a server that does not name its tokens
-        three = [
-            run(one.policy, outcomes=[dataclasses.replace(o, token_ids=()) for o in one.outcomes])
-            for one in three
-        ]
+def test_outputs_that_differ_are_counted_and_named(three, output, at):
     odd = list(three[2].outcomes)
-    odd[4] = dataclasses.replace(odd[4], **fields)
+    odd[4] = dataclasses.replace(odd[4], output=output)
     three[2] = dataclasses.replace(three[2], outcomes=odd)
     built = report.build(SETTING, three)
     assert (built["outputs_identical"], built["outputs_different"]) == (False, 1)
@@ -150,7 +145,7 @@ def test_outputs_that_differ_are_counted_and_named(three, fields, at):
 
 
 def test_a_failed_request_is_not_identical_but_not_different_either():
-    bad = changed(2, error="HTTP 500: no", text="", token_ids=())
+    bad = changed(2, error="HTTP 500: no", output=NOTHING)
     built = report.build(SETTING, [run(), run("mirage", outcomes=bad)])
     assert (built["outputs_identical"], built["outputs_different"]) == (False, 0)
     assert built["runs"][1]["failed"] == 1
@@ -269,6 +264,9 @@ def test_the_page_needs_nothing_from_outside(page):
     assert all(reference.startswith("#") for reference in found.references)
     assert not {"script", "link", "img", "iframe"} & set(found.tags)
     assert found.open == []
+    assert '<meta name="viewport" content="width=device-width' in page
+    assert "color-scheme: light dark" in page and "prefers-color-scheme: dark" in page
+    assert page.count("<svg") == page.count('<svg role="img" aria-label="')
 
 
 def test_the_page_holds_every_picture_and_table(page):

@@ -20,6 +20,7 @@ from mirage.replay.timeline import (
     parse_timeline,
     peak,
 )
+from mirage.replay.trail import NOTHING
 from mirage.samples import Sample, TenantSample, TenantShape
 from mirage.workload.dealing import Call
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.pure
 def outcome(ttft, *itl, tokens=None, error=None, prompt=10) -> Outcome:
     call = Call(0, 0.0, "a", prompt, 5, False)
     count = len(itl) + 1 if tokens is None else tokens
-    return Outcome(call, 0, 0, 0, ttft, ttft + sum(itl), itl, prompt, count, "x", (), error)
+    return Outcome(call, 0, 0, 0, ttft, ttft + sum(itl), itl, prompt, count, NOTHING, error)
 
 
 OUTCOMES = [

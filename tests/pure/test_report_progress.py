@@ -7,6 +7,7 @@ from rich.console import Console
 
 from mirage.replay import progress
 from mirage.replay.client import Journal, Outcome
+from mirage.replay.trail import NOTHING
 from mirage.workload.dealing import Call
 
 pytestmark = pytest.mark.pure
@@ -25,7 +26,7 @@ def journal(sent: int, failed: int, finished: int) -> Journal:
         call = Call(number, 0.0, "a", 1, 1, False)
         if number < finished:
             error = "no" if number < failed else None
-            found.note(Outcome(call, 0, 0, number / 2, 0, 0, (), 1, 1, "", (), error))
+            found.note(Outcome(call, 0, 0, number / 2, 0, 0, (), 1, 1, NOTHING, error))
     return found
 
 

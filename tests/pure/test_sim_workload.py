@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mirage.config import Traffic
+from mirage.config import ConfigError, Traffic
 from mirage.simulate import workload
 from mirage.simulate.experiment import Experiment, Setup, Silence
 from mirage.simulate.roofline import PS
@@ -269,6 +269,17 @@ def test_requests_without_arrivals_come_at_the_rate_and_by_the_seed(prompts, arr
     assert 15 < found[-1][0] / PS < 25
     assert found == drawn(made, seed=1)["a"] != drawn(made, seed=2)["a"]
     assert all(prompt == output for _, prompt, output in found)
+
+
+def test_a_rate_of_a_trace_with_arrivals_scales_its_gaps(bursts) -> None:
+    whole = {"arrivals": "trace", "file": bursts}
+    own, fast = (drawn(setup(**whole, **more)) for more in ({}, {"rate": 40.0}))
+    flat = sorted(row[0] for rows in fast.values() for row in rows)
+    assert (len(flat) - 1) / ((flat[-1] - flat[0]) / PS) == pytest.approx(40)
+    for name, rows in fast.items():
+        assert [row[1:] for row in rows] == [row[1:] for row in own[name]], "dealt as before"
+    with pytest.raises(ConfigError, match="both set the gaps of this trace: give one"):
+        drawn(setup(**whole, rate=40.0, time_scale=0.5))
 
 
 def test_a_file_without_arrivals_needs_a_rate(prompts) -> None:

@@ -5,6 +5,7 @@ import pytest
 from mirage.config import ConfigError
 from mirage.replay.client import Outcome
 from mirage.replay.metrics import summarize
+from mirage.replay.trail import NOTHING
 from mirage.report.slo import Slo, parse
 from mirage.workload.dealing import Call
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.pure
 def outcome(ttft: float, *itl: float, error: str | None = None, abandoned: bool = False) -> Outcome:
     call, ends = Call(0, 0.0, "a", 10, 5, False), ttft + sum(itl)
     tokens = 1 + len(itl)
-    return Outcome(call, 0, 0, ends, ttft, ends, itl, 10, tokens, "x", (), error, abandoned)
+    return Outcome(call, 0, 0, ends, ttft, ends, itl, 10, tokens, NOTHING, error, abandoned)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""What an output was, small enough to be kept of every request, and where two outputs part."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+from zlib import crc32
+
+
+class Trail(NamedTuple):
+    """Of an output's tokens if the server names them, else of its characters."""
+
+    digest: bytes
+    """Of all of it: equal for equal outputs alone."""
+    checks: bytes
+    """Two bytes for each token or character: a check of the output up to and with it."""
+
+
+def trail(text: str, token_ids: Sequence[int] = ()) -> Trail:
+    """The trail of an output."""
+    units = token_ids or [ord(letter) for letter in text]
+    written = array("I", units).tobytes()
+    checks, so_far = array("H"), 0
+    for begin in range(0, len(written), UNIT):
+        so_far = crc32(written[begin : begin + UNIT], so_far)
+        checks.append(so_far & 0xFFFF)
+    kind = b"tokens" if token_ids else b"text"
+    return Trail(blake2b(written, digest_size=16, person=kind).digest(), checks.tobytes())
+
+
+UNIT = array("I").itemsize
+CHECK = array("H").itemsize
+
+
+def parting(one: Trail, other: Trail) -> int | None:
+    """Position of the first token, or character, that differs; None for equal outputs.
+
+    A difference is missed at its own position once in 65,536, and then found at a later one.
+    """
+    if one.digest == other.digest:
+        return None
+    shortest = min(len(one.checks), len(other.checks))
+    for begin in range(0, shortest, CHECK):
+        if one.checks[begin : begin + CHECK] != other.checks[begin : begin + CHECK]:
+            return begin // CHECK
+    return shortest // CHECK
+
+
+NOTHING = trail("")

@@ -1,0 +1,35 @@
+"""How often a trace's requests come, and what stretches them to another rate. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirage.workload.formats.request import TraceError
+
+LARGEST_RATE = 1e6
+
+
+def checked(rate: float) -> float:
+    """Requests a second. Raises `TraceError`."""
+    if not 0 < rate <= LARGEST_RATE:
+        raise TraceError(
+            f"rate {rate:g}: use requests a second, above 0 and at most {LARGEST_RATE:g}"
+        )
+    return rate
+
+
+def time_scale(arrivals_s: Iterable[float], rate: float) -> float:
+    """What to multiply all gaps with, for `rate` requests a second on average.
+
+    As all gaps are multiplied alike, bursts stay bursts: the gaps' coefficient of variation is
+    the trace's. Raises `TraceError` if there are no gaps.
+    """
+    count, first, last = 0, 0.0, 0.0
+    for count, last in enumerate(arrivals_s, start=1):
+        first = last if count == 1 else first
+    if last <= first:
+        raise TraceError(
+            f"rate {rate:g}: the trace's requests ({count}) all come at one time, with no gaps to "
+            "stretch: leave the rate out"
+        )
+    return (count - 1) / (last - first) / checked(rate)
