@@ -49,8 +49,7 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP) ## Chats at half of what the machine computes, under three policies, into out/demo
 	$(BIN)/mirage models out/models
-	$(BIN)/mirage replay configs/demo.yaml --trace configs/traces/steady.yaml \
-		--policy static,pooled,mirage --output out/demo
+	$(BIN)/mirage replay configs/demo.yaml --policy static,pooled,mirage --output out/demo
 
 demo-overload: $(STAMP) ## Bursts beyond what the machine computes, and what tbt_ms does about them
 	$(BIN)/mirage models out/models

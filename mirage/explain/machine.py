@@ -8,12 +8,11 @@ from mirage import profiles
 from mirage.config import Device
 from mirage.profiles import Hardware, Sourced, SourcedPositive
 from mirage.units import MIB
+from vmm.driver import VmmError
 
-NEAREST = {
-    "host": ("host", "of the bundled ones, the one that was measured on a host"),
-    "cuda": ("gh200", "taken for device.kind cuda"),
-}
-"""By `device.kind`: the profile that is taken if none is named, and why."""
+BUNDLED = {"GH200": "gh200", "GB200": "gb200", "H200": "h200", "H100": "h100", "A100": "a100"}
+"""By a part of the name that the driver gives: GH200 first, which has H200 in it."""
+BEHIND_PCIE, WITHOUT_GPU = "h100", "gh200"
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,39 @@ def machine(named: str | None, device: Device) -> Machine:
     """
     if named is not None:
         return Machine(profiles.hardware(named), named, "")
-    name, why = NEAREST[device.kind]
     if device.profile is not None:
         name, why = device.profile, "device.profile"
+    elif device.kind == "host":
+        name, why = "host", "of the bundled ones, the one that was measured on a host"
+    else:
+        name, why = nearest(_gpu(device.index))
     hardware = profiles.hardware(name)
     if device.link_gb_s is None:
         return Machine(hardware, name, why)
     link = SourcedPositive(value=device.link_gb_s, source="device.link_gb_s")
     slowed = hardware.model_copy(update={"link_gb_s": link, "link_mixed_gb_s": link})
     return Machine(slowed, name, f"{why}, with the link of device.link_gb_s")
+
+
+def nearest(gpu: str | None) -> tuple[str, str]:
+    """The bundled profile for a GPU of that name, None where there is none; and why. Pure."""
+    if gpu is None:
+        return WITHOUT_GPU, "taken for device.kind cuda, since no GPU is here"
+    for part, name in BUNDLED.items():
+        if part in gpu.upper():
+            return name, f"for the {gpu} that is here"
+    why = f"none is bundled for the {gpu} that is here: mirage profile measures it"
+    return BEHIND_PCIE, why
+
+
+def _gpu(index: int) -> str | None:
+    """What the driver calls it."""
+    try:
+        from vmm.cuda_device import device_facts
+
+        return device_facts(index).name
+    except (ImportError, VmmError):
+        return None
 
 
 def as_configured(hardware: Hardware, page_bytes: int) -> Hardware:

@@ -17,8 +17,7 @@ from mirage.workload import dealing
 from mirage.workload.calls import Calls
 from mirage.workload.chosen import Chosen, chosen, of_config, shown
 from mirage.workload.dealing import Call
-from mirage.workload.load import arrivals_per_s
-from mirage.workload.rates import time_scale
+from mirage.workload.rates import mean_rate, time_scale
 from mirage.workload.trace import Reading
 
 FILES = ("report.json", "report.html")
@@ -105,7 +104,7 @@ def settle(config_path: Path, options: Options) -> Plan:
         how = replace(how, rate=None)
         setting = replace(setting, time_scale=_stretched(config, setting, which, how, options))
     calls = _calls(config, setting, which, how)
-    if setting.load is not None and arrivals_per_s(calls) is None:
+    if setting.load is not None and mean_rate(call.at_s for call in calls) is None:
         raise PlanError("load: all requests arrive at once, so no gap can be scaled: leave it out")
     _something_is_measured(setting, calls)
     # Now, not after minutes of measuring.
@@ -216,7 +215,7 @@ def scaled_to(config_path: Path, options: Options, plan: Plan, capacity_rps: flo
     """
     load = plan.setting.load
     asked = (load or 1.0) * capacity_rps
-    scale = plan.setting.time_scale * (arrivals_per_s(plan.calls) or asked) / asked
+    scale = plan.setting.time_scale * time_scale((call.at_s for call in plan.calls), asked)
     again = settle(config_path, replace(options, time_scale=scale, load=None))
     said = replace(again.setting, load=load, capacity_rps=capacity_rps)
     return replace(again, setting=said)

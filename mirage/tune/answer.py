@@ -37,6 +37,9 @@ class Wish:
     processes: int | None = None
     slower: float | None = None
     """Times the gaps of the trace; the question's own if None."""
+    live: int = 0
+    """Of the best of the search, how many are measured on real engines."""
+    live_repeats: int = 3
 
 
 @dataclass(frozen=True)

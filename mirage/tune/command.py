@@ -17,10 +17,12 @@ from mirage.workload.chosen import SAMPLE_NAME
 
 if TYPE_CHECKING:
     from mirage.tune.answer import Answer, Wish
+    from mirage.tune.contest import Contest
     from mirage.tune.question import Options, Question
 
 FILES = ("tuned.yaml", "tune.json", "tune.html")
 MOST_TRIALS = 100_000
+MOST_LIVE = 100
 
 
 def tune_command(
@@ -69,6 +71,19 @@ def tune_command(
         int | None,
         typer.Option(min=1, help="Runs at a time; one per core if left out. Changes no answer."),
     ] = None,
+    live: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MOST_LIVE,
+            metavar="N",
+            help="Measure the N best, CONFIG as it is, and the best fixed percentage on the real "
+            "engines here, and take the best of them.",
+        ),
+    ] = 0,
+    live_repeats: Annotated[
+        int, typer.Option(min=1, max=MOST_LIVE, help="Runs of each of them, in turns.")
+    ] = 3,
 ) -> None:
     """Find the settings with which CONFIG serves a trace best, and say what they bring and why.
 
@@ -82,7 +97,14 @@ def tune_command(
 
     with exits("interrupted: the same command goes on where it was"):
         limits = parse_slo(slo) if slo is not None else None
-        wish = Wish(parse_objective(objective), limits, trials, processes)
+        wish = Wish(
+            parse_objective(objective),
+            limits,
+            trials,
+            processes,
+            live=live,
+            live_repeats=live_repeats,
+        )
         with terminate_like_interrupt():
             tune(config, Options(trace, profile, seed, find_load), wish, output)
 
@@ -93,18 +115,26 @@ def tune(path: Path, options: Options, wish: Wish, output: Path) -> Answer:
     Raises `ConfigError` or `TraceError` for what cannot be tuned, `RunKilled` if a
     process was killed, `KeyboardInterrupt` on Ctrl-C; then only trials are written.
     """
-    from mirage.tune import question, summary, table
+    from mirage.tune import live, question, summary, table
     from mirage.tune.answer import answer
+    from mirage.tune.contest import middle
     from mirage.tune.progress import shown
 
     asked = question.ask(path, options)
     warn(path, asked.config)
     make_room(output, [output / name for name in FILES])
+    if wish.live:
+        live.check(asked.config)
     with shown() as progress:
         found = answer(asked, wish, output, progress)
-    said = summary.said(asked, found)
-    _write(asked, wish, found, said, output)
-    table.show(asked, found, said, Console())
+    measured = None
+    if wish.live:
+        console = Console(stderr=True)
+        measured = live.contest(asked, found, wish.live, wish.live_repeats, output, console)
+    said = summary.said(asked, found, measured)
+    _write(asked, wish, found, said, output, measured)
+    medians = {n: middle(found.goal, r) for n, r in measured.results.items()} if measured else None
+    table.show(asked, found, said, Console(), medians)
     typer.echo(f"{output / FILES[0]} is ready for mirage serve; {output / FILES[2]} shows why")
     return found
 
@@ -116,17 +146,27 @@ def command(path: Path, options: Options, wish: Wish, found: Answer, output: Pat
     words += ["--trace", options.trace] if options.trace != SAMPLE_NAME else []
     words += ["--profile", options.profile] if options.profile is not None else []
     words += ["--find-load"] if options.find_load else []
+    if wish.live:
+        words += ["--live", str(wish.live), "--live-repeats", str(wish.live_repeats)]
     return words + (["--slo", str(found.goal.slo)] if str(found.goal.slo) else [])
 
 
-def _write(asked: Question, wish: Wish, found: Answer, said: list[str], output: Path) -> None:
+def _write(
+    asked: Question,
+    wish: Wish,
+    found: Answer,
+    said: list[str],
+    output: Path,
+    measured: Contest | None,
+) -> None:
     from mirage.tune import html, moved, report
 
     words = command(asked.path, asked.options, wish, found, output)
-    built = report.build(asked, wish, found, said, words)
+    built = report.build(asked, wish, found, said, words, measured)
+    config = measured.config if measured else found.config
     texts = (
-        moved.tuned(asked, found.config, [*said, f"Found by: {shlex.join(words)}"], output),
+        moved.tuned(asked, config, [*said, f"Found by: {shlex.join(words)}"], output),
         report.as_json(built),
-        html.render(asked, found, built),
+        html.render(asked, found, built, config),
     )
     write_all({output / name: text for name, text in zip(FILES, texts, strict=True)})

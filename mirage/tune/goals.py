@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isinf
 from typing import NamedTuple
 
 import numpy as np
@@ -81,7 +81,7 @@ class Goal:
         """How much better `one` is than `other`, as a part of `other`; negative if worse."""
         if one == other:
             return 0.0
-        if not other:
+        if not other or isinf(other):
             return inf if self.better(one, other) else -inf
         return (one - other) / other if self.maximised else (other - one) / other
 

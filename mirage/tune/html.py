@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from mirage.config import Config
 from mirage.report.page import Picture, picture, template
 from mirage.tune import pictures
-from mirage.tune.answer import Answer
+from mirage.tune.answer import DEFAULT, Answer
 from mirage.tune.curves import curve
 from mirage.tune.question import Question
 from mirage.tune.summary import readable
@@ -29,26 +30,27 @@ class Row(NamedTuple):
     """Text, ratio, and whether it is the best of its column."""
 
 
-def render(question: Question, answer: Answer, report: dict[str, Any]) -> str:
+def render(question: Question, answer: Answer, report: dict[str, Any], config: Config) -> str:
     """The page; the same for the same answer."""
     return template(Path(__file__).with_name(TEMPLATE)).render(
         report=report,
         about=about(question, answer),
-        changed=readable(question.config, answer.config),
+        changed=readable(question.config, config),
         columns=list(COLUMNS),
-        rows=rows(report),
+        rows=rows(report["held_back"]),
+        live=rows(report["live"]["measured"]) if report["live"] else [],
         pictures=list(_pictures(question, report)),
     )
 
 
-def rows(report: dict[str, Any]) -> list[Row]:
-    """Contenders on held-back windows."""
-    held = report["held_back"]
+def rows(held: dict[str, Any]) -> list[Row]:
+    """Contenders by name, simulated or measured, beside the first or the configuration as it is."""
+    as_is = held[DEFAULT if DEFAULT in held else next(iter(held))]
     made = []
     for name, figures in held.items():
         cells = []
         for key, digits in COLUMNS.values():
-            value, default = figures[key], held["default"][key]
+            value, default = figures[key], as_is[key]
             best = max if key in ("goodput", "throughput") else min
             ratio = f"{value / default:.2f}×" if default and isfinite(value / default) else ""
             is_best = value == best(each[key] for each in held.values())

@@ -9,6 +9,8 @@ from typing import Any
 
 from mirage.report.origin import versions
 from mirage.tune.answer import JUDGE_SEEDS, SEARCH_SEEDS, Answer, Wish, mean_lent
+from mirage.tune.contest import Contest, middle
+from mirage.tune.goals import figures
 from mirage.tune.question import Question
 from mirage.tune.space import changes
 from mirage.tune.windows import Window
@@ -18,10 +20,16 @@ LIBRARIES = ("optuna", "numpy")
 
 
 def build(
-    question: Question, wish: Wish, answer: Answer, said: list[str], command: list[str]
+    question: Question,
+    wish: Wish,
+    answer: Answer,
+    said: list[str],
+    command: list[str],
+    contest: Contest | None = None,
 ) -> dict[str, Any]:
     """Ready for JSON. The same for the same question, but for `command` and versions."""
     on, replay, options = question.machine, question.config.replay, question.options
+    config = contest.config if contest else answer.config
     return {
         "schema_version": SCHEMA_VERSION,
         "command": command,
@@ -47,7 +55,7 @@ def build(
         "slo_is_derived": answer.slo_is_derived,
         "sentences": said,
         "choice": dict(answer.choice),
-        "changes": {k: list(v) for k, v in changes(question.config, answer.config).items()},
+        "changes": {k: list(v) for k, v in changes(question.config, config).items()},
         "knobs": {knob.name: list(knob.values) for knob in question.space.knobs},
         "importances": answer.importances,
         "searched": answer.searched,
@@ -62,8 +70,25 @@ def build(
             }
             for name, each in answer.judged.items()
         },
+        "live": _live(answer, contest) if contest else None,
         "trials": [asdict(trial) for trial in answer.trials],
         "explained": [asdict(one) for one in question.explained],
+    }
+
+
+def _live(answer: Answer, contest: Contest) -> dict[str, Any]:
+    goal = answer.goal
+    return {
+        "requests": contest.requests,
+        "winner": contest.winner,
+        "measured": {
+            name: {
+                **middle(goal, results),
+                "repeats": [figures([result], goal.slo) for result in results],
+                "completed": [len(result.rows) for result in results],
+            }
+            for name, results in contest.results.items()
+        },
     }
 
 

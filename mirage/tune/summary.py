@@ -5,6 +5,7 @@ from __future__ import annotations
 from mirage.config import Config
 from mirage.serve.outlook import Speeds, outlook
 from mirage.tune.answer import DEFAULT, POOLED, STATIC, TUNED, Answer, mean_lent
+from mirage.tune.contest import Contest, sentence
 from mirage.tune.goals import share_met
 from mirage.tune.question import Question
 from mirage.tune.space import changes
@@ -14,9 +15,10 @@ WELL_MET = 0.98
 """Part of the requests that keep all limits where memory is not what is short."""
 
 
-def said(question: Question, answer: Answer) -> list[str]:
-    """Three sentences."""
-    return sentences(found(question, answer))
+def said(question: Question, answer: Answer, contest: Contest | None = None) -> list[str]:
+    """Three sentences, and a fourth where real engines were asked."""
+    live = [sentence(answer, contest)] if contest else []
+    return sentences(found(question, answer)) + live
 
 
 def found(question: Question, answer: Answer) -> Found:

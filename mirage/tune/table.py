@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from rich.console import Console
@@ -22,12 +22,20 @@ COLUMNS = {
 }
 
 
-def show(question: Question, answer: Answer, said: Sequence[str], console: Console) -> None:
+def show(
+    question: Question,
+    answer: Answer,
+    said: Sequence[str],
+    console: Console,
+    live: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:
     """Print all of it."""
     console.width = max(console.width, WIDTH)
     for line in about(question, answer):
         console.out(line, highlight=False)
     console.print(_table(answer))
+    if live:
+        console.print(_live(live))
     for sentence in said:
         console.out(sentence, highlight=False)
 
@@ -65,6 +73,16 @@ def _table(answer: Answer) -> Table:
         preempted = sum(outcome.preemptions for outcome in each.outcomes)
         style = "bold" if name == "tuned" else ""
         made.add_row(name, number(answer.searched[name], 3), *cells, f"{preempted:,}", style=style)
+    return made
+
+
+def _live(live: Mapping[str, Mapping[str, float]]) -> Table:
+    """Of real engines, medians of their repeats."""
+    made = Table("on real engines", *COLUMNS, box=None)
+    for column in made.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+    for name, figures in live.items():
+        made.add_row(name, *(number(figures[key], digits) for key, digits in COLUMNS.values()))
     return made
 
 

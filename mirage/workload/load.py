@@ -14,13 +14,6 @@ def evenly(calls: Collection[Call], most: int) -> list[Call]:
     return list(islice(calls, 0, None, every))
 
 
-def arrivals_per_s(calls: Collection[Call]) -> float | None:
-    """Mean requests a second; None for calls that all come at once."""
-    times = [call.at_s for call in calls]
-    span = max(times, default=0.0) - min(times, default=0.0)
-    return (len(times) - 1) / span if span > 0 else None
-
-
 def capacity_per_s(ended_s: Sequence[float], at_once: int) -> float:
     """Requests a second that a closed loop of `at_once` requests completes. `ended_s` ascends.
 

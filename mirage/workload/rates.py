@@ -24,12 +24,18 @@ def time_scale(arrivals_s: Iterable[float], rate: float) -> float:
     As all gaps are multiplied alike, bursts stay bursts: the gaps' coefficient of variation is
     the trace's. Raises `TraceError` if there are no gaps.
     """
+    own = mean_rate(arrivals_s)
+    if own is None:
+        raise TraceError(
+            f"rate {rate:g}: the trace's requests all come at one time, with no gaps to "
+            "stretch: leave the rate out"
+        )
+    return own / checked(rate)
+
+
+def mean_rate(arrivals_s: Iterable[float]) -> float | None:
+    """Requests a second of arrivals that ascend; None if they all come at one time."""
     count, first, last = 0, 0.0, 0.0
     for count, last in enumerate(arrivals_s, start=1):
         first = last if count == 1 else first
-    if last <= first:
-        raise TraceError(
-            f"rate {rate:g}: the trace's requests ({count}) all come at one time, with no gaps to "
-            "stretch: leave the rate out"
-        )
-    return (count - 1) / (last - first) / checked(rate)
+    return (count - 1) / (last - first) if last > first else None

@@ -49,7 +49,8 @@ def test_it_prints_a_table_for_each_tenant_and_three_sentences(written: Path) ->
     done = explain("c.yaml", folder=written)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("NVIDIA GH200 96 GB (gh200: taken for device.kind cuda)")
+    taken = "NVIDIA GH200 96 GB (gh200: taken for device.kind cuda, since no GPU is here)"
+    assert lines[0].startswith(taken)
     assert sum(line.startswith("batch ") for line in lines) == 2
     assert "…" not in done.stdout  # nothing is cut, on a narrow terminal either
     assert lines[-3].startswith("Remapping pays here, for active models too: ")

@@ -421,7 +421,7 @@ def test_what_leaves_in_the_warm_up_is_not_measured(command, config, tmp_path):
         (["--rate", "5", "--time-scale", "1"], "both set the gaps of this trace: give one"),
         (["--rate", "5", "--load", "1"], "--rate and --load both set the gaps"),
         (["--rate", "0"], "rate 0: use requests a second, above 0"),
-        (["--rate", "5", "--limit", "1"], "the trace's requests (1) all come at one time"),
+        (["--rate", "5", "--limit", "1"], "the trace's requests all come at one time"),
         (["--time-scale", "0"], "time scale 0: use a number above 0"),
         (["--length-scale", "nan"], "length scale nan: use a number above 0"),
         (["--concurrency", "0"], "concurrency 0: use a whole number from 1"),

@@ -16,7 +16,7 @@ from mirage.control.hiding import hides
 from mirage.control.rules import Rules
 from mirage.explain.arithmetic import Explained, Hidden, Subject, explained
 from mirage.explain.command import parse_batches
-from mirage.explain.machine import machine
+from mirage.explain.machine import machine, nearest
 from mirage.explain.shapes import UnknownShape, read_shape
 from mirage.explain.sizes import rate, size
 from mirage.explain.subjects import subjects
@@ -363,9 +363,12 @@ def test_a_batch_that_the_engine_never_runs_does_not_count() -> None:
 # -- machines and words -----------------------------------------------------------------
 
 
-def test_the_nearest_profile_is_taken_and_said_why() -> None:
+def test_the_nearest_profile_is_taken_and_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage.explain.machine._gpu", lambda index: "NVIDIA H200")
+    assert machine(None, Device(kind="cuda", memory=GIB)).name == "h200"
+    monkeypatch.setattr("mirage.explain.machine._gpu", lambda index: None)
     gpu = machine(None, Device(kind="cuda", memory=GIB))
-    assert (gpu.name, gpu.why) == ("gh200", "taken for device.kind cuda")
+    assert (gpu.name, gpu.why) == nearest(None)
     host = machine(None, Device(memory=GIB, link_gb_s=0.5))
     assert host.name == "host"
     assert host.hardware.link_gb_s.value == 0.5
@@ -395,3 +398,22 @@ MANY = ",".join(map(str, range(1, 34)))
 def test_batches_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--batch"):
         parse_batches(text)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name", "why"),
+    [
+        (None, "gh200", "no GPU is here"),
+        ("NVIDIA GH200 480GB", "gh200", "for the NVIDIA GH200 480GB that is here"),
+        ("NVIDIA H200", "h200", "for the NVIDIA H200 that is here"),
+        ("NVIDIA GB200", "gb200", "for the NVIDIA GB200"),
+        ("NVIDIA H100 80GB HBM3", "h100", "for the NVIDIA H100"),
+        ("NVIDIA A100-SXM4-80GB", "a100", "for the NVIDIA A100"),
+        ("NVIDIA L40S", "h100", "none is bundled for the NVIDIA L40S that is here"),
+    ],
+)
+def test_the_nearest_machine_goes_by_the_gpu_that_is_here(gpu, name, why):
+    found, because = nearest(gpu)
+    assert found == name
+    assert why in because
+    assert profiles.hardware(found).title

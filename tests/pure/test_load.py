@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.workload.dealing import Call
-from mirage.workload.load import arrivals_per_s, capacity_per_s, evenly
+from mirage.workload.load import capacity_per_s, evenly
+from mirage.workload.rates import mean_rate
 
 pytestmark = pytest.mark.pure
 
@@ -29,10 +30,10 @@ def test_a_part_is_spread_over_the_whole(count, most):
 
 
 def test_mean_arrivals():
-    assert arrivals_per_s(calls([10, 10.5, 12])) == 1.0
-    assert arrivals_per_s(calls([3, 3])) is None
-    assert arrivals_per_s(calls([3])) is None
-    assert arrivals_per_s([]) is None
+    assert mean_rate([10, 10.5, 12]) == 1.0
+    assert mean_rate([3, 3]) is None
+    assert mean_rate([3]) is None
+    assert mean_rate([]) is None
 
 
 def test_capacity_does_not_count_what_runs_out():
