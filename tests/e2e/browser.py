@@ -19,6 +19,7 @@ from PyQt6.QtCore import QEventLoop, QTimer, QUrl
 from PyQt6.QtWebEngineCore import (
     QWebEnginePage,
     QWebEngineProfile,
+    QWebEngineSettings,
     QWebEngineUrlRequestInterceptor,
     qWebEngineChromiumVersion,
 )
@@ -70,14 +71,16 @@ class Page(QWebEnginePage):
 
 
 class Requests(QWebEngineUrlRequestInterceptor):
-    """Keeps every address that is asked for."""
+    """Keeps every address that is asked for, and lets nothing out."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
 
     def interceptRequest(self, request: Any) -> None:
-        self.asked.append(request.requestUrl().toString())
+        url = request.requestUrl()
+        self.asked.append(url.toString())
+        request.block(url.scheme() not in ("file", "data"))
 
 
 class Browser:
@@ -92,6 +95,9 @@ class Browser:
         )
         self._profile.setUrlRequestInterceptor(self._requests)
         self._page = Page(self._profile)
+        # Or what a page of a file asks for elsewhere is refused before it can be seen.
+        remote = QWebEngineSettings.WebAttribute.LocalContentCanAccessRemoteUrls
+        self._page.settings().setAttribute(remote, True)
         self._view.setPage(self._page)
         self._view.resize(width, HEIGHT)
         self._view.show()

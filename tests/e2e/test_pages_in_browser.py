@@ -109,3 +109,20 @@ def test_dark_is_dark_and_light_is_light(look: Any, page: str) -> None:
     assert (light["dark"], dark["dark"]) == (False, True)
     assert min(light["paper"]) > 200 > 60 > max(dark["paper"])
     assert min(light["card"]) > 200 > 60 > max(dark["card"])
+
+
+def test_a_page_with_faults_would_be_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "bad.html"
+    page.write_text(
+        "<!doctype html><title>bad</title><main><section style='width: 900px'>"
+        "<img src='http://127.0.0.1:9/x.png'><p style='color: #eee'>pale</p></section></main>"
+        "<script>nope()</script>"
+    )
+    words = [sys.executable, str(BROWSER), "light", str(PHONE), str(page)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    (found,) = json.loads(done.stdout.splitlines()[-1])["pages"].values()
+    assert any("nope is not defined" in line for line in found["said"])
+    assert found["asked"] == ["http://127.0.0.1:9/x.png"]
+    assert found["images"] == [False]
+    assert found["page_width"] > PHONE
+    assert found["faintest"][0][0] < LEGIBLE and found["faintest"][0][1] == "pale"
