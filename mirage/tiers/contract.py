@@ -1,0 +1,104 @@
+"""What an engine may ask of the pool below the device, and what the pool promises.
+
+A *key* names the content of one KV block: vLLM's hash of all tokens up to its end, and its KV
+group. Keys of different weights never meet: an engine joins under the fingerprint of its weights,
+dtype and layout, and engines with the same fingerprint share content.
+
+Promises:
+
+- Bytes at a `Place` do not change and do not go away while a request that `found` them READY has
+  not left, or a reservation is neither committed nor abandoned.
+- A key is READY for others only after `commit`. What an engine reserved and did not commit before
+  it ended is never served.
+- Nothing waits for a disk or another engine. Only `reserve` waits for the pool's answer, and at
+  most `ANSWER_S`; then, and whenever the pool is gone, all is as if nothing was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import NewType, Protocol
+
+Key = NewType("Key", bytes)
+
+ANSWER_S = 0.05
+"""Most seconds that an engine waits for the pool."""
+
+
+class Medium(StrEnum):
+    """Where a block can be, quickest first."""
+
+    PEER = "peer"
+    HOST = "host"
+    SSD = "ssd"
+
+
+class Found(Enum):
+    """What the pool says of a key that a request seeks."""
+
+    UNKNOWN = "unknown"
+    """Not answered yet."""
+    ABSENT = "absent"
+    COMING = "coming"
+    """On its way to a place that an engine can copy from."""
+    READY = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an engine copies a block from or to."""
+
+    medium: Medium
+    offset: int
+    """Bytes from the start of the medium's region."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An engine that joins the pool."""
+
+    tenant: str
+    fingerprint: bytes
+    """Of weights, dtype and the layout of a block: who has the same may read the same bytes."""
+    block_bytes: int
+    priority: int = 0
+    """The tenant's: with a higher one its blocks are evicted later."""
+
+
+class Pool(Protocol):
+    """The engine's end. Used by one thread."""
+
+    def seek(self, request: str, keys: Iterable[Key]) -> None:
+        """A request entered the queue and will need `keys`, in this order.
+
+        What is held is pinned, what lies deeper starts to come up. Asked again, it adds keys.
+        """
+
+    def found(self, request: str, key: Key) -> Found:
+        """What is known of a key that the request seeks; reads answers, and never waits."""
+
+    def places(self, request: str, keys: Iterable[Key]) -> list[Place]:
+        """Where READY keys are. Raises `KeyError` for one that is not."""
+
+    def leave(self, request: str) -> None:
+        """The request needs nothing of the pool any more. Unknown ones are ignored."""
+
+    def reserve(self, keys: Iterable[Key]) -> Mapping[Key, Place]:
+        """Places to copy blocks to, without those that are held and those that find no room."""
+
+    def commit(self, keys: Iterable[Key]) -> None:
+        """Reserved places hold what their keys name."""
+
+    def abandon(self, keys: Iterable[Key]) -> None:
+        """Reserved places hold nothing."""
+
+    def touch(self, keys: Iterable[Key]) -> None:
+        """These were used, on the device too: evict them later."""
+
+    def memory(self, medium: Medium) -> memoryview:
+        """The medium's region, as mapped in this process. Raises `KeyError` without one."""
+
+    def close(self) -> None:
+        """Leave the pool; what was reserved and not committed is gone. Idempotent."""
