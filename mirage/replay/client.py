@@ -97,6 +97,11 @@ class Journal:
         self.changed()
 
 
+def base(url: str) -> str:
+    """What the paths of requests are appended to: with or without the /v1 that servers print."""
+    return url.rstrip("/").removesuffix("/v1") + "/"
+
+
 def session(url: str, timeout_s: float, key: str | None = None) -> aiohttp.ClientSession:
     """A session whose requests end within `timeout_s`, as many at once as are asked for.
 
@@ -106,7 +111,7 @@ def session(url: str, timeout_s: float, key: str | None = None) -> aiohttp.Clien
     and a completion must not be sent twice.
     """
     return aiohttp.ClientSession(
-        url,
+        base(url),
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=timeout_s),
         headers={"Authorization": f"Bearer {key}"} if key else None,
@@ -226,7 +231,7 @@ class _Sender:
 
 
 async def _receive(http: aiohttp.ClientSession, body: dict[str, object], answer: Answer) -> None:
-    async with http.post("/v1/completions", json=body) as response:
+    async with http.post("v1/completions", json=body) as response:
         if response.status != 200:
             raise Refused(response.status, _reason(await response.text()))
         async for data in response.content.iter_any():

@@ -112,7 +112,7 @@ def _take_back_cancel() -> bool:
 
 async def _timeline_since(http: aiohttp.ClientSession, before: State | None) -> Timeline | None:
     after = await _settled(http)
-    body = await _get(http, "/mirage/timeline")
+    body = await _get(http, "mirage/timeline")
     if before is None or after is None or body is None:
         return None
     return cut(parse_timeline(body), before, after)
@@ -129,7 +129,7 @@ async def _settled(http: aiohttp.ClientSession) -> State | None:
 
 
 async def _state(http: aiohttp.ClientSession) -> State | None:
-    body = await _get(http, "/mirage/state")
+    body = await _get(http, "mirage/state")
     return parse_state(body) if body else None
 
 
@@ -139,4 +139,4 @@ async def _get(http: aiohttp.ClientSession, path: str) -> bytes | None:
         async with http.get(path) as response:
             return await response.read() if response.status == 200 else None
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise ServerError(f"the server does not answer {path}: {error}") from None
+        raise ServerError(f"the server does not answer /{path}: {error}") from None

@@ -13,7 +13,6 @@ from mirage.options import ConfigPath, hardware_option, warn
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.report.files import make_room, write_all
-from mirage.workload.chosen import SAMPLE_NAME
 
 if TYPE_CHECKING:
     from mirage.tune.answer import Answer, Wish
@@ -28,12 +27,13 @@ MOST_LIVE = 100
 def tune_command(
     config: ConfigPath,
     trace: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="A trace with arrivals: its file, 'sample', or a name of `mirage traces list`.",
             metavar="FILE",
+            show_default="CONFIG's replay.trace, else the sample",
         ),
-    ] = SAMPLE_NAME,
+    ] = None,
     profile: Annotated[
         str | None,
         hardware_option("the bundled one that is nearest to the machine"),
@@ -57,7 +57,7 @@ def tune_command(
         typer.Option(
             "--find-load",
             help="Let requests come as often as CONFIG just does not bear; so it is where neither "
-            "a trace of your own nor replay.time_scale is given.",
+            "a trace of your own nor replay.time_scale is given, or replay.load is.",
         ),
     ] = False,
     trials: Annotated[int, typer.Option(min=1, max=MOST_TRIALS, help="Tried in the search.")] = 64,
@@ -143,7 +143,7 @@ def command(path: Path, options: Options, wish: Wish, found: Answer, output: Pat
     """That gives the same answer again, with all that was derived or left out."""
     words = ["mirage", "tune", str(path), "--objective", wish.objective]
     words += ["--trials", str(wish.trials), "--seed", str(options.seed), "--output", str(output)]
-    words += ["--trace", options.trace] if options.trace != SAMPLE_NAME else []
+    words += ["--trace", options.trace] if options.trace is not None else []
     words += ["--profile", options.profile] if options.profile is not None else []
     words += ["--find-load"] if options.find_load else []
     if wish.live:

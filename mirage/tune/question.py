@@ -20,10 +20,12 @@ from mirage.tune.space import Space, space
 from mirage.tune.windows import LARGEST_WINDOW, Cut, cut
 from mirage.workload import trace
 from mirage.workload.chosen import SAMPLE_NAME, located
-from mirage.workload.trace import Request, TraceError
+from mirage.workload.trace import AS_IT_SAYS, EndlessError, Reading, Request, TraceError
 
 MOST_ROWS = 2_000_000
 """Of a trace that are held; later ones are not looked at."""
+ENDLESS_ROWS = 8 * LARGEST_WINDOW
+"""Of a trace without end: as many as the windows can hold."""
 CONTEXT = 1024
 """Tokens of a request for which the paper's arithmetic is told."""
 BATCHES = (1, 8, 32, 128)
@@ -35,8 +37,9 @@ STEPS = (1.5, 2.0, 3.0, 5.0, 8.0)
 class Options:
     """What a person chose. None takes the default."""
 
-    trace: str = SAMPLE_NAME
-    """As `located` takes it: a file, the bundled sample, or a public trace."""
+    trace: str | None = None
+    """As `located` takes it: a file, the bundled sample, or a public trace; None for the
+    configuration's own."""
     profile: str | None = None
     seed: int = 0
     find_load: bool = False
@@ -51,6 +54,8 @@ class Question:
     path: Path
     config: Config
     options: Options
+    trace: str
+    """Which was taken."""
     machine: Machine
     subjects: Subjects
     explained: tuple[Explained, ...]
@@ -62,16 +67,16 @@ class Question:
     @property
     def trace_name(self) -> str:
         """As a person would say it."""
-        given = self.options.trace
+        given = self.trace
         return "the bundled sample" if given == SAMPLE_NAME else given
 
     @property
     def load_is_given(self) -> bool:
         """Whether somebody said how often requests come: in the file, or by a trace of theirs."""
-        if self.options.find_load:
+        replay = self.config.replay
+        if self.options.find_load or (self.options.trace is None and replay.load is not None):
             return False
-        said = "time_scale" in self.config.replay.model_fields_set
-        return said or self.options.trace != SAMPLE_NAME
+        return "time_scale" in replay.model_fields_set or self.trace != SAMPLE_NAME
 
     def bench(self, time_scale: float) -> Bench:
         """The machine, the models and the windows."""
@@ -108,13 +113,14 @@ def ask(path: Path, options: Options) -> Question:
     known = subjects(config, on.hardware, CONTEXT)
     for name, why in known.refused.items():
         raise ConfigError(f"tenant {name!r} cannot be simulated: {why}")
-    rows = _rows(located(options.trace))
+    named, rows = _requests(config, options, path.parent)
     told = tuple(explained(s, on.hardware, Rules.served(config), BATCHES) for s in known.subjects)
     knobs = space(config, known.fits, _steps_ms(known, on))
     return Question(
         path=path,
         config=config,
         options=options,
+        trace=named,
         machine=on,
         subjects=known,
         explained=told,
@@ -129,15 +135,32 @@ def raw(path: Path) -> dict[Any, Any]:
     return read_yaml(path)
 
 
+def _requests(config: Config, options: Options, near: Path) -> tuple[str, list[Request]]:
+    """The trace's name and its requests; files that CONFIG names are in its folder."""
+    if options.trace is not None:
+        return options.trace, _rows(located(options.trace))
+    named = config.replay.trace
+    if not isinstance(named, str):
+        raise ConfigError("replay.trace names one trace per tenant: tune takes one, give --trace")
+    return named, _rows(located(named, near))
+
+
 def _rows(path: Path) -> list[Request]:
     """Without texts and hashes, which nothing here looks at."""
-    rows = [
-        Request(row.arrival_s, row.context_tokens, row.output_tokens)
-        for row, _ in zip(trace.read(path), range(MOST_ROWS), strict=False)
-    ]
+    try:
+        rows = _first(path, MOST_ROWS, AS_IT_SAYS)
+    except EndlessError:
+        rows = _first(path, ENDLESS_ROWS, Reading(bounded=True))
     if rows[0].arrival_s == rows[-1].arrival_s:
         raise TraceError(f"{path}: all rows have one time: name a trace with arrivals")
     return rows
+
+
+def _first(path: Path, most: int, how: Reading) -> list[Request]:
+    return [
+        Request(row.arrival_s, row.context_tokens, row.output_tokens)
+        for row, _ in zip(trace.read(path, how), range(most), strict=False)
+    ]
 
 
 def _steps_ms(known: Subjects, on: Machine) -> list[float]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from mirage.workload.formats import registry
 from mirage.workload.formats.arrivals import poisson
 from mirage.workload.formats.contract import Format
-from mirage.workload.formats.request import MAX_TOKENS, Request, TraceError
+from mirage.workload.formats.request import MAX_TOKENS, EndlessError, Request, TraceError
 from mirage.workload.formats.source import Source
 from mirage.workload.rates import LARGEST_RATE, checked
 
@@ -24,6 +24,7 @@ __all__ = [
     "AS_IT_SAYS",
     "LARGEST_RATE",
     "MAX_TOKENS",
+    "EndlessError",
     "Reading",
     "Request",
     "TraceError",

@@ -16,6 +16,7 @@ import psutil
 import pytest
 import typer
 import yaml
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 from fake_serve import Fake
 from typer.testing import CliRunner
@@ -219,6 +220,28 @@ def test_a_run_is_warmed_up_and_counts_from_its_own_start():
     first, last = found.timeline.samples[0], found.timeline.samples[-1]
     assert first.t == 0.0
     assert last.tenants["a"].preemptions - first.tenants["a"].preemptions == 3
+
+
+@pytest.mark.parametrize(
+    "address", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"]
+)
+def test_an_address_may_end_as_servers_print_it(address):
+    assert client.base(address) == "http://h:1/"
+
+
+def test_a_server_behind_a_path():
+    async def run():
+        fake, journal, app = Fake(), Journal(), web.Application()
+        app.add_subapp("/gateway", fake.app())
+        server = TestServer(app)
+        await server.start_server()
+        async with server, client.session(str(server.make_url("/gateway/v1")), 60.0) as http:
+            await client.send_all(http, [call(0)], 0, journal)
+        return fake, journal
+
+    fake, journal = asyncio.run(run())
+    assert [outcome.error for outcome in journal.outcomes] == [None]
+    assert len(fake.bodies) == 1
 
 
 def test_a_server_without_a_timeline():

@@ -13,7 +13,7 @@ from mirage.config import Config, ConfigError
 from mirage.report.slo import Slo
 from mirage.tune.choosing import chosen
 from mirage.tune.goals import Goal, Row, WindowResult
-from mirage.tune.question import Options, Question, ask
+from mirage.tune.question import ENDLESS_ROWS, Options, Question, ask
 from mirage.tune.runs import Runner, runner
 from mirage.tune.search import FILE, Searched, Task, first_choices, importances, search
 from mirage.tune.simulated import Run
@@ -153,6 +153,33 @@ def test_the_sample_by_its_name_is_the_one_that_is_taken_without_a_name(tmp_path
     assert named.fingerprint() == usual.fingerprint()
     assert named.load_is_given is usual.load_is_given is False
     assert ask(path, Options(str(write_trace(tmp_path)))).load_is_given
+
+
+def test_the_trace_of_the_configuration_is_the_one_that_is_taken_without_a_name(
+    tmp_path: Path,
+) -> None:
+    given = write_trace(tmp_path)
+    path = write(tmp_path, replay={"trace": given.name})
+    asked = ask(path, Options())
+    assert asked.fingerprint() == ask(path, Options(str(given))).fingerprint()
+    assert (asked.trace_name, asked.load_is_given) == (given.name, True)
+    path = write(tmp_path, replay={"trace": given.name, "load": 0.5})
+    assert not ask(path, Options()).load_is_given, "it is a part of what a real machine computes"
+    assert ask(path, Options(str(given))).load_is_given
+
+
+def test_of_a_trace_without_end_no_more_is_read_than_the_windows_hold(tmp_path: Path) -> None:
+    (tmp_path / "endless.yaml").write_text("kind: synthetic\nrate: 5\nlengths: sharegpt\n")
+    asked = ask(write(tmp_path, replay={"trace": "endless.yaml"}), Options())
+    assert asked.requests == ENDLESS_ROWS
+    windows = (*asked.cut.searched, *asked.cut.held_back)
+    assert sum(len(window.requests) for window in windows) == ENDLESS_ROWS
+
+
+def test_a_trace_per_tenant_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = write(tmp_path, replay={"trace": {"chat": "sample"}})
+    with pytest.raises(ConfigError, match="tune takes one, give --trace"):
+        ask(path, Options())
 
 
 def test_a_public_trace_is_looked_for_where_it_was_fetched(

@@ -14,6 +14,10 @@ class TraceError(Refused):
     """A trace that cannot be replayed; the message is one line with file and line number."""
 
 
+class EndlessError(TraceError):
+    """A trace without end, of which nobody said what part is meant."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Arrival in seconds since the first row (or the window's start), lengths in tokens.

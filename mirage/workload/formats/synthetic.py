@@ -14,7 +14,7 @@ import yaml
 from mirage.config import LARGEST_FILE, ODD_VALUES, ConfigError, Loader, shown, validated
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.invented import requests
-from mirage.workload.formats.request import Request, TraceError
+from mirage.workload.formats.request import EndlessError, Request, TraceError
 from mirage.workload.formats.source import Head, Source
 from mirage.workload.formats.synthetic_schema import Synthetic
 
@@ -28,7 +28,7 @@ def _fits(head: Head) -> bool:
 def _read(source: Source) -> Iterator[Request]:
     asked = _asked(source)
     if asked.requests is None and asked.duration_s is None and not source.bounded:
-        raise TraceError(
+        raise EndlessError(
             f"{source.path}: has no end: write requests or duration_s into it, or take a part "
             "(--window or --limit, or workload.requests)"
         )
