@@ -1,0 +1,97 @@
+"""One block of the pool, and what becomes of it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from mirage.tiers.contract import Found, Key
+from mirage.tiers.slabs import Range
+
+
+class Name(NamedTuple):
+    """What a block holds: `key` of the weights, dtype and layout that `fingerprint` stands for."""
+
+    fingerprint: bytes
+    key: Key
+
+
+class Seeker(NamedTuple):
+    """A request of a member."""
+
+    member: int
+    request: str
+
+
+class State(Enum):
+    """`WRITTEN`: an engine copies into it. `RISING`: it comes up from below. `READY`: readable."""
+
+    WRITTEN = "written"
+    RISING = "rising"
+    READY = "ready"
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """`tenant` is who stored or used it last: it counts as its own."""
+
+    name: Name
+    tenant: str
+    offset: int
+    stride: int
+    """Bytes that its place takes."""
+    nbytes: int
+    """Bytes of the block."""
+    state: State
+    writer: int | None = None
+    """The member that reserved it."""
+    pins: set[Seeker] = field(default_factory=set)
+    """Who needs it; nothing of it changes until they have left."""
+    sinking: bool = False
+    """It is being copied below: as good as pinned."""
+    offered: bool = False
+    """It came from below, or was offered there: once is enough."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it may be evicted."""
+        return self.state is State.READY and not self.pins and not self.sinking
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """To be said to a member: what became of a key that one of its requests seeks."""
+
+    seeker: Seeker
+    key: Key
+    found: Found
+    offset: int = 0
+    """Of its place, if READY."""
+
+
+@dataclass(frozen=True, slots=True)
+class Punch:
+    """Memory to be given back."""
+
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """A block to be copied below; its place does not change before `Core.sunk`."""
+
+    name: Name
+    place: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """A block to be copied up; its place is nobody else's before `Core.risen`."""
+
+    name: Name
+    place: Range
+
+
+Action = Tell | Punch | Sink | Rise
+"""What the acting code has to do, in the order in which it is given."""

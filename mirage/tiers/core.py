@@ -1,0 +1,282 @@
+"""The host pool's whole state: who is in it, what it holds, for whom. Pure: no I/O, no clock.
+
+Events in, `Action`s out. Whatever engines do, the promises of `mirage.tiers.contract` hold as long
+as actions are carried out in their order and before the next event of the same member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mirage.tiers.below import Below, Nothing
+from mirage.tiers.blocks import Action, Block, Name, Punch, Rise, Seeker, Sink, State, Tell
+from mirage.tiers.contract import Found, Key, Member
+from mirage.tiers.counts import Counts, PoolState, TenantState
+from mirage.tiers.held import Held
+from mirage.tiers.ledger import Ledger, PriorityClass
+from mirage.tiers.policies import LRU, EvictionPolicy
+from mirage.tiers.slabs import Range
+
+CLEAN_AHEAD = 64
+"""Blocks that would go next and are copied below at a time; a quarter of all at most."""
+
+
+class MemberRefused(ValueError):
+    """It cannot join; the message is one line."""
+
+
+class Core:
+    """`budget` in bytes is also the most that `resize` may ever set."""
+
+    def __init__(
+        self,
+        budget: int,
+        policy: Callable[[], EvictionPolicy] = LRU,
+        below: Below | None = None,
+    ) -> None:
+        self.ledger = Ledger(budget)
+        self._below = below or Nothing()
+        self._held = Held(self.ledger, policy, self._evicted, self._punch)
+        self._members: dict[int, Member] = {}
+        self._joined = 0
+        self._sizes: dict[bytes, int] = {}
+        """Bytes of a block, by fingerprint."""
+        self._sought: dict[Seeker, dict[Key, Block]] = {}
+        self._written: dict[int, set[Block]] = {}
+        """By member: what it has reserved, in quarantine or not."""
+        self._sinking = 0
+        """Blocks that are being copied below: never so many that nothing can be evicted."""
+        self._counts: dict[str, Counts] = {}
+        self._actions: list[Action] = []
+
+    def actions(self) -> list[Action]:
+        """What is to be done since it was asked last, in that order."""
+        actions, self._actions = self._actions, []
+        return actions
+
+    # -- members ------------------------------------------------------------------------
+
+    def join(self, member: Member) -> int:
+        """The number by which it is known. Raises `MemberRefused`."""
+        if member.block_bytes <= 0:
+            raise MemberRefused(f"block_bytes is {member.block_bytes}: it must be positive")
+        known = self._sizes.setdefault(member.fingerprint, member.block_bytes)
+        if known != member.block_bytes:
+            raise MemberRefused(
+                f"blocks of {member.block_bytes} bytes under a fingerprint of {known}: "
+                "make the fingerprint of the layout as well"
+            )
+        self._joined += 1
+        self._members[self._joined] = member
+        self._written[self._joined] = set()
+        self.ledger.set(member.tenant, priority=member.priority)
+        self._count(member.tenant)
+        return self._joined
+
+    def gone(self, number: int) -> None:
+        """It cannot be reached. Its process may still read and write where it was told to.
+
+        So its pins stay, and what it had reserved is nobody's, until it is `ended`.
+        """
+        for block in self._written.get(number, ()):
+            self._forget(block)
+
+    def ended(self, number: int) -> None:
+        """It reads and writes no more. Idempotent."""
+        if self._members.pop(number, None) is None:
+            return
+        for seeker in [s for s in self._sought if s.member == number]:
+            self._leave(seeker)
+        for block in self._written.pop(number):
+            self._forget(block)
+            self._held.give(block)
+
+    def dead(self, tenant: str) -> None:
+        """All processes of a tenant's engine have surely ended. Idempotent."""
+        for number in [n for n, member in self._members.items() if member.tenant == tenant]:
+            self.ended(number)
+
+    # -- what engines ask ---------------------------------------------------------------
+
+    def seek(self, number: int, request: str, keys: Iterable[Key]) -> None:
+        """Pin what is held, bring up what lies below; a `Tell` for each key."""
+        for key in keys:
+            self._seek(number, Seeker(number, request), key)
+
+    def leave(self, number: int, request: str, loaded: int = 0) -> None:
+        """A request needs nothing any more; engines copied `loaded` blocks for it."""
+        member = self._members[number]
+        self._count(member.tenant).loaded_bytes += loaded * member.block_bytes
+        self._leave(Seeker(number, request))
+
+    def reserve(self, number: int, keys: Iterable[Key]) -> dict[Key, int]:
+        """Offsets for those keys that are not held and find room."""
+        member, given = self._members[number], dict[Key, int]()
+        for key in keys:
+            name = Name(member.fingerprint, key)
+            if self._held.get(name) is not None:
+                continue
+            block = self._held.place(name, member.tenant, member.block_bytes, State.WRITTEN)
+            if block is None:
+                self._count(member.tenant).refused += 1
+                continue
+            block.writer = number
+            self._written[number].add(block)
+            given[key] = block.offset
+        return given
+
+    def commit(self, number: int, keys: Iterable[Key]) -> None:
+        """What a member reserved holds what its name says."""
+        for block in self._of_writer(number, keys):
+            self._written[number].remove(block)
+            self._count(block.tenant).stored_bytes += block.nbytes
+            self._ready(block)
+        self._clean_ahead()
+
+    def abandon(self, number: int, keys: Iterable[Key]) -> None:
+        """What a member reserved holds nothing, and it writes there no more."""
+        for block in self._of_writer(number, keys):
+            self._written[number].remove(block)
+            self._forget(block)
+            self._held.give(block)
+
+    def touch(self, number: int, keys: Iterable[Key]) -> None:
+        """These were used."""
+        member = self._members[number]
+        for key in keys:
+            block = self._held.get(Name(member.fingerprint, key))
+            if block is not None and block.state is State.READY:
+                self._held.use(block, member.tenant)
+
+    # -- the tier below -----------------------------------------------------------------
+
+    def risen(self, name: Name, *, whole: bool) -> None:
+        """A copy up has ended, or did not begin."""
+        block = self._held.get(name)
+        if block is None or block.state is not State.RISING:
+            return
+        if whole:
+            block.offered = True
+            self._count(block.tenant).risen += len(block.pins)
+            self._ready(block)
+        else:
+            self._forget(block)
+            self._held.give(block)
+
+    def sunk(self, name: Name, *, whole: bool) -> None:
+        """A copy down has ended, or did not begin."""
+        block = self._held.get(name)
+        if block is not None and block.sinking:
+            block.sinking = False
+            self._sinking -= 1
+            self._held.settle(block)
+
+    # -- what the server says -----------------------------------------------------------
+
+    def resize(self, budget: int) -> None:
+        """Live. Raises `ValueError` beyond the first budget."""
+        self._held.space.resize(budget)
+
+    def stand(self, tenant: str, standing: PriorityClass) -> None:
+        """What class a tenant is of now."""
+        if self.ledger.account(tenant).standing is not standing:
+            self.ledger.set(tenant, standing=standing)
+
+    def state(self) -> PoolState:
+        return PoolState(
+            budget_bytes=self.ledger.budget,
+            used_bytes=self._held.space.slabs.counted,
+            blocks=len(self._held),
+            unused_bytes=self._held.space.slabs.fragmentation().unused,
+            owed_bytes=self._held.space.owed,
+            tenants={tenant: self._tenant(tenant) for tenant in self.ledger.tenants},
+        )
+
+    def _tenant(self, tenant: str) -> TenantState:
+        own, share = self.ledger.account(tenant), self.ledger.share(tenant)
+        standing, counts = own.standing.name.lower(), self._count(tenant)
+        return TenantState(own.held, own.pinned, own.reserved, share, standing, counts)
+
+    # -- one block ----------------------------------------------------------------------
+
+    def _seek(self, number: int, seeker: Seeker, key: Key) -> None:
+        member = self._members[number]
+        name = Name(member.fingerprint, key)
+        block = self._held.get(name) or self._raise(name, member)
+        if block is None:
+            self._count(member.tenant).misses += 1
+            self._tell(seeker, key, Found.ABSENT)
+            return
+        mine = self._sought.setdefault(seeker, {})
+        again = key in mine
+        mine[key] = block
+        if block.state is not State.READY:
+            self._held.pin(block, seeker)
+            self._tell(seeker, key, Found.COMING)
+            return
+        if not again:
+            self._held.use(block, member.tenant)
+            self._count(member.tenant).hits += 1
+        self._held.pin(block, seeker)
+        self._tell(seeker, key, Found.READY, block.offset)
+
+    def _raise(self, name: Name, member: Member) -> Block | None:
+        """A block that lies below begins to come up."""
+        if not self._below.has(name, member.block_bytes):
+            return None
+        block = self._held.place(name, member.tenant, member.block_bytes, State.RISING)
+        if block is not None:
+            self._actions.append(Rise(name, Range(block.offset, block.nbytes)))
+        return block
+
+    def _ready(self, block: Block) -> None:
+        """It can be read: who waits for it is told."""
+        self._held.ready(block)
+        for seeker in block.pins:
+            self._count(self._members[seeker.member].tenant).hits += 1
+            self._tell(seeker, block.name.key, Found.READY, block.offset)
+        self._held.settle(block)
+
+    def _leave(self, seeker: Seeker) -> None:
+        for block in self._sought.pop(seeker, {}).values():
+            self._held.unpin(block, seeker)
+
+    def _forget(self, block: Block) -> None:
+        """Nobody finds it any more. Who waits for it hears that it is absent."""
+        self._held.forget(block)
+        for seeker in block.pins:
+            self._sought[seeker].pop(block.name.key, None)
+            self._count(self._members[seeker.member].tenant).misses += 1
+            self._tell(seeker, block.name.key, Found.ABSENT)
+        block.pins.clear()
+
+    def _clean_ahead(self) -> None:
+        """Of what would go next, copy down what has no copy there: eviction never waits."""
+        slabs = self._held.space.slabs
+        if isinstance(self._below, Nothing) or slabs.counted < self.ledger.budget / 2:
+            return
+        ahead = min(CLEAN_AHEAD, len(self._held) // 4)
+        for block in self._held.space.next_victims(ahead - self._sinking):
+            if not block.offered:
+                block.offered = block.sinking = True
+                self._sinking += 1
+                self._actions.append(Sink(block.name, Range(block.offset, block.nbytes)))
+
+    def _evicted(self, block: Block) -> None:
+        self._count(block.tenant).evictions += 1
+
+    def _punch(self, memory: Range) -> None:
+        self._actions.append(Punch(memory))
+
+    # -- small things -------------------------------------------------------------------
+
+    def _of_writer(self, number: int, keys: Iterable[Key]) -> list[Block]:
+        fingerprint = self._members[number].fingerprint
+        found = (self._held.get(Name(fingerprint, key)) for key in keys)
+        return [block for block in dict.fromkeys(found) if block and block.writer == number]
+
+    def _count(self, tenant: str) -> Counts:
+        return self._counts.setdefault(tenant, Counts())
+
+    def _tell(self, seeker: Seeker, key: Key, found: Found, offset: int = 0) -> None:
+        self._actions.append(Tell(seeker, key, found, offset))

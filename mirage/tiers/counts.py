@@ -1,0 +1,52 @@
+"""What the pool did for each tenant, since it began. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Counts:
+    """Keys and blocks are counted once for each request that seeks them."""
+
+    hits: int = 0
+    """Keys that were sought and READY, at once or after they came up."""
+    misses: int = 0
+    """Keys that were sought and not there."""
+    risen: int = 0
+    """Of the hits, blocks that came up from below."""
+    evictions: int = 0
+    """Blocks of this tenant that went for want of room."""
+    refused: int = 0
+    """Keys that were to be stored and found no room."""
+    stored_bytes: int = 0
+    """Committed."""
+    loaded_bytes: int = 0
+    """Whose places engines asked for."""
+
+
+@dataclass(frozen=True)
+class TenantState:
+    """One tenant's part of the pool, in bytes, and its counts."""
+
+    held_bytes: int
+    pinned_bytes: int
+    reserved_bytes: int
+    share_bytes: int
+    standing: str
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class PoolState:
+    """The host pool at one moment, in bytes."""
+
+    budget_bytes: int
+    used_bytes: int
+    """Memory that may be in use: never over the budget, but for what is pinned while it shrinks."""
+    blocks: int
+    unused_bytes: int
+    """Of `used_bytes`, in places of no block."""
+    owed_bytes: int
+    """Still to be given back once requests let go of it."""
+    tenants: dict[str, TenantState]

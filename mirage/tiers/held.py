@@ -1,0 +1,105 @@
+"""The blocks of the pool by their names: every change of one, and the books that follow. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirage.tiers.blocks import Block, Name, Seeker, State
+from mirage.tiers.ledger import Ledger
+from mirage.tiers.policies import EvictionPolicy
+from mirage.tiers.slabs import Range
+from mirage.tiers.space import Space, stride_of
+from mirage.tiers.victims import Victims
+
+
+class Held:
+    """`evicted` hears of blocks that go for want of room, `punch` of memory to be given back."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        policy: Callable[[], EvictionPolicy],
+        evicted: Callable[[Block], None],
+        punch: Callable[[Range], None],
+    ) -> None:
+        self._ledger, self._evicted = ledger, evicted
+        self._victims = Victims(ledger, policy)
+        self.space = Space(ledger, self._victims, self._evict, punch)
+        self._blocks: dict[Name, Block] = {}
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def get(self, name: Name) -> Block | None:
+        """The block of that name, in any state; none of a writer that is lost."""
+        return self._blocks.get(name)
+
+    def place(self, name: Name, tenant: str, nbytes: int, state: State) -> Block | None:
+        """A new block that is not READY; None if there is no room."""
+        stride = stride_of(nbytes)
+        offset = self.space.find(tenant, stride)
+        if offset is None:
+            return None
+        block = Block(name, tenant, offset, stride, nbytes, state)
+        self._blocks[name] = block
+        self.space.enter(block)
+        own = self._ledger.account(tenant)
+        own.held += stride
+        own.reserved += stride
+        return block
+
+    def ready(self, block: Block) -> None:
+        """It holds what its name says."""
+        block.state, block.writer = State.READY, None
+        own = self._ledger.account(block.tenant)
+        own.reserved -= block.stride
+        own.pinned += block.stride if block.pins else 0
+        self._victims.add(block)
+
+    def pin(self, block: Block, seeker: Seeker) -> None:
+        """Nothing of it changes until the seeker has left."""
+        if not block.pins and block.state is State.READY:
+            self._ledger.account(block.tenant).pinned += block.stride
+        block.pins.add(seeker)
+
+    def unpin(self, block: Block, seeker: Seeker) -> None:
+        """The seeker has left."""
+        block.pins.discard(seeker)
+        if not block.pins and block.state is State.READY:
+            self._ledger.account(block.tenant).pinned -= block.stride
+            self.settle(block)
+
+    def use(self, block: Block, tenant: str) -> None:
+        """A READY one is `tenant`'s from now on."""
+        if block.tenant != tenant:
+            before, after = self._ledger.account(block.tenant), self._ledger.account(tenant)
+            before.held -= block.stride
+            after.held += block.stride
+            if block.pins:
+                before.pinned -= block.stride
+                after.pinned += block.stride
+        self._victims.use(block, tenant)
+
+    def forget(self, block: Block) -> None:
+        """Nobody finds it any more; its place stays as it is. Idempotent."""
+        if self._blocks.get(block.name) is block:
+            del self._blocks[block.name]
+
+    def give(self, block: Block) -> None:
+        """The place of a forgotten block that was never READY."""
+        own = self._ledger.account(block.tenant)
+        own.held -= block.stride
+        own.reserved -= block.stride
+        self.space.give(block)
+
+    def settle(self, block: Block) -> None:
+        """It may have become idle: then it goes, if its memory is wanted back."""
+        if block.idle and self.space.slabs.of(block.offset).retiring:
+            self._evict(block)
+
+    def _evict(self, block: Block) -> None:
+        self.forget(block)
+        self._victims.evict(block)
+        self._ledger.account(block.tenant).held -= block.stride
+        self._evicted(block)
+        self.space.give(block)

@@ -1,0 +1,104 @@
+"""Who holds how many bytes of the pool, and what is everybody's due. Pure.
+
+Tenants borrow what others leave; a tenant under its share takes back from those above theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class PriorityClass(IntEnum):
+    """What a tenant does; blocks of lower classes are evicted first."""
+
+    EVICTABLE = 0
+    """It will not come back soon: it has no share."""
+    IDLE = 1
+    RECENT = 2
+    """It has worked a moment ago, or waits for its turn."""
+    ACTIVE = 3
+
+
+@dataclass
+class Account:
+    """One tenant, in bytes. `pinned` and `reserved` are parts of `held`."""
+
+    priority: int = 0
+    standing: PriorityClass = PriorityClass.ACTIVE
+    held: int = 0
+    pinned: int = 0
+    """Of READY blocks that a request needs."""
+    reserved: int = 0
+    """Of blocks that are being written, or were when their writer was lost."""
+
+    @property
+    def rank(self) -> tuple[PriorityClass, int]:
+        """Lower ones are evicted first."""
+        return self.standing, self.priority
+
+
+class Ledger:
+    """`budget` in bytes."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self._accounts: dict[str, Account] = {}
+        self._shares: dict[str, int] | None = None
+
+    def account(self, tenant: str) -> Account:
+        """Its own; a new one has class ACTIVE."""
+        if tenant not in self._accounts:
+            self._accounts[tenant] = Account()
+            self._shares = None
+        return self._accounts[tenant]
+
+    @property
+    def tenants(self) -> Iterable[str]:
+        return self._accounts.keys()
+
+    def set(
+        self,
+        tenant: str,
+        *,
+        priority: int | None = None,
+        standing: PriorityClass | None = None,
+    ) -> None:
+        """What shares depend on; None leaves it."""
+        account = self.account(tenant)
+        account.priority = account.priority if priority is None else priority
+        account.standing = account.standing if standing is None else standing
+        self._shares = None
+
+    def resize(self, budget: int) -> None:
+        """Another budget: other shares."""
+        self.budget, self._shares = budget, None
+
+    def share(self, tenant: str) -> int:
+        """Bytes that are its due: by its priority's place among all, the lowest counting one.
+
+        Nobody else may take them, as long as its class is above EVICTABLE.
+        """
+        if self._shares is None:
+            self._shares = self._shared()
+        return self._shares.get(tenant, 0)
+
+    def is_above(self, tenant: str) -> bool:
+        """Whether it holds more than its share."""
+        return self.account(tenant).held > self.share(tenant)
+
+    def excess(self, tenant: str) -> float:
+        """What it holds, as a part of its share; more is above it."""
+        share = self.share(tenant)
+        return self.account(tenant).held / share if share else float("inf")
+
+    def _shared(self) -> dict[str, int]:
+        due = {
+            name: account.priority
+            for name, account in self._accounts.items()
+            if account.standing is not PriorityClass.EVICTABLE
+        }
+        places = {p: place for place, p in enumerate(sorted(set(due.values())), start=1)}
+        total = sum(places[priority] for priority in due.values())
+        return {name: self.budget * places[p] // total for name, p in due.items()}

@@ -1,0 +1,199 @@
+"""In which order the blocks of one tenant are evicted: LRU, ARC or by frequency. Pure.
+
+A policy knows names and what happened to them, no sizes and no clock: recency is the order of
+the calls. Names that may not go at present are left out by who asks for victims.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from mirage.tiers.blocks import Name
+
+
+class EvictionPolicy(Protocol):
+    """What is held, in an order of its own."""
+
+    def add(self, name: Name) -> None:
+        """It is held from now on."""
+
+    def use(self, name: Name) -> None:
+        """It was used; nothing happens if it is not held."""
+
+    def evict(self, name: Name) -> None:
+        """It is held no more, for others needed the room; nothing happens if it is not held."""
+
+    def drop(self, name: Name) -> None:
+        """As `evict`, without a memory of it."""
+
+    def victims(self) -> Iterator[Name]:
+        """All that is held, first to go first. Valid until the next change."""
+
+    def __len__(self) -> int:
+        """Names held."""
+
+
+class LRU:
+    """Least recently used first."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[Name, None] = OrderedDict()
+
+    def add(self, name: Name) -> None:
+        self._held[name] = None
+        self._held.move_to_end(name)
+
+    def use(self, name: Name) -> None:
+        if name in self._held:
+            self._held.move_to_end(name)
+
+    def evict(self, name: Name) -> None:
+        self._held.pop(name, None)
+
+    drop = evict
+
+    def victims(self) -> Iterator[Name]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+class Frequency:
+    """Least frequently used first, of equals the least recently used.
+
+    A new name begins one above the count of the last one evicted, so that what was used much
+    long ago does not stay for ever (dynamic aging).
+    """
+
+    def __init__(self) -> None:
+        self._count: dict[Name, int] = {}
+        self._by_count: dict[int, OrderedDict[Name, None]] = {}
+        self._age = 0
+
+    def add(self, name: Name) -> None:
+        if name in self._count:
+            self.use(name)
+        else:
+            self._enter(name, self._age + 1)
+
+    def use(self, name: Name) -> None:
+        if name in self._count:
+            self._enter(name, self._leave(name) + 1)
+
+    def evict(self, name: Name) -> None:
+        if name in self._count:
+            self._age = max(self._age, self._leave(name))
+
+    def drop(self, name: Name) -> None:
+        if name in self._count:
+            self._leave(name)
+
+    def victims(self) -> Iterator[Name]:
+        for count in sorted(self._by_count):
+            yield from self._by_count[count]
+
+    def __len__(self) -> int:
+        return len(self._count)
+
+    def _enter(self, name: Name, count: int) -> None:
+        self._count[name] = count
+        self._by_count.setdefault(count, OrderedDict())[name] = None
+
+    def _leave(self, name: Name) -> int:
+        count = self._count.pop(name)
+        names = self._by_count[count]
+        del names[name]
+        if not names:
+            del self._by_count[count]
+        return count
+
+
+class ARC:
+    """Adaptive replacement (Megiddo and Modha, FAST 2003): used once, used again, and ghosts.
+
+    The cache's size c is what it holds at the moment, since what it may hold changes. With T for
+    what is held and B for ghosts: |T1| + |B1| <= c, all four <= 2 c, 0 <= target <= c.
+    """
+
+    def __init__(self) -> None:
+        self.once: OrderedDict[Name, None] = OrderedDict()
+        """T1, least recently used first, as all four."""
+        self.again: OrderedDict[Name, None] = OrderedDict()
+        """T2."""
+        self.once_ghosts: OrderedDict[Name, None] = OrderedDict()
+        """B1."""
+        self.again_ghosts: OrderedDict[Name, None] = OrderedDict()
+        """B2."""
+        self.target = 0.0
+        """p: how many of `once` are kept."""
+
+    def add(self, name: Name) -> None:
+        if name in self.once or name in self.again:
+            self.use(name)
+            return
+        b1, b2 = len(self.once_ghosts), len(self.again_ghosts)
+        if name in self.once_ghosts:
+            self.target += max(1.0, b2 / b1)
+            del self.once_ghosts[name]
+            self.again[name] = None
+        elif name in self.again_ghosts:
+            self.target -= max(1.0, b1 / b2)
+            del self.again_ghosts[name]
+            self.again[name] = None
+        else:
+            self.once[name] = None
+        self._trim()
+
+    def use(self, name: Name) -> None:
+        if name in self.once:
+            del self.once[name]
+            self.again[name] = None
+        elif name in self.again:
+            self.again.move_to_end(name)
+
+    def evict(self, name: Name) -> None:
+        if name in self.once:
+            del self.once[name]
+            self.once_ghosts[name] = None
+        elif name in self.again:
+            del self.again[name]
+            self.again_ghosts[name] = None
+        self._trim()
+
+    def drop(self, name: Name) -> None:
+        self.once.pop(name, None)
+        self.again.pop(name, None)
+        self._trim()
+
+    def victims(self) -> Iterator[Name]:
+        once, again = iter(self.once), iter(self.again)
+        left = len(self.once)
+        for _ in range(len(self)):
+            first, second = (once, again) if left and left > self.target else (again, once)
+            name = next(first, None)
+            if name is None:
+                name, first = next(second), second
+            left -= first is once
+            yield name
+
+    def __len__(self) -> int:
+        return len(self.once) + len(self.again)
+
+    def _trim(self) -> None:
+        size = len(self)
+        self.target = min(max(self.target, 0.0), float(size))
+        while len(self.once_ghosts) > size - len(self.once):
+            self.once_ghosts.popitem(last=False)
+        while len(self.again_ghosts) > size - len(self.once_ghosts):
+            self.again_ghosts.popitem(last=False)
+
+
+POLICIES: dict[str, Callable[[], EvictionPolicy]] = {
+    "lru": LRU,
+    "arc": ARC,
+    "frequency": Frequency,
+}
+"""By their names in a configuration."""

@@ -1,0 +1,158 @@
+"""Places for blocks within a budget: slabs opened, evicted from, closed and retired. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirage.tiers.blocks import Block, Name
+from mirage.tiers.ledger import Ledger
+from mirage.tiers.slabs import Range, Slab, Slabs
+from mirage.tiers.victims import Victims
+from mirage.units import MIB, align_up
+
+PAGE = 4096
+"""What the operating system gives back, and what O_DIRECT wants: blocks begin at multiples."""
+SLABS = 128
+"""Slabs that a budget is cut into at least, if they are not too small for a block."""
+LARGEST_SLAB = 32 * MIB
+SPARE_OFFSETS = 2
+"""Offsets cost nothing: with twice the budget, holes between slabs are seldom too small."""
+
+
+def stride_of(block_bytes: int) -> int:
+    """Bytes that the place of a block takes."""
+    return align_up(block_bytes, PAGE)
+
+
+class Space:
+    """All blocks by their places. `evict` forgets a block and gives its place back by `give`.
+
+    Memory to be given back is handed to `punch`.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        victims: Victims,
+        evict: Callable[[Block], None],
+        punch: Callable[[Range], None],
+    ) -> None:
+        self._ledger, self._victims = ledger, victims
+        self._evict, self._punch = evict, punch
+        self.span = align_up(ledger.budget, PAGE) * SPARE_OFFSETS
+        self.slabs = Slabs(self.span)
+        self._blocks: dict[int, Block] = {}
+        self._by_name: dict[Name, Block] = {}
+
+    @property
+    def owed(self) -> int:
+        """Bytes over the budget, which pinned blocks hold."""
+        return max(0, self.slabs.counted - self._ledger.budget)
+
+    def enter(self, block: Block) -> None:
+        """`block` is in the place that `find` gave."""
+        self._blocks[block.offset] = block
+        self._by_name[block.name] = block
+
+    def give(self, block: Block) -> None:
+        """Its place is free."""
+        del self._blocks[block.offset]
+        if self._by_name.get(block.name) is block:
+            del self._by_name[block.name]
+        if (returned := self.slabs.give(block.offset)) is not None:
+            self._punch(returned)
+
+    def find(self, taker: str, stride: int) -> int | None:
+        """A place for a block of `taker`, which others may have to leave; None without."""
+        while (offset := self.slabs.take(stride)) is None:
+            if not self._open(stride) and not self._make_room(taker, stride):
+                return None
+        return offset
+
+    def resize(self, budget: int) -> None:
+        """Down to `budget`, idle blocks at once, others when they are. Raises `ValueError`."""
+        if align_up(budget, PAGE) * SPARE_OFFSETS > self.span:
+            raise ValueError(f"{budget} bytes: the pool was made for {self.span // SPARE_OFFSETS}")
+        self._ledger.resize(budget)
+        self._close_empty(budget)
+        for slab in self._to_retire():
+            if self.slabs.counted <= budget:
+                break
+            self._retire(slab)
+
+    def next_victims(self, count: int) -> list[Block]:
+        """Idle blocks that would go first, if the machine took them."""
+        found: list[Block] = []
+        for name in self._victims.order(self._victims.takeable(None, 0)):
+            if len(found) >= count:
+                break
+            if self._by_name[name].idle:
+                found.append(self._by_name[name])
+        return found
+
+    # -- room ---------------------------------------------------------------------------
+
+    def _open(self, stride: int) -> bool:
+        """A slab within the budget; empty ones of other sizes make room for it."""
+        wanted = self._slab_blocks(stride) * stride
+        if self.slabs.counted + wanted > self._ledger.budget:
+            self._close_empty(self._ledger.budget - wanted)
+        blocks = min(wanted, self._ledger.budget - self.slabs.counted) // stride
+        return blocks > 0 and self.slabs.open(stride, blocks)
+
+    def _slab_blocks(self, stride: int) -> int:
+        return max(1, min(LARGEST_SLAB, self._ledger.budget // SLABS) // stride)
+
+    def _close_empty(self, most: int) -> None:
+        """Until `most` bytes are counted, if empty slabs suffice for that."""
+        for slab in self.slabs.empty():
+            if self.slabs.counted <= most:
+                break
+            self._punch(self.slabs.close(slab))
+
+    def _make_room(self, taker: str, stride: int) -> bool:
+        """Evict one block of that size, or a slab of another one; False if nothing may go."""
+        tenants = self._victims.takeable(taker, stride)
+        for name in self._victims.order(tenants):
+            block = self._by_name[name]
+            slab = self.slabs.of(block.offset)
+            if not block.idle or slab.retiring:
+                continue
+            if slab.stride == stride:
+                self._evict(block)
+                return True
+            if self._may_go(slab, tenants):
+                self._empty(slab)
+                return True
+        return False
+
+    def _may_go(self, slab: Slab, tenants: list[str]) -> bool:
+        blocks = (self._blocks[offset] for offset in slab.used)
+        return all(block.idle and block.tenant in tenants for block in blocks)
+
+    def _empty(self, slab: Slab) -> None:
+        """Evict all of its idle blocks."""
+        for offset in sorted(slab.used):
+            if self._blocks[offset].idle:
+                self._evict(self._blocks[offset])
+
+    # -- shrinking ----------------------------------------------------------------------
+
+    def _to_retire(self) -> list[Slab]:
+        """Slabs, first to go first: without pinned blocks in the order of their first victim,
+        then by the pinned blocks in them."""
+        pinned = {slab: self._held_fast(slab) for slab in self.slabs.all() if not slab.retiring}
+        order = self._victims.order(self._victims.takeable(None, 0))
+        slabs = dict.fromkeys(self.slabs.of(self._by_name[name].offset) for name in order)
+        rank = {slab: place for place, slab in enumerate(slabs)}
+        return sorted(pinned, key=lambda s: (pinned[s], rank.get(s, len(rank)), s.offset))
+
+    def _held_fast(self, slab: Slab) -> int:
+        return sum(not self._blocks[offset].idle for offset in slab.used)
+
+    def _retire(self, slab: Slab) -> None:
+        for returned in self.slabs.retire(slab):
+            self._punch(returned)
+        if not slab.used:
+            self.slabs.close(slab)
+        self._empty(slab)

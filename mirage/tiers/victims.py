@@ -1,0 +1,69 @@
+"""Whose blocks go first. Pure.
+
+In this order: those of tenants of class EVICTABLE; those of tenants above their share, lower
+classes and then lower priorities first, of equals who is most above; the taker's own. So nobody
+loses what is its due to another, and within a tenant the policy decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from mirage.tiers.blocks import Block, Name
+from mirage.tiers.ledger import Ledger, PriorityClass
+from mirage.tiers.policies import EvictionPolicy
+
+
+class Victims:
+    """READY blocks of all tenants, each tenant's under a policy of its own."""
+
+    def __init__(self, ledger: Ledger, make: Callable[[], EvictionPolicy]) -> None:
+        self._ledger, self._make = ledger, make
+        self._policies: dict[str, EvictionPolicy] = {}
+
+    def add(self, block: Block) -> None:
+        """It is READY now, and its tenant's."""
+        self._policy(block.tenant).add(block.name)
+
+    def use(self, block: Block, tenant: str) -> None:
+        """`tenant` used it: from now on it is its own."""
+        if tenant == block.tenant:
+            self._policy(tenant).use(block.name)
+            return
+        self._policy(block.tenant).drop(block.name)
+        block.tenant = tenant
+        policy = self._policy(tenant)
+        policy.add(block.name)
+        policy.use(block.name)
+
+    def evict(self, block: Block) -> None:
+        """It is gone, for others needed the room."""
+        self._policy(block.tenant).evict(block.name)
+
+    def takeable(self, taker: str | None, nbytes: int) -> list[str]:
+        """Tenants of whom `taker` may take blocks to hold `nbytes` more, first to lose first.
+
+        None stands for the machine, which takes from everybody.
+        """
+        book = self._ledger
+        names = [name for name, policy in self._policies.items() if len(policy)]
+        gone = [n for n in names if book.account(n).standing is PriorityClass.EVICTABLE]
+        rest = [n for n in names if n not in gone]
+        above = [n for n in rest if self._is_above(n, nbytes if n == taker else 0)]
+        left = [n for n in rest if n not in above and taker in (None, n)]
+        return [*self._ranked(gone), *self._ranked(above), *self._ranked(left)]
+
+    def order(self, tenants: list[str]) -> Iterator[Name]:
+        """Names of these tenants' blocks, first to go first. Valid until the next change."""
+        for tenant in tenants:
+            yield from self._policies[tenant].victims()
+
+    def _ranked(self, tenants: list[str]) -> list[str]:
+        book = self._ledger
+        return sorted(tenants, key=lambda n: (book.account(n).rank, -book.excess(n), n))
+
+    def _is_above(self, tenant: str, more: int) -> bool:
+        return self._ledger.account(tenant).held + more > self._ledger.share(tenant)
+
+    def _policy(self, tenant: str) -> EvictionPolicy:
+        return self._policies.setdefault(tenant, self._make())

@@ -1,0 +1,482 @@
+"""The host pool's state against a simple model of what engines were told."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mirage.tiers.blocks import Name, Punch, Rise, Sink, Tell
+from mirage.tiers.contract import Found, Key, Member
+from mirage.tiers.core import Core, MemberRefused
+from mirage.tiers.ledger import PriorityClass
+from mirage.tiers.policies import POLICIES
+
+pytestmark = pytest.mark.pure
+
+KIB4 = 4096
+BUDGET = 16 * KIB4
+
+
+def key(number: int) -> Key:
+    return Key(b"%d" % number)
+
+
+def keys(*numbers: int) -> list[Key]:
+    return [key(number) for number in numbers]
+
+
+def join(core: Core, tenant: str, blocks: int = 1, weights: str = "", priority: int = 0) -> int:
+    fingerprint = (weights or tenant).encode()
+    return core.join(Member(tenant, fingerprint, blocks * KIB4, priority))
+
+
+def store(core: Core, number: int, *numbers: int) -> dict[Key, int]:
+    given = core.reserve(number, keys(*numbers))
+    core.commit(number, given)
+    return given
+
+
+def told(core: Core) -> dict[Key, Found]:
+    return {act.key: act.found for act in core.actions() if isinstance(act, Tell)}
+
+
+def found(core: Core, number: int, *numbers: int, request: str = "r") -> list[Found]:
+    core.actions()
+    core.seek(number, request, keys(*numbers))
+    answers = told(core)
+    return [answers[key(n)] for n in numbers]
+
+
+READY, ABSENT, COMING = Found.READY, Found.ABSENT, Found.COMING
+
+
+def test_what_one_commits_another_of_the_same_weights_finds() -> None:
+    core = Core(BUDGET)
+    a, b, c = join(core, "a", weights="w"), join(core, "b", weights="w"), join(core, "c")
+    core.reserve(a, keys(1, 2))
+    assert found(core, b, 1) == [COMING]
+    core.commit(a, keys(1))
+    assert told(core) == {key(1): READY}
+    assert found(core, b, 1, 2) == [READY, COMING]
+    assert found(core, c, 1) == [ABSENT]
+    core.abandon(a, keys(2))
+    assert told(core) == {key(2): ABSENT}
+
+
+def test_nobody_else_commits_what_one_reserved() -> None:
+    core = Core(BUDGET)
+    a, b = join(core, "a", weights="w"), join(core, "b", weights="w")
+    core.reserve(a, keys(1))
+    assert core.reserve(b, keys(1)) == {}
+    core.commit(b, keys(1))
+    core.abandon(b, keys(1))
+    assert found(core, b, 1) == [COMING]
+
+
+def test_a_lost_writer_leaves_its_places_alone_until_it_has_ended() -> None:
+    core = Core(4 * KIB4)
+    a, b = join(core, "a", weights="w"), join(core, "b", weights="w")
+    lost = set(core.reserve(a, keys(1, 2, 3)).values())
+    core.gone(a)
+    given = store(core, b, 1, 2, 3, 4)
+    assert len(given) == 1
+    assert not lost & set(given.values())
+    core.dead("a")
+    assert len(store(core, b, 2, 3, 4)) == 3
+    assert core.state().tenants["a"].held_bytes == 0
+
+
+def test_pins_of_a_lost_member_hold_until_it_has_ended() -> None:
+    core = Core(KIB4)
+    a, b = join(core, "a", weights="w"), join(core, "b", weights="w")
+    store(core, a, 1)
+    assert found(core, a, 1) == [READY]
+    core.gone(a)
+    assert core.reserve(b, keys(2)) == {}
+    core.dead("a")
+    assert len(core.reserve(b, keys(2))) == 1
+
+
+def test_a_pinned_block_stays_and_the_oldest_idle_one_goes() -> None:
+    core = Core(3 * KIB4)
+    a = join(core, "a")
+    store(core, a, 1, 2, 3)
+    assert found(core, a, 1) == [READY]
+    core.touch(a, keys(2))
+    assert store(core, a, 4)
+    assert found(core, a, 1, 2, 3, 4, request="s") == [READY, READY, ABSENT, READY]
+    assert core.reserve(a, keys(5)) == {}
+    core.leave(a, "r", loaded=1)
+    assert core.reserve(a, keys(5)) == {}
+    core.leave(a, "s")
+    assert core.reserve(a, keys(5))
+    counts = core.state().tenants["a"].counts
+    assert (counts.hits, counts.misses, counts.evictions, counts.refused) == (4, 1, 2, 2)
+    assert (counts.stored_bytes, counts.loaded_bytes) == (4 * KIB4, KIB4)
+
+
+def test_asking_again_counts_once() -> None:
+    core = Core(BUDGET)
+    a = join(core, "a")
+    store(core, a, 1)
+    assert found(core, a, 1) == found(core, a, 1) == [READY]
+    assert core.state().tenants["a"].counts.hits == 1
+
+
+def test_who_is_under_its_share_takes_back_what_was_borrowed() -> None:
+    core = Core(12 * KIB4)
+    a, b = join(core, "a"), join(core, "b", priority=1)
+    assert len(store(core, a, *range(12))) == 12
+    assert core.ledger.share("b") == 8 * KIB4
+    assert len(store(core, b, *range(8))) == 8
+    before = core.state().tenants
+    assert (before["a"].held_bytes, before["b"].held_bytes) == (4 * KIB4, 8 * KIB4)
+    assert store(core, b, 9)
+    after = core.state().tenants
+    assert (after["a"].held_bytes, after["b"].held_bytes) == (4 * KIB4, 8 * KIB4)
+
+
+def test_lower_classes_go_first_and_an_evictable_tenant_has_no_share() -> None:
+    core = Core(12 * KIB4)
+    a, b, c = join(core, "a"), join(core, "b"), join(core, "c")
+    store(core, a, *range(6))
+    store(core, b, *range(6))
+    core.stand("a", PriorityClass.RECENT)
+    core.stand("b", PriorityClass.IDLE)
+    store(core, c, 0, 1)
+    assert {n: t.held_bytes // KIB4 for n, t in core.state().tenants.items()} == {
+        "a": 6,
+        "b": 4,
+        "c": 2,
+    }
+    core.stand("b", PriorityClass.EVICTABLE)
+    store(core, c, *range(2, 6))
+    assert core.state().tenants["b"].held_bytes == 0
+    assert core.state().tenants["b"].share_bytes == 0
+
+
+def test_blocks_of_another_size_leave_slab_by_slab() -> None:
+    core = Core(12 * KIB4)
+    a, b = join(core, "a"), join(core, "b", blocks=5)
+    store(core, a, *range(12))
+    core.stand("a", PriorityClass.EVICTABLE)
+    assert len(store(core, b, 1, 2, 3)) == 2
+    assert core.state().used_bytes <= 12 * KIB4
+
+
+def test_a_used_block_is_the_users() -> None:
+    core = Core(BUDGET)
+    a, b = join(core, "a", weights="w"), join(core, "b", weights="w")
+    store(core, a, 1)
+    assert found(core, b, 1) == [READY]
+    state = core.state().tenants
+    assert state["a"].held_bytes == state["a"].pinned_bytes == 0
+    assert state["b"].held_bytes == state["b"].pinned_bytes == KIB4
+
+
+def test_shrinking_gives_back_idle_ones_first_and_pinned_ones_when_they_are_left() -> None:
+    core = Core(8 * KIB4)
+    a = join(core, "a")
+    store(core, a, *range(8))
+    found(core, a, 5, 6)
+    core.resize(KIB4)
+    state = core.state()
+    assert (state.used_bytes, state.owed_bytes) == (2 * KIB4, KIB4)
+    punched = [act.range for act in core.actions() if isinstance(act, Punch)]
+    assert sum(r.nbytes for r in punched) == 6 * KIB4
+    assert core.reserve(a, keys(9)) == {}
+    core.leave(a, "r")
+    assert core.state().used_bytes <= KIB4
+    core.resize(8 * KIB4)
+    assert len(core.reserve(a, keys(*range(20, 28)))) >= 7
+    with pytest.raises(ValueError, match="the pool was made for"):
+        core.resize(100 * KIB4)
+
+
+def test_a_fingerprint_has_one_size() -> None:
+    core = Core(BUDGET)
+    join(core, "a", weights="w")
+    with pytest.raises(MemberRefused, match="blocks of 8192 bytes under a fingerprint of 4096"):
+        join(core, "b", blocks=2, weights="w")
+    with pytest.raises(MemberRefused, match="must be positive"):
+        join(core, "c", blocks=0)
+
+
+class Shelf:
+    """A tier below that holds what it was given."""
+
+    def __init__(self) -> None:
+        self.names: set[Name] = set()
+
+    def has(self, name: Name, nbytes: int) -> bool:
+        return name in self.names
+
+
+def test_what_would_go_next_lies_below_and_comes_back() -> None:
+    shelf = Shelf()
+    core = Core(8 * KIB4, below=shelf)
+    a = join(core, "a")
+    store(core, a, *range(8))
+    sinks = [act for act in core.actions() if isinstance(act, Sink)]
+    assert [act.name.key for act in sinks] == keys(0, 1)  # a quarter at a time
+    assert found(core, a, 0) == [READY]
+    core.leave(a, "r")
+    for act in sinks:
+        shelf.names.add(act.name)
+        core.sunk(act.name, whole=True)
+    store(core, a, 10, 11, 12)
+    assert found(core, a, 1, 2, 3) == [COMING, ABSENT, ABSENT]
+
+
+def test_what_comes_up_is_ready_when_it_is_whole() -> None:
+    shelf = Shelf()
+    core = Core(8 * KIB4, below=shelf)
+    a = join(core, "a")
+    shelf.names = {Name(b"a", key(1)), Name(b"a", key(2))}
+    core.seek(a, "r", keys(1, 2))
+    rises = [act for act in core.actions() if isinstance(act, Rise)]
+    assert [act.name.key for act in rises] == keys(1, 2)
+    assert core.reserve(a, keys(1)) == {}
+    core.risen(rises[0].name, whole=True)
+    core.risen(rises[1].name, whole=False)
+    assert told(core) == {key(1): READY, key(2): ABSENT}
+    counts = core.state().tenants["a"].counts
+    assert (counts.hits, counts.misses, counts.risen) == (1, 1, 1)
+    core.risen(rises[0].name, whole=False)
+    assert found(core, a, 1) == [READY]
+
+
+class Engines(RuleBasedStateMachine):
+    """Three tenants, two of the same weights and one with larger blocks, and a tier below.
+
+    `memory` is what engines wrote: it must be what is read for as long as a request is told so.
+    """
+
+    numbers = st.integers(0, 11)
+    tenants = st.sampled_from(["a", "b", "c"])
+    requests = st.sampled_from(["q", "r"])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shelf = Shelf()
+        self.members: dict[int, str] = {}
+        self.lost: set[int] = set()
+        self.writing: dict[int, dict[Key, int]] = {}
+        self.reading: dict[tuple[int, str], dict[Key, int]] = {}
+        self.coming: set[tuple[int, str, Key]] = set()
+        self.rising: dict[Name, int] = {}
+        self.sinking: dict[Name, int] = {}
+        self.memory: dict[int, Name] = {}
+        """By offset of a page: what was written there last."""
+        self.top = BUDGET
+        self.core = Core(BUDGET, below=self.shelf)
+
+    @initialize(kind=st.sampled_from(sorted(POLICIES)))
+    def begin(self, kind: str) -> None:
+        self.core = Core(BUDGET, POLICIES[kind], self.shelf)
+
+    def blocks(self, name: Name) -> int:
+        return 3 if name.fingerprint == b"big" else 1
+
+    def name(self, number: int, wanted: Key) -> Name:
+        return Name(b"big" if self.members[number] == "c" else b"w", wanted)
+
+    def pages(self, name: Name, offset: int) -> list[int]:
+        return [offset + page * KIB4 for page in range(self.blocks(name))]
+
+    def write(self, name: Name, offset: int) -> None:
+        for page in self.pages(name, offset):
+            self.memory[page] = name
+
+    def holds(self, name: Name, offset: int) -> bool:
+        return all(self.memory.get(page) == name for page in self.pages(name, offset))
+
+    def act(self) -> None:
+        for act in self.core.actions():
+            if isinstance(act, Punch):
+                for page in range(act.range.offset, act.range.offset + act.range.nbytes, KIB4):
+                    self.memory.pop(page, None)
+            elif isinstance(act, Rise):
+                self.rising[act.name] = act.place.offset
+            elif isinstance(act, Sink):
+                assert self.holds(act.name, act.place.offset)
+                self.sinking[act.name] = act.place.offset
+            elif act.seeker.member not in self.lost:
+                self.hear(act)
+
+    def hear(self, act: Tell) -> None:
+        number, request = act.seeker
+        self.coming.discard((number, request, act.key))
+        if act.found is COMING:
+            self.coming.add((number, request, act.key))
+        if act.found is READY:
+            assert self.holds(self.name(number, act.key), act.offset)
+            self.reading.setdefault((number, request), {})[act.key] = act.offset
+
+    @rule(tenant=tenants, priority=st.integers(0, 1))
+    def join(self, tenant: str, priority: int) -> None:
+        weights = "big" if tenant == "c" else "w"
+        blocks = 3 if tenant == "c" else 1
+        self.members[join(self.core, tenant, blocks, weights, priority)] = tenant
+
+    def member(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from(sorted(set(self.members) - self.lost)))
+
+    @precondition(lambda self: set(self.members) - self.lost)
+    @rule(data=st.data(), wanted=st.lists(numbers, max_size=6))
+    def reserve(self, data: st.DataObject, wanted: list[int]) -> None:
+        number = self.member(data)
+        given = self.core.reserve(number, keys(*wanted))
+        self.act()
+        for wanted_key, offset in given.items():
+            taken = set(self.pages(self.name(number, wanted_key), offset))
+            assert not taken & self.in_use()
+            self.writing.setdefault(number, {})[wanted_key] = offset
+            for page in taken:  # half of it
+                self.memory.pop(page, None)
+
+    def in_use(self) -> set[int]:
+        """Pages that somebody reads or writes."""
+        used: set[int] = set()
+        for number, mine in self.writing.items():
+            for wanted, offset in mine.items():
+                used.update(self.pages(self.name(number, wanted), offset))
+        for (number, _), mine in self.reading.items():
+            for wanted, offset in mine.items():
+                used.update(self.pages(self.name(number, wanted), offset))
+        for name, offset in [*self.rising.items(), *self.sinking.items()]:
+            used.update(self.pages(name, offset))
+        return used
+
+    @precondition(lambda self: set(self.members) - self.lost)
+    @rule(data=st.data(), wanted=st.sets(numbers, max_size=6), whole=st.booleans())
+    def end_write(self, data: st.DataObject, wanted: set[int], whole: bool) -> None:
+        number = self.member(data)
+        mine = self.writing.get(number, {})
+        for wanted_key in keys(*wanted):
+            if wanted_key in mine and whole:
+                self.write(self.name(number, wanted_key), mine[wanted_key])
+        (self.core.commit if whole else self.core.abandon)(number, keys(*wanted))
+        for wanted_key in keys(*wanted):
+            mine.pop(wanted_key, None)
+        self.act()
+
+    @precondition(lambda self: set(self.members) - self.lost)
+    @rule(data=st.data(), request=requests, wanted=st.lists(numbers, max_size=6))
+    def seek(self, data: st.DataObject, request: str, wanted: list[int]) -> None:
+        self.core.seek(self.member(data), request, keys(*wanted))
+        self.act()
+
+    @precondition(lambda self: set(self.members) - self.lost)
+    @rule(data=st.data(), request=requests)
+    def leave(self, data: st.DataObject, request: str) -> None:
+        number = self.member(data)
+        self.reading.pop((number, request), None)
+        self.coming = {c for c in self.coming if c[:2] != (number, request)}
+        self.core.leave(number, request)
+        self.act()
+
+    @precondition(lambda self: set(self.members) - self.lost)
+    @rule(data=st.data(), wanted=st.lists(numbers, max_size=6))
+    def touch(self, data: st.DataObject, wanted: list[int]) -> None:
+        self.core.touch(self.member(data), keys(*wanted))
+
+    @precondition(lambda self: set(self.members) - self.lost)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        """It goes on reading and writing, and is heard no more."""
+        number = self.member(data)
+        self.lost.add(number)
+        self.coming = {c for c in self.coming if c[0] != number}
+        self.core.gone(number)
+        self.act()
+
+    @rule(tenant=tenants)
+    def die(self, tenant: str) -> None:
+        ended = {number for number, name in self.members.items() if name == tenant}
+        for number in ended:
+            for wanted, offset in self.writing.pop(number, {}).items():
+                for page in self.pages(self.name(number, wanted), offset):
+                    self.memory.pop(page, None)  # to its last moment
+        self.reading = {k: v for k, v in self.reading.items() if k[0] not in ended}
+        self.coming = {c for c in self.coming if c[0] not in ended}
+        self.core.dead(tenant)
+        self.act()
+        self.lost -= ended
+        for number in ended:
+            del self.members[number]
+
+    @precondition(lambda self: self.rising)
+    @rule(data=st.data(), whole=st.booleans())
+    def rise(self, data: st.DataObject, whole: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.rising)))
+        if whole:
+            self.write(name, self.rising[name])
+        del self.rising[name]
+        self.core.risen(name, whole=whole)
+        self.act()
+
+    @precondition(lambda self: self.sinking)
+    @rule(data=st.data(), whole=st.booleans())
+    def sink(self, data: st.DataObject, whole: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.sinking)))
+        del self.sinking[name]
+        self.shelf.names |= {name} if whole else set()
+        self.core.sunk(name, whole=whole)
+        self.act()
+
+    @rule(pages=st.integers(0, 16))
+    def resize(self, pages: int) -> None:
+        self.top = pages * KIB4
+        self.core.resize(self.top)
+        self.act()
+
+    @rule(tenant=tenants, standing=st.sampled_from(PriorityClass))
+    def stand(self, tenant: str, standing: PriorityClass) -> None:
+        self.core.stand(tenant, standing)
+
+    @invariant()
+    def what_is_read_is_what_was_written(self) -> None:
+        for (number, _), mine in self.reading.items():
+            for wanted, offset in mine.items():
+                assert self.holds(self.name(number, wanted), offset)
+
+    @invariant()
+    def never_over_budget_but_for_what_is_in_use(self) -> None:
+        state, used = self.core.state(), len(self.in_use()) * KIB4
+        assert len(self.memory) * KIB4 <= state.used_bytes
+        assert state.used_bytes <= max(self.top, used)
+
+    @invariant()
+    def the_books_are_right(self) -> None:
+        tenants = self.core.state().tenants
+        held = sum(t.held_bytes for t in tenants.values())
+        assert held == self.core.state().used_bytes - self.core.state().unused_bytes
+        busy = sum(t.pinned_bytes + t.reserved_bytes for t in tenants.values())
+        assert busy <= held
+        writing = sum(
+            len(self.pages(self.name(n, k), o))
+            for n, m in self.writing.items()
+            for k, o in m.items()
+        )
+        rising = sum(len(self.pages(name, o)) for name, o in self.rising.items())
+        reserved = sum(t.reserved_bytes for t in tenants.values())
+        assert reserved == (writing + rising) * KIB4
+        assert sum(t.share_bytes for t in tenants.values()) <= self.top
+
+    @invariant()
+    def who_was_told_to_wait_waits_for_somebody(self) -> None:
+        for number, _, wanted in self.coming:
+            name = self.name(number, wanted)
+            writers = [
+                other
+                for other, mine in self.writing.items()
+                if other not in self.lost and self.name(other, wanted) == name and wanted in mine
+            ]
+            assert writers or name in self.rising
+
+
+TestEngines = Engines.TestCase
+TestEngines.settings = settings(max_examples=120, stateful_step_count=50)
