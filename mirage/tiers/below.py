@@ -1,8 +1,7 @@
 """What the host pool asks of a tier below it. Pure.
 
-The pool decides what goes down and what comes up; the tier copies. Everything is called in the
-pool's thread and returns at once: what takes time ends with `Core.sunk` or `Core.risen`, called in
-the pool's thread as well (`Acting.later` brings one there).
+The pool decides what goes down and what comes up; the tier copies. It is called in the pool's
+thread and returns at once; what it began it ends by a word to `Above`, from any thread.
 """
 
 from __future__ import annotations
@@ -13,8 +12,21 @@ from mirage.tiers.blocks import Name
 from mirage.tiers.slabs import Range
 
 
+class Above(Protocol):
+    """The pool, for a tier below. Calls may come from any thread, also after its end."""
+
+    def sunk(self, name: Name, *, whole: bool) -> None:
+        """A copy down has ended: the place may change from now on."""
+
+    def risen(self, name: Name, *, whole: bool) -> None:
+        """A copy up has ended. If it is not `whole`, the key is absent."""
+
+
 class Below(Protocol):
     """Names of blocks that lie in it, and copies between it and the region."""
+
+    def begin(self, above: Above, memory: memoryview) -> None:
+        """Before anything else; `memory` is the region that ranges are of."""
 
     def has(self, name: Name, nbytes: int) -> bool:
         """Whether it believes to hold that block; a copy up may still fail."""
@@ -25,9 +37,14 @@ class Below(Protocol):
     def rise(self, name: Name, place: Range) -> bool:
         """Begin to copy up; False if that is impossible, and nothing follows."""
 
+    def end(self) -> None:
+        """When it returns, nothing touches `memory` any more."""
+
 
 class Nothing:
     """No tier below."""
+
+    def begin(self, above: Above, memory: memoryview) -> None: ...
 
     def has(self, name: Name, nbytes: int) -> bool:
         return False
@@ -37,3 +54,5 @@ class Nothing:
 
     def rise(self, name: Name, place: Range) -> bool:
         return False
+
+    def end(self) -> None: ...

@@ -21,7 +21,7 @@ class Seeker(NamedTuple):
     """A request of a member."""
 
     member: int
-    request: str
+    request: str | int
 
 
 class State(Enum):

@@ -7,6 +7,7 @@ as actions are carried out in their order and before the next event of the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from mirage.tiers.below import Below, Nothing
 from mirage.tiers.blocks import Action, Block, Name, Punch, Rise, Seeker, Sink, State, Tell
@@ -35,7 +36,7 @@ class Core:
         below: Below | None = None,
     ) -> None:
         self.ledger = Ledger(budget)
-        self._below = below or Nothing()
+        self.below = below or Nothing()
         self._held = Held(self.ledger, policy, self._evicted, self._punch)
         self._members: dict[int, Member] = {}
         self._joined = 0
@@ -48,6 +49,11 @@ class Core:
         """Blocks that are being copied below: never so many that nothing can be evicted."""
         self._counts: dict[str, Counts] = {}
         self._actions: list[Action] = []
+
+    @property
+    def span(self) -> int:
+        """Bytes of the region that offsets are of: more than the budget, and sparse."""
+        return self._held.space.span
 
     def actions(self) -> list[Action]:
         """What is to be done since it was asked last, in that order."""
@@ -98,12 +104,12 @@ class Core:
 
     # -- what engines ask ---------------------------------------------------------------
 
-    def seek(self, number: int, request: str, keys: Iterable[Key]) -> None:
+    def seek(self, number: int, request: str | int, keys: Iterable[Key]) -> None:
         """Pin what is held, bring up what lies below; a `Tell` for each key."""
         for key in keys:
             self._seek(number, Seeker(number, request), key)
 
-    def leave(self, number: int, request: str, loaded: int = 0) -> None:
+    def leave(self, number: int, request: str | int, loaded: int = 0) -> None:
         """A request needs nothing any more; engines copied `loaded` blocks for it."""
         member = self._members[number]
         self._count(member.tenant).loaded_bytes += loaded * member.block_bytes
@@ -194,7 +200,7 @@ class Core:
 
     def _tenant(self, tenant: str) -> TenantState:
         own, share = self.ledger.account(tenant), self.ledger.share(tenant)
-        standing, counts = own.standing.name.lower(), self._count(tenant)
+        standing, counts = own.standing.name.lower(), replace(self._count(tenant))
         return TenantState(own.held, own.pinned, own.reserved, share, standing, counts)
 
     # -- one block ----------------------------------------------------------------------
@@ -222,7 +228,7 @@ class Core:
 
     def _raise(self, name: Name, member: Member) -> Block | None:
         """A block that lies below begins to come up."""
-        if not self._below.has(name, member.block_bytes):
+        if not self.below.has(name, member.block_bytes):
             return None
         block = self._held.place(name, member.tenant, member.block_bytes, State.RISING)
         if block is not None:
@@ -253,7 +259,7 @@ class Core:
     def _clean_ahead(self) -> None:
         """Of what would go next, copy down what has no copy there: eviction never waits."""
         slabs = self._held.space.slabs
-        if isinstance(self._below, Nothing) or slabs.counted < self.ledger.budget / 2:
+        if isinstance(self.below, Nothing) or slabs.counted < self.ledger.budget / 2:
             return
         ahead = min(CLEAN_AHEAD, len(self._held) // 4)
         for block in self._held.space.next_victims(ahead - self._sinking):

@@ -1,0 +1,217 @@
+"""An engine's end of the host pool. Whatever fails, all is as if nothing were stored."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mirage.tiers.contract import ANSWER_S, Found, Key, Medium, Member, Place
+from mirage.tiers.line import Line, LineLost
+from mirage.tiers.messages import (
+    Abandon,
+    Bye,
+    Commit,
+    Given,
+    Leave,
+    News,
+    Reserve,
+    Seek,
+    Touch,
+    portions,
+)
+from mirage.tiers.region import Region
+
+logger = logging.getLogger("mirage.tiers")
+
+
+class _Request:
+    """What is known of the keys that one request seeks."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.keys: dict[Key, tuple[Found, int]] = {}
+        self.loaded: set[Key] = set()
+
+
+class PoolClient:
+    """A `mirage.tiers.contract.Pool` over the socket at `path`, used by one thread."""
+
+    def __init__(self, path: Path, member: Member, answer_s: float = ANSWER_S) -> None:
+        """Never raises: without a pool nothing is ever found, and nothing stored."""
+        self._answer_s = answer_s
+        self._requests: dict[str, _Request] = {}
+        self._by_number: dict[int, _Request] = {}
+        self._last_request = 0
+        self._reserved: set[Key] = set()
+        self._given: dict[int, list[tuple[bytes, int]]] = {}
+        """Answers to what is asked just now."""
+        self._asked = self._answered = 0
+        """Numbers of the last question, and of the last one answered."""
+        self._line: Line | None = None
+        self._region: Region | None = None
+        try:
+            self._line, self._region = Line.join(path, member)
+        except (OSError, LineLost) as error:
+            logger.warning("no host pool: %s; KV blocks are computed anew", _words(error))
+
+    # -- finding ------------------------------------------------------------------------
+
+    def seek(self, request: str, keys: Iterable[Key]) -> None:
+        if self._line is None:
+            return
+        known = self._requests.get(request)
+        if known is None:
+            self._last_request += 1
+            known = self._requests[request] = _Request(self._last_request)
+            self._by_number[known.number] = known
+        wanted = list(keys)
+        for key in wanted:
+            if known.keys.get(key, (Found.ABSENT, 0))[0] is Found.ABSENT:
+                known.keys[key] = (Found.UNKNOWN, 0)
+        self._say(*(Seek(known.number, some) for some in portions(wanted)))
+
+    def found(self, request: str, key: Key) -> Found:
+        known = self._requests.get(request)
+        if known is None or key not in known.keys:
+            return Found.ABSENT
+        self._listen()
+        return known.keys[key][0] if self._line is not None else Found.ABSENT
+
+    def places(self, request: str, keys: Iterable[Key]) -> list[Place]:
+        known, wanted = self._requests.get(request), list(keys)
+        places = []
+        for key in wanted:
+            if known is None or known.keys.get(key, (Found.ABSENT, 0))[0] is not Found.READY:
+                raise KeyError(key)
+            places.append(Place(Medium.HOST, known.keys[key][1]))
+        if known is not None:
+            known.loaded.update(wanted)
+        return places
+
+    def leave(self, request: str) -> None:
+        if (known := self._requests.pop(request, None)) is not None:
+            del self._by_number[known.number]
+            self._say(Leave(known.number, len(known.loaded)))
+
+    def touch(self, keys: Iterable[Key]) -> None:
+        self._say(*map(Touch, portions(list(keys))))
+
+    # -- storing ------------------------------------------------------------------------
+
+    def reserve(self, keys: Iterable[Key]) -> Mapping[Key, Place]:
+        """See `Pool.reserve`. While an answer is late, no other one is waited for."""
+        self._listen()
+        wanted = [key for key in keys if key not in self._reserved]
+        if self._line is None or not wanted or self._answered < self._asked:
+            return {}
+        before = self._asked
+        questions = []
+        for some in portions(wanted):
+            self._asked += 1
+            questions.append(Reserve(self._asked, some))
+        self._given = {question.number: [] for question in questions}
+        self._say(*questions)
+        self._wait_for(self._asked)
+        given = [pair for number in range(before, self._asked + 1) for pair in self._take(number)]
+        self._reserved.update(Key(key) for key, _ in given)
+        return {Key(key): Place(Medium.HOST, offset) for key, offset in given}
+
+    def commit(self, keys: Iterable[Key]) -> None:
+        self._say(*map(Commit, portions(self._own(keys))))
+
+    def abandon(self, keys: Iterable[Key]) -> None:
+        self._say(*map(Abandon, portions(self._own(keys))))
+
+    # -- the rest -----------------------------------------------------------------------
+
+    def memory(self, medium: Medium) -> memoryview:
+        if medium is not Medium.HOST or self._region is None:
+            raise KeyError(medium)
+        return self._region.memory
+
+    def close(self) -> None:
+        """Idempotent. Nothing may be copied to or from places any more."""
+        if self._line is not None:
+            self._say(Bye())
+        if self._line is not None:
+            self._line.finish(self._answer_s)
+        self._forget()
+        if self._region is not None:
+            self._region.close()
+            self._region = None
+
+    def _own(self, keys: Iterable[Key]) -> list[Key]:
+        own = [key for key in dict.fromkeys(keys) if key in self._reserved]
+        self._reserved.difference_update(own)
+        return own
+
+    def _take(self, number: int) -> list[tuple[bytes, int]]:
+        return self._given.pop(number, [])
+
+    def _wait_for(self, number: int) -> None:
+        until = time.monotonic() + self._answer_s
+        while self._line is not None and self._answered < number:
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            select.select([self._line.socket], [], [], left)
+            self._listen()
+
+    def _listen(self) -> None:
+        """Take what has come; never waits."""
+        if self._line is None:
+            return
+        try:
+            for message in self._line.hear():
+                if isinstance(message, News):
+                    self._heard(message)
+                elif isinstance(message, Given):
+                    self._was_given(message)
+                else:
+                    raise LineLost(f"{type(message).__name__} was not asked for")
+        except (OSError, LineLost) as error:
+            self._lost(error)
+
+    def _heard(self, news: News) -> None:
+        if (known := self._by_number.get(news.request)) is not None:
+            for key, found, offset in news.answers:
+                known.keys[Key(key)] = (found, offset)
+
+    def _was_given(self, given: Given) -> None:
+        self._answered = given.number
+        if given.number in self._given:
+            self._given[given.number] = given.places
+        elif given.places:  # too late: whoever asked went on without
+            keys = [Key(key) for key, _ in given.places]
+            self._say(*map(Abandon, portions(keys)))
+
+    def _say(self, *messages: Leave | Seek | Touch | Reserve | Commit | Abandon | Bye) -> None:
+        if self._line is None:
+            return
+        try:
+            self._line.say(messages)
+        except (OSError, LineLost) as error:
+            self._lost(error)
+
+    def _lost(self, error: Exception) -> None:
+        logger.warning("the host pool is lost: %s; KV blocks are computed anew", _words(error))
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+        self._requests.clear()
+        self._by_number.clear()
+        self._reserved.clear()
+        self._given.clear()
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, socket.timeout):
+        return "it did not answer"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,183 @@
+"""One engine at the pool's socket: what it says is done, what it is told waits until it reads."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+
+from mirage.tiers.blocks import Tell
+from mirage.tiers.contract import Found, Key, Member
+from mirage.tiers.core import Core, MemberRefused
+from mirage.tiers.messages import (
+    VERSION,
+    Abandon,
+    Bye,
+    Commit,
+    Frames,
+    FromEngine,
+    Given,
+    Join,
+    Leave,
+    Malformed,
+    News,
+    Reserve,
+    Seek,
+    Sorry,
+    Touch,
+    Welcome,
+    encode,
+    from_engine,
+)
+from mirage.tiers.region import Region
+
+PIECE = 2**16
+"""Bytes that are read at a time."""
+MOST_UNREAD = 2**22
+"""Bytes that wait for an engine to read them, before it is sent away."""
+
+
+class SentAway(Exception):
+    """The engine has left, or must; the message says why. `fault`: it broke the protocol."""
+
+    def __init__(self, why: str, *, fault: bool) -> None:
+        super().__init__(why)
+        self.fault = fault
+
+
+class Guest:
+    """A connection; `number` is the core's for it once it has joined."""
+
+    def __init__(self, made: socket.socket) -> None:
+        self.socket = made
+        self.number: int | None = None
+        self.tenant: str | None = None
+        self.polite = False
+        """It said that it reads and writes no more."""
+        self.has_more = False
+        """Whether a whole message has been read and not been heard."""
+        self._frames = Frames()
+        self._next: bytes | None = None
+        self._news: dict[int, list[tuple[bytes, Found, int]]] = {}
+        self._out = bytearray()
+        self._fd: int | None = None
+        """To be sent with the first byte."""
+
+    @property
+    def who(self) -> str:
+        return f"the engine of {self.tenant!r}" if self.tenant else "an unknown process"
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to be told that `send` has not seen."""
+        return bool(self._news)
+
+    def read(self) -> None:
+        """What has come. Raises `SentAway` and `OSError`."""
+        if self.has_more:
+            return
+        try:
+            data = self.socket.recv(PIECE)
+        except BlockingIOError:
+            return
+        if not data:
+            raise SentAway("it has gone", fault=False)
+        self._frames.feed(data)
+        self._step()
+
+    def obey(self, core: Core, region: Region, tenants: Collection[str]) -> None:
+        """Hear one message, if there is a whole one. Raises `SentAway`."""
+        if self._next is None:
+            return
+        try:
+            message = from_engine(self._next)
+        except Malformed as error:
+            raise SentAway(str(error), fault=True) from None
+        if self.number is None:
+            self._join(message, core, region, tenants)
+        else:
+            self._do(self.number, message, core)
+        self._step()
+
+    def tell(self, tell: Tell) -> None:
+        """Put into the next letter."""
+        answers = self._news.setdefault(int(tell.seeker.request), [])
+        answers.append((tell.key, tell.found, tell.offset))
+
+    def send(self) -> int:
+        """What can be sent now; bytes that are left. Raises `SentAway` and `OSError`."""
+        for request, answers in self._news.items():
+            self._out += encode(News(request, answers))
+        self._news.clear()
+        if len(self._out) > MOST_UNREAD:
+            raise SentAway(f"it has not read {len(self._out)} bytes", fault=True)
+        try:
+            while self._out:
+                del self._out[: self._send_some()]
+        except BlockingIOError:
+            pass
+        return len(self._out)
+
+    def _send_some(self) -> int:
+        if self._fd is None:
+            return self.socket.send(self._out)
+        sent = socket.send_fds(self.socket, [self._out], [self._fd])
+        self._fd = None
+        return sent
+
+    def _step(self) -> None:
+        try:
+            self._next = self._frames.next()
+        except Malformed as error:
+            raise SentAway(str(error), fault=True) from None
+        self.has_more = self._next is not None
+
+    def _join(
+        self, message: FromEngine, core: Core, region: Region, tenants: Collection[str]
+    ) -> None:
+        if not isinstance(message, Join):
+            raise SentAway(f"its first message is {type(message).__name__}, no Join", fault=True)
+        why = _why_not(message, tenants)
+        if why is None:
+            try:
+                self.number = core.join(
+                    Member(
+                        message.tenant, message.fingerprint, message.block_bytes, message.priority
+                    )
+                )
+            except MemberRefused as error:
+                why = str(error)
+        if why is not None:
+            self.socket.send(encode(Sorry(why)))
+            raise SentAway(why, fault=True)
+        self.tenant = message.tenant
+        self._fd = region.fd
+        self._out += encode(Welcome(region.nbytes))
+
+    def _do(self, number: int, message: FromEngine, core: Core) -> None:
+        match message:
+            case Seek(request, keys):
+                core.seek(number, request, map(Key, keys))
+            case Leave(request, loaded):
+                core.leave(number, request, loaded)
+            case Reserve(question, keys):
+                given = core.reserve(number, map(Key, keys))
+                self._out += encode(Given(question, list(given.items())))
+            case Commit(keys):
+                core.commit(number, map(Key, keys))
+            case Abandon(keys):
+                core.abandon(number, map(Key, keys))
+            case Touch(keys):
+                core.touch(number, map(Key, keys))
+            case Bye():
+                self.polite = True
+                raise SentAway("it says goodbye", fault=False)
+            case Join():
+                raise SentAway("a second Join", fault=True)
+
+
+def _why_not(message: Join, tenants: Collection[str]) -> str | None:
+    if message.version != VERSION:
+        return f"protocol version {message.version}, this pool speaks {VERSION}"
+    if message.tenant not in tenants:
+        return f"no tenant is named {message.tenant!r}"
+    return None

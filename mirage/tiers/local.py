@@ -1,0 +1,124 @@
+"""The pool in the process of the engine that uses it: for tests, and for an engine by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from queue import SimpleQueue
+
+from mirage.tiers.acting import Acting
+from mirage.tiers.blocks import Name
+from mirage.tiers.contract import Found, Key, Medium, Member, Place
+from mirage.tiers.core import Core
+
+
+class LocalPool:
+    """A `mirage.tiers.contract.Pool`. `core` is its own from now on.
+
+    Several members of one core are several `LocalPool`s: see `beside`. Raises `OSError`.
+    """
+
+    def __init__(self, core: Core, member: Member) -> None:
+        self._shared = _Shared(core)
+        self._join(member)
+
+    @classmethod
+    def beside(cls, other: LocalPool, member: Member) -> LocalPool:
+        """Another member of the same pool."""
+        made = cls.__new__(cls)
+        made._shared = other._shared
+        made._join(member)
+        return made
+
+    def _join(self, member: Member) -> None:
+        self._number = self._shared.core.join(member)
+        self._answers: dict[str, dict[Key, tuple[Found, int]]] = {}
+        self._loaded: dict[str, set[Key]] = {}
+        self._shared.listeners[self._number] = self._answers
+        self._closed = False
+
+    def resize(self, budget: int) -> None:
+        """As the server does it. Raises `ValueError`."""
+        self._shared.core.resize(budget)
+        self._shared.carry_out()
+
+    def seek(self, request: str, keys: Iterable[Key]) -> None:
+        self._answers.setdefault(request, {})
+        self._shared.core.seek(self._number, request, keys)
+        self._shared.carry_out()
+
+    def found(self, request: str, key: Key) -> Found:
+        self._shared.carry_out()
+        return self._answers.get(request, {}).get(key, (Found.ABSENT, 0))[0]
+
+    def places(self, request: str, keys: Iterable[Key]) -> list[Place]:
+        self._shared.carry_out()
+        wanted = list(keys)
+        found = [self._answers.get(request, {}).get(key, (Found.ABSENT, 0)) for key in wanted]
+        for key, (state, _) in zip(wanted, found, strict=True):
+            if state is not Found.READY:
+                raise KeyError(key)
+        self._loaded.setdefault(request, set()).update(wanted)
+        return [Place(Medium.HOST, offset) for _, offset in found]
+
+    def leave(self, request: str) -> None:
+        if self._answers.pop(request, None) is not None:
+            loaded = len(self._loaded.pop(request, ()))
+            self._shared.core.leave(self._number, request, loaded)
+            self._shared.carry_out()
+
+    def reserve(self, keys: Iterable[Key]) -> Mapping[Key, Place]:
+        given = self._shared.core.reserve(self._number, keys)
+        self._shared.carry_out()
+        return {key: Place(Medium.HOST, offset) for key, offset in given.items()}
+
+    def commit(self, keys: Iterable[Key]) -> None:
+        self._shared.core.commit(self._number, keys)
+        self._shared.carry_out()
+
+    def abandon(self, keys: Iterable[Key]) -> None:
+        self._shared.core.abandon(self._number, keys)
+        self._shared.carry_out()
+
+    def touch(self, keys: Iterable[Key]) -> None:
+        self._shared.core.touch(self._number, keys)
+
+    def memory(self, medium: Medium) -> memoryview:
+        if medium is not Medium.HOST:
+            raise KeyError(medium)
+        return self._shared.acting.region.memory
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        del self._shared.listeners[self._number]
+        self._answers.clear()
+        self._shared.core.ended(self._number)
+        self._shared.carry_out()
+        if not self._shared.listeners:
+            self._shared.acting.close()
+
+
+class _Shared:
+    """One core, and who hears of what."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.listeners: dict[int, dict[str, dict[Key, tuple[Found, int]]]] = {}
+        self._words: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.acting = Acting(core, self)
+
+    def sunk(self, name: Name, *, whole: bool) -> None:
+        self._words.put(partial(self.core.sunk, name, whole=whole))
+
+    def risen(self, name: Name, *, whole: bool) -> None:
+        self._words.put(partial(self.core.risen, name, whole=whole))
+
+    def carry_out(self) -> None:
+        while not self._words.empty():
+            self._words.get()()
+        for tell in self.acting.carry_out():
+            answers = self.listeners.get(tell.seeker.member, {})
+            if (mine := answers.get(str(tell.seeker.request))) is not None:
+                mine[tell.key] = (tell.found, tell.offset)

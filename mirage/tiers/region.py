@@ -1,0 +1,63 @@
+"""The pool's memory: a file without a name, mapped by the server and by every engine.
+
+It is sparse: memory is behind it where somebody wrote, until a hole is punched there. It is gone
+with the last process that has it mapped, and nobody can make it shorter under others' feet.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from contextlib import suppress
+
+from mirage.tiers.slabs import Range
+from vmm import libc
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class Region:
+    """`memory` is all of it, zeros where nothing was written. Raises `OSError`."""
+
+    def __init__(self, fd: int) -> None:
+        """Takes over the file descriptor."""
+        self.fd = fd
+        try:
+            self.nbytes = os.fstat(fd).st_size
+            self._map = mmap.mmap(fd, self.nbytes)
+            self._map.madvise(mmap.MADV_DONTFORK)  # a child would keep it alive
+        except (OSError, ValueError):
+            os.close(fd)
+            raise
+        self.memory = memoryview(self._map)
+
+    @classmethod
+    def create(cls, nbytes: int) -> Region:
+        """A new one, of a multiple of the operating system's page."""
+        fd = os.memfd_create("mirage-tier", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, nbytes)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        except OSError:
+            os.close(fd)
+            raise
+        return cls(fd)
+
+    def punch(self, hole: Range) -> None:
+        """Give memory back: zeros are there from now on."""
+        libc.punch(self.fd, hole.offset, hole.nbytes)
+
+    def used_bytes(self) -> int:
+        """Memory that is behind it."""
+        return os.fstat(self.fd).st_blocks * 512
+
+    def close(self) -> None:
+        """Views that others still have of it keep their mapping. Idempotent."""
+        if self.fd < 0:
+            return
+        os.close(self.fd)
+        self.fd = -1
+        with suppress(BufferError):
+            self.memory.release()
+            self._map.close()

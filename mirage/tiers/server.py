@@ -1,0 +1,240 @@
+"""The host pool behind a Unix socket, in a thread of its own.
+
+A thread, so that no decision about device memory waits for it, and it for none. It never waits
+for an engine: one that does not read is sent away, and one message of each is heard at a time.
+An engine that breaks the protocol is sent away alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+
+from mirage.tiers.acting import Acting
+from mirage.tiers.blocks import Name
+from mirage.tiers.core import Core
+from mirage.tiers.counts import PoolState
+from mirage.tiers.guests import Guest, SentAway
+from mirage.tiers.ledger import PriorityClass
+
+logger = logging.getLogger("mirage.tiers")
+
+STATE_S = 0.1
+"""Between two pictures of the state, while something happens."""
+PAUSE_S = 0.1
+
+
+class PoolServer:
+    """A server at the Unix socket `path` from `start` to `stop`, for engines of `tenants`.
+
+    Calls may come from any thread.
+    """
+
+    def __init__(self, path: Path, core: Core, tenants: Collection[str]) -> None:
+        self._path, self._core, self._tenants = path, core, tenants
+        for tenant in tenants:
+            core.stand(tenant, PriorityClass.IDLE)
+        self._guests: dict[int, Guest] = {}
+        """By the number of the file descriptor."""
+        self._orders: SimpleQueue[tuple[Callable[[], None], Future[None]]] = SimpleQueue()
+        self._orders_lock = threading.Lock()
+        """Around `_orders` and `_ended`: no order comes after the end."""
+        self._ended = False
+        self._bell: int | None = None
+        """An event that wakes the thread, once there is one."""
+        self._state, self._pictured, self._changed = core.state(), 0.0, False
+        self._thread = threading.Thread(target=self._run, name="mirage-tiers", daemon=True)
+
+    def start(self) -> None:
+        """Listen. Raises `OSError`."""
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._door.bind(str(self._path))
+        self._path.chmod(0o700)
+        self._door.listen()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._acting = Acting(self._core, self)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._door, selectors.EVENT_READ)
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._thread.start()
+
+    def dead(self, tenant: str) -> Future[None]:
+        """All processes of a tenant's engine have surely ended: its pins and places are free."""
+        return self._order(partial(self._bury, tenant))
+
+    def resize(self, budget: int) -> Future[None]:
+        """In bytes, at most those of the start; the future raises `ValueError`."""
+        return self._order(partial(self._core.resize, budget))
+
+    def stand(self, tenant: str, standing: PriorityClass) -> Future[None]:
+        """What class a tenant is of from now on."""
+        return self._order(partial(self._core.stand, tenant, standing))
+
+    def state(self) -> PoolState:
+        """As it was `STATE_S` ago at most."""
+        return self._state
+
+    def stop(self) -> None:
+        """Idempotent, also without `start`. Engines go on as if nothing were stored."""
+        if self._thread.is_alive():
+            self._order(self._end).result()
+            self._thread.join()
+
+    def sunk(self, name: Name, *, whole: bool) -> None:
+        self._order(partial(self._core.sunk, name, whole=whole))
+
+    def risen(self, name: Name, *, whole: bool) -> None:
+        self._order(partial(self._core.risen, name, whole=whole))
+
+    def _order(self, what: Callable[[], None]) -> Future[None]:
+        done: Future[None] = Future()
+        with self._orders_lock:
+            if self._ended or self._bell is None:  # nobody has anything to do with it
+                done.set_result(None)
+            else:
+                self._orders.put((what, done))
+                os.eventfd_write(self._bell, 1)
+        return done
+
+    # -- in the thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._ended:
+                self._round()
+        except Exception:
+            logger.exception("the host pool ends: engines compute what it held")
+        finally:
+            self._close()
+
+    def _round(self) -> None:
+        """What has come in, a message of each; then what else they have sent already."""
+        ready = self._selector.select(self._wait_s())
+        for key, _ in ready:
+            if key.fileobj is self._door:
+                self._admit()
+            elif key.fileobj == self._bell:
+                self._obey()
+        came = {key.fd for key, events in ready if events & selectors.EVENT_READ}
+        for fd, guest in list(self._guests.items()):
+            if self._guests.get(fd) is guest and (fd in came or guest.has_more):
+                self._attend(guest, read=fd in came)
+        for guest in list(self._guests.values()):
+            self._flush(guest)
+        self._picture()
+
+    def _wait_s(self) -> float | None:
+        if any(guest.has_more or guest.has_news for guest in self._guests.values()):
+            return 0
+        return STATE_S if self._changed else None
+
+    def _attend(self, guest: Guest, *, read: bool) -> None:
+        self._changed = True
+        try:
+            if read:
+                guest.read()
+            guest.obey(self._core, self._acting.region, self._tenants)
+        except SentAway as error:
+            level = logging.ERROR if error.fault else logging.INFO
+            logger.log(level, "%s left the host pool: %s", guest.who, error)
+            self._dismiss(guest)
+        except OSError as error:
+            logger.warning("%s was lost by the host pool: %s", guest.who, error)
+            self._dismiss(guest)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Do what the core wants done, and say what is to be said."""
+        guests = {guest.number: guest for guest in self._guests.values()}
+        for tell in self._acting.carry_out():
+            if (guest := guests.get(tell.seeker.member)) is not None:
+                guest.tell(tell)
+
+    def _flush(self, guest: Guest) -> None:
+        try:
+            unsent = guest.send()
+        except (OSError, SentAway) as error:
+            logger.warning("%s was sent away from the host pool: %s", guest.who, error)
+            self._dismiss(guest)
+            self._tell()
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
+        if self._selector.get_key(guest.socket).events != events:
+            self._selector.modify(guest.socket, events)
+
+    def _admit(self) -> None:
+        try:
+            made, _ = self._door.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # no descriptors left, or it has gone already
+            logger.warning("an engine could not come to the host pool: %s", error)
+            time.sleep(PAUSE_S)  # it still knocks
+            return
+        made.setblocking(False)
+        self._guests[made.fileno()] = Guest(made)
+        self._selector.register(made, selectors.EVENT_READ)
+
+    def _dismiss(self, guest: Guest) -> None:
+        del self._guests[guest.socket.fileno()]
+        self._selector.unregister(guest.socket)
+        guest.socket.close()
+        if guest.number is not None and guest.polite:
+            self._core.ended(guest.number)
+        elif guest.number is not None:
+            self._core.gone(guest.number)
+
+    def _bury(self, tenant: str) -> None:
+        for guest in list(self._guests.values()):
+            if guest.tenant == tenant:
+                self._dismiss(guest)
+        self._core.dead(tenant)
+
+    def _obey(self) -> None:
+        self._changed = True
+        if self._bell is not None:
+            os.eventfd_read(self._bell)
+        while not self._orders.empty():
+            what, done = self._orders.get()
+            try:
+                what()
+                self._tell()
+            except ValueError as error:
+                done.set_exception(error)
+            except BaseException:
+                done.set_result(None)
+                raise
+            else:
+                done.set_result(None)
+
+    def _picture(self) -> None:
+        now = time.monotonic()
+        if self._changed and now >= self._pictured + STATE_S:
+            self._state, self._pictured, self._changed = self._core.state(), now, False
+
+    def _end(self) -> None:
+        self._ended = True
+
+    def _close(self) -> None:
+        with self._orders_lock:
+            self._ended = True
+        for guest in list(self._guests.values()):
+            guest.socket.close()
+        self._guests.clear()
+        self._selector.close()
+        self._door.close()
+        self._path.unlink(missing_ok=True)
+        self._acting.close()
+        if self._bell is not None:
+            os.close(self._bell)
+        while not self._orders.empty():
+            self._orders.get()[1].set_result(None)

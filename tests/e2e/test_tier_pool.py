@@ -1,0 +1,316 @@
+"""The host pool between processes: shared, killed at bad moments, spoken to badly."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirage.tiers.client import PoolClient
+from mirage.tiers.contract import Found, Key, Medium, Member
+from mirage.tiers.core import Core
+from mirage.tiers.ledger import PriorityClass
+from mirage.tiers.messages import LENGTH, LONGEST, VERSION, Join, Leave, Seek, encode
+from mirage.tiers.server import PoolServer
+
+pytestmark = pytest.mark.e2e
+
+HERE = Path(__file__).parent
+BLOCK = 65536
+BUDGET = 32 * BLOCK
+PATIENCE_S = 20.0
+
+
+class Process:
+    """A `tier_member.py`."""
+
+    def __init__(self, path: Path, tenant: str = "a") -> None:
+        words = [sys.executable, str(HERE / "tier_member.py"), str(path), tenant, str(BLOCK)]
+        self.tenant = tenant
+        self.popen = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        assert self.popen.stdout is not None
+        assert self.popen.stdout.readline() == "ready\n"
+
+    def post(self, words: str) -> None:
+        """Do not wait for the answer."""
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(f"{words}\n")
+        self.popen.stdin.flush()
+
+    def __call__(self, words: str) -> Any:
+        assert self.popen.stdout is not None
+        self.post(words)
+        return ast.literal_eval(self.popen.stdout.readline())
+
+    def kill(self) -> None:
+        self.popen.send_signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        assert self.popen.stdin is not None and self.popen.stdout is not None
+        self.popen.stdin.close()
+        self.popen.stdout.close()
+        self.popen.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[PoolServer]:
+    made = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), ["a", "b", "c"])
+    made.start()
+    yield made
+    made.stop()
+    made.stop()
+    assert not (tmp_path / "tiers.sock").exists()
+
+
+@pytest.fixture
+def start(tmp_path: Path, server: PoolServer) -> Iterator[Any]:
+    begun: list[Process] = []
+
+    def start(tenant: str = "a") -> Process:
+        begun.append(Process(tmp_path / "tiers.sock", tenant))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+
+
+def eventually(what: Any) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < until, "it did not come about"
+        time.sleep(0.01)
+
+
+def client(path: Path, tenant: str = "c", answer_s: float = 5.0) -> PoolClient:
+    return PoolClient(path, Member(tenant, b"weights", BLOCK), answer_s)
+
+
+def test_processes_share_what_they_store(start: Any, server: PoolServer) -> None:
+    a, b = start("a"), start("b")
+    assert a("store(1, 2, 3)") == [1, 2, 3]
+    assert b("reads(1, 2, 3, 4)") == {1: "ready", 2: "ready", 3: "ready", 4: "absent"}
+    assert b("store(3, 4)") == [4]
+    assert a("reads(4)") == {4: "ready"}
+    assert a("pool.close()") is None
+    assert b("reads(1)") == {1: "ready"}
+    eventually(lambda: server.state().tenants["b"].counts.hits == 4)
+    counts = server.state().tenants["b"].counts
+    assert (counts.misses, counts.stored_bytes) == (1, BLOCK)
+    eventually(lambda: server.state().tenants["b"].counts.loaded_bytes == 4 * BLOCK)
+
+
+def test_what_a_killed_engine_had_not_committed_is_never_served(
+    start: Any, server: PoolServer
+) -> None:
+    a, b = start("a"), start("b")
+    assert a("store(1)") == [1]
+    assert a("half(2, 3)") == [2, 3]
+    a.kill()
+    eventually(lambda: b("reads(2)") == {2: "absent"})
+    assert b("reads(1, 2, 3)") == {1: "ready", 2: "absent", 3: "absent"}
+    assert b("store(2, 3)") == [2, 3]
+    assert b("reads(2, 3)") == {2: "ready", 3: "ready"}
+    held = server.state
+    eventually(lambda: held().tenants["a"].reserved_bytes == 2 * BLOCK)
+    server.dead("a").result()
+    eventually(lambda: held().tenants["a"].reserved_bytes == 0)
+    assert b("reads(1, 2, 3)") == {1: "ready", 2: "ready", 3: "ready"}
+
+
+def test_pins_of_a_killed_engine_last_until_it_is_said_to_be_dead(
+    start: Any, server: PoolServer
+) -> None:
+    a, b = start("a"), start("b")
+    a("store(*range(32))")
+    assert set(a("hold('r', *range(32))").values()) == {"ready"}
+    a.kill()
+    assert b("store(100)") == []
+    server.dead("a").result()
+    assert b("store(100)") == [100]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_engines_killed_at_random_moments(start: Any, server: PoolServer, seed: int) -> None:
+    """Everything that is read is checked by the process that reads it."""
+    chance = random.Random(seed)
+    processes = {name: start(name) for name in ("a", "b")}
+    for _ in range(4):
+        for process in processes.values():
+            for _ in range(chance.randrange(1, 8)):
+                first = chance.randrange(60)
+                process.post(f"{chance.choice(['store', 'half', 'reads'])}({first}, {first + 1})")
+        time.sleep(chance.random() / 50)
+        victim = chance.choice(sorted(processes))
+        processes[victim].kill()
+        server.dead(victim).result()
+        processes[victim] = start(victim)
+        found = processes[victim]("reads(*range(61))")
+        assert set(found.values()) <= {"ready", "absent", "coming"}
+    eventually(lambda: server.state().used_bytes <= BUDGET)
+
+
+def test_a_killed_server_leaves_engines_as_if_nothing_were_stored(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "tiers.sock"
+    words = (
+        "import sys, time; from pathlib import Path; from mirage.tiers.core import Core;"
+        "from mirage.tiers.server import PoolServer;"
+        f"s = PoolServer(Path({str(path)!r}), Core({BUDGET}), ['a']); s.start();"
+        "print('ready', flush=True); time.sleep(1000)"
+    )
+    server = subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    assert server.stdout.readline() == "ready\n"
+    a = Process(path)
+    assert a("store(1)") == [1]
+    assert a("hold('r', 1, 2)") == {1: "ready", 2: "absent"}
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    server.stdout.close()
+    assert a("reads(1, 2)") == {1: "absent", 2: "absent"}
+    assert a("store(3)") == []
+    assert a("(pool.leave('r'), pool.touch(keys(1)), pool.close(), pool.close())")
+    a.end()
+
+
+def test_without_a_server_nothing_is_found(tmp_path: Path) -> None:
+    with closing(client(tmp_path / "nobody.sock")) as pool:
+        pool.seek("r", [Key(b"1")])
+        assert pool.found("r", Key(b"1")) is Found.ABSENT
+        assert pool.reserve([Key(b"1")]) == {}
+        with pytest.raises(KeyError):
+            pool.places("r", [Key(b"1")])
+        with pytest.raises(KeyError):
+            pool.memory(Medium.HOST)
+
+
+def joined(path: Path, tenant: str = "a", version: int = VERSION) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(str(path))
+    made.sendall(encode(Join(version, tenant, b"weights", BLOCK, 0)))
+    made.settimeout(PATIENCE_S)
+    return made
+
+
+def ended(there: socket.socket) -> bytes:
+    """All that comes until the server closes."""
+    text = b""
+    try:
+        while data := there.recv(65536):
+            text += data
+    except ConnectionResetError:
+        pass
+    return text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        LENGTH.pack(5) + b"hello",
+        LENGTH.pack(LONGEST + 1),
+        encode(Join(VERSION, "a", b"w", BLOCK, 0)),
+        LENGTH.pack(3) + b"\x92\xa4Se",
+        encode(Seek(1, [b"%d" % number for number in range(2000)])),
+    ],
+    ids=["nonsense", "too long", "joins twice", "torn", "too many keys"],
+)
+def test_who_breaks_the_protocol_is_sent_away_alone(
+    start: Any, tmp_path: Path, server: PoolServer, words: bytes
+) -> None:
+    good = start("b")
+    with closing(joined(tmp_path / "tiers.sock")) as bad:
+        assert bad.recv(4)
+        bad.sendall(words)
+        ended(bad)
+    assert good("store(1)") == [1]
+
+
+@pytest.mark.parametrize(
+    ("tenant", "version", "why"),
+    [("nobody", VERSION, b"no tenant is named 'nobody'"), ("a", 99, b"protocol version 99")],
+)
+def test_who_may_not_join_hears_why(
+    tmp_path: Path, server: PoolServer, tenant: str, version: int, why: bytes
+) -> None:
+    with closing(joined(tmp_path / "tiers.sock", tenant, version)) as bad:
+        assert why in ended(bad)
+
+
+def test_who_does_not_read_blocks_nobody(start: Any, tmp_path: Path, server: PoolServer) -> None:
+    good = start("b")
+    with closing(joined(tmp_path / "tiers.sock")) as bad:
+        bad.settimeout(0.5)
+        keys = [b"%d" % number for number in range(1000)]
+        try:
+            for request in range(2000):
+                bad.sendall(encode(Seek(request, keys)) + encode(Leave(request, 0)))
+        except (TimeoutError, ConnectionError):
+            pass
+        assert good("store(1)") == [1]
+        assert good("reads(1)") == {1: "ready"}
+
+
+def test_a_late_answer_is_not_waited_for_and_its_places_come_back(
+    tmp_path: Path, server: PoolServer
+) -> None:
+    with closing(client(tmp_path / "tiers.sock", answer_s=0.0)) as hurried:
+        given = hurried.reserve([Key(b"%d" % number) for number in range(32)])
+        assert given == {}
+        eventually(lambda: server.state().tenants["c"].held_bytes == 0 and _answered(hurried))
+        with closing(client(tmp_path / "tiers.sock", "b")) as patient:
+            assert len(patient.reserve([Key(b"%d" % number) for number in range(32)])) == 32
+
+
+def _answered(pool: PoolClient) -> bool:
+    pool.found("r", Key(b"1"))
+    pool.seek("r", [Key(b"1")])
+    pool.found("r", Key(b"1"))
+    return pool._answered == pool._asked
+
+
+def test_memory_goes_when_the_budget_shrinks(start: Any, server: PoolServer) -> None:
+    a = start("a")
+    a("store(*range(32))")
+    a("hold('r', 1, 2)")
+    region = server._acting.region
+    assert region.used_bytes() == BUDGET
+    server.resize(8 * BLOCK).result()
+    assert region.used_bytes() <= 8 * BLOCK
+    assert a("reads(1, 2)") == {1: "ready", 2: "ready"}
+    with pytest.raises(ValueError, match="the pool was made for"):
+        server.resize(2**40).result()
+    server.stand("a", PriorityClass.EVICTABLE).result()
+    eventually(lambda: server.state().tenants["a"].standing == "evictable")
+    state = server.state()
+    assert 0 < state.tenants["a"].held_bytes <= state.used_bytes <= state.budget_bytes == 8 * BLOCK
+    assert state.tenants["a"].share_bytes == 0
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
+    gc.collect()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        server = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), ["c"])
+        server.start()
+        pool = client(tmp_path / "tiers.sock")
+        pool.reserve([Key(b"1")])
+        pool.close()
+        server.stop()
+    assert not list(tmp_path.iterdir())
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
