@@ -21,6 +21,8 @@ class EngineSettings(BaseModel):
     exchange: str | None = None
     """Path of the socket of the depot that pages are handed to other engines through; None: pages
     are released and created."""
+    tier_socket: str | None = None
+    """Path of the socket of the host pool; None: KV blocks that leave the device are forgotten."""
     device: Literal["host", "cuda"] = "host"
     page: int = 65536
     grant_bytes: int | None = None
