@@ -264,6 +264,7 @@ def test_who_does_not_read_blocks_nobody(start: Any, tmp_path: Path, server: Poo
             pass
         assert good("store(1)") == [1]
         assert good("reads(1)") == {1: "ready"}
+        eventually(lambda: len(server._guests) == 1)
 
 
 def test_a_late_answer_is_not_waited_for_and_its_places_come_back(
