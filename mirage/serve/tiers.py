@@ -22,12 +22,12 @@ class Tiers:
     """Nothing at all where none is configured: then KV blocks live on the device alone."""
 
     def __init__(self, config: Config, socket: Path) -> None:
-        self._names = [tenant.name for tenant in config.tenants]
+        self._priorities = {tenant.name: tenant.priority for tenant in config.tenants}
         self._standings = Standings()
         self._pool: PoolServer | None = None
         if (host := config.host_tier) is not None:
             core = Core(host.bytes, POLICIES[host.policy])
-            self._pool = PoolServer(socket, core, self._names)
+            self._pool = PoolServer(socket, core, self._priorities)
 
     def start(self) -> None:
         """Before any engine. Raises `OSError`."""
@@ -49,7 +49,9 @@ class Tiers:
         if self._pool is None:
             return
         failed = [n for n, b in registry.backends.items() if b.state is EngineState.FAILED]
-        changes = self._standings.changes(self._names, registry.reports, failed, time.monotonic())
+        changes = self._standings.changes(
+            self._priorities, registry.reports, failed, time.monotonic()
+        )
         for tenant, standing in changes.items():
             logger.info("class tenant=%s class=%s", tenant, standing.name.lower())
             self._pool.stand(tenant, standing)

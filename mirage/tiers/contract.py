@@ -64,7 +64,7 @@ class Member:
     """Of weights, dtype and the layout of a block: who has the same may read the same bytes."""
     block_bytes: int
     priority: int = 0
-    """The tenant's: with a higher one its blocks are evicted later."""
+    """The tenant's: with a higher one its blocks are evicted later. A server knows it itself."""
 
 
 class Pool(Protocol):

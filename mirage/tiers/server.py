@@ -13,7 +13,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -35,15 +35,16 @@ PAUSE_S = 0.1
 
 
 class PoolServer:
-    """A server at the Unix socket `path` from `start` to `stop`, for engines of `tenants`.
+    """A server at the Unix socket `path` from `start` to `stop`, for engines of `tenants`: their
+    priorities by their names.
 
     Calls may come from any thread.
     """
 
-    def __init__(self, path: Path, core: Core, tenants: Collection[str]) -> None:
+    def __init__(self, path: Path, core: Core, tenants: Mapping[str, int]) -> None:
         self._path, self._core, self._tenants = path, core, tenants
-        for tenant in tenants:
-            core.stand(tenant, PriorityClass.IDLE)
+        for tenant, priority in tenants.items():
+            core.ledger.set(tenant, priority=priority, standing=PriorityClass.IDLE)
         self._guests: dict[int, Guest] = {}
         """By the number of the file descriptor."""
         self._orders: SimpleQueue[tuple[Callable[[], None], Future[None]]] = SimpleQueue()

@@ -76,6 +76,21 @@ def test_it_hears_of_engines_and_is_told_of(tmp_path: Path) -> None:
         assert_gone(family)
 
 
+def test_nothing_is_left_of_a_killed_server(tmp_path: Path) -> None:
+    with serving(write_config(tmp_path, "a", tiers=TIERS)) as served:
+        folder, family = served.run_folder(), served.family()
+        assert folder is not None
+        with closing(pool_of(served, "a")) as pool:
+            assert len(pool.reserve(keys(1, 2))) == 2
+            served.process.kill()
+            served.process.wait()
+            assert_gone(family)
+            assert pool.reserve(keys(3)) == {}
+            pool.seek("r", keys(1))
+            assert pool.found("r", keys(1)[0]) is Found.ABSENT
+        assert not folder.exists()
+
+
 def test_a_tenant_that_is_given_up_has_no_share(tmp_path: Path) -> None:
     environment = {"FAKE_ENGINE": "dies:b", "FAKE_REST_S": "1000"}
     config = write_config(tmp_path, "a", "b", tiers=TIERS)

@@ -68,7 +68,7 @@ class Process:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[PoolServer]:
-    made = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), ["a", "b", "c"])
+    made = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), dict.fromkeys("abc", 0))
     made.start()
     yield made
     made.stop()
@@ -171,7 +171,7 @@ def test_a_killed_server_leaves_engines_as_if_nothing_were_stored(
     words = (
         "import sys, time; from pathlib import Path; from mirage.tiers.core import Core;"
         "from mirage.tiers.server import PoolServer;"
-        f"s = PoolServer(Path({str(path)!r}), Core({BUDGET}), ['a']); s.start();"
+        f"s = PoolServer(Path({str(path)!r}), Core({BUDGET}), dict(a=0)); s.start();"
         "print('ready', flush=True); time.sleep(1000)"
     )
     server = subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True)
@@ -203,7 +203,7 @@ def test_without_a_server_nothing_is_found(tmp_path: Path) -> None:
 def joined(path: Path, tenant: str = "a", version: int = VERSION) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
     made.connect(str(path))
-    made.sendall(encode(Join(version, tenant, b"weights", BLOCK, 0)))
+    made.sendall(encode(Join(version, tenant, b"weights", BLOCK)))
     made.settimeout(PATIENCE_S)
     return made
 
@@ -224,7 +224,7 @@ def ended(there: socket.socket) -> bytes:
     [
         LENGTH.pack(5) + b"hello",
         LENGTH.pack(LONGEST + 1),
-        encode(Join(VERSION, "a", b"w", BLOCK, 0)),
+        encode(Join(VERSION, "a", b"w", BLOCK)),
         LENGTH.pack(3) + b"\x92\xa4Se",
         encode(Seek(1, [b"%d" % number for number in range(2000)])),
     ],
@@ -307,7 +307,7 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
-        server = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), ["c"])
+        server = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), {"c": 0})
         server.start()
         pool = client(tmp_path / "tiers.sock")
         pool.reserve([Key(b"1")])

@@ -211,6 +211,10 @@ def test_a_used_block_is_the_users() -> None:
     state = core.state().tenants
     assert state["a"].held_bytes == state["a"].pinned_bytes == 0
     assert state["b"].held_bytes == state["b"].pinned_bytes == KIB4
+    assert found(core, a, 1) == [READY]  # while b still needs it
+    state = core.state().tenants
+    assert state["a"].held_bytes == state["a"].pinned_bytes == KIB4
+    assert state["b"].held_bytes == state["b"].pinned_bytes == 0
 
 
 def test_shrinking_gives_back_idle_ones_first_and_pinned_ones_when_they_are_left() -> None:
