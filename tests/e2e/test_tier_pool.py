@@ -9,20 +9,26 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
+from mirage.tiers.below import Above
+from mirage.tiers.blocks import Name
 from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import Found, Key, Medium, Member
 from mirage.tiers.core import Core
 from mirage.tiers.ledger import PriorityClass
 from mirage.tiers.messages import LENGTH, LONGEST, VERSION, Join, Leave, Seek, encode
 from mirage.tiers.server import PoolServer
+from mirage.tiers.slabs import Range
 
 pytestmark = pytest.mark.e2e
 
@@ -301,6 +307,83 @@ def test_memory_goes_when_the_budget_shrinks(start: Any, server: PoolServer) -> 
     state = server.state()
     assert 0 < state.tenants["a"].held_bytes <= state.used_bytes <= state.budget_bytes == 8 * BLOCK
     assert state.tenants["a"].share_bytes == 0
+
+
+class Shelf:
+    """A tier below with a thread of its own; every third copy up fails, and leaves half of it."""
+
+    def __init__(self) -> None:
+        self.held: dict[Name, bytes] = {}
+        self.tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self.work)
+        self.rises = 0
+
+    def begin(self, above: Above, memory: memoryview) -> None:
+        self.above, self.memory = above, memory
+        self.thread.start()
+
+    def work(self) -> None:
+        while (task := self.tasks.get()) is not None:
+            task()
+
+    def has(self, name: Name, nbytes: int) -> bool:
+        return name in self.held
+
+    def sink(self, name: Name, place: Range) -> bool:
+        self.tasks.put(partial(self.down, name, place))
+        return True
+
+    def rise(self, name: Name, place: Range) -> bool:
+        self.tasks.put(partial(self.up, name, place))
+        return True
+
+    def down(self, name: Name, place: Range) -> None:
+        self.held[name] = bytes(self.memory[place.offset : place.offset + place.nbytes])
+        self.above.sunk(name, whole=True)
+
+    def up(self, name: Name, place: Range) -> None:
+        self.rises += 1
+        whole = bool(self.rises % 3)
+        text = self.held[name][: place.nbytes if whole else place.nbytes // 2]
+        self.memory[place.offset : place.offset + len(text)] = text
+        self.above.risen(name, whole=whole)
+
+    def end(self) -> None:
+        self.tasks.put(None)
+        self.thread.join()
+        self.memory = memoryview(b"")
+
+
+def test_a_tier_below_takes_what_goes_and_brings_it_back(tmp_path: Path) -> None:
+    shelf = Shelf()
+    server = PoolServer(tmp_path / "tiers.sock", Core(BUDGET, below=shelf), {"c": 0})
+    server.start()
+    with closing(client(tmp_path / "tiers.sock")) as pool:
+        memory = pool.memory(Medium.HOST)
+        for number in range(100):
+            key = Key(b"%d" % number)
+            (place,) = pool.reserve([key]).values()
+            memory[place.offset : place.offset + 3] = b"%03d" % number
+            pool.commit([key])
+        ready = absent = 0
+        for number in range(100):
+            key, request = Key(b"%d" % number), f"r{number}"
+            pool.seek(request, [key])
+            states = set()
+            while not states & {Found.READY, Found.ABSENT}:
+                states.add(pool.found(request, key))
+            absent += Found.ABSENT in states
+            if Found.READY in states:
+                ready += 1
+                (place,) = pool.places(request, [key])
+                assert bytes(memory[place.offset : place.offset + 3]) == b"%03d" % number
+            pool.leave(request)
+        assert ready > 32
+        assert ready + absent == 100
+        assert shelf.rises >= 3
+        memory = memoryview(b"")
+    server.stop()
+    assert not shelf.thread.is_alive()
 
 
 def test_nothing_is_left(tmp_path: Path) -> None:
