@@ -336,10 +336,26 @@ class HostTier(Strict):
     """In which order a tenant's own blocks are evicted."""
 
 
+class SsdTier(Strict):
+    """A folder on a disk for KV blocks that the host pool has no room for (docs/tiers.md)."""
+
+    directory: Path
+    bytes: Bytes
+    keep: bool = False
+    """Blocks outlive a restart of the server."""
+
+
 class Tiers(Strict):
     """Where KV blocks go that the device has no room for."""
 
     host: HostTier | None = None
+    ssd: SsdTier | None = None
+
+    @model_validator(mode="after")
+    def _a_disk_is_reached_through_host_memory(self) -> Tiers:
+        if self.ssd is not None and self.host is None:
+            raise ValueError("ssd needs a host pool above it: set tiers.host.bytes as well")
+        return self
 
 
 class Config(Strict):

@@ -21,10 +21,14 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
     for name in fits:
         book.set(name, priority=config.tenant(name).priority, standing=PriorityClass.ACTIVE)
     lines = [f"host pool {mib(host.bytes)} for KV blocks that leave the device, {host.policy}"]
-    return lines + [
+    lines += [
         _tenant(name, fit, config.tenant(name).max_model_len, host.bytes, book.share(name))
         for name, fit in fits.items()
     ]
+    if (ssd := config.tiers.ssd) is not None:
+        kept = "kept" if ssd.keep else "emptied at start and end"
+        lines.append(f"ssd {mib(ssd.bytes)} in {ssd.directory} below it, {kept}")
+    return lines
 
 
 def _tenant(name: str, fit: Fit, longest: int, nbytes: int, share: int) -> str:

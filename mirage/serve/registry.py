@@ -64,6 +64,8 @@ class Registry:
     """Pages that engines handed to each other; None if they do not."""
     pool: Callable[[], PoolState | None] = lambda: None
     """The host pool; None if there is none."""
+    disk: Callable[[], dict[str, int | bool] | None] = lambda: None
+    """The SSD tier; None if there is none."""
 
     def serving(self, model: str) -> TenantServer | None:
         """The tenant that serves `model`, by its own name or by an adapter's."""
@@ -99,7 +101,9 @@ class Registry:
         counts = self.exchange()
         pages = {} if counts is None else {"exchange": counts}
         pool = self.pool()
-        tiers = {} if pool is None else {"host_pool": asdict(pool)}
+        tiers: dict[str, Any] = {} if pool is None else {"host_pool": asdict(pool)}
+        if (disk := self.disk()) is not None:
+            tiers["ssd"] = disk
         return {**self._head(), "engines": engines, **pages, **tiers, **self.timeline.newest}
 
     def history(self) -> dict[str, Any]:

@@ -141,6 +141,7 @@ class Supervisor:
         self._registry = Registry(config.policy, config.device.memory, backends)
         self._registry.exchange = self._exchange.counts
         self._registry.pool = self._tiers.state
+        self._registry.disk = self._tiers.disk
         self._arbiter = Arbiter.of(config)
         self._control = ControlServer(
             self._arbiter,

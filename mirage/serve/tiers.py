@@ -13,6 +13,7 @@ from mirage.tiers.core import Core
 from mirage.tiers.counts import PoolState
 from mirage.tiers.policies import POLICIES
 from mirage.tiers.server import PoolServer
+from mirage.tiers.ssd.store import FolderRefused, SsdStore
 from mirage.tiers.standing import Standings
 
 logger = logging.getLogger("mirage.serve.tiers")
@@ -25,8 +26,11 @@ class Tiers:
         self._priorities = {tenant.name: tenant.priority for tenant in config.tenants}
         self._standings = Standings()
         self._pool: PoolServer | None = None
+        self._ssd: SsdStore | None = None
         if (host := config.host_tier) is not None:
-            core = Core(host.bytes, POLICIES[host.policy])
+            if (ssd := config.tiers.ssd) is not None:
+                self._ssd = SsdStore(ssd.directory, ssd.bytes, keep=ssd.keep)
+            core = Core(host.bytes, POLICIES[host.policy], self._ssd)
             self._pool = PoolServer(socket, core, self._priorities)
 
     def start(self) -> None:
@@ -35,6 +39,8 @@ class Tiers:
             return
         try:
             self._pool.start()
+        except FolderRefused as error:
+            raise ConfigError(f"tiers.ssd.directory {error}: name another one") from None
         except OSError as error:
             why = error.strerror or str(error)
             raise ConfigError(
@@ -66,3 +72,7 @@ class Tiers:
     def state(self) -> PoolState | None:
         """Of the host pool; None without one."""
         return None if self._pool is None else self._pool.state()
+
+    def disk(self) -> dict[str, int | bool] | None:
+        """Of the SSD tier; None without one."""
+        return None if self._ssd is None else self._ssd.state()

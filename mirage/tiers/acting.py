@@ -20,7 +20,11 @@ class Acting:
         """Makes the region. Raises `OSError`."""
         self.core = core
         self.region = Region.create(core.span)
-        self.core.below.begin(above, self.region.memory)
+        try:
+            self.core.below.begin(above, self.region.memory)
+        except OSError:
+            self.region.close()
+            raise
 
     def carry_out(self) -> list[Tell]:
         """All that the core wants done now; what is to be told is returned."""

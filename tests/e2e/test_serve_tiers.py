@@ -119,6 +119,19 @@ def test_a_pool_that_cannot_be_made_is_one_line(
     assert not (tmp_path / "tiers.sock").exists()
 
 
+def test_a_folder_that_another_server_has_is_one_line(tmp_path: Path) -> None:
+    ssd = {"directory": str(tmp_path / "ssd"), "bytes": "1MiB", "keep": True}
+    config = write_config(tmp_path, "a", tiers=TIERS | {"ssd": ssd})
+    with serving(config) as served:
+        told = served.request("GET", "/mirage/state")[1]["ssd"]
+        assert (told["capacity_bytes"], told["blocks"], told["failed"]) == (1 << 20, 0, False)
+        other = Tiers(load(config), tmp_path / "tiers.sock")
+        with pytest.raises(ConfigError, match=r"tiers.ssd.directory .*another process has it: nam"):
+            other.start()
+        asyncio.run(other.stop())
+    assert not (tmp_path / "tiers.sock").exists()
+
+
 def test_without_one_nothing_is_told(tmp_path: Path) -> None:
     with serving(write_config(tmp_path, "a", tiers=TIERS, policy="static")) as served:
         assert "host_pool" not in served.request("GET", "/mirage/state")[1]

@@ -48,6 +48,8 @@ def test_sizes_are_read_as_everywhere() -> None:
         ({"host": {"bytes": "4 apples"}}, "'4 apples' is not a size"),
         ({"host": {"bytes": "1GiB", "policy": "mru"}}, "tiers.host.policy: "),
         ({"hosts": {}}, "unknown key 'tiers.hosts'"),
+        ({"ssd": {"directory": "/d", "bytes": "1GiB"}}, "ssd needs a host pool above it"),
+        ({"host": {"bytes": "1GiB"}, "ssd": {"bytes": "1GiB"}}, "tiers.ssd.directory: it is miss"),
     ],
 )
 def test_what_is_no_tier_is_refused(tiers: Any, words: str) -> None:
@@ -78,6 +80,9 @@ def test_check_says_what_fits() -> None:
         "a: up to 96 KV blocks (3072 tokens), 32 of them its share",
         "b: up to 96 KV blocks (13 requests of 100 tokens), 64 of them its share",
     ]
+    ssd = {"directory": "/d", "bytes": "1GiB"}
+    told = hierarchy(make_config({"host": {"bytes": "12MiB"}, "ssd": ssd}), fits)
+    assert told[3:] == ["ssd 1024.0 MiB in /d below it, emptied at start and end"]
     assert hierarchy(make_config({}), fits) == []
     static = config.model_copy(update={"policy": Policy.STATIC})
     assert hierarchy(static, fits) == [

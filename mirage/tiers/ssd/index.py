@@ -1,0 +1,153 @@
+"""Which block lies in which slot of which file, and which one goes for another. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from mirage.tiers.blocks import Name
+
+
+class Slot(NamedTuple):
+    """The `number`th place of `stride` bytes in the file of that stride."""
+
+    stride: int
+    number: int
+
+    @property
+    def offset(self) -> int:
+        """Bytes from the start of the file."""
+        return self.stride * self.number
+
+
+class Use(Enum):
+    """`WRITTEN`: a copy down is under way. Nobody may read it or take its slot."""
+
+    WRITTEN = "written"
+    READY = "ready"
+
+
+@dataclass(slots=True)
+class Entry:
+    """`readers` are copies up that are under way: the slot stays until they have ended."""
+
+    slot: Slot
+    use: Use
+    readers: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return self.use is Use.READY and not self.readers
+
+
+class Index:
+    """At most `capacity` bytes in slots, least recently used ones first to go."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.held = 0
+        """Bytes of slots that are in use."""
+        self.evictions = 0
+        """Blocks that went for others."""
+        self._entries: OrderedDict[Name, Entry] = OrderedDict()
+        self._free: dict[int, list[int]] = {}
+        """Slots that were in use, by stride; there are none beyond `_ends`."""
+        self._ends: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def has(self, name: Name, stride: int) -> bool:
+        """Whether it can be read, in a slot of that size."""
+        entry = self._entries.get(name)
+        return entry is not None and entry.use is Use.READY and entry.slot.stride == stride
+
+    def adopt(self, name: Name, slot: Slot) -> bool:
+        """A block that was found in a file; False if it has no room or is held already.
+
+        Slots of one file have to be told in ascending order, before anything is placed there:
+        those left out, and those refused, are free.
+        """
+        end = self._ends.get(slot.stride, 0)
+        self._free.setdefault(slot.stride, []).extend(range(end, slot.number))
+        self._ends[slot.stride] = slot.number + 1
+        if name in self._entries or self.held + slot.stride > self.capacity:
+            self._free[slot.stride].append(slot.number)
+            return False
+        self._entries[name] = Entry(slot, Use.READY)
+        self.held += slot.stride
+        return True
+
+    def place(self, name: Name, stride: int) -> tuple[Slot, list[Slot]] | None:
+        """A slot to write to, and those whose blocks had to go; None without room for it.
+
+        The slots of blocks that went are nobody's until they are said to be `free`.
+        """
+        if name in self._entries or stride > self.capacity:
+            return None
+        victims = self._victims(self.held + stride - self.capacity)
+        if victims is None:
+            return None
+        gone = [self._remove(victim) for victim in victims]
+        slot = next((other for other in gone if other.stride == stride), None) or self._take(stride)
+        self._entries[name] = Entry(slot, Use.WRITTEN)
+        self.held += stride
+        self.evictions += len(gone)
+        return slot, [other for other in gone if other != slot]
+
+    def free(self, slots: Iterable[Slot]) -> None:
+        """Nothing touches them any more: they may be given again."""
+        for slot in slots:
+            self._free.setdefault(slot.stride, []).append(slot.number)
+
+    def written(self, name: Name) -> None:
+        """It can be read from now on."""
+        self._entries[name].use = Use.READY
+
+    def read(self, name: Name) -> Slot | None:
+        """Where to read it; the slot is kept until `was_read`. None if it cannot be."""
+        entry = self._entries.get(name)
+        if entry is None or entry.use is not Use.READY:
+            return None
+        entry.readers += 1
+        self._entries.move_to_end(name)
+        return entry.slot
+
+    def was_read(self, name: Name) -> None:
+        """A copy up has ended."""
+        self._entries[name].readers -= 1
+
+    def drop(self, name: Name) -> Slot | None:
+        """It is not believed, or was not written; its slot, None while another reads it."""
+        entry = self._entries[name]
+        if entry.readers:
+            return None
+        slot = self._remove(name)
+        self.free([slot])
+        return slot
+
+    def _victims(self, need: int) -> list[Name] | None:
+        """Who has to go for `need` bytes, oldest first; None if that does not suffice."""
+        gone: list[Name] = []
+        for name, entry in self._entries.items():
+            if need <= 0:
+                break
+            if entry.idle:
+                gone.append(name)
+                need -= entry.slot.stride
+        return gone if need <= 0 else None
+
+    def _remove(self, name: Name) -> Slot:
+        slot = self._entries.pop(name).slot
+        self.held -= slot.stride
+        return slot
+
+    def _take(self, stride: int) -> Slot:
+        if free := self._free.get(stride):
+            return Slot(stride, free.pop())
+        number = self._ends.get(stride, 0)
+        self._ends[stride] = number + 1
+        return Slot(stride, number)

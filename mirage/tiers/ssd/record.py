@@ -1,0 +1,62 @@
+"""What stands before a block on disk, and whether a block is the one that was asked for. Pure.
+
+CRC-32 is what the standard library computes quickest without the GIL. It is there against torn
+writes and failing media; other weights are told apart by the fingerprint itself, in full.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+from mirage.tiers.blocks import Name
+from mirage.tiers.contract import Key
+
+PAGE = 4096
+"""Bytes of a header, and what O_DIRECT wants offsets, lengths and addresses to be multiples of."""
+
+_MAGIC = b"MIRAGEKV"
+_VERSION = 1
+_FIXED = struct.Struct("<8sIQIHH")
+"""Magic, version, bytes of the block, their checksum, bytes of fingerprint and key."""
+_CHECKSUM = struct.Struct("<I")
+
+
+def stride_of(nbytes: int) -> int:
+    """Bytes that a block of `nbytes` takes on disk."""
+    return PAGE + whole_pages(nbytes)
+
+
+def whole_pages(nbytes: int) -> int:
+    """The next multiple of `PAGE`."""
+    return -(-nbytes // PAGE) * PAGE
+
+
+def header(name: Name, block: memoryview) -> bytes:
+    """`PAGE` bytes. Raises `ValueError` for a name too long to stand there."""
+    fixed = _FIXED.pack(
+        _MAGIC, _VERSION, len(block), zlib.crc32(block), len(name.fingerprint), len(name.key)
+    )
+    text = fixed + name.fingerprint + name.key
+    if len(text) + _CHECKSUM.size > PAGE:
+        raise ValueError(f"a name of {len(name.fingerprint) + len(name.key)} bytes is too long")
+    return (text + _CHECKSUM.pack(zlib.crc32(text))).ljust(PAGE, b"\0")
+
+
+def named(page: bytes | memoryview) -> tuple[Name, int] | None:
+    """The name and bytes of the block behind a header; None if it is not a whole one of ours."""
+    magic, version, nbytes, _, prints, keys = _FIXED.unpack_from(page)
+    end = _FIXED.size + prints + keys
+    if magic != _MAGIC or version != _VERSION or end + _CHECKSUM.size > PAGE:
+        return None
+    if _CHECKSUM.unpack_from(page, end)[0] != zlib.crc32(bytes(page[:end])):
+        return None
+    middle = _FIXED.size + prints
+    return Name(bytes(page[_FIXED.size : middle]), Key(bytes(page[middle:end]))), nbytes
+
+
+def believed(page: bytes | memoryview, name: Name, block: memoryview) -> bool:
+    """Whether `block` is, byte for byte, what was stored under `name`."""
+    if named(page) != (name, len(block)):
+        return False
+    return bool(_FIXED.unpack_from(page)[3] == zlib.crc32(block))

@@ -1,0 +1,216 @@
+"""The tier below the host pool: copies blocks to a disk and back in threads of its own.
+
+A block is believed only if its header and all its bytes are those that were stored under its name.
+A disk that fails is left alone for a while; until then the host pool is the lowest tier.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mirage.tiers.below import Above
+from mirage.tiers.blocks import Name
+from mirage.tiers.slabs import Range
+from mirage.tiers.ssd.files import Files
+from mirage.tiers.ssd.index import Index, Slot
+from mirage.tiers.ssd.record import believed, stride_of, whole_pages
+
+logger = logging.getLogger("mirage.tiers.ssd")
+
+THREADS = 2
+"""For each direction: a disk is busy with few, and reads never wait behind all writes."""
+RETRY_S = 30.0
+"""How long a disk that failed is left alone."""
+MOST_WRITES = 128
+"""Copies down that may wait; more are not taken."""
+
+
+class FolderRefused(OSError):
+    """The message says which folder, and why."""
+
+
+@dataclass
+class SsdCounts:
+    """Since the start, in blocks and bytes."""
+
+    stored: int = 0
+    loaded: int = 0
+    unbelieved: int = 0
+    """Blocks whose header or bytes were not what they should be: dropped, never served."""
+    refused: int = 0
+    """Not taken: no slot was free, too many copies waited, or the disk had failed."""
+    errors: int = 0
+    stored_bytes: int = 0
+    loaded_bytes: int = 0
+    found: int = 0
+    """Blocks of an earlier run."""
+
+
+class SsdStore:
+    """A `mirage.tiers.below.Below`. `keep`: blocks outlive the process."""
+
+    def __init__(self, folder: Path, capacity: int, *, keep: bool = False) -> None:
+        """Nothing is touched before `begin`."""
+        self.counts = SsdCounts()
+        self._files: Files | None = None
+        self._keep, self._folder = keep, folder
+        self._index = Index(capacity)
+        self._lock = threading.Lock()
+        """Of index and counts."""
+        self._writes = ThreadPoolExecutor(THREADS, "ssd-write")
+        self._reads = ThreadPoolExecutor(THREADS, "ssd-read")
+        self._writing = 0
+        self._failed_at: float | None = None
+        self._ended = False
+
+    def begin(self, above: Above, memory: memoryview) -> None:
+        """What an earlier run left is read before anything is written. Raises `FolderRefused`."""
+        self._above, self._memory = above, memory
+        try:
+            self._files = Files(self._folder, keep=self._keep)
+        except BlockingIOError:
+            raise FolderRefused(f"{self._folder}: another process has it") from None
+        except OSError as error:
+            raise FolderRefused(f"{self._folder}: {error.strerror or error}") from None
+        if self._keep:
+            self._adopt()
+        how = "with O_DIRECT" if self._direct else "buffered: O_DIRECT is not taken there"
+        logger.info("ssd folder=%s blocks=%d %s", self._folder, len(self._index), how)
+
+    def has(self, name: Name, nbytes: int) -> bool:
+        with self._lock:
+            return not self._resting() and self._index.has(name, stride_of(nbytes))
+
+    def sink(self, name: Name, place: Range) -> bool:
+        with self._lock:
+            if self._resting() or self._ended or self._writing >= MOST_WRITES:
+                self.counts.refused += 1
+                return False
+            placed = self._index.place(name, stride_of(place.nbytes))
+            if placed is None:
+                self.counts.refused += 1
+                return False
+            slot, gone = placed
+            self._writing += 1
+        self._writes.submit(self._write, name, place, slot, gone)
+        return True
+
+    def rise(self, name: Name, place: Range) -> bool:
+        with self._lock:
+            slot = None if self._ended else self._index.read(name)
+        if slot is None:
+            return False
+        self._reads.submit(self._read, name, place, slot)
+        return True
+
+    def end(self) -> None:
+        """Copies that have begun end; what waits is dropped. Idempotent."""
+        with self._lock:
+            self._ended = True
+        for threads in (self._writes, self._reads):
+            threads.shutdown(wait=True, cancel_futures=True)
+        self._memory = memoryview(b"")
+        if self._files is not None:
+            self._files.close()
+
+    def state(self) -> dict[str, int | bool]:
+        """For people: bytes on the disk, blocks, counts, and whether the disk is left alone."""
+        with self._lock:
+            index = self._index
+            held = {"held_bytes": index.held, "capacity_bytes": index.capacity}
+            failed = {"failed": self._failed_at is not None, "direct": self._direct}
+            size = {
+                "writing": self._writing,
+                "blocks": len(self._index),
+                "evictions": self._index.evictions,
+            }
+            return {**held, **size, **failed, **asdict(self.counts)}
+
+    @property
+    def _disk(self) -> Files:
+        assert self._files is not None, "before `begin`"
+        return self._files
+
+    @property
+    def _direct(self) -> bool:
+        return self._files is not None and self._files.direct
+
+    # -- in threads ---------------------------------------------------------------------
+
+    def _write(self, name: Name, place: Range, slot: Slot, gone: list[Slot]) -> None:
+        done = False
+        try:
+            for other in gone:
+                self._disk.punch(other)
+            self._disk.write(slot, name, self._pages(place), place.nbytes)
+            done = True
+        except (OSError, ValueError) as error:
+            self._fail(error)
+        with self._lock:
+            self._index.free(gone)
+            self._writing -= 1
+            if done:
+                self._index.written(name)
+                self.counts.stored += 1
+                self.counts.stored_bytes += place.nbytes
+                self._failed_at = None
+            else:
+                self._index.drop(name)
+        self._above.sunk(name, whole=done)
+
+    def _read(self, name: Name, place: Range, slot: Slot) -> None:
+        whole = False
+        try:
+            page = self._disk.read(slot, self._pages(place))
+            start, nbytes = place
+            whole = believed(page, name, self._memory[start : start + nbytes])
+        except OSError as error:
+            self._fail(error)
+        with self._lock:
+            self._index.was_read(name)
+            if whole:
+                self.counts.loaded += 1
+                self.counts.loaded_bytes += place.nbytes
+            else:
+                self.counts.unbelieved += 1
+                self._index.drop(name)
+        self._above.risen(name, whole=whole)
+
+    def _pages(self, place: Range) -> memoryview:
+        """Whole pages from the place on: places take whole pages, blocks need not."""
+        return self._memory[place.offset : place.offset + whole_pages(place.nbytes)]
+
+    # -- failures -----------------------------------------------------------------------
+
+    def _resting(self) -> bool:
+        """Whether the disk failed a short while ago."""
+        return self._failed_at is not None and time.monotonic() - self._failed_at < RETRY_S
+
+    def _fail(self, error: OSError | ValueError) -> None:
+        with self._lock:
+            self.counts.errors += 1
+            first, self._failed_at = self._failed_at is None, time.monotonic()
+        if first:
+            logger.warning(
+                "ssd folder=%s: %s: KV blocks go no deeper than host memory for %.0f s at least",
+                self._folder,
+                error,
+                RETRY_S,
+            )
+
+    def _adopt(self) -> None:
+        try:
+            for slot, name in self._disk.found():
+                if self._index.adopt(name, slot):
+                    self.counts.found += 1
+                else:
+                    with suppress(OSError):
+                        self._disk.punch(slot)
+        except OSError as error:
+            self._fail(error)

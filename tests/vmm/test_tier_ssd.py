@@ -1,0 +1,311 @@
+"""Blocks on a real disk: what comes back is right, whatever happened to the file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from mirage.tiers.blocks import Name
+from mirage.tiers.contract import Found, Key, Medium, Member
+from mirage.tiers.core import Core
+from mirage.tiers.local import LocalPool
+from mirage.tiers.region import Region
+from mirage.tiers.slabs import Range
+from mirage.tiers.ssd import store as acting
+from mirage.tiers.ssd.record import PAGE, header, named
+from mirage.tiers.ssd.store import FolderRefused, SsdStore
+
+pytestmark = pytest.mark.vmm
+
+NBYTES = 3 * PAGE + 512
+PLACE = 4 * PAGE
+STRIDE = PAGE + PLACE
+PLACES = 16
+BLOCK = 65536
+
+
+def name(number: int, fingerprint: bytes = b"weights") -> Name:
+    return Name(fingerprint, Key(b"%d" % number))
+
+
+def content(number: int, nbytes: int = NBYTES) -> bytes:
+    return random.Random(number).randbytes(nbytes)
+
+
+class Bench:
+    """A store, the region above it, and what the store said."""
+
+    def __init__(self, folder: Path, blocks: int = 8, *, keep: bool = False) -> None:
+        self.region = Region.create(PLACES * PLACE)
+        self.said: list[tuple[str, Name, bool]] = []
+        self.store = SsdStore(folder, blocks * STRIDE, keep=keep)
+        try:
+            self.store.begin(self, self.region.memory)
+        except OSError:
+            self.region.close()
+            raise
+
+    def sunk(self, name: Name, *, whole: bool) -> None:
+        self.said.append(("sunk", name, whole))
+
+    def risen(self, name: Name, *, whole: bool) -> None:
+        self.said.append(("risen", name, whole))
+
+    def put(self, number: int, place: int = 0, fingerprint: bytes = b"weights") -> bool:
+        where = Range(place * PLACE, NBYTES)
+        self.region.memory[where.offset : where.offset + NBYTES] = content(number)
+        return self.store.sink(name(number, fingerprint), where) and self._answer("sunk")
+
+    def get(self, number: int, fingerprint: bytes = b"weights") -> bytes | None:
+        where = Range((PLACES - 1) * PLACE, NBYTES)
+        asked = name(number, fingerprint)
+        if not self.store.has(asked, NBYTES) or not self.store.rise(asked, where):
+            return None
+        if not self._answer("risen"):
+            return None
+        return bytes(self.region.memory[where.offset : where.offset + NBYTES])
+
+    def _answer(self, what: str) -> bool:
+        deadline = time.monotonic() + 30
+        while not self.said:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        said, _, whole = self.said.pop()
+        assert said == what
+        return whole
+
+    def close(self) -> None:
+        self.store.end()
+        self.region.close()
+
+
+def blocks_file(folder: Path) -> Path:
+    (found,) = folder.glob("kv-*.blocks")
+    return found
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_what_goes_down_comes_back_and_the_oldest_goes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "ssd")
+    for number in range(12):
+        assert bench.put(number)
+    assert [number for number in range(12) if bench.get(number) == content(number)] == [
+        *range(4, 12)
+    ]
+    state = bench.store.state()
+    assert (state["held_bytes"], state["evictions"]) == (8 * STRIDE, 4)
+    assert blocks_file(tmp_path / "ssd").stat().st_size == 8 * STRIDE
+    bench.close()
+    assert [path.name for path in (tmp_path / "ssd").iterdir()] == ["mirage.lock"]
+
+
+def test_blocks_outlive_a_restart_only_if_told_to(tmp_path: Path) -> None:
+    for keep in (True, False):
+        folder = tmp_path / str(keep)
+        for run in range(2):
+            bench = Bench(folder, keep=keep)
+            found = bench.get(3) == content(3)
+            assert found == (keep and run == 1)
+            assert bench.put(3) != found
+            bench.close()
+
+
+@pytest.mark.parametrize("at", [0, 9, 38, PAGE, PAGE + NBYTES - 1])
+def test_a_flipped_bit_is_never_served(tmp_path: Path, at: int) -> None:
+    bench = Bench(tmp_path)
+    assert bench.put(1)
+    flip(blocks_file(tmp_path), at)
+    assert bench.get(1) is None
+    assert bench.store.state()["unbelieved"] == 1
+    assert bench.put(1) and bench.get(1) == content(1)
+    bench.close()
+
+
+def test_without_the_checksum_a_flipped_bit_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acting, "believed", lambda page, name, block: True)
+    bench = Bench(tmp_path)
+    assert bench.put(1)
+    flip(blocks_file(tmp_path), PAGE + 7)
+    served = bench.get(1)
+    assert served is not None and served != content(1)
+    bench.close()
+
+
+def test_other_weights_find_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, keep=True)
+    assert bench.put(1)
+    assert bench.get(1, b"other weights") is None
+    bench.close()
+    # as if another block had been written into the slot by somebody else
+    with blocks_file(tmp_path).open("r+b") as file:
+        file.write(header(name(1, b"other weights"), memoryview(content(1))))
+    bench = Bench(tmp_path, keep=True)
+    assert bench.get(1) is None
+    assert bench.get(1, b"other weights") == content(1)
+    bench.close()
+
+
+def test_a_shorter_file_loses_what_it_lost(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, keep=True)
+    assert all(bench.put(number) for number in range(4))
+    os.truncate(blocks_file(tmp_path), 2 * STRIDE + PAGE)
+    assert [bench.get(number) == content(number) for number in range(4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    bench.close()
+
+
+def test_one_process_owns_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "kv-x.blocks").write_text("mine")
+    bench = Bench(tmp_path)
+    with pytest.raises(FolderRefused, match="another process has it"):
+        Bench(tmp_path)
+    with pytest.raises(FolderRefused, match=r"notes\.txt: File exists"):
+        Bench(tmp_path / "notes.txt")
+    bench.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "kv-x.blocks", "mirage.lock"}
+
+
+def test_a_disk_that_fails_is_told_once_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    bench = Bench(tmp_path)
+    assert bench.put(0)
+    monkeypatch.setattr(acting, "RETRY_S", 0.5)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (STRIDE, hard))
+    try:
+        assert not bench.put(1)
+        assert not bench.put(2)
+        assert bench.get(0) is None  # not asked while it rests
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert len(caplog.records) == 1 and "go no deeper" in caplog.text
+    time.sleep(0.6)
+    assert bench.get(0) == content(0)
+    assert bench.put(3) and bench.get(3) == content(3)
+    bench.close()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.vmm.test_tier_ssd import Bench
+bench = Bench(Path(sys.argv[1]), keep=True)
+print("on", flush=True)
+number = int(sys.argv[2])
+while True:
+    bench.put(number % 50)
+    number += 1
+"""
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(25, marks=pytest.mark.slow)])
+def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path, kills: int) -> None:
+    chance, right = random.Random(kills), 0
+    for kill in range(kills):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), str(kill * 17)], stdout=subprocess.PIPE
+        )
+        assert writer.stdout is not None and writer.stdout.readline()
+        time.sleep(chance.random() * 0.2)
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+        bench = Bench(tmp_path, keep=True)
+        for number in range(50):
+            found = bench.get(number)
+            assert found in (None, content(number))
+            right += found is not None
+        bench.close()
+    assert right >= kills
+
+
+def test_a_page_of_anything_is_no_header() -> None:
+    chance = random.Random(1)
+    whole = header(name(1), memoryview(content(1)))
+    assert named(whole) == (name(1), NBYTES)
+    for _ in range(2000):
+        page = bytearray(whole)
+        page[chance.randrange(60)] ^= 1 << chance.randrange(8)
+        assert named(page) in (None, (name(1), NBYTES))
+    assert named(bytes(PAGE)) is None and named(chance.randbytes(PAGE)) is None
+    with pytest.raises(ValueError, match="too long"):
+        header(Name(b"x" * PAGE, Key(b"")), memoryview(b""))
+
+
+def test_the_host_pool_finds_again_what_it_evicted_to_the_disk(tmp_path: Path) -> None:
+    for run in range(2):
+        store = SsdStore(tmp_path, 64 * (BLOCK + PAGE), keep=True)
+        pool = LocalPool(Core(4 * BLOCK, below=store), member())
+        if not run:
+            for number in range(24):
+                stored(pool, number)
+                wait(partial(idle, store))
+                pool.found("nobody", Key(b""))
+        came = [number for number in range(24) if reads(pool, store, number)]
+        assert len(came) >= 20 - 4 * run  # the last ones have not been next to go
+        assert not run or store.state()["found"] == len(came)
+        pool.close()
+
+
+def idle(store: SsdStore) -> bool:
+    return not store.state()["writing"]
+
+
+def wait(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def stored(pool: LocalPool, number: int) -> None:
+    for place in pool.reserve([Key(b"%d" % number)]).values():
+        pool.memory(Medium.HOST)[place.offset : place.offset + BLOCK] = content(number, BLOCK)
+    pool.commit([Key(b"%d" % number)])
+
+
+def reads(pool: LocalPool, store: SsdStore, number: int) -> bool:
+    """Whether it is there, at once or after it came up; what is there must be right."""
+    key, request = Key(b"%d" % number), f"r{number}"
+    pool.seek(request, [key])
+    wait(lambda: pool.found(request, key) is not Found.COMING)
+    ready = pool.found(request, key) is Found.READY
+    if ready:
+        (place,) = pool.places(request, [key])
+        there = pool.memory(Medium.HOST)[place.offset : place.offset + BLOCK]
+        assert bytes(there) == content(number, BLOCK)
+    pool.leave(request)
+    return ready
+
+
+def member() -> Member:
+    return Member("a", b"weights", BLOCK)
