@@ -362,7 +362,9 @@ def test_a_tier_below_takes_what_goes_and_brings_it_back(tmp_path: Path) -> None
         memory = pool.memory(Medium.HOST)
         for number in range(100):
             key = Key(b"%d" % number)
-            (place,) = pool.reserve([key]).values()
+            (place,) = pool.reserve([key]).values()  # what was committed before is decided now
+            while not shelf.tasks.empty():
+                time.sleep(0.001)
             memory[place.offset : place.offset + 3] = b"%03d" % number
             pool.commit([key])
         ready = absent = 0
