@@ -30,10 +30,13 @@ class ElasticBlockPool(BlockPool):
     state: list[Extent]
     retiring: dict[int, int]
     """Extents that begin to leave, and how many of their blocks are still used."""
+    _giving = False
     pinned: dict[int, Any]
     """Blocks that a copy reads, by number: nobody is given one, and none is unmapped."""
     has_copy: Callable[[Any], bool]
     """Whether a cached block is also kept below the device."""
+    evicting: Callable[[Any], None]
+    """Told of a cached block that is given to a request, before it forgets what it holds."""
 
     def become_elastic(self, extent_blocks: int, usable_extents: int) -> None:
         """Start with the first `usable_extents`; the others leave the free queue."""
@@ -57,6 +60,7 @@ class ElasticBlockPool(BlockPool):
     def _nothing_below(self) -> None:
         self.pinned = {}
         self.has_copy = lambda block: False
+        self.evicting = lambda block: None
 
     # -- reading ------------------------------------------------------------------------
 
@@ -180,6 +184,22 @@ class ElasticBlockPool(BlockPool):
                 self._maybe_evict_cached_block(block)
                 self.free_block_queue.remove(block)
                 self.retiring[extent] -= 1
+
+    # -- eviction -------------------------------------------------------------------------
+
+    def get_new_blocks(self, num_blocks: int) -> list[Any]:
+        """vLLM's, which evicts what it gives. What is evicted elsewhere is not worth a copy."""
+        self._giving = True
+        try:
+            given: list[Any] = super().get_new_blocks(num_blocks)
+            return given
+        finally:
+            self._giving = False
+
+    def _maybe_evict_cached_block(self, block: Any) -> bool:
+        if self._giving and block.block_hash is not None:
+            self.evicting(block)
+        return bool(super()._maybe_evict_cached_block(block))
 
     # -- copies that read blocks ---------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tiny
+from tier_guard import slow_copies
 from tiered import Tiered
 
 EXTENTS = 40
@@ -131,6 +132,7 @@ def main(models: str) -> None:
         "computed_anew": preempted(engine, silent=True, seed=6),
         "misbehaving": misbehaving(engine),
         "refused_stores": refused_stores(engine),
+        "guarded": slow_copies(engine),
         "tokens_saved": engine.counts.tokens_saved,
         "hits": sum(engine.counts.hits.values()),
         "bytes_up": engine.counts.bytes_up,

@@ -20,8 +20,8 @@ Batch = Sequence[list[int]]
 class Tiered:
     """Steps by hand; every text is compared with what the model says by itself."""
 
-    def __init__(self, folder: Path, *, blocks: int, **mirage: Any) -> None:
-        path = make_models(folder / "demo", which=("llama",), layers=4)["llama"]
+    def __init__(self, folder: Path, *, blocks: int, family: str = "llama", **mirage: Any) -> None:
+        path = make_models(folder / "demo", which=(family,), layers=4)[family]
         settings = {"base_blocks": blocks, "tier_socket": "the tests'", **mirage}
         self.llm = tiny.make_llm(
             path, mirage=settings, dtype="float32", worker_cls=WORKER, blocks=256

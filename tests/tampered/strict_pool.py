@@ -1,4 +1,4 @@
-"""A pool in an engine's own process that keeps `mirage.tiers.contract` strictly, and fails on demand.
+"""A pool in its engine's process: keeps `mirage.tiers.contract` strictly, and fails on demand.
 
 Bytes of places that nobody may read are spoiled at once, so that who reads them is found out.
 """

@@ -89,15 +89,15 @@ class TierConnector(OffloadingConnector):
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         """vLLM's. A request that was preempted seeks anew, its own tokens included."""
+        if self.tiers.manager.stores(self._keys(request, num_computed_tokens)):
+            return None, False
         self._seek(request)
         return super().get_num_new_matched_tokens(request, num_computed_tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """It has its blocks: a load begins, or nothing is to be loaded."""
         super().update_state_after_alloc(request, blocks, num_external_tokens)
-        self.tiers.counts.tokens_saved += num_external_tokens
-        if num_external_tokens == 0:
-            self.tiers.manager.admitted(request.request_id)
+        self.tiers.manager.admitted(request.request_id, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """At the end of vLLM's schedule(): what may be evicted by the next one is stored."""
@@ -105,6 +105,7 @@ class TierConnector(OffloadingConnector):
         stores = self.tiers.stores
         if stores is not None:
             stores.harvest()
+            stores.rescue()
             stores.look_ahead()
         return meta
 
@@ -118,12 +119,22 @@ class TierConnector(OffloadingConnector):
         self.tiers.close()
 
     def _seek(self, request: Any) -> None:
+        keys = self._keys(request)
+        if keys:
+            self.tiers.manager.seek(request.request_id, keys)
+
+    def _keys(self, request: Any, after: int = 0) -> list[Key]:
+        """Of its whole blocks, those of the first `after` tokens left out."""
         if request.skip_reading_prefix_cache:
-            return
+            return []
         status = self.scheduler._req_status[request.request_id]
         status.update_offload_keys()
-        keys = [Key(bytes(k)) for group in status.group_states for k in group.offload_keys]
-        self.tiers.manager.seek(request.request_id, keys)
+        groups = zip(self.scheduler.config.kv_group_configs, status.group_states, strict=True)
+        return [
+            Key(key)
+            for group, state in groups
+            for key in state.offload_keys[after // group.tokens_per_chunk :]
+        ]
 
     # -- the worker's end -----------------------------------------------------------------
 

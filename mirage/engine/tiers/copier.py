@@ -63,6 +63,18 @@ class Copier:
                 self._issue(job)
                 left, issued = left - nbytes, True
 
+    def before_steps(self, job: Job) -> None:
+        """Issue all of a job now; steps and loads that begin later come behind it."""
+        while job.issued < len(job.blocks) and not job.failed:
+            self._issue(job)
+        if job.failed or job.done is None:
+            return
+        try:
+            self._compute.wait(job.done)
+            self._stream(not job.up).wait_for(job.done)
+        except Exception as error:
+            self._fail(job, error)
+
     def finished(self, *, up: bool) -> list[Job]:
         """Jobs of one direction that have ended since the last call."""
         ended = [job for job in self._jobs if job.up == up and self._ended(job)]

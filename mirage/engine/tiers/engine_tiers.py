@@ -10,6 +10,7 @@ from mirage.engine.tiers.counts import TierCounts
 from mirage.engine.tiers.device_blocks import DeviceBlocks, PoolMemory
 from mirage.engine.tiers.manager import TierManager
 from mirage.engine.tiers.patience import Patience
+from mirage.engine.tiers.recent import Recent
 from mirage.engine.tiers.stores import Stores
 from mirage.tiers.contract import Pool
 
@@ -25,7 +26,8 @@ class EngineTiers:
     def __init__(self, memory: EngineMemory, pool: Pool, block_bytes: int) -> None:
         self.pool, self.block_bytes = pool, block_bytes
         self.counts = TierCounts()
-        self.manager = TierManager(pool, self.counts, Patience())
+        self.recent = Recent()
+        self.manager = TierManager(pool, self.counts, Patience(), self.recent)
         self._memory = memory
         self._places = PoolMemory(pool, memory.driver)
         self._copier: Copier | None = None
@@ -48,6 +50,7 @@ class EngineTiers:
             self.pool,
             self.copier,
             self.counts,
+            self.recent,
             window=window,
             block_bytes=self.block_bytes,
         )

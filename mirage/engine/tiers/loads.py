@@ -51,6 +51,7 @@ class Loads:
                 failed.add(request)
                 self._tiers.manager.load_failed(request)
             else:
+                self._tiers.manager.loaded(request)
                 self._count(job, spec)
         return ended, failed
 

@@ -19,6 +19,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from mirage.engine.tiers.counts import TierCounts
 from mirage.engine.tiers.patience import Patience
+from mirage.engine.tiers.recent import Recent
 from mirage.tiers.contract import Found, Key, Medium, Place, Pool
 
 SOURCES = {
@@ -40,9 +41,13 @@ class PlacesSpec(LoadStoreSpec):
 class _Seeking:
     """A request whose keys the pool was asked for."""
 
+    mark: int
+    """Of `Recent`, when the pool was asked."""
     asked_s: float | None = None
     """When the scheduler first reached the request."""
     loading: bool = False
+    tokens: int = 0
+    """That it loads."""
     late: bool = False
     """It stopped waiting."""
 
@@ -59,9 +64,11 @@ class TierManager(OffloadingManager):
         pool: Pool,
         counts: TierCounts,
         patience: Patience,
+        recent: Recent,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool, self._counts, self._patience, self._clock = pool, counts, patience, clock
+        self._recent = recent
         self._seeking: dict[str, _Seeking] = {}
         self._failed: set[str] = set()
         """Requests whose load failed: they compute."""
@@ -70,16 +77,35 @@ class TierManager(OffloadingManager):
         """Whether a request waits for the pool since the last `begin_step`."""
 
     def seek(self, request: str, keys: Sequence[Key]) -> None:
-        """Ask for a request's keys, once until it leaves."""
-        if request not in self._seeking and request not in self._failed and keys:
-            self._seeking[request] = _Seeking()
+        """Ask for a request's keys: again for those that went down since it was asked."""
+        if request in self._failed:
+            return
+        if (seeking := self._seeking.get(request)) is None:
+            seeking = self._seeking[request] = _Seeking(self._recent.mark)
+        else:
+            keys = self._recent.since(seeking.mark, keys)
+            seeking.mark = self._recent.mark
+        if keys:
             self._pool.seek(request, keys)
 
-    def admitted(self, request: str) -> None:
-        """It runs: unless it loads, it needs nothing of the pool any more."""
+    def stores(self, keys: Sequence[Key]) -> bool:
+        """Whether any is on its way down, which ends soon."""
+        under_way = self._recent.any_under_way(keys)
+        self.waiting |= under_way
+        return under_way
+
+    def admitted(self, request: str, tokens: int) -> None:
+        """It has blocks. If it loads no tokens, it needs nothing of the pool any more."""
         seeking = self._seeking.get(request)
-        if seeking is not None and not seeking.loading:
+        if seeking is not None and tokens:
+            seeking.tokens = tokens
+        elif seeking is not None and not seeking.loading:
             self._leave(request)
+
+    def loaded(self, request: str) -> None:
+        """All its blocks arrived."""
+        if (seeking := self._seeking.get(request)) is not None:
+            self._counts.tokens_saved += seeking.tokens
 
     def load_failed(self, request: str) -> None:
         """Its blocks are computed, and nothing is sought for it again."""

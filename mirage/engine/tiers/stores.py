@@ -16,6 +16,7 @@ from typing import Any
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.tiers.copier import Copier, Job
 from mirage.engine.tiers.counts import TierCounts
+from mirage.engine.tiers.recent import Recent
 from mirage.tiers.contract import Key, Place, Pool
 
 AGAIN_S = 1.0
@@ -37,17 +38,22 @@ class Stores:
         pool: Pool,
         copier: Copier,
         counts: TierCounts,
+        recent: Recent,
         *,
         window: int,
         block_bytes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._blocks, self._pool, self._copier, self._counts = blocks, pool, copier, counts
+        self._recent = recent
         self._window, self._block_bytes, self._clock = window, block_bytes, clock
         self._offered: dict[int, tuple[Key, float]] = {}
         """By block: what was offered of it, and until when that is not done again."""
         self._jobs: dict[Job, tuple[list[Any], list[Key]]] = {}
+        self._lost: dict[Key, Any] = {}
+        """What the present schedule() evicted without a copy."""
         blocks.has_copy = self.has_copy
+        blocks.evicting = self._evicting
 
     @property
     def busy(self) -> bool:
@@ -69,6 +75,15 @@ class Stores:
         soon = islice(self._queued(), min(self._window, MOST_KEYS))
         self._store([block for block in soon if self._worth(block, now)], now)
 
+    def rescue(self) -> None:
+        """Store what this schedule() evicted; the step waits, since it writes there anew.
+
+        A request that loads takes all its blocks at once, which may be more than the window.
+        """
+        lost, self._lost = self._lost, {}
+        if lost and (job := self._begin(lost, self._clock())) is not None:
+            self._copier.before_steps(job)
+
     def demote(self, extents: Sequence[int], most_bytes: float) -> None:
         """Store what is cached in extents that are about to retire, as far as the bound goes."""
         now = self._clock()
@@ -88,6 +103,7 @@ class Stores:
         for job in self._copier.finished(up=False):
             blocks, keys = self._jobs.pop(job)
             self._blocks.unpin(blocks)
+            self._recent.end(keys, arrived=not job.failed)
             if job.failed:
                 self._counts.failed_stores += len(blocks)
                 self._pool.abandon(keys)
@@ -119,20 +135,28 @@ class Stores:
         key, until = self._offered.get(block.block_id, (None, 0.0))
         return key != block.block_hash or now >= until
 
+    def _evicting(self, block: Any) -> None:
+        if self._worth(block, self._clock()) and len(self._lost) < MOST_KEYS:
+            self._lost[Key(bytes(block.block_hash))] = block
+
     def _store(self, blocks: Sequence[Any], now: float) -> None:
         # The same content may stand in two blocks.
         by_key = {Key(bytes(block.block_hash)): block for block in blocks}
-        if not by_key:
-            return
+        if by_key:
+            self._begin(by_key, now)
+
+    def _begin(self, by_key: dict[Key, Any], now: float) -> Job | None:
         places = self._pool.reserve(list(by_key))
         for key, block in by_key.items():
             # Held already, or no room: which of both, nobody says.
             self._offered[block.block_id] = (key, now + AGAIN_S)
         taken: list[tuple[Key, Any, Place]] = [(k, by_key[k], p) for k, p in places.items()]
         if not taken:
-            return
+            return None
         keys, stored = [key for key, _, _ in taken], [block for _, block, _ in taken]
         job = Job(False, [block.block_id for block in stored], [place for _, _, place in taken])
         self._blocks.pin(stored)
+        self._recent.begin(keys)
         self._jobs[job] = (stored, keys)
         self._copier.submit(job)
+        return job
