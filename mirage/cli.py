@@ -156,6 +156,7 @@ def serve(
 def check(context: typer.Context, config: ConfigPath, policy: PolicyOption = None) -> None:
     """Check CONFIG and print what each tenant's share holds, without starting anything."""
     from mirage.processes.interrupt import terminate_like_interrupt
+    from mirage.serve.hierarchy import hierarchy
     from mirage.serve.means import Means
     from mirage.serve.outlook import outlook
     from mirage.serve.preflight import fit_config, speeds
@@ -165,6 +166,8 @@ def check(context: typer.Context, config: ConfigPath, policy: PolicyOption = Non
     with terminate_like_interrupt():
         fits = fit_config(loaded, (context.obj or Means()).probe)
     typer.echo(fit_table(loaded, fits))
+    for line in hierarchy(loaded, fits):
+        typer.echo(line)
     for line in outlook(loaded, fits, speeds(loaded.device)):
         typer.echo(line)
 

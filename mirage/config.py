@@ -328,6 +328,20 @@ class Replay(Strict):
         return self
 
 
+class HostTier(Strict):
+    """Host memory for KV blocks of all tenants, below the device (docs/tiers.md)."""
+
+    bytes: Bytes
+    policy: Literal["lru", "arc", "frequency"] = "lru"
+    """In which order a tenant's own blocks are evicted."""
+
+
+class Tiers(Strict):
+    """Where KV blocks go that the device has no room for."""
+
+    host: HostTier | None = None
+
+
 class Config(Strict):
     """One file: the device, its tenants, how they share it, what to replay."""
 
@@ -335,6 +349,7 @@ class Config(Strict):
     tenants: list[Tenant] = Field(min_length=1)
     sharing: Sharing = Sharing()
     remap: RemapAndAblations = RemapAndAblations()
+    tiers: Tiers = Tiers()
     replay: Replay = Replay()
     policy: Policy = Policy.MIRAGE
     block_tokens: Count = 32
@@ -377,6 +392,11 @@ class Config(Strict):
             )
         if unnamed := [name for name, file in traces.items() if not file]:
             raise ValueError(f"replay.trace for {unnamed[0]!r} is empty: name a file")
+
+    @property
+    def host_tier(self) -> HostTier | None:
+        """The one that is served; with policy `static` engines are as vLLM has them."""
+        return None if self.policy is Policy.STATIC else self.tiers.host
 
     def max_percent(self, tenant: Tenant) -> float:
         """Most of a tenant's layers that may be given away."""

@@ -22,9 +22,7 @@ class EngineSettings(BaseModel):
     """Path of the socket of the depot that pages are handed to other engines through; None: pages
     are released and created."""
     tier_socket: str | None = None
-    """Path of the socket of the pool that KV blocks are kept in below the device; None: nowhere."""
-    tier_priority: int = 0
-    """The tenant's in that pool."""
+    """Path of the socket of the host pool; None: KV blocks that leave the device are forgotten."""
     device: Literal["host", "cuda"] = "host"
     page: int = 65536
     grant_bytes: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Protocol
 
@@ -46,6 +46,10 @@ class Room(Protocol):
         """End the engine of a debtor."""
 
 
+async def _nothing(tenant: str) -> None:
+    """Nobody wants to know."""
+
+
 class EngineManager:
     """Keeps `backend.state` true. `joined` and `lost` are what the control server hears."""
 
@@ -59,13 +63,17 @@ class EngineManager:
         startup_timeout_s: float,
         means: Means,
         starting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        over: Callable[[str], Awaitable[None]] = _nothing,
     ) -> None:
-        """Inside `starting()` an engine starts: what is free of the device is really free."""
+        """Inside `starting()` an engine starts: what is free of the device is really free.
+
+        `over` is awaited with the tenant's name when no process of an engine is left.
+        """
         socket = rundir.engine_socket(config.tenants.index(tenant))
         self.backend = TenantServer(tenant.name, socket, tenant.max_model_len)
         self._name, self._fit, self._startup_timeout_s = tenant.name, fit, startup_timeout_s
         self._rundir, self._reaper, self._starting = rundir, reaper, starting
-        self._means = means
+        self._means, self._over = means, over
         self._command = launcher.command(
             config, tenant, fit, socket, rundir.control_socket, means.server
         )
@@ -246,6 +254,7 @@ class EngineManager:
     async def _end(self, grace_s: float) -> None:
         if (group := await self._engine.stop(grace_s)) is not None:
             self._reaper.over(group)
+            await self._over(self._name)
 
     def kill(self) -> None:
         """End it at once."""

@@ -20,7 +20,7 @@ from mirage.arguments.check import (
 from mirage.config import Config, ConfigError, Device, Tenant
 from mirage.control.rules import Rules
 from mirage.serve.fit import Fit
-from mirage.serve.rundir import RunDir, beside
+from mirage.serve.rundir import RunDir, beside, tiers_beside
 from mirage.units import MIB
 
 SERVER = ("-m", "vllm.entrypoints.openai.api_server")
@@ -141,6 +141,7 @@ def engine_settings(
         "tenant": tenant.name,
         "control": str(control) if control else None,
         "exchange": str(beside(control)) if control and config.device.exchange else None,
+        "tier_socket": str(tiers_beside(control)) if control and config.host_tier else None,
         "page": fit.page.bytes,
         "grant_bytes": fit.grant_bytes,
         "base_blocks": fit.base_blocks,

@@ -38,6 +38,7 @@ def preflight(config: Config, probe: tuple[str, ...] = ask.PROBE) -> Preflight:
     files.check_folders()
     _check_environment()
     _check_memory(config.device)
+    _check_host_tier(config)
     _check_exchange(config.device)
     named, refused = adapters.check(config)
     refused = _refused_here(config) | refused
@@ -95,6 +96,19 @@ def _check_memory(device: Device) -> None:
         where = "GPU" if device.kind == "cuda" else "machine"
         raise ConfigError(
             f"device.memory is {mib(device.memory)}, this {where} has {mib(has)}: lower it"
+        )
+
+
+def _check_host_tier(config: Config) -> None:
+    """Host memory that the pool and a device of kind host take together."""
+    if config.host_tier is None:
+        return
+    has, wanted = psutil.virtual_memory().total, config.host_tier.bytes
+    beside = config.device.memory if config.device.kind == "host" else 0
+    if wanted + beside > has:
+        words = f" beside device.memory {mib(beside)}" if beside else ""
+        raise ConfigError(
+            f"tiers.host.bytes is {mib(wanted)}{words}, this machine has {mib(has)}: lower it"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
 from mirage.serve.suspects import Suspects
 from mirage.serve.timeline import Timeline
+from mirage.tiers.counts import PoolState
 
 
 class EngineState(StrEnum):
@@ -61,6 +62,8 @@ class Registry:
     timeline: Timeline = field(default_factory=Timeline)
     exchange: Callable[[], dict[str, int] | None] = lambda: None
     """Pages that engines handed to each other; None if they do not."""
+    pool: Callable[[], PoolState | None] = lambda: None
+    """The host pool; None if there is none."""
 
     def serving(self, model: str) -> TenantServer | None:
         """The tenant that serves `model`, by its own name or by an adapter's."""
@@ -79,14 +82,25 @@ class Registry:
         ready = sum(state is EngineState.READY for state in states.values())
         status = "ok" if ready == len(states) else "degraded" if ready else "down"
         reasons = {name: b.reason for name, b in self.backends.items() if b.reason}
-        return {"status": status, "tenants": states} | ({"reasons": reasons} if reasons else {})
+        more = {"reasons": reasons} if reasons else {}
+        return {"status": status, "tenants": states} | more | self._pool_health()
+
+    def _pool_health(self) -> dict[str, Any]:
+        if (pool := self.pool()) is None:
+            return {}
+        used, budget = pool.used_bytes, pool.budget_bytes
+        status = "ok" if pool.serving else "down"
+        told = {"status": status, "used_bytes": used, "budget_bytes": budget}
+        return {"host_pool": told | {"blocks": pool.blocks}}
 
     def state(self) -> dict[str, Any]:
         """The body of ``/mirage/state``: the newest sample, and every engine's state."""
         engines = {name: backend.told() for name, backend in self.backends.items()}
         counts = self.exchange()
         pages = {} if counts is None else {"exchange": counts}
-        return {**self._head(), "engines": engines, **pages, **self.timeline.newest}
+        pool = self.pool()
+        tiers = {} if pool is None else {"host_pool": asdict(pool)}
+        return {**self._head(), "engines": engines, **pages, **tiers, **self.timeline.newest}
 
     def history(self) -> dict[str, Any]:
         """The body of ``/mirage/timeline``."""

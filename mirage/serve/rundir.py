@@ -18,6 +18,11 @@ def beside(control_socket: Path) -> Path:
     return control_socket.with_name("depot.sock")
 
 
+def tiers_beside(control_socket: Path) -> Path:
+    """The host pool's socket in the same folder."""
+    return control_socket.with_name("tiers.sock")
+
+
 class RunDir:
     """A private folder that is gone when the block ends.
 
@@ -48,6 +53,10 @@ class RunDir:
     @property
     def depot_socket(self) -> Path:
         return beside(self.control_socket)
+
+    @property
+    def tier_socket(self) -> Path:
+        return tiers_beside(self.control_socket)
 
     def engine_socket(self, index: int) -> Path:
         """Numbered, not named: tenant names may be long and hold slashes."""

@@ -31,6 +31,7 @@ from mirage.serve.ready_file import ReadyFile
 from mirage.serve.registry import Registry, TenantServer
 from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
+from mirage.serve.tiers import Tiers
 
 STARTUP_S = {"host": 300.0, "cuda": 900.0}
 """On a GPU tens of GB are read, copied and registered, kernels compiled and graphs captured."""
@@ -116,6 +117,7 @@ class Supervisor:
         self._config, self._options, self._rundir = config, options, rundir
         self._ready_file = ReadyFile(options.ready_file)
         self._exchange = Exchange(rundir.depot_socket if config.device.exchange else None)
+        self._tiers = Tiers(config, rundir.tier_socket)
         timeout_s = options.startup_timeout_s or STARTUP_S[config.device.kind]
         self._managers = {
             tenant.name: EngineManager(
@@ -127,6 +129,7 @@ class Supervisor:
                 timeout_s,
                 means,
                 self._exchange.shut,
+                self._tiers.dead,
             )
             for tenant in config.tenants
             if tenant.name in found.fits
@@ -137,6 +140,7 @@ class Supervisor:
             backends[name].adapters = named
         self._registry = Registry(config.policy, config.device.memory, backends)
         self._registry.exchange = self._exchange.counts
+        self._registry.pool = self._tiers.state
         self._arbiter = Arbiter.of(config)
         self._control = ControlServer(
             self._arbiter,
@@ -181,6 +185,7 @@ class Supervisor:
         url = await self._listen()
         await self._control.start(self._rundir.control_socket)
         self._exchange.start()
+        self._tiers.start()
         self._leave_out_refused()
         started = await self._start_engines()
         self._ready_file.write(url)
@@ -228,6 +233,7 @@ class Supervisor:
         ready = time.monotonic()
         while True:
             self._registry.timeline.record(time.monotonic() - ready, self._registry.reports)
+            self._tiers.watch(self._registry)
             await asyncio.sleep(INTERVAL_S)
 
     # -- stopping -----------------------------------------------------------------------
@@ -252,6 +258,7 @@ class Supervisor:
         await asyncio.gather(*(manager.stop() for manager in self._managers.values()))
         await self._control.stop()
         await self._exchange.stop()
+        await self._tiers.stop()
 
 
 class Share:

@@ -64,7 +64,7 @@ class Member:
     """Of weights, dtype and the layout of a block: who has the same may read the same bytes."""
     block_bytes: int
     priority: int = 0
-    """The tenant's: with a higher one its blocks are evicted later."""
+    """The tenant's: with a higher one its blocks are evicted later. A server knows it itself."""
 
 
 class Pool(Protocol):
@@ -73,11 +73,15 @@ class Pool(Protocol):
     def seek(self, request: str, keys: Iterable[Key]) -> None:
         """A request entered the queue and will need `keys`, in this order.
 
-        What is held is pinned, what lies deeper starts to come up. Asked again, it adds keys.
+        What is held is pinned, what lies deeper starts to come up. Asked again, it adds keys, and
+        looks anew for those that were ABSENT.
         """
 
     def found(self, request: str, key: Key) -> Found:
-        """What is known of a key that the request seeks; reads answers, and never waits."""
+        """What is known of a key that the request seeks; reads answers, and never waits.
+
+        ABSENT for a key that it does not seek.
+        """
 
     def places(self, request: str, keys: Iterable[Key]) -> list[Place]:
         """Where READY keys are. Raises `KeyError` for one that is not."""
@@ -101,4 +105,7 @@ class Pool(Protocol):
         """The medium's region, as mapped in this process. Raises `KeyError` without one."""
 
     def close(self) -> None:
-        """Leave the pool; what was reserved and not committed is gone. Idempotent."""
+        """Leave the pool; what was reserved and not committed is gone. Idempotent.
+
+        Says that nothing is copied from or to places any more: they are others' at once.
+        """

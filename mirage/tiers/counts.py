@@ -50,3 +50,5 @@ class PoolState:
     owed_bytes: int
     """Still to be given back once requests let go of it."""
     tenants: dict[str, TenantState]
+    serving: bool = True
+    """False once the pool has ended before its time: engines compute what it held."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from mirage.tiers.blocks import Tell
 from mirage.tiers.contract import Found, Key, Member
@@ -84,8 +84,8 @@ class Guest:
         self._frames.feed(data)
         self._step()
 
-    def obey(self, core: Core, region: Region, tenants: Collection[str]) -> None:
-        """Hear one message, if there is a whole one. Raises `SentAway`."""
+    def obey(self, core: Core, region: Region, tenants: Mapping[str, int]) -> None:
+        """Hear one message, if there is a whole one; priorities by tenant. Raises `SentAway`."""
         if self._next is None:
             return
         try:
@@ -132,7 +132,7 @@ class Guest:
         self.has_more = self._next is not None
 
     def _join(
-        self, message: FromEngine, core: Core, region: Region, tenants: Collection[str]
+        self, message: FromEngine, core: Core, region: Region, tenants: Mapping[str, int]
     ) -> None:
         if not isinstance(message, Join):
             raise SentAway(f"its first message is {type(message).__name__}, no Join", fault=True)
@@ -141,7 +141,10 @@ class Guest:
             try:
                 self.number = core.join(
                     Member(
-                        message.tenant, message.fingerprint, message.block_bytes, message.priority
+                        message.tenant,
+                        message.fingerprint,
+                        message.block_bytes,
+                        tenants[message.tenant],
                     )
                 )
             except MemberRefused as error:
@@ -175,7 +178,7 @@ class Guest:
                 raise SentAway("a second Join", fault=True)
 
 
-def _why_not(message: Join, tenants: Collection[str]) -> str | None:
+def _why_not(message: Join, tenants: Mapping[str, int]) -> str | None:
     if message.version != VERSION:
         return f"protocol version {message.version}, this pool speaks {VERSION}"
     if message.tenant not in tenants:

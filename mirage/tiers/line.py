@@ -48,9 +48,7 @@ class Line:
         try:
             made.settimeout(JOIN_S)
             made.connect(str(path))
-            hello = Join(
-                VERSION, member.tenant, member.fingerprint, member.block_bytes, member.priority
-            )
+            hello = Join(VERSION, member.tenant, member.fingerprint, member.block_bytes)
             made.sendall(encode(hello))
             line = cls(made, Frames())
             region = line._welcome()

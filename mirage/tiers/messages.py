@@ -33,7 +33,6 @@ class Join(Message, frozen=True):
     tenant: str
     fingerprint: bytes
     block_bytes: int
-    priority: int
 
 
 class Seek(Message, frozen=True):

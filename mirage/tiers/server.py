@@ -13,8 +13,9 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -34,15 +35,16 @@ PAUSE_S = 0.1
 
 
 class PoolServer:
-    """A server at the Unix socket `path` from `start` to `stop`, for engines of `tenants`.
+    """A server at the Unix socket `path` from `start` to `stop`, for engines of `tenants`: their
+    priorities by their names.
 
     Calls may come from any thread.
     """
 
-    def __init__(self, path: Path, core: Core, tenants: Collection[str]) -> None:
+    def __init__(self, path: Path, core: Core, tenants: Mapping[str, int]) -> None:
         self._path, self._core, self._tenants = path, core, tenants
-        for tenant in tenants:
-            core.stand(tenant, PriorityClass.IDLE)
+        for tenant, priority in tenants.items():
+            core.ledger.set(tenant, priority=priority, standing=PriorityClass.IDLE)
         self._guests: dict[int, Guest] = {}
         """By the number of the file descriptor."""
         self._orders: SimpleQueue[tuple[Callable[[], None], Future[None]]] = SimpleQueue()
@@ -205,16 +207,20 @@ class PoolServer:
             os.eventfd_read(self._bell)
         while not self._orders.empty():
             what, done = self._orders.get()
+            awaited = done.set_running_or_notify_cancel()
             try:
                 what()
                 self._tell()
             except ValueError as error:
-                done.set_exception(error)
+                if awaited:
+                    done.set_exception(error)
             except BaseException:
-                done.set_result(None)
+                if awaited:
+                    done.set_result(None)
                 raise
             else:
-                done.set_result(None)
+                if awaited:
+                    done.set_result(None)
 
     def _picture(self) -> None:
         now = time.monotonic()
@@ -227,6 +233,7 @@ class PoolServer:
     def _close(self) -> None:
         with self._orders_lock:
             self._ended = True
+        self._state = replace(self._core.state(), serving=False, used_bytes=0)
         for guest in list(self._guests.values()):
             guest.socket.close()
         self._guests.clear()
@@ -237,4 +244,6 @@ class PoolServer:
         if self._bell is not None:
             os.close(self._bell)
         while not self._orders.empty():
-            self._orders.get()[1].set_result(None)
+            done = self._orders.get()[1]
+            if done.set_running_or_notify_cancel():
+                done.set_result(None)

@@ -50,6 +50,17 @@ class Fragmentation(NamedTuple):
     free: int
 
 
+def runs(offsets: list[int], stride: int) -> list[Range]:
+    """Places of `stride` bytes, those that touch as one."""
+    found: list[Range] = []
+    for offset in sorted(offsets):
+        if found and found[-1].offset + found[-1].nbytes == offset:
+            found[-1] = Range(found[-1].offset, found[-1].nbytes + stride)
+        else:
+            found.append(Range(offset, stride))
+    return found
+
+
 class Slabs:
     """`span` bytes of offsets. `counted` is the memory that may be in use of them."""
 
@@ -115,7 +126,7 @@ class Slabs:
         before = slab.counted
         slab.retiring = True
         self.counted += slab.counted - before
-        ranges = [Range(offset, slab.stride) for offset in slab.free]
+        ranges = runs(slab.free, slab.stride)
         slab.free.clear()
         return ranges
 

@@ -151,8 +151,8 @@ class Space:
         return sum(not self._blocks[offset].idle for offset in slab.used)
 
     def _retire(self, slab: Slab) -> None:
+        self._empty(slab)
         for returned in self.slabs.retire(slab):
             self._punch(returned)
         if not slab.used:
             self.slabs.close(slab)
-        self._empty(slab)

@@ -9,20 +9,26 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
+from mirage.tiers.below import Above
+from mirage.tiers.blocks import Name
 from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import Found, Key, Medium, Member
 from mirage.tiers.core import Core
 from mirage.tiers.ledger import PriorityClass
 from mirage.tiers.messages import LENGTH, LONGEST, VERSION, Join, Leave, Seek, encode
 from mirage.tiers.server import PoolServer
+from mirage.tiers.slabs import Range
 
 pytestmark = pytest.mark.e2e
 
@@ -68,7 +74,7 @@ class Process:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[PoolServer]:
-    made = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), ["a", "b", "c"])
+    made = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), dict.fromkeys("abc", 0))
     made.start()
     yield made
     made.stop()
@@ -171,7 +177,7 @@ def test_a_killed_server_leaves_engines_as_if_nothing_were_stored(
     words = (
         "import sys, time; from pathlib import Path; from mirage.tiers.core import Core;"
         "from mirage.tiers.server import PoolServer;"
-        f"s = PoolServer(Path({str(path)!r}), Core({BUDGET}), ['a']); s.start();"
+        f"s = PoolServer(Path({str(path)!r}), Core({BUDGET}), dict(a=0)); s.start();"
         "print('ready', flush=True); time.sleep(1000)"
     )
     server = subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True)
@@ -203,7 +209,7 @@ def test_without_a_server_nothing_is_found(tmp_path: Path) -> None:
 def joined(path: Path, tenant: str = "a", version: int = VERSION) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
     made.connect(str(path))
-    made.sendall(encode(Join(version, tenant, b"weights", BLOCK, 0)))
+    made.sendall(encode(Join(version, tenant, b"weights", BLOCK)))
     made.settimeout(PATIENCE_S)
     return made
 
@@ -224,7 +230,7 @@ def ended(there: socket.socket) -> bytes:
     [
         LENGTH.pack(5) + b"hello",
         LENGTH.pack(LONGEST + 1),
-        encode(Join(VERSION, "a", b"w", BLOCK, 0)),
+        encode(Join(VERSION, "a", b"w", BLOCK)),
         LENGTH.pack(3) + b"\x92\xa4Se",
         encode(Seek(1, [b"%d" % number for number in range(2000)])),
     ],
@@ -264,6 +270,7 @@ def test_who_does_not_read_blocks_nobody(start: Any, tmp_path: Path, server: Poo
             pass
         assert good("store(1)") == [1]
         assert good("reads(1)") == {1: "ready"}
+        eventually(lambda: len(server._guests) == 1)
 
 
 def test_a_late_answer_is_not_waited_for_and_its_places_come_back(
@@ -302,11 +309,88 @@ def test_memory_goes_when_the_budget_shrinks(start: Any, server: PoolServer) -> 
     assert state.tenants["a"].share_bytes == 0
 
 
+class Shelf:
+    """A tier below with a thread of its own; every third copy up fails, and leaves half of it."""
+
+    def __init__(self) -> None:
+        self.held: dict[Name, bytes] = {}
+        self.tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self.work)
+        self.rises = 0
+
+    def begin(self, above: Above, memory: memoryview) -> None:
+        self.above, self.memory = above, memory
+        self.thread.start()
+
+    def work(self) -> None:
+        while (task := self.tasks.get()) is not None:
+            task()
+
+    def has(self, name: Name, nbytes: int) -> bool:
+        return name in self.held
+
+    def sink(self, name: Name, place: Range) -> bool:
+        self.tasks.put(partial(self.down, name, place))
+        return True
+
+    def rise(self, name: Name, place: Range) -> bool:
+        self.tasks.put(partial(self.up, name, place))
+        return True
+
+    def down(self, name: Name, place: Range) -> None:
+        self.held[name] = bytes(self.memory[place.offset : place.offset + place.nbytes])
+        self.above.sunk(name, whole=True)
+
+    def up(self, name: Name, place: Range) -> None:
+        self.rises += 1
+        whole = bool(self.rises % 3)
+        text = self.held[name][: place.nbytes if whole else place.nbytes // 2]
+        self.memory[place.offset : place.offset + len(text)] = text
+        self.above.risen(name, whole=whole)
+
+    def end(self) -> None:
+        self.tasks.put(None)
+        self.thread.join()
+        self.memory = memoryview(b"")
+
+
+def test_a_tier_below_takes_what_goes_and_brings_it_back(tmp_path: Path) -> None:
+    shelf = Shelf()
+    server = PoolServer(tmp_path / "tiers.sock", Core(BUDGET, below=shelf), {"c": 0})
+    server.start()
+    with closing(client(tmp_path / "tiers.sock")) as pool:
+        memory = pool.memory(Medium.HOST)
+        for number in range(100):
+            key = Key(b"%d" % number)
+            (place,) = pool.reserve([key]).values()
+            memory[place.offset : place.offset + 3] = b"%03d" % number
+            pool.commit([key])
+        ready = absent = 0
+        for number in range(100):
+            key, request = Key(b"%d" % number), f"r{number}"
+            pool.seek(request, [key])
+            states = set()
+            while not states & {Found.READY, Found.ABSENT}:
+                states.add(pool.found(request, key))
+            absent += Found.ABSENT in states
+            if Found.READY in states:
+                ready += 1
+                (place,) = pool.places(request, [key])
+                assert bytes(memory[place.offset : place.offset + 3]) == b"%03d" % number
+            pool.leave(request)
+        assert ready > 32
+        assert ready + absent == 100
+        assert shelf.rises >= 3
+        memory = memoryview(b"")
+    server.stop()
+    assert not shelf.thread.is_alive()
+
+
 def test_nothing_is_left(tmp_path: Path) -> None:
     gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
-        server = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), ["c"])
+        server = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), {"c": 0})
         server.start()
         pool = client(tmp_path / "tiers.sock")
         pool.reserve([Key(b"1")])

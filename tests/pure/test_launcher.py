@@ -68,6 +68,25 @@ def test_an_engine_is_told_where_the_depot_is_if_there_is_one(
     assert engine_settings(made, made.tenants[0], FIT, control)["exchange"] == path
 
 
+@pytest.mark.parametrize(
+    ("policy", "control", "path"),
+    [
+        ("mirage", Path("/run/control.sock"), "/run/tiers.sock"),
+        ("pooled", Path("/run/control.sock"), "/run/tiers.sock"),
+        ("mirage", None, None),
+        ("static", Path("/run/control.sock"), None),
+    ],
+)
+def test_an_engine_is_told_where_the_host_pool_is_if_it_is_to_use_it(
+    policy: str, control: Path | None, path: str | None
+) -> None:
+    raw = config().model_dump() | {"tiers": {"host": {"bytes": "1GiB"}}, "policy": policy}
+    made = Config.model_validate(raw)
+    assert engine_settings(made, made.tenants[0], FIT, control)["tier_socket"] == path
+    without = Config.model_validate(raw | {"tiers": {}})
+    assert engine_settings(without, without.tenants[0], FIT, control)["tier_socket"] is None
+
+
 @pytest.mark.parametrize("movable", [7, 0])
 def test_an_engine_is_told_if_its_layers_stay(movable: int) -> None:
     said = words(config(), replace(FIT, movable_layers=movable))

@@ -162,8 +162,45 @@ def test_blocks_of_another_size_leave_slab_by_slab() -> None:
     a, b = join(core, "a"), join(core, "b", blocks=5)
     store(core, a, *range(12))
     core.stand("a", PriorityClass.EVICTABLE)
+    core.actions()
     assert len(store(core, b, 1, 2, 3)) == 2
     assert core.state().used_bytes <= 12 * KIB4
+    punched = sum(act.range.nbytes for act in core.actions() if isinstance(act, Punch))
+    assert punched == core.state().tenants["a"].counts.evictions * KIB4 >= 10 * KIB4
+
+
+def test_a_slab_with_somebody_elses_due_in_it_stays() -> None:
+    core = Core(12 * 128 * KIB4)
+    a, b, c = join(core, "a"), join(core, "b"), join(core, "c", blocks=13)
+    for number in range(6 * 128):  # side by side in every slab
+        store(core, a, number)
+        store(core, b, number)
+    core.stand("a", PriorityClass.EVICTABLE)
+    assert store(core, c, 1) == {}
+    core.stand("b", PriorityClass.EVICTABLE)
+    assert len(store(core, c, 1)) == 1
+
+
+def test_evictable_ones_go_before_borrowed_ones() -> None:
+    core = Core(12 * KIB4)
+    a, b, c = join(core, "a"), join(core, "b"), join(core, "c")
+    store(core, a, *range(10))
+    store(core, b, 1, 2)
+    core.stand("a", PriorityClass.IDLE)
+    core.stand("b", PriorityClass.EVICTABLE)
+    store(core, c, 1, 2)
+    tenants = core.state().tenants
+    assert (tenants["a"].held_bytes, tenants["b"].held_bytes) == (10 * KIB4, 0)
+
+
+def test_nobody_takes_what_is_anothers_due() -> None:
+    core = Core(12 * KIB4)
+    a, b = join(core, "a"), join(core, "b")
+    store(core, a, *range(6))
+    store(core, b, *range(6))
+    assert set(found(core, b, *range(6))) == {READY}
+    assert core.reserve(b, keys(10)) == {}
+    assert core.state().tenants["a"].held_bytes == 6 * KIB4
 
 
 def test_a_used_block_is_the_users() -> None:
@@ -174,6 +211,10 @@ def test_a_used_block_is_the_users() -> None:
     state = core.state().tenants
     assert state["a"].held_bytes == state["a"].pinned_bytes == 0
     assert state["b"].held_bytes == state["b"].pinned_bytes == KIB4
+    assert found(core, a, 1) == [READY]  # while b still needs it
+    state = core.state().tenants
+    assert state["a"].held_bytes == state["a"].pinned_bytes == KIB4
+    assert state["b"].held_bytes == state["b"].pinned_bytes == 0
 
 
 def test_shrinking_gives_back_idle_ones_first_and_pinned_ones_when_they_are_left() -> None:
@@ -454,8 +495,15 @@ class Engines(RuleBasedStateMachine):
         tenants = self.core.state().tenants
         held = sum(t.held_bytes for t in tenants.values())
         assert held == self.core.state().used_bytes - self.core.state().unused_bytes
-        busy = sum(t.pinned_bytes + t.reserved_bytes for t in tenants.values())
-        assert busy <= held
+        for own in tenants.values():
+            assert 0 <= own.pinned_bytes <= own.held_bytes - own.reserved_bytes
+        pinned = {
+            page
+            for (number, _), mine in self.reading.items()
+            for wanted, offset in mine.items()
+            for page in self.pages(self.name(number, wanted), offset)
+        }
+        assert sum(t.pinned_bytes for t in tenants.values()) == len(pinned) * KIB4
         writing = sum(
             len(self.pages(self.name(n, k), o))
             for n, m in self.writing.items()

@@ -40,8 +40,7 @@ def offer(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any, model: A
         return
     block_bytes, _ = block_geometry(kv_cache_config)
     mark = fingerprint(vllm_config, kv_cache_config, model, memory.settings.tenant)
-    settings = memory.settings
-    pool = memory.join_pool(Member(settings.tenant, mark, block_bytes, settings.tier_priority))
+    pool = memory.join_pool(Member(memory.settings.tenant, mark, block_bytes))
     present.publish(EngineTiers(memory, pool, block_bytes))
     vllm_config.kv_transfer_config = KVTransferConfig(
         kv_connector="TierConnector",

@@ -1,0 +1,44 @@
+"""What the tiers below the device hold of each tenant's KV cache, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirage.config import Config
+from mirage.serve.fit import Fit, mib
+from mirage.tiers.ledger import Ledger, PriorityClass
+from mirage.tiers.space import stride_of
+
+
+def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
+    """A line for each tier, and one for each tenant in it; none where none is configured."""
+    if config.tiers.host is None:
+        return []
+    if config.host_tier is None:
+        return [f"host pool: not used, policy {config.policy.value} keeps engines as they are"]
+    host = config.host_tier
+    book = Ledger(host.bytes)
+    for name in fits:
+        book.set(name, priority=config.tenant(name).priority, standing=PriorityClass.ACTIVE)
+    lines = [f"host pool {mib(host.bytes)} for KV blocks that leave the device, {host.policy}"]
+    return lines + [
+        _tenant(name, fit, config.tenant(name).max_model_len, host.bytes, book.share(name))
+        for name, fit in fits.items()
+    ]
+
+
+def _tenant(name: str, fit: Fit, longest: int, nbytes: int, share: int) -> str:
+    """``"a: up to 300 KV blocks (9600 tokens), 100 of them its share"``."""
+    if not fit.block_bytes or not fit.kv.request_blocks:
+        return f"{name}: no KV cache, nothing in the pool"
+    stride = stride_of(fit.block_bytes)
+    blocks = nbytes // stride
+    held = _tokens(fit, blocks) or f"{blocks // fit.kv.request_blocks} requests of {longest} tokens"
+    return f"{name}: up to {blocks} KV blocks ({held}), {share // stride} of them its share"
+
+
+def _tokens(fit: Fit, blocks: int) -> str:
+    """Empty where groups of layers need blocks of their own."""
+    if len(fit.kv.groups) > 1 or not fit.kv.groups[0].grows:
+        return ""
+    return f"{blocks * fit.kv.groups[0].block_tokens} tokens"

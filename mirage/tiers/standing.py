@@ -1,0 +1,47 @@
+"""Which priority class each tenant is of, by what it does. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from mirage.protocol import Report
+from mirage.tiers.ledger import PriorityClass
+
+RECENT_S = 30.0
+"""After its last request a tenant is RECENT for so long: users of chats take a while to answer."""
+
+
+class Standings:
+    """Fed with the newest reports; times in seconds never go back."""
+
+    def __init__(self, recent_s: float = RECENT_S) -> None:
+        self._recent_s = recent_s
+        self._worked: dict[str, float] = {}
+        self._told: dict[str, PriorityClass] = {}
+
+    def changes(
+        self,
+        tenants: Collection[str],
+        reports: Mapping[str, Report],
+        given_up: Collection[str],
+        now: float,
+    ) -> dict[str, PriorityClass]:
+        """Tenants of another class than before. `given_up` are those that do not serve for now."""
+        found = {
+            name: self._of(name, reports.get(name), given_up=name in given_up, now=now)
+            for name in tenants
+        }
+        changed = {n: standing for n, standing in found.items() if self._told.get(n) != standing}
+        self._told |= changed
+        return changed
+
+    def _of(self, name: str, report: Report | None, *, given_up: bool, now: float) -> PriorityClass:
+        if given_up:
+            return PriorityClass.EVICTABLE
+        if report is not None and report.running + report.waiting:
+            self._worked[name] = now
+            return PriorityClass.ACTIVE if report.holds_turn else PriorityClass.RECENT
+        worked = self._worked.get(name)
+        if worked is not None and now - worked <= self._recent_s:
+            return PriorityClass.RECENT
+        return PriorityClass.IDLE

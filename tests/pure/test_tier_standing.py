@@ -1,0 +1,118 @@
+"""What `tiers` in a configuration says, and which class a tenant is of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_facts import full_attention, make_facts
+
+from mirage.config import Config, ConfigError, HostTier, Policy, validated
+from mirage.facts import KVGroup, KVGroups
+from mirage.protocol import Report
+from mirage.serve import preflight
+from mirage.serve.fit import fit
+from mirage.serve.hierarchy import hierarchy
+from mirage.tiers.ledger import Ledger, PriorityClass
+from mirage.tiers.standing import RECENT_S, Standings
+from mirage.units import GIB, MIB
+
+pytestmark = pytest.mark.pure
+ACTIVE, RECENT, IDLE = PriorityClass.ACTIVE, PriorityClass.RECENT, PriorityClass.IDLE
+EVICTABLE = PriorityClass.EVICTABLE
+
+
+def make_config(tiers: Any, **changes: Any) -> Config:
+    tenants = [
+        {"name": n, "model": f"/m/{n}", "share": 30, "max_model_len": 100, "priority": p}
+        for n, p in (("a", 0), ("b", 5))
+    ]
+    device = {"memory": "64MiB"}
+    raw = {"device": device, "tenants": tenants, "tiers": tiers} | changes
+    return validated(Config, raw, Path("c.yaml"))
+
+
+def test_sizes_are_read_as_everywhere() -> None:
+    assert make_config({"host": {"bytes": "4GiB"}}).host_tier == HostTier(bytes=4 * GIB)
+    assert make_config({"host": {"bytes": "1MiB", "policy": "arc"}}).tiers.host.policy == "arc"
+    assert make_config({}).host_tier is None
+    assert make_config({"host": {"bytes": "4GiB"}}, policy="static").host_tier is None
+
+
+@pytest.mark.parametrize(
+    ("tiers", "words"),
+    [
+        ({"host": {}}, "tiers.host.bytes: it is missing"),
+        ({"host": {"bytes": "0"}}, "tiers.host.bytes: "),
+        ({"host": {"bytes": "4 apples"}}, "'4 apples' is not a size"),
+        ({"host": {"bytes": "1GiB", "policy": "mru"}}, "tiers.host.policy: "),
+        ({"hosts": {}}, "unknown key 'tiers.hosts'"),
+    ],
+)
+def test_what_is_no_tier_is_refused(tiers: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make_config(tiers)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_more_than_the_machine_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Machine:
+        total = 100 * MIB
+
+    monkeypatch.setattr(preflight.psutil, "virtual_memory", Machine)
+    preflight._check_host_tier(make_config({"host": {"bytes": "36MiB"}}))
+    with pytest.raises(ConfigError, match=r"37.0 MiB beside device.memory 64.0 MiB.*100.0 MiB"):
+        preflight._check_host_tier(make_config({"host": {"bytes": "37MiB"}}))
+    preflight._check_host_tier(make_config({"host": {"bytes": "37MiB"}}, policy="static"))
+
+
+def test_check_says_what_fits() -> None:
+    config = make_config({"host": {"bytes": "12MiB"}})
+    window = KVGroup("sliding_window", 4, 32, 3)
+    two = make_facts(4, kv=KVGroups((full_attention(4, 100), window)))
+    fits, _ = fit(config, {"a": make_facts(4), "b": two})
+    assert hierarchy(config, fits) == [
+        "host pool 12.0 MiB for KV blocks that leave the device, lru",
+        "a: up to 96 KV blocks (3072 tokens), 32 of them its share",
+        "b: up to 96 KV blocks (13 requests of 100 tokens), 64 of them its share",
+    ]
+    assert hierarchy(make_config({}), fits) == []
+    static = config.model_copy(update={"policy": Policy.STATIC})
+    assert hierarchy(static, fits) == [
+        "host pool: not used, policy static keeps engines as they are"
+    ]
+
+
+def report(work: int, *, turn: bool = True) -> Report:
+    return Report(1, turn, 0, 0, 0, 0, 0, waiting=work)
+
+
+def test_a_tenant_falls_from_class_to_class() -> None:
+    standings = Standings()
+    busy, quiet = {"a": report(1), "b": report(0)}, {"a": report(0), "b": report(0)}
+    assert standings.changes("ab", busy, (), 0.0) == {"a": ACTIVE, "b": IDLE}
+    assert standings.changes("ab", busy, (), 1.0) == {}
+    assert standings.changes("ab", quiet, (), 2.0) == {"a": RECENT}
+    assert standings.changes("ab", quiet, (), 1.0 + RECENT_S) == {}
+    assert standings.changes("ab", quiet, (), 1.5 + RECENT_S) == {"a": IDLE}
+    assert standings.changes("ab", {}, ("b",), 99.0) == {"b": EVICTABLE}
+    assert standings.changes("ab", busy, (), 100.0) == {"a": ACTIVE, "b": IDLE}
+
+
+def test_who_waits_for_its_turn_is_recent() -> None:
+    standings = Standings()
+    assert standings.changes("a", {"a": report(3, turn=False)}, (), 0.0) == {"a": RECENT}
+    assert standings.changes("a", {"a": report(3)}, (), 1.0) == {"a": ACTIVE}
+
+
+def test_shares_are_by_the_place_of_the_priority() -> None:
+    book = Ledger(60)
+    for name, priority in (("a", -3), ("b", 100), ("c", -3)):
+        book.set(name, priority=priority)
+    assert [book.share(name) for name in "abc"] == [15, 30, 15]
+    book.set("b", standing=EVICTABLE)
+    assert [book.share(name) for name in "abc"] == [30, 0, 30]
+    book.resize(20)
+    assert [book.share(name) for name in "abc"] == [10, 0, 10]
