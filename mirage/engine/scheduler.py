@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -30,17 +29,12 @@ from mirage.engine.kvgroups import kv_groups
 from mirage.engine.pace import Pace
 from mirage.engine.reconcile import Fence, Reconciler
 from mirage.engine.report_pace import Reporter
-from mirage.engine.tiers import present
-from mirage.engine.tiers.engine_tiers import EngineTiers
+from mirage.engine.tiers.scheduling import TieredMixin
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, ToEngine, Turn
 from mirage.units import ceil_div
 
 logger = logging.getLogger("mirage.engine.scheduler")
 
-TIER_POLL_S = 0.001
-"""Pause of an engine in which every request waits for blocks from below the device."""
-TOKENS_BEHIND = 1
-"""Of each running request, what may begin a block beside the tokens of a step."""
 TURN_POLL_S = 0.05
 """Longest sleep while another engine has the turn; then vLLM sees to requests and signals."""
 
@@ -229,6 +223,7 @@ class ObservingMixin(Mixable):
                 bytes_streamed=memory.streamer.bytes_streamed if memory.streamer else 0,
                 tokens=self.tokens,
                 stall_s=memory.compute.stall_s,
+                **self._below(),
             ),
             times=LayerTimes(memory.layer_load_s, memory.layer_compute_s),
         )
@@ -246,8 +241,12 @@ class ObservingMixin(Mixable):
     def _demand(self) -> Demand:
         return Demand()
 
+    def _below(self) -> dict[str, int]:
+        """What `Counted` has of blocks below the device."""
+        return {}
 
-class ElasticMixin(HoldingMixin, ObservingMixin):
+
+class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
     """Grows before it preempts, and gives KV memory back behind the fence."""
 
     def _prepare(self) -> None:
@@ -262,11 +261,7 @@ class ElasticMixin(HoldingMixin, ObservingMixin):
         pace = Pace(self.settings.move_s, self._steps_soon)
         self.reconciler = Reconciler(self.memory, pool, self.fence, pace=pace, demote=self._demote)
         self._prepare_to_hold(self.settings.hold_s, self._recalls, self._copied)
-        self.tiers = present.tiers()
-        if self.tiers is not None:
-            # What one step may take: vLLM evicts it while it schedules.
-            most = self.max_num_scheduled_tokens + self.max_num_running_reqs * TOKENS_BEHIND
-            self.tiers.watch(pool, window=self.groups.grown(most))
+        self._look_below()
 
     # -- vLLM's hooks -------------------------------------------------------------------
 
@@ -276,36 +271,7 @@ class ElasticMixin(HoldingMixin, ObservingMixin):
         if self.settings.kept != "nothing":
             # vLLM leaves so many blocks free when it admits a waiting request.
             self.kv_cache_manager.watermark_blocks = self._left_free()
-        output = super()._schedule(*args, **kwargs)
-        if self.tiers is not None and not output.total_num_scheduled_tokens:
-            self._rest(self.tiers)
-        return output
-
-    def _rest(self, tiers: EngineTiers) -> None:
-        """Nothing runs until the pool answers or a block arrives: leave it the processor."""
-        if tiers.manager.waiting or self.kv_holding_waiting or tiers.manager.has_pending_work():
-            self.mailbox.wait(TIER_POLL_S)
-
-    def _let_go(self) -> None:
-        """Take back blocks whose copies have ended."""
-        if self.tiers is not None:
-            self.tiers.manager.begin_step()
-            if self.tiers.stores is not None:
-                self.tiers.stores.harvest()
-
-    def _copied(self) -> bool:
-        stores = self.tiers.stores if self.tiers is not None else None
-        return stores is not None and stores.drain()
-
-    def _demote(self, extents: list[int]) -> None:
-        if self.tiers is not None:
-            self.tiers.demote(extents, asleep=not self._steps_soon())
-
-    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's, for which a block that is copied would be one in use."""
-        with self.mailbox.hold():
-            self._copied()
-            return super().reset_prefix_cache(*args, **kwargs)
+        return super()._schedule(*args, **kwargs)
 
     def _left_free(self) -> int:
         settings = self.settings
@@ -369,13 +335,6 @@ class ElasticMixin(HoldingMixin, ObservingMixin):
             ahead=self._ahead(),
             starting=self.groups.to_start(self._to_compute(), slots),
         )
-
-    def _to_compute(self) -> Iterator[int]:
-        """Tokens for which each waiting request lacks blocks; those that load have the others."""
-        for request in self.kv_holding_waiting:
-            yield max(0, request.num_tokens - request.num_computed_tokens)
-        for request in self.waiting:
-            yield request.num_tokens
 
     def _ahead(self) -> int:
         if not self.running:
