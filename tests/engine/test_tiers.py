@@ -97,3 +97,10 @@ def test_all_at_random_with_two_steps_in_flight(tmp_path: Path) -> None:
 def test_families_at_random(tmp_path: Path, family: str, seed: int) -> None:
     facts = json.loads(must(spawn("tier_random.py", tmp_path, family, seed, 200)).splitlines()[-1])
     assert facts["right"] + facts["aborted"] == 200 and facts["hits"] > 0
+
+
+def test_full_and_sliding_attention(tmp_path: Path) -> None:
+    facts = json.loads(must(spawn("tier_windows.py", tmp_path)).splitlines()[-1])
+    assert facts["groups"] > 1 and facts["failed_loads"] == 0
+    assert facts["same"]
+    assert facts["again"] < facts["asked"] / 4

@@ -111,7 +111,8 @@ class Copier:
                 computed = self._driver.event()
                 self._compute.record(computed)
                 stream.wait_for(computed)
-            stream.copy_all(copies)
+            for copy in copies:
+                stream.copy(*copy)
             job.issued += 1
             if job.issued == len(job.blocks):
                 event = self._driver.event()
