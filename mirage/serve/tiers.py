@@ -7,7 +7,7 @@ import logging
 import time
 from pathlib import Path
 
-from mirage.config import Config
+from mirage.config import Config, ConfigError
 from mirage.serve.registry import EngineState, Registry
 from mirage.tiers.core import Core
 from mirage.tiers.counts import PoolState
@@ -30,9 +30,16 @@ class Tiers:
             self._pool = PoolServer(socket, core, self._priorities)
 
     def start(self) -> None:
-        """Before any engine. Raises `OSError`."""
-        if self._pool is not None:
+        """Before any engine. Raises `ConfigError`."""
+        if self._pool is None:
+            return
+        try:
             self._pool.start()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise ConfigError(
+                f"tiers.host: no host pool can be made ({why}): lower its bytes, or leave it out"
+            ) from None
 
     async def stop(self) -> None:
         """After all engines; its memory is free then. Idempotent."""

@@ -7,12 +7,11 @@ as actions are carried out in their order and before the next event of the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from mirage.tiers.below import Below, Nothing
 from mirage.tiers.blocks import Action, Block, Name, Punch, Rise, Seeker, Sink, State, Tell
 from mirage.tiers.contract import Found, Key, Member
-from mirage.tiers.counts import Counts, PoolState, TenantState
+from mirage.tiers.counts import Counts, PoolState, picture
 from mirage.tiers.held import Held
 from mirage.tiers.ledger import Ledger, PriorityClass
 from mirage.tiers.policies import LRU, EvictionPolicy
@@ -189,19 +188,8 @@ class Core:
             self.ledger.set(tenant, standing=standing)
 
     def state(self) -> PoolState:
-        return PoolState(
-            budget_bytes=self.ledger.budget,
-            used_bytes=self._held.space.slabs.counted,
-            blocks=len(self._held),
-            unused_bytes=self._held.space.slabs.fragmentation().unused,
-            owed_bytes=self._held.space.owed,
-            tenants={tenant: self._tenant(tenant) for tenant in self.ledger.tenants},
-        )
-
-    def _tenant(self, tenant: str) -> TenantState:
-        own, share = self.ledger.account(tenant), self.ledger.share(tenant)
-        standing, counts = own.standing.name.lower(), replace(self._count(tenant))
-        return TenantState(own.held, own.pinned, own.reserved, share, standing, counts)
+        """A picture that does not change any more."""
+        return picture(self.ledger, self._held.space, len(self._held), self._counts)
 
     # -- one block ----------------------------------------------------------------------
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mirage.tiers.ledger import Ledger
+from mirage.tiers.space import Space
 
 
 @dataclass
@@ -52,3 +56,21 @@ class PoolState:
     tenants: dict[str, TenantState]
     serving: bool = True
     """False once the pool has ended before its time: engines compute what it held."""
+
+
+def picture(ledger: Ledger, space: Space, blocks: int, counts: Mapping[str, Counts]) -> PoolState:
+    """All of it as it is now."""
+    return PoolState(
+        budget_bytes=ledger.budget,
+        used_bytes=space.slabs.counted,
+        blocks=blocks,
+        unused_bytes=space.slabs.fragmentation().unused,
+        owed_bytes=space.owed,
+        tenants={t: _tenant(t, ledger, counts.get(t, Counts())) for t in ledger.tenants},
+    )
+
+
+def _tenant(tenant: str, ledger: Ledger, counts: Counts) -> TenantState:
+    own, share = ledger.account(tenant), ledger.share(tenant)
+    standing = own.standing.name.lower()
+    return TenantState(own.held, own.pinned, own.reserved, share, standing, replace(counts))

@@ -57,13 +57,18 @@ class PoolServer:
         self._thread = threading.Thread(target=self._run, name="mirage-tiers", daemon=True)
 
     def start(self) -> None:
-        """Listen. Raises `OSError`."""
-        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._door.bind(str(self._path))
-        self._path.chmod(0o700)
-        self._door.listen()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Listen. Raises `OSError`, and nothing is left then."""
         self._acting = Acting(self._core, self)
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            self._door.bind(str(self._path))
+            self._path.chmod(0o700)
+            self._door.listen()
+            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError:
+            self._door.close()
+            self._acting.close()
+            raise
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._door, selectors.EVENT_READ)
         self._selector.register(self._bell, selectors.EVENT_READ)

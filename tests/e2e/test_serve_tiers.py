@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -13,8 +15,11 @@ from typing import Any
 import pytest
 from supervised import WITH_FAKES, Served, assert_gone, serving, write_config
 
+from mirage.config import ConfigError, load
+from mirage.serve.tiers import Tiers
 from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import Found, Key, Medium, Member
+from mirage.tiers.region import Region
 
 pytestmark = pytest.mark.e2e
 
@@ -98,6 +103,20 @@ def test_a_tenant_that_is_given_up_has_no_share(tmp_path: Path) -> None:
         served.until("it is heard", lambda: told(served, "b")["standing"] == "evictable")
         assert told(served, "b")["share_bytes"] == 0
         assert told(served, "a")["share_bytes"] == 8 * BLOCK
+
+
+def test_a_pool_that_cannot_be_made_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(nbytes: int) -> Region:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(Region, "create", fail)
+    tiers = Tiers(load(write_config(tmp_path, "a", tiers=TIERS)), tmp_path / "tiers.sock")
+    with pytest.raises(ConfigError, match=r"no host pool can be made \(Cannot allocate memory\)"):
+        tiers.start()
+    asyncio.run(tiers.stop())
+    assert not (tmp_path / "tiers.sock").exists()
 
 
 def test_without_one_nothing_is_told(tmp_path: Path) -> None:
