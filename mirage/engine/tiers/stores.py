@@ -132,6 +132,9 @@ class Stores:
     def _worth(self, block: Any, now: float) -> bool:
         if block.block_hash is None or block.is_null or block.block_id in self._blocks.pinned:
             return False
+        # The same content may be copied out of another block.
+        if self._recent.any_under_way([Key(bytes(block.block_hash))]):
+            return False
         key, until = self._offered.get(block.block_id, (None, 0.0))
         return key != block.block_hash or now >= until
 
@@ -140,7 +143,6 @@ class Stores:
             self._lost[Key(bytes(block.block_hash))] = block
 
     def _store(self, blocks: Sequence[Any], now: float) -> None:
-        # The same content may stand in two blocks.
         by_key = {Key(bytes(block.block_hash)): block for block in blocks}
         if by_key:
             self._begin(by_key, now)
