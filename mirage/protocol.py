@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 BEAT_S = 0.5
 """Seconds between two `Alive`."""
 
@@ -53,7 +53,8 @@ class Hello(msgspec.Struct, tag="hello", tag_field="type"):
 class Report(msgspec.Struct, tag="report", tag_field="type"):
     """An engine's state after a step, or after it acted on an allotment.
 
-    Counters (`preemptions`, `bytes_streamed`, `steps`, `tokens`, `stall_s`) only grow.
+    Counters (`preemptions`, `bytes_streamed`, `steps`, `tokens`, `stall_s`, those of
+    KV blocks below the device) only grow.
     """
 
     revision: int
@@ -93,6 +94,16 @@ class Report(msgspec.Struct, tag="report", tag_field="type"):
     """Bytes of layers loaded from host memory since start."""
     stall_s: float = 0.0
     """Seconds that compute waited for a layer to arrive, since start."""
+    tokens_loaded: int = 0
+    """Tokens since start whose KV came from below the device instead of being computed."""
+    kv_bytes_up: int = 0
+    """KV bytes loaded from below the device since start."""
+    kv_bytes_down: int = 0
+    """KV bytes stored below the device since start."""
+    failed_loads: int = 0
+    """Requests since start that computed what they could not load."""
+    late_loads: int = 0
+    """Requests since start that computed what did not come in time."""
     layer_load_s: float = 0.0
     """T_T: seconds to load one layer from host memory, measured; 0 while unknown."""
     layer_compute_s: float = 0.0

@@ -36,6 +36,12 @@ class TenantSample(msgspec.Struct, frozen=True):
     """Seconds that compute waited for a layer to arrive."""
     steps: int = 0
     tokens: int = 0
+    tokens_loaded: int = 0
+    """Tokens whose KV came from below the device."""
+    kv_bytes_up: int = 0
+    kv_bytes_down: int = 0
+    failed_loads: int = 0
+    late_loads: int = 0
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -30,6 +30,11 @@ class Counted(NamedTuple):
     bytes_streamed: int
     tokens: int = 0
     stall_s: float = 0.0
+    tokens_loaded: int = 0
+    kv_bytes_up: int = 0
+    kv_bytes_down: int = 0
+    failed_loads: int = 0
+    late_loads: int = 0
 
 
 class LayerTimes(NamedTuple):
@@ -74,6 +79,11 @@ def make_report(
         tokens=counted.tokens,
         bytes_streamed=counted.bytes_streamed,
         stall_s=counted.stall_s,
+        tokens_loaded=counted.tokens_loaded,
+        kv_bytes_up=counted.kv_bytes_up,
+        kv_bytes_down=counted.kv_bytes_down,
+        failed_loads=counted.failed_loads,
+        late_loads=counted.late_loads,
         layer_load_s=times.load_s,
         layer_compute_s=times.compute_s,
     )

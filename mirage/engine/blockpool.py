@@ -8,7 +8,7 @@ nothing in vLLM can hand it out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -29,13 +29,21 @@ class ElasticBlockPool(BlockPool):
     num_gpu_blocks: int
     state: list[Extent]
     retiring: dict[int, int]
-    """Extents that begin to leave, and how many of their blocks requests still use."""
+    """Extents that begin to leave, and how many of their blocks are still used."""
+    _giving = False
+    pinned: dict[int, Any]
+    """Blocks that a copy reads, by number: nobody is given one, and none is unmapped."""
+    has_copy: Callable[[Any], bool]
+    """Whether a cached block is also kept below the device."""
+    evicting: Callable[[Any], None]
+    """Told of a cached block that is given to a request, before it forgets what it holds."""
 
     def become_elastic(self, extent_blocks: int, usable_extents: int) -> None:
         """Start with the first `usable_extents`; the others leave the free queue."""
         self.extent_blocks = extent_blocks
         self.state = [Extent.UNMAPPED] * (self.num_gpu_blocks // extent_blocks)
         self.retiring = {}
+        self._nothing_below()
         for block in self.blocks[usable_extents * extent_blocks :]:
             self.free_block_queue.remove(block)
         for extent in range(usable_extents):
@@ -47,6 +55,12 @@ class ElasticBlockPool(BlockPool):
         self.extent_blocks, self.usable_blocks = 1, 0
         self.state = []
         self.retiring = {}
+        self._nothing_below()
+
+    def _nothing_below(self) -> None:
+        self.pinned = {}
+        self.has_copy = lambda block: False
+        self.evicting = lambda block: None
 
     # -- reading ------------------------------------------------------------------------
 
@@ -114,7 +128,8 @@ class ElasticBlockPool(BlockPool):
     # -- shrinking: retire now, unmap when empty and fenced -----------------------------
 
     def pick_retirees(self, count: int) -> list[int]:
-        """Extents to hand back: emptiest first, then fewest cached blocks, then highest.
+        """Extents to hand back: emptiest first, then with the fewest cached blocks that are nowhere
+        else, then with the fewest cached blocks, then highest.
 
         Extent 0 stays: it holds the null block.
         """
@@ -124,9 +139,10 @@ class ElasticBlockPool(BlockPool):
                 continue
             blocks = self.blocks_of(extent)
             busy = sum(block.ref_cnt > 0 for block in blocks)
-            cached = sum(block.block_hash is not None for block in blocks)
-            ranked.append((busy, cached, -extent))
-        return [-rank[2] for rank in sorted(ranked)[:count]]
+            cached = [block for block in blocks if block.block_hash is not None]
+            lost = sum(not self.has_copy(block) for block in cached)
+            ranked.append((busy, lost, len(cached), -extent))
+        return [-rank[-1] for rank in sorted(ranked)[:count]]
 
     def retire(self, extents: Sequence[int]) -> None:
         """Take the extents out of circulation; cached prefixes in them are forgotten."""
@@ -168,6 +184,52 @@ class ElasticBlockPool(BlockPool):
                 self._maybe_evict_cached_block(block)
                 self.free_block_queue.remove(block)
                 self.retiring[extent] -= 1
+
+    # -- eviction -------------------------------------------------------------------------
+
+    def get_new_blocks(self, num_blocks: int) -> list[Any]:
+        """vLLM's, which evicts what it gives. What is evicted elsewhere is not worth a copy."""
+        self._giving = True
+        try:
+            given: list[Any] = super().get_new_blocks(num_blocks)
+            return given
+        finally:
+            self._giving = False
+
+    def _maybe_evict_cached_block(self, block: Any) -> bool:
+        if self._giving and block.block_hash is not None:
+            self.evicting(block)
+        return bool(super()._maybe_evict_cached_block(block))
+
+    # -- copies that read blocks ---------------------------------------------------------
+
+    def pin(self, blocks: Sequence[Any]) -> None:
+        """A copy begins to read these: as if a request used them."""
+        for block in blocks:
+            if block.ref_cnt == 0:
+                self.free_block_queue.remove(block)
+            block.ref_cnt += 1
+            self.pinned[block.block_id] = block
+
+    def unpin(self, blocks: Sequence[Any]) -> None:
+        """The copy is done. What nobody else uses is evicted first: its content is kept below."""
+        back = []
+        for block in blocks:
+            del self.pinned[block.block_id]
+            block.ref_cnt -= 1
+            extent = block.block_id // self.extent_blocks
+            if block.ref_cnt > 0:
+                continue
+            if extent in self.retiring:
+                self._maybe_evict_cached_block(block)
+                self.retiring[extent] -= 1
+            else:
+                back.append(block)
+        self.free_block_queue.prepend_n(back)
+
+    def only_pinned(self) -> int:
+        """Blocks that copies read and no request uses: soon free."""
+        return sum(block.ref_cnt == 1 for block in self.pinned.values())
 
     # -- what would assume that the whole universe has memory ---------------------------
 

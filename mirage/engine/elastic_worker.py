@@ -22,6 +22,7 @@ from mirage.engine.memory import EngineMemory
 from mirage.engine.proof import TOKENS
 from mirage.engine.settings import EngineSettings, from_vllm
 from mirage.engine.stack import built
+from mirage.engine.tiers.offer import offer
 
 
 class ElasticWorker(WorkerBase):
@@ -58,6 +59,7 @@ class ElasticWorker(WorkerBase):
         self._kv_config = kv_cache_config
         self.mirage.kv_outlives_steps = _outlives_steps(self.vllm_config, kv_cache_config)
         self._allocation: KVAllocation | None = None
+        offer(self.mirage, self.vllm_config, kv_cache_config, self.model_runner.get_model())
         super().initialize_from_config(kv_cache_config)
         elastic = self.mirage.elastic and bool(kv_cache_config.kv_cache_tensors)
         if elastic and (self._allocation is None or self._allocation.served != 1):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ class HoldingKVCacheManager(KVCacheManager):
     """Told how many blocks were missing, inside schedule()."""
     recalls: Callable[[], bool]
     """Whether running requests have to be preempted, whatever is free."""
+    copied: Callable[[], bool]
+    """Waits for copies that hold blocks; whether there were any."""
 
     def allocate_slots(
         self,
@@ -61,9 +64,17 @@ class HoldingKVCacheManager(KVCacheManager):
         running = request.status == RequestStatus.RUNNING
         if running and self.recalls():
             return None
-        blocks = super().allocate_slots(
-            request, num_new_tokens, *args, num_lookahead_tokens=num_lookahead_tokens, **kwargs
+        allocate = partial(
+            super().allocate_slots,
+            request,
+            num_new_tokens,
+            *args,
+            num_lookahead_tokens=num_lookahead_tokens,
+            **kwargs,
         )
+        blocks = allocate()
+        if blocks is None and running and self.copied():
+            blocks = allocate()
         if blocks is None and running:
             missing = self._missing(request, num_new_tokens, num_lookahead_tokens)
             if missing > 0:
@@ -101,11 +112,14 @@ class HoldingMixin(Mixable):
     pool: ElasticBlockPool
     _pause_state: PauseState
 
-    def _prepare_to_hold(self, hold_s: float, recalls: Callable[[], bool]) -> None:
-        """Before the first step. `hold_s` as in `GrowthHold`, `recalls` as the manager's."""
+    def _prepare_to_hold(
+        self, hold_s: float, recalls: Callable[[], bool], copied: Callable[[], bool]
+    ) -> None:
+        """Before the first step. `hold_s` as in `GrowthHold`, the others as the manager's."""
         self.kv_cache_manager.__class__ = HoldingKVCacheManager
         self.kv_cache_manager.lacks = self._lacks
         self.kv_cache_manager.recalls = recalls
+        self.kv_cache_manager.copied = copied
         self.growth_hold = GrowthHold(hold_s, time.monotonic, self._heard)
         self._holding = False
         """Whether a request is held in the present step."""

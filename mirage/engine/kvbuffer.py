@@ -47,6 +47,8 @@ class KVBuffer:
         self.range = Range(driver, align_up(self.nbytes, page))
         usable = config.num_blocks // per_extent * per_extent
         self.extents = ExtentMap(self.range, pool, regions, block_bytes, usable)
+        self.regions, self.block_bytes = regions, block_bytes
+        """Offsets of each contiguous run of blocks, and the bytes of one block in it."""
 
     def tensor(self) -> torch.Tensor:
         """The whole buffer, int8; only mapped extents may be touched."""

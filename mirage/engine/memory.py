@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ from mirage.facts import KVGroups
 from mirage.geometry import least_extents
 from mirage.protocol import ModelShape
 from mirage.streaming.transfer import LayerStreamer
+from mirage.tiers.client import PoolClient
+from mirage.tiers.contract import Member, Pool
 from mirage.units import ceil_div
 from vmm.pages import PagePool
 
@@ -196,6 +199,11 @@ class EngineMemory:
         if not config.kv_cache_tensors:
             return 1, self.settings.page
         return counted_extent(config, self.settings.page)
+
+    def join_pool(self, member: Member) -> Pool:
+        """The pool of KV blocks that the settings name."""
+        assert self.settings.tier_socket is not None
+        return PoolClient(Path(self.settings.tier_socket), member)
 
     # -- moving memory, called by the scheduler side ------------------------------------
 

@@ -52,7 +52,10 @@ class Reconciler:
         fence: Fence,
         *,
         pace: Pace | None = None,
+        demote: Callable[[list[int]], None] = lambda extents: None,
     ) -> None:
+        """`demote` is told of extents that are about to forget what is cached in them."""
+        self._demote = demote
         self.memory, self.blocks, self.fence = memory, blocks, fence
         self._pace = pace or Pace(None, lambda: False)
         self.target: Allotment | None = None
@@ -120,7 +123,9 @@ class Reconciler:
             self._unretire(len(self.blocks.retiring))
         usable = self.blocks.usable_blocks // self.blocks.extent_blocks
         if usable > wanted:
-            self.blocks.retire(self.blocks.pick_retirees(usable - wanted))
+            retirees = self.blocks.pick_retirees(usable - wanted)
+            self._demote(retirees)
+            self.blocks.retire(retirees)
         ready = [extent for extent in self.blocks.emptied() if self._untouched(extent)]
         ready = ready[: self._pace.most("extent", len(ready))]
         if ready:

@@ -29,6 +29,7 @@ from mirage.engine.kvgroups import kv_groups
 from mirage.engine.pace import Pace
 from mirage.engine.reconcile import Fence, Reconciler
 from mirage.engine.report_pace import Reporter
+from mirage.engine.tiers.scheduling import TieredMixin
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, ToEngine, Turn
 from mirage.units import ceil_div
 
@@ -222,6 +223,7 @@ class ObservingMixin(Mixable):
                 bytes_streamed=memory.streamer.bytes_streamed if memory.streamer else 0,
                 tokens=self.tokens,
                 stall_s=memory.compute.stall_s,
+                **self._below(),
             ),
             times=LayerTimes(memory.layer_load_s, memory.layer_compute_s),
         )
@@ -239,8 +241,12 @@ class ObservingMixin(Mixable):
     def _demand(self) -> Demand:
         return Demand()
 
+    def _below(self) -> dict[str, int]:
+        """What `Counted` has of blocks below the device."""
+        return {}
 
-class ElasticMixin(HoldingMixin, ObservingMixin):
+
+class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
     """Grows before it preempts, and gives KV memory back behind the fence."""
 
     def _prepare(self) -> None:
@@ -253,12 +259,14 @@ class ElasticMixin(HoldingMixin, ObservingMixin):
             pool.become_elastic(kv.extents.blocks_per_extent, len(kv.extents.mapped))
         self.pool: ElasticBlockPool = pool
         pace = Pace(self.settings.move_s, self._steps_soon)
-        self.reconciler = Reconciler(self.memory, pool, self.fence, pace=pace)
-        self._prepare_to_hold(self.settings.hold_s, self._recalls)
+        self.reconciler = Reconciler(self.memory, pool, self.fence, pace=pace, demote=self._demote)
+        self._prepare_to_hold(self.settings.hold_s, self._recalls, self._copied)
+        self._look_below()
 
     # -- vLLM's hooks -------------------------------------------------------------------
 
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
+        self._let_go()
         self._reconcile()
         if self.settings.kept != "nothing":
             # vLLM leaves so many blocks free when it admits a waiting request.
@@ -277,6 +285,7 @@ class ElasticMixin(HoldingMixin, ObservingMixin):
         )
 
     def _processed(self) -> None:
+        self._let_go()
         if self.pool.retiring or not self.running:
             self._reconcile()
 
@@ -290,7 +299,10 @@ class ElasticMixin(HoldingMixin, ObservingMixin):
 
     def _recalls(self) -> bool:
         """Whether requests must go. The last one stays: what it has beyond that is scattered."""
-        return len(self.running) > 1 and self.reconciler.exceeded
+        if len(self.running) < 2 or not self.reconciler.exceeded:
+            return False
+        # What copies hold goes before requests do.
+        return not self._copied() or self.reconciler.exceeded
 
     # -- control messages ---------------------------------------------------------------
 
@@ -318,10 +330,10 @@ class ElasticMixin(HoldingMixin, ObservingMixin):
         slots = self.max_num_running_reqs - len(self.running)
         free = self.pool.get_num_free_blocks()
         return demand(
-            used_blocks=max(0, self.pool.usable_blocks - 1 - free),
+            used_blocks=max(0, self.pool.usable_blocks - 1 - free - self.pool.only_pinned()),
             due_blocks=self.growth_hold.due,
             ahead=self._ahead(),
-            starting=self.groups.to_start((r.num_tokens for r in self.waiting), slots),
+            starting=self.groups.to_start(self._to_compute(), slots),
         )
 
     def _ahead(self) -> int:

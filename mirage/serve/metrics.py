@@ -26,6 +26,11 @@ COUNTERS = {
     "stall_s": ("mirage_stall_seconds", "Time that compute waited for a layer to arrive"),
     "steps": ("mirage_steps", "Scheduler steps"),
     "tokens": ("mirage_tokens", "Tokens computed"),
+    "tokens_loaded": ("mirage_loaded_tokens", "Tokens whose KV was loaded instead of computed"),
+    "kv_bytes_up": ("mirage_kv_up_bytes", "KV bytes loaded from below the device"),
+    "kv_bytes_down": ("mirage_kv_down_bytes", "KV bytes stored below the device"),
+    "failed_loads": ("mirage_failed_loads", "Requests that computed what they could not load"),
+    "late_loads": ("mirage_late_loads", "Requests that computed what did not come in time"),
 }
 
 

@@ -38,6 +38,7 @@ def manager_of(specs: list[Any]) -> Any:
     made: Any = KVCacheManager(config, LENGTH, scheduler_block_size=TOKENS, hash_block_size=TOKENS)
     made.__class__ = HoldingKVCacheManager
     made.recalls = lambda: False
+    made.copied = lambda: False
     return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirage.engine.cpu_worker import MirageCPUWorker
 from mirage.engine.memory import EngineMemory
 from mirage.engine.settings import EngineSettings
-from tests.tampered.memory import Poisoning, PoisoningUnawaitedUnproven
+from tests.tampered.memory import OverStrictPool, Poisoning, PoisoningUnawaitedUnproven
 
 
 class PoisoningWorker(MirageCPUWorker):
@@ -20,3 +20,10 @@ class UnawaitedWorker(MirageCPUWorker):
 
     def make_memory(self, settings: EngineSettings) -> EngineMemory:
         return PoisoningUnawaitedUnproven(settings)
+
+
+class TieredWorker(MirageCPUWorker):
+    """Above a pool of the tests'."""
+
+    def make_memory(self, settings: EngineSettings) -> EngineMemory:
+        return OverStrictPool(settings)

@@ -8,8 +8,10 @@ from mirage.engine.memory import UNLIMITED, EngineMemory
 from mirage.engine.proof import Proof
 from mirage.engine.settings import EngineSettings
 from mirage.streaming.transfer import LayerStreamer
+from mirage.tiers.contract import Member
 from tests.tampered.compute import RunsAhead
 from tests.tampered.pool import PoisoningPool
+from tests.tampered.strict_pool import StrictPool
 
 
 class Poisoning(EngineMemory):
@@ -42,3 +44,10 @@ class UnawaitedUnproven(Unawaited, Unproven):
 
 class PoisoningUnawaitedUnproven(Poisoning, Unawaited, Unproven):
     """All of it."""
+
+
+class OverStrictPool(Poisoning):
+    """What extents leave is NaN, and below them is a pool of the tests'."""
+
+    def join_pool(self, member: Member) -> StrictPool:
+        return StrictPool(member)

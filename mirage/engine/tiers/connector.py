@@ -1,0 +1,170 @@
+"""vLLM's offloading connector over our pool, named to vLLM by `offer.offer`.
+
+vLLM's own scheduler end is kept for what is sought and loaded. What is stored, and by whom bytes
+are moved, is ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorRole,
+    KVConnectorTransferResults,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
+    OffloadingConnectorScheduler,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+from vllm.v1.kv_offload.base import (
+    CanonicalKVCaches,
+    OffloadingManager,
+    OffloadingSpec,
+    OffloadingWorker,
+)
+
+from mirage.engine.tiers import present
+from mirage.engine.tiers.engine_tiers import EngineTiers
+from mirage.engine.tiers.loads import Loads
+from mirage.tiers.contract import Key
+
+
+class TierSpec(OffloadingSpec):
+    """What vLLM's scheduler end is built from."""
+
+    def get_manager(self) -> OffloadingManager:
+        """The engine's."""
+        return tiers_of_engine().manager
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """None of vLLM's: `Loads` and `Stores` know the buffer themselves."""
+        raise NotImplementedError("KV blocks are copied by mirage.engine.tiers")
+
+
+def tiers_of_engine() -> EngineTiers:
+    """Made by the worker before vLLM makes connectors."""
+    tiers = present.tiers()
+    assert tiers is not None, "connector without tiers"
+    return tiers
+
+
+class LazyScheduler(OffloadingConnectorScheduler):
+    """vLLM's, which stores nothing by itself."""
+
+    def _build_store_jobs(self, scheduler_output: Any) -> dict[int, Any]:
+        return {}
+
+    def _build_partial_tail_store_jobs(self, scheduler_output: Any) -> dict[int, Any]:
+        return {}
+
+
+class TierConnector(OffloadingConnector):
+    """One object per role, both in the engine's process."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        self.tiers = tiers_of_engine()
+        self.loads: Loads | None = None
+        """The worker's end has them."""
+        if role == KVConnectorRole.SCHEDULER:
+            scheduler: Any = self.connector_scheduler
+            scheduler.__class__ = LazyScheduler
+        else:
+            self.connector_worker = None
+            self.loads = Loads(self.tiers)
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """Any that our buffer knows: whole blocks are copied."""
+        return None
+
+    # -- the scheduler's end --------------------------------------------------------------
+
+    def on_new_request(self, request: Any) -> None:
+        """Ask the pool when a request enters the queue, long before the scheduler reaches it."""
+        super().on_new_request(request)
+        self._seek(request)
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """vLLM's. A request that was preempted seeks anew, its own tokens included."""
+        if self.tiers.manager.stores(self._keys(request, num_computed_tokens)):
+            return None, False
+        self._seek(request)
+        return super().get_num_new_matched_tokens(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """It has its blocks: a load begins, or nothing is to be loaded."""
+        super().update_state_after_alloc(request, blocks, num_external_tokens)
+        self.tiers.manager.admitted(request.request_id, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        """At the end of vLLM's schedule(): what may be evicted by the next one is stored."""
+        meta = super().build_connector_meta(scheduler_output)
+        stores = self.tiers.stores
+        if stores is not None:
+            stores.harvest()
+            stores.rescue()
+            stores.look_ahead()
+        return meta
+
+    def get_kv_connector_stats(self) -> None:
+        """None of vLLM's, whose front end knows no connector: see `TierCounts`."""
+        return
+
+    def shutdown(self) -> None:
+        """Leave the pool."""
+        super().shutdown()
+        self.tiers.close()
+
+    def _seek(self, request: Any) -> None:
+        keys = self._keys(request)
+        if keys:
+            self.tiers.manager.seek(request.request_id, keys)
+
+    def _keys(self, request: Any, after: int = 0) -> list[Key]:
+        """Of its whole blocks, those of the first `after` tokens left out."""
+        if request.skip_reading_prefix_cache:
+            return []
+        status = self.scheduler._req_status[request.request_id]
+        status.update_offload_keys()
+        groups = zip(self.scheduler.config.kv_group_configs, status.group_states, strict=True)
+        return [
+            Key(key)
+            for group, state in groups
+            for key in state.offload_keys[after // group.tokens_per_chunk :]
+        ]
+
+    # -- the worker's end -----------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """Our buffer is known already."""
+
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        """Only a reset of everything flushes, and then loads."""
+        if kv_connector_metadata.jobs_to_flush:
+            self._loads.wait()
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Begin this step's copies."""
+        self._loads.begin(self._connector_metadata)
+
+    def wait_for_save(self) -> None:
+        """Nothing is saved by steps."""
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        """Loads that have ended; what failed is computed."""
+        ended, failed = self._loads.ended()
+        return KVConnectorTransferResults(
+            finished_sending=set(), finished_recving=ended, failed_recving=failed
+        )
+
+    def build_connector_worker_meta(self) -> Any:
+        """What the scheduler's end is told of jobs."""
+        return None if self.loads is None else self.loads.said()
+
+    @property
+    def _loads(self) -> Loads:
+        assert self.loads is not None, "not the worker's end"
+        return self.loads

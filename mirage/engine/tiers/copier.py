@@ -1,0 +1,151 @@
+"""Copies of KV blocks between the device and the pool's memory, over streams of `vmm`.
+
+One code path for every driver: a host stream is a thread, a GPU's is a stream. What a step
+computed is behind an event of the compute side, which copies wait for on their stream. Blocks
+are handed to the stream in portions, so that streamed layers keep their part of the link.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from mirage.streaming.transfer import Compute
+from mirage.tiers.contract import Place
+from vmm.driver import Driver, Event, Stream, VmmError
+
+logger = logging.getLogger("mirage.engine.tiers")
+
+Runs = Callable[[int], Sequence[tuple[int, int]]]
+"""(address, bytes) of each contiguous run of one device block."""
+Address = Callable[[Place], int]
+"""Where a place is in this process. Raises `KeyError` where there is none."""
+
+
+@dataclass(eq=False)
+class Job:
+    """Blocks that are copied together: all arrive, or the job failed."""
+
+    up: bool
+    """Towards the device."""
+    blocks: Sequence[int]
+    places: Sequence[Place]
+    failed: bool = False
+    issued: int = 0
+    done: Event | None = field(default=None, repr=False)
+    """Recorded behind the last copy."""
+
+
+class Copier:
+    """Submitted jobs are issued in order by `pump`, and come back from `finished`."""
+
+    def __init__(self, driver: Driver, compute: Compute, runs: Runs, address: Address) -> None:
+        self._driver, self._compute = driver, compute
+        self._runs, self._address = runs, address
+        self._jobs: deque[Job] = deque()
+        self._streams: dict[bool, Stream] = {}
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; nothing is copied before `pump`."""
+        self._jobs.append(job)
+
+    def pump(self, most_bytes: float = inf) -> None:
+        """Issue copies, loads first, of `most_bytes` or one block at least."""
+        left, issued = most_bytes, False
+        for job in sorted(self._waiting(), key=lambda job: not job.up):
+            while job.issued < len(job.blocks) and not job.failed:
+                nbytes = sum(size for _, size in self._runs(job.blocks[job.issued]))
+                if issued and nbytes > left:
+                    return
+                self._issue(job)
+                left, issued = left - nbytes, True
+
+    def before_steps(self, job: Job) -> None:
+        """Issue all of a job now; steps and loads that begin later come behind it."""
+        while job.issued < len(job.blocks) and not job.failed:
+            self._issue(job)
+        if job.failed or job.done is None:
+            return
+        try:
+            self._compute.wait(job.done)
+            self._stream(not job.up).wait_for(job.done)
+        except Exception as error:
+            self._fail(job, error)
+
+    def finished(self, *, up: bool) -> list[Job]:
+        """Jobs of one direction that have ended since the last call."""
+        ended = [job for job in self._jobs if job.up == up and self._ended(job)]
+        for job in ended:
+            self._jobs.remove(job)
+        return ended
+
+    def wait(self, *, up: bool) -> None:
+        """Issue and complete all jobs of one direction; `finished` has them then."""
+        self.pump()
+        for job in self._jobs:
+            if job.up == up and not self._ended(job) and job.done is not None:
+                try:
+                    job.done.wait()
+                except Exception as error:
+                    self._fail(job, error)
+
+    def close(self) -> None:
+        """Complete what was issued, forget the rest."""
+        for stream in self._streams.values():
+            stream.close()
+        self._streams.clear()
+        self._jobs.clear()
+
+    def _waiting(self) -> list[Job]:
+        return [job for job in self._jobs if job.issued < len(job.blocks)]
+
+    def _issue(self, job: Job) -> None:
+        """One block of a job."""
+        try:
+            stream = self._stream(job.up)
+            copies = self._copies(job, job.issued)
+            if job.issued == 0:
+                computed = self._driver.event()
+                self._compute.record(computed)
+                stream.wait_for(computed)
+            for copy in copies:
+                stream.copy(*copy)
+            job.issued += 1
+            if job.issued == len(job.blocks):
+                event = self._driver.event()
+                stream.record(event)
+                job.done = event
+        except (VmmError, KeyError, OSError) as error:
+            self._fail(job, error)
+
+    def _copies(self, job: Job, number: int) -> list[tuple[int, int, int]]:
+        at, copies = self._address(job.places[number]), []
+        for address, nbytes in self._runs(job.blocks[number]):
+            copies.append((address, at, nbytes) if job.up else (at, address, nbytes))
+            at += nbytes
+        return copies
+
+    def _stream(self, up: bool) -> Stream:
+        if up not in self._streams:
+            self._streams[up] = self._driver.stream()
+        return self._streams[up]
+
+    def _ended(self, job: Job) -> bool:
+        if job.failed or not job.blocks:
+            return True
+        try:
+            return job.done is not None and job.done.reached()
+        except Exception as error:
+            self._fail(job, error)
+            return True
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        """A failed stream does no more work. What it began must be over before blocks are free."""
+        logger.warning("copying %d KV blocks failed: %s", len(job.blocks), error)
+        job.failed = True
+        stream = self._streams.pop(job.up, None)
+        if stream is not None:
+            stream.close()

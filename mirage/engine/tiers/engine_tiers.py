@@ -1,0 +1,91 @@
+"""All that one engine has of the memory below its device."""
+
+from __future__ import annotations
+
+from mirage.control.kv_link import bytes_in, spare_bytes
+from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.memory import EngineMemory
+from mirage.engine.tiers.copier import Copier
+from mirage.engine.tiers.counts import TierCounts
+from mirage.engine.tiers.device_blocks import DeviceBlocks, PoolMemory
+from mirage.engine.tiers.manager import TierManager
+from mirage.engine.tiers.patience import Patience
+from mirage.engine.tiers.recent import Recent
+from mirage.engine.tiers.stores import Stores
+from mirage.tiers.contract import Pool
+
+DEMOTE_S = 0.1
+"""Seconds of the link that extents which retire may take while requests run."""
+ASLEEP_S = 2.0
+"""And while none does."""
+
+
+class EngineTiers:
+    """The pool, the copies, and what they did. Made by the worker, used by the scheduler too."""
+
+    def __init__(self, memory: EngineMemory, pool: Pool, block_bytes: int) -> None:
+        self.pool, self.block_bytes = pool, block_bytes
+        self.counts = TierCounts()
+        self.recent = Recent()
+        self.manager = TierManager(pool, self.counts, Patience(), self.recent)
+        self._memory = memory
+        self._places = PoolMemory(pool, memory.driver)
+        self._copier: Copier | None = None
+        self.stores: Stores | None = None
+
+    @property
+    def copier(self) -> Copier:
+        """Once the KV buffer is there."""
+        if self._copier is None:
+            assert self._memory.kv is not None
+            runs = DeviceBlocks(self._memory.kv).runs
+            driver, compute = self._memory.driver, self._memory.compute
+            self._copier = Copier(driver, compute, runs, self._places.address)
+        return self._copier
+
+    def watch(self, blocks: ElasticBlockPool, window: int) -> None:
+        """Store what leaves these blocks; `window` as in `Stores`."""
+        self.stores = Stores(
+            blocks,
+            self.pool,
+            self.copier,
+            self.counts,
+            self.recent,
+            window=window,
+            block_bytes=self.block_bytes,
+        )
+        self.manager.pending_work = lambda: self.stores is not None and self.stores.busy
+
+    def spare_bytes(self) -> float:
+        """What KV blocks may take of the link in this step."""
+        memory = self._memory
+        streamed = memory.alpha + memory.beta if memory.streaming else 0
+        return spare_bytes(
+            layers=len(memory.parameters.layers),
+            streamed=streamed,
+            layer_bytes=memory.layer_bytes,
+            load_s=memory.layer_load_s,
+            compute_s=memory.layer_compute_s,
+        )
+
+    def demote(self, extents: list[int], *, asleep: bool) -> None:
+        """Before extents retire: their content goes down. Waits for it in an engine at rest."""
+        if self.stores is None:
+            return
+        most = bytes_in(
+            ASLEEP_S if asleep else DEMOTE_S,
+            layer_bytes=self._memory.layer_bytes,
+            load_s=self._memory.layer_load_s,
+        )
+        self.stores.demote(extents, most)
+        if asleep:
+            self.stores.drain()
+
+    def close(self) -> None:
+        """Leave the pool, with no copy under way. Idempotent."""
+        if self.stores is not None:
+            self.stores.drain()
+        if self._copier is not None:
+            self._copier.close()
+        self._places.close()
+        self.pool.close()

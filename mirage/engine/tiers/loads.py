@@ -1,0 +1,70 @@
+"""The worker's end of vLLM's offloading connector: blocks that come up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
+    OffloadingConnectorMetadata,
+    OffloadingWorkerMetadata,
+)
+
+from mirage.engine.tiers.copier import Job
+from mirage.engine.tiers.engine_tiers import EngineTiers
+from mirage.engine.tiers.manager import PlacesSpec
+
+
+class Loads:
+    """Load jobs of vLLM's by number, as copies, and what came of them."""
+
+    def __init__(self, tiers: EngineTiers) -> None:
+        self._tiers = tiers
+        self._jobs: dict[Job, tuple[int, str, PlacesSpec]] = {}
+        self._said = OffloadingWorkerMetadata()
+
+    def begin(self, metadata: OffloadingConnectorMetadata) -> None:
+        """Submit the loads of this step, and issue what the link has room for."""
+        for number, entry in metadata.load_jobs.items():
+            spec: Any = entry.src_spec
+            destination: Any = entry.dst_spec
+            blocks = [int(block) for block in destination.block_ids]
+            job = Job(True, blocks, spec.places)
+            # The pool lost a block between its answer and the load.
+            job.failed = len(blocks) != len(spec.places)
+            self._jobs[job] = (number, entry.req_id, spec)
+            self._tiers.copier.submit(job)
+        self._tiers.copier.pump(self._tiers.spare_bytes())
+
+    def wait(self) -> None:
+        """Complete what is under way."""
+        self._tiers.copier.wait(up=True)
+
+    def ended(self) -> tuple[set[str], set[str]]:
+        """(requests whose load has ended, those of them that have to compute)."""
+        ended: set[str] = set()
+        failed: set[str] = set()
+        for job in self._tiers.copier.finished(up=True):
+            number, request, spec = self._jobs.pop(job)
+            self._said.mark_completed(number)
+            ended.add(request)
+            if job.failed:
+                failed.add(request)
+                self._tiers.manager.load_failed(request)
+            else:
+                self._tiers.manager.loaded(request)
+                self._count(job, spec)
+        return ended, failed
+
+    def _count(self, job: Job, spec: PlacesSpec) -> None:
+        counts, tiers = self._tiers.counts, self._tiers
+        counts.bytes_up += len(job.blocks) * tiers.block_bytes
+        counts.hits.update(place.medium for place in job.places)
+        if tiers.stores is not None:
+            tiers.stores.loaded(job.blocks, spec.keys)
+
+    def said(self) -> OffloadingWorkerMetadata | None:
+        """For the scheduler's end: which jobs have ended since the last call."""
+        if not self._said.completed_jobs:
+            return None
+        said, self._said = self._said, OffloadingWorkerMetadata()
+        return said

@@ -1,0 +1,189 @@
+"""vLLM's offloading manager over the pool: what of a request's prefix lies below the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.v1.kv_offload.base import (
+    LoadStoreSpec,
+    LookupResult,
+    OffloadingManager,
+    PrepareStoreOutput,
+    ReqContext,
+    RequestOffloadingContext,
+)
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from mirage.engine.tiers.counts import TierCounts
+from mirage.engine.tiers.patience import Patience
+from mirage.engine.tiers.recent import Recent
+from mirage.tiers.contract import Found, Key, Medium, Place, Pool
+
+SOURCES = {
+    Medium.PEER: CacheHitSource.P2P,
+    Medium.HOST: CacheHitSource.HOST,
+    Medium.SSD: CacheHitSource.DISK,
+}
+
+
+@dataclass(frozen=True)
+class PlacesSpec(LoadStoreSpec):
+    """Where blocks are loaded from; no places if the pool has lost one."""
+
+    keys: Sequence[Key]
+    places: Sequence[Place]
+
+
+@dataclass
+class _Seeking:
+    """A request whose keys the pool was asked for."""
+
+    mark: int
+    """Of `Recent`, when the pool was asked."""
+    asked_s: float | None = None
+    """When the scheduler first reached the request."""
+    loading: bool = False
+    tokens: int = 0
+    """That it loads."""
+    late: bool = False
+    """It stopped waiting."""
+
+
+class TierManager(OffloadingManager):
+    """Asks the pool, and waits for it as long as `Patience` says.
+
+    A request seeks from when it enters the queue until it was admitted or has loaded; what the
+    pool holds for it stays where it is meanwhile.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        counts: TierCounts,
+        patience: Patience,
+        recent: Recent,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pool, self._counts, self._patience, self._clock = pool, counts, patience, clock
+        self._recent = recent
+        self._seeking: dict[str, _Seeking] = {}
+        self._failed: set[str] = set()
+        """Requests whose load failed: they compute."""
+        self.pending_work: Callable[[], bool] = lambda: False
+        self.waiting = False
+        """Whether a request waits for the pool since the last `begin_step`."""
+
+    def seek(self, request: str, keys: Sequence[Key]) -> None:
+        """Ask for a request's keys: again for those that went down since it was asked."""
+        if request in self._failed:
+            return
+        if (seeking := self._seeking.get(request)) is None:
+            seeking = self._seeking[request] = _Seeking(self._recent.mark)
+        else:
+            keys = self._recent.since(seeking.mark, keys)
+            seeking.mark = self._recent.mark
+        if keys:
+            self._pool.seek(request, keys)
+
+    def stores(self, keys: Sequence[Key]) -> bool:
+        """Whether any is on its way down, which ends soon."""
+        under_way = self._recent.any_under_way(keys)
+        self.waiting |= under_way
+        return under_way
+
+    def admitted(self, request: str, tokens: int) -> None:
+        """It has blocks. If it loads no tokens, it needs nothing of the pool any more."""
+        seeking = self._seeking.get(request)
+        if seeking is not None and tokens:
+            seeking.tokens = tokens
+        elif seeking is not None and not seeking.loading:
+            self._leave(request)
+
+    def loaded(self, request: str) -> None:
+        """All its blocks arrived."""
+        if (seeking := self._seeking.get(request)) is not None:
+            self._counts.tokens_saved += seeking.tokens
+
+    def load_failed(self, request: str) -> None:
+        """Its blocks are computed, and nothing is sought for it again."""
+        self._counts.failed_loads += 1
+        self._failed.add(request)
+
+    def begin_step(self) -> None:
+        """A new step of the scheduler."""
+        self.waiting = False
+
+    # -- vLLM's contract ----------------------------------------------------------------
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        """It entered the queue; what it seeks, the connector says."""
+        return RequestOffloadingContext()
+
+    def lookup(self, key: Any, req_context: ReqContext) -> LookupResult:
+        """Whether a block can be loaded; RETRY while it is worth to wait."""
+        request = req_context.req_id
+        seeking = self._seeking.get(request)
+        if seeking is None or request in self._failed:
+            return LookupResult.MISS
+        found = self._pool.found(request, Key(key))
+        if found is Found.READY:
+            return LookupResult.HIT
+        if found is Found.ABSENT:
+            self._patience.waits(found, 0.0)
+            return LookupResult.MISS
+        now = self._clock()
+        if seeking.asked_s is None:
+            seeking.asked_s = now
+        if self._patience.waits(found, now - seeking.asked_s):
+            self.waiting = True
+            return LookupResult.RETRY
+        self._counts.late_loads += not seeking.late
+        seeking.late = True
+        return LookupResult.MISS
+
+    def get_load_source(self, key: Any, req_context: ReqContext) -> CacheHitSource:
+        """The medium of a block that is about to be loaded."""
+        try:
+            (place,) = self._pool.places(req_context.req_id, [Key(key)])
+        except KeyError:
+            return CacheHitSource.EXTERNAL_UNSPECIFIED
+        return SOURCES[place.medium]
+
+    def prepare_load(self, keys: Collection[Any], req_context: ReqContext) -> PlacesSpec:
+        """Where the blocks are. What the pool has lost meanwhile fails in the load."""
+        wanted = [Key(key) for key in keys]
+        if (seeking := self._seeking.get(req_context.req_id)) is not None:
+            seeking.loading = True
+        try:
+            return PlacesSpec(wanted, self._pool.places(req_context.req_id, wanted))
+        except KeyError:
+            return PlacesSpec(wanted, [])
+
+    def complete_load(self, keys: Collection[Any], req_context: ReqContext) -> None:
+        """The copies have ended, well or not."""
+        self._leave(req_context.req_id)
+
+    def prepare_store(
+        self, keys: Collection[Any], req_context: ReqContext
+    ) -> PrepareStoreOutput | None:
+        """Nothing: blocks go down lazily, see `Stores`."""
+        return None
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        """Or was aborted, perhaps with its load under way."""
+        request = req_context.req_id
+        self._failed.discard(request)
+        seeking = self._seeking.get(request)
+        if seeking is None or not seeking.loading:
+            self._leave(request)
+
+    def has_pending_work(self) -> bool:
+        """Whether blocks are on their way down."""
+        return self.pending_work()
+
+    def _leave(self, request: str) -> None:
+        if self._seeking.pop(request, None) is not None:
+            self._pool.leave(request)

@@ -1,0 +1,106 @@
+"""Whether an engine has a pool below it, and what vLLM is told then."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from typing import Any
+
+import torch
+import vllm
+from vllm.config import KVTransferConfig
+from vllm.v1.kv_cache_interface import KVCacheSpecKind, get_kv_cache_spec_kind
+
+from mirage.engine.kvbuffer import block_geometry
+from mirage.engine.memory import EngineMemory
+from mirage.engine.tiers import present
+from mirage.engine.tiers.engine_tiers import EngineTiers
+from mirage.tiers.contract import Member
+
+logger = logging.getLogger("mirage.engine.tiers")
+
+OFF = "KV blocks are not kept below the device: %s"
+KINDS = {
+    KVCacheSpecKind.FULL_ATTENTION,
+    KVCacheSpecKind.MLA_ATTENTION,
+    KVCacheSpecKind.SLIDING_WINDOW,
+}
+SAMPLES = 4096
+"""Elements of each parameter whose places count in the fingerprint, beside the sum of all."""
+
+
+def offer(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any, model: Any) -> None:
+    """Join the pool that the settings name, before vLLM makes its connectors."""
+    present.publish(None)
+    if memory.settings.tier_socket is None:
+        return
+    if why := why_not(memory, vllm_config, kv_cache_config):
+        logger.warning(OFF, why)
+        return
+    block_bytes, _ = block_geometry(kv_cache_config)
+    mark = fingerprint(vllm_config, kv_cache_config, model, memory.settings.tenant)
+    pool = memory.join_pool(Member(memory.settings.tenant, mark, block_bytes))
+    present.publish(EngineTiers(memory, pool, block_bytes))
+    vllm_config.kv_transfer_config = KVTransferConfig(
+        kv_connector="TierConnector",
+        kv_connector_module_path="mirage.engine.tiers.connector",
+        kv_role="kv_both",
+        kv_load_failure_policy="recompute",
+        kv_connector_extra_config={
+            "spec_name": "TierSpec",
+            "spec_module_path": "mirage.engine.tiers.connector",
+            "offload_prompt_only": False,
+        },
+    )
+
+
+def why_not(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any) -> str:
+    """Empty if this engine's blocks can be kept elsewhere."""
+    groups = kv_cache_config.kv_cache_groups
+    if not memory.elastic or not kv_cache_config.kv_cache_tensors:
+        return "policy static leaves blocks to vLLM" if not memory.elastic else "there are none"
+    if not vllm_config.cache_config.enable_prefix_caching:
+        return "enable_prefix_caching is false, and blocks have no names without it"
+    if vllm_config.model_config.is_encoder_decoder:
+        return "vLLM loads none for a model with an encoder"
+    if vllm_config.speculative_config is not None:
+        return "speculative_config: not tried with drafts"
+    strange = {get_kv_cache_spec_kind(group.kv_cache_spec) for group in groups} - KINDS
+    if strange:
+        return f"the model keeps more than attention: {', '.join(sorted(k.value for k in strange))}"
+    return ""
+
+
+def fingerprint(vllm_config: Any, kv_cache_config: Any, model: Any, tenant: str) -> bytes:
+    """Of weights, dtype and the layout of a block: equal for engines that read the same bytes."""
+    config, cache = vllm_config.model_config, vllm_config.cache_config
+    said = {k: v for k, v in config.hf_config.to_dict().items() if k != "_name_or_path"}
+    facts = {
+        "vllm": vllm.__version__,
+        "model": said,
+        "dtype": [str(config.dtype), str(cache.cache_dtype)],
+        "layout": [str(cache.kv_cache_layout), *block_geometry(kv_cache_config)],
+        "groups": [
+            [group.kv_cache_spec.block_size, list(group.layer_names)]
+            for group in kv_cache_config.kv_cache_groups
+        ],
+        # Hashes of blocks name an adapter, and two tenants may mean different ones by a name.
+        "adapters_of": tenant if vllm_config.lora_config else None,
+    }
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
+    for name, parameter in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        digest.update(_content(parameter))
+    return digest.digest()
+
+
+def _content(parameter: torch.Tensor) -> bytes:
+    """The sum of all bytes, and some of them in their places."""
+    flat = parameter.detach().contiguous().view(-1)
+    if not flat.numel():
+        return b""
+    data = flat.view(torch.uint8)
+    stride = max(1, data.numel() // SAMPLES)
+    total = int(data.sum(dtype=torch.int64))
+    return total.to_bytes(16, "big") + data[::stride].cpu().numpy().tobytes()

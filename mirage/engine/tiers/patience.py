@@ -1,0 +1,27 @@
+"""How long a request waits for the pool: no clock, no I/O."""
+
+from __future__ import annotations
+
+from mirage.tiers.contract import ANSWER_S, Found
+
+COMING_S = 1.0
+"""Longest wait of a request for blocks on their way up."""
+
+
+class Patience:
+    """Decides whether a request waits on. What does not come in time is a miss.
+
+    A pool that let one request wait in vain makes no other one wait, until it answers again.
+    """
+
+    def __init__(self, answer_s: float = ANSWER_S, coming_s: float = COMING_S) -> None:
+        self._answer_s, self._coming_s = answer_s, coming_s
+        self._silent = False
+
+    def waits(self, found: Found, waited_s: float) -> bool:
+        """Whether a request that waited so long already waits on for a key of this state."""
+        if found is Found.UNKNOWN:
+            self._silent |= waited_s >= self._answer_s
+            return not self._silent
+        self._silent = False
+        return found is Found.COMING and waited_s < self._coming_s

@@ -1,0 +1,18 @@
+"""The tiers of this process's engine, for its worker, its scheduler and vLLM's connectors."""
+
+from __future__ import annotations
+
+from mirage.engine.tiers.engine_tiers import EngineTiers
+
+_tiers: EngineTiers | None = None
+
+
+def publish(tiers: EngineTiers | None) -> None:
+    """The worker's, for the scheduler that vLLM builds next; None if there are none."""
+    global _tiers
+    _tiers = tiers
+
+
+def tiers() -> EngineTiers | None:
+    """None in an engine without a pool below it."""
+    return _tiers

@@ -1,0 +1,45 @@
+"""What an engine itself has stored lately: the pool may have answered before that."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from mirage.tiers.contract import Key
+
+MOST = 1 << 16
+"""Keys that are remembered."""
+
+
+class Recent:
+    """Keys on their way down, and those that arrived, in order."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._under_way: set[Key] = set()
+        self._arrived: dict[Key, int] = {}
+        self.mark = 0
+        """Grows with each key that arrives."""
+
+    def begin(self, keys: Iterable[Key]) -> None:
+        """Copies of these were submitted."""
+        self._under_way.update(keys)
+
+    def end(self, keys: Collection[Key], *, arrived: bool) -> None:
+        """These copies are over."""
+        self._under_way.difference_update(keys)
+        if not arrived:
+            return
+        for key in keys:
+            self.mark += 1
+            self._arrived.pop(key, None)
+            self._arrived[key] = self.mark
+        while len(self._arrived) > self._most:
+            del self._arrived[next(iter(self._arrived))]
+
+    def any_under_way(self, keys: Iterable[Key]) -> bool:
+        """Whether it is worth to wait before the pool is asked."""
+        return bool(self._under_way) and not self._under_way.isdisjoint(keys)
+
+    def since(self, mark: int, keys: Iterable[Key]) -> list[Key]:
+        """Those that arrived after `mark`."""
+        return [key for key in keys if self._arrived.get(key, 0) > mark] if self.mark > mark else []

@@ -1,0 +1,89 @@
+"""What an elastic scheduler does for the blocks below its device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.mailbox import Mailbox
+from mirage.engine.tiers import present
+from mirage.engine.tiers.engine_tiers import EngineTiers
+from mirage.facts import KVGroups
+
+TIER_POLL_S = 0.001
+"""Pause of an engine in which every request waits for blocks from below the device."""
+
+Mixable: Any = Scheduler if TYPE_CHECKING else object
+
+
+class TieredMixin(Mixable):
+    """Stands before `HoldingMixin`. Without a pool it changes nothing."""
+
+    pool: ElasticBlockPool
+    mailbox: Mailbox
+    groups: KVGroups
+    tiers: EngineTiers | None = None
+
+    def _look_below(self) -> None:
+        """Once the block pool is elastic."""
+        self.tiers = present.tiers()
+        if self.tiers is not None:
+            # What one step may take: its tokens', and a block that each request begins.
+            most = self.max_num_scheduled_tokens + self.max_num_running_reqs
+            self.tiers.watch(self.pool, window=self.groups.grown(most))
+
+    def _schedule(self, *args: Any, **kwargs: Any) -> Any:
+        output = super()._schedule(*args, **kwargs)
+        if self.tiers is not None and not output.total_num_scheduled_tokens:
+            self._rest(self.tiers)
+        return output
+
+    def _rest(self, tiers: EngineTiers) -> None:
+        """Nothing runs until the pool answers or a block arrives: leave it the processor."""
+        if tiers.manager.waiting or self.kv_holding_waiting or tiers.manager.has_pending_work():
+            self.mailbox.wait(TIER_POLL_S)
+
+    def _let_go(self) -> None:
+        """Take back blocks whose copies have ended."""
+        if self.tiers is not None:
+            self.tiers.manager.begin_step()
+            if self.tiers.stores is not None:
+                self.tiers.stores.harvest()
+
+    def _copied(self) -> bool:
+        """Wait for copies that hold blocks; whether there were any."""
+        stores = self.tiers.stores if self.tiers is not None else None
+        return stores is not None and stores.drain()
+
+    def _demote(self, extents: list[int]) -> None:
+        if self.tiers is not None:
+            self.tiers.demote(extents, asleep=not self._steps_soon())
+
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
+        """vLLM's, for which a block that is copied would be one in use."""
+        with self.mailbox.hold():
+            self._copied()
+            return super().reset_prefix_cache(*args, **kwargs)
+
+    def _to_compute(self) -> Iterator[int]:
+        """Tokens for which each waiting request lacks blocks; those that load have the others."""
+        for request in self.kv_holding_waiting:
+            yield max(0, request.num_tokens - request.num_computed_tokens)
+        for request in self.waiting:
+            yield request.num_tokens
+
+    def _below(self) -> dict[str, int]:
+        """What `Counted` has of blocks below the device."""
+        if self.tiers is None:
+            return {}
+        counts = self.tiers.counts
+        return {
+            "tokens_loaded": counts.tokens_saved,
+            "kv_bytes_up": counts.bytes_up,
+            "kv_bytes_down": counts.bytes_down,
+            "failed_loads": counts.failed_loads,
+            "late_loads": counts.late_loads,
+        }

@@ -1,0 +1,164 @@
+"""KV blocks go down before they are lost: from the head of the free queue, and out of extents that
+retire.
+
+A block that is copied is pinned in the block pool meanwhile. So it is given to nobody and its
+extent is not unmapped, whatever the request that computed it does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from math import inf
+from typing import Any
+
+from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.tiers.copier import Copier, Job
+from mirage.engine.tiers.counts import TierCounts
+from mirage.engine.tiers.recent import Recent
+from mirage.tiers.contract import Key, Place, Pool
+
+AGAIN_S = 1.0
+"""After so long a block that found no room is offered again."""
+MOST_KEYS = 512
+"""Blocks that are offered at once."""
+
+
+class Stores:
+    """Copies of one engine's blocks into the pool.
+
+    `window` is the number of blocks at the head of the free queue that may be taken soon;
+    `block_bytes` are those of one block over all layers.
+    """
+
+    def __init__(
+        self,
+        blocks: ElasticBlockPool,
+        pool: Pool,
+        copier: Copier,
+        counts: TierCounts,
+        recent: Recent,
+        *,
+        window: int,
+        block_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._blocks, self._pool, self._copier, self._counts = blocks, pool, copier, counts
+        self._recent = recent
+        self._window, self._block_bytes, self._clock = window, block_bytes, clock
+        self._offered: dict[int, tuple[Key, float]] = {}
+        """By block: what was offered of it, and until when that is not done again."""
+        self._jobs: dict[Job, tuple[list[Any], list[Key]]] = {}
+        self._lost: dict[Key, Any] = {}
+        """What the present schedule() evicted without a copy."""
+        blocks.has_copy = self.has_copy
+        blocks.evicting = self._evicting
+
+    @property
+    def busy(self) -> bool:
+        """Whether copies are under way."""
+        return bool(self._jobs)
+
+    def has_copy(self, block: Any) -> bool:
+        """Whether the pool held this block's content when it was last heard of."""
+        return self._offered.get(block.block_id) == (block.block_hash, inf)
+
+    def loaded(self, blocks: Sequence[int], keys: Sequence[Key]) -> None:
+        """These were filled from the pool."""
+        for block, key in zip(blocks, keys, strict=True):
+            self._offered[block] = (key, inf)
+
+    def look_ahead(self) -> None:
+        """Store what may be evicted soon."""
+        now = self._clock()
+        soon = islice(self._queued(), min(self._window, MOST_KEYS))
+        self._store([block for block in soon if self._worth(block, now)], now)
+
+    def rescue(self) -> None:
+        """Store what this schedule() evicted; the step waits, since it writes there anew.
+
+        A request that loads takes all its blocks at once, which may be more than the window.
+        """
+        lost, self._lost = self._lost, {}
+        if lost and (job := self._begin(lost, self._clock())) is not None:
+            self._copier.before_steps(job)
+
+    def demote(self, extents: Sequence[int], most_bytes: float) -> None:
+        """Store what is cached in extents that are about to retire, as far as the bound goes."""
+        now = self._clock()
+        cached = [
+            block
+            for extent in extents
+            for block in self._blocks.blocks_of(extent)
+            if self._worth(block, now)
+        ]
+        most = len(cached) if most_bytes == inf else int(most_bytes // self._block_bytes)
+        for start in range(0, min(most, len(cached)), MOST_KEYS):
+            self._store(cached[start : min(most, start + MOST_KEYS)], now)
+        self._copier.pump()
+
+    def harvest(self) -> None:
+        """Let go of blocks whose copies have ended."""
+        for job in self._copier.finished(up=False):
+            blocks, keys = self._jobs.pop(job)
+            self._blocks.unpin(blocks)
+            self._recent.end(keys, arrived=not job.failed)
+            if job.failed:
+                self._counts.failed_stores += len(blocks)
+                self._pool.abandon(keys)
+                continue
+            self._pool.commit(keys)
+            self._counts.stored_blocks += len(blocks)
+            self._counts.bytes_down += len(blocks) * self._block_bytes
+            for block, key in zip(blocks, keys, strict=True):
+                self._offered[block.block_id] = (key, inf)
+
+    def drain(self) -> bool:
+        """Wait for all copies; whether there were any."""
+        if not self._jobs:
+            return False
+        self._copier.wait(up=False)
+        self.harvest()
+        return True
+
+    def _queued(self) -> Iterator[Any]:
+        """The free queue from its head; vLLM's own list ends in a block without a successor."""
+        block = self._blocks.free_block_queue.fake_free_list_head.next_free_block
+        while block is not None and block.next_free_block is not None:
+            yield block
+            block = block.next_free_block
+
+    def _worth(self, block: Any, now: float) -> bool:
+        if block.block_hash is None or block.is_null or block.block_id in self._blocks.pinned:
+            return False
+        # The same content may be copied out of another block.
+        if self._recent.any_under_way([Key(bytes(block.block_hash))]):
+            return False
+        key, until = self._offered.get(block.block_id, (None, 0.0))
+        return key != block.block_hash or now >= until
+
+    def _evicting(self, block: Any) -> None:
+        if self._worth(block, self._clock()) and len(self._lost) < MOST_KEYS:
+            self._lost[Key(bytes(block.block_hash))] = block
+
+    def _store(self, blocks: Sequence[Any], now: float) -> None:
+        by_key = {Key(bytes(block.block_hash)): block for block in blocks}
+        if by_key:
+            self._begin(by_key, now)
+
+    def _begin(self, by_key: dict[Key, Any], now: float) -> Job | None:
+        places = self._pool.reserve(list(by_key))
+        for key, block in by_key.items():
+            # Held already, or no room: which of both, nobody says.
+            self._offered[block.block_id] = (key, now + AGAIN_S)
+        taken: list[tuple[Key, Any, Place]] = [(k, by_key[k], p) for k, p in places.items()]
+        if not taken:
+            return None
+        keys, stored = [key for key, _, _ in taken], [block for _, block, _ in taken]
+        job = Job(False, [block.block_id for block in stored], [place for _, _, place in taken])
+        self._blocks.pin(stored)
+        self._recent.begin(keys)
+        self._jobs[job] = (stored, keys)
+        self._copier.submit(job)
+        return job

@@ -1,0 +1,78 @@
+"""An engine above a pool of the tests', whose texts are known, and what can be asked of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tiny
+
+from mirage.demo.models import circuit_of, make_models
+from mirage.engine.tiers import present
+from mirage.protocol import Allotment
+
+WORKER = "tests.tampered.cpu_worker.TieredWorker"
+Batch = Sequence[list[int]]
+
+
+class Tiered:
+    """Steps by hand; every text is compared with what the model says by itself."""
+
+    def __init__(self, folder: Path, *, blocks: int, family: str = "llama", **mirage: Any) -> None:
+        path = make_models(folder / "demo", which=(family,), layers=4)[family]
+        settings = {"base_blocks": blocks, "tier_socket": "the tests'", **mirage}
+        self.llm = tiny.make_llm(
+            path, mirage=settings, dtype="float32", worker_cls=WORKER, blocks=256
+        )
+        self.circuit = circuit_of(path)
+        self.scheduler = tiny.scheduler_of(self.llm)
+        tiers = present.tiers()
+        assert tiers is not None and tiers.stores is not None
+        self.tiers, self.counts, self.pool = tiers, tiers.counts, tiers.pool
+        self._revision = 0
+
+    def prompts(self, count: int, length: int, seed: int) -> list[list[int]]:
+        rng = random.Random(seed)
+        return [[rng.randrange(3, 90) for _ in range(length + 5 * i)] for i in range(count)]
+
+    def run(
+        self, batch: Batch, tokens: int, before: Callable[[int], None] = lambda step: None
+    ) -> int:
+        """Tokens that were scheduled for it. Fails if a text is wrong."""
+        begun = self.scheduler.tokens
+        said = tiny.run(self.llm, list(batch), tokens, before, logprobs=None)
+        assert [s[0] for s in said] == [self.circuit.generate(b, tokens) for b in batch]
+        computed = int(self.scheduler.tokens - begun)
+        self.settle()
+        return computed
+
+    def settle(self) -> None:
+        """Step until all copies have ended."""
+        while self.scheduler.has_requests():
+            self.llm.llm_engine.step()
+        self.check()
+
+    def check(self) -> None:
+        """Ledgers of blocks, pages and pool."""
+        self.scheduler.pool.check_integrity()
+        self.scheduler.memory.check_integrity()
+        assert self.pool.idle and not self.scheduler.pool.pinned
+
+    def allot(self, extents: int, alpha: int = 0) -> None:
+        """Between two steps: hold so much from now on."""
+        self._revision += 1
+        memory = self.scheduler.memory
+        beta = 1 if alpha else 0
+        shape = self.scheduler.shape
+        layers = (shape.layers - alpha) * shape.layer_bytes
+        grant = memory.outside_bytes + layers + (extents + 2) * shape.extent_bytes + (1 << 24)
+        self.scheduler.mailbox.post(Allotment(self._revision, alpha, beta, extents, grant))
+
+    def sleep_and_wake(self, extents: int) -> None:
+        """All that is cached leaves the device."""
+        self.allot(1)
+        self.allot(extents)
+        assert self.scheduler.pool.backed_extents() == extents
+        assert not any(block.block_hash for block in self.scheduler.pool.blocks)

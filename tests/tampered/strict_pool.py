@@ -1,0 +1,147 @@
+"""A pool in its engine's process: keeps `mirage.tiers.contract` strictly, and fails on demand.
+
+Bytes of places that nobody may read are spoiled at once, so that who reads them is found out.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable, Mapping
+
+from mirage.tiers.contract import Found, Key, Medium, Member, Place
+
+
+class StrictPool:
+    """`blocks` places in a memory file. Least recently used blocks make room."""
+
+    def __init__(self, member: Member, blocks: int = 4096) -> None:
+        self.member, self.most = member, blocks
+        descriptor = os.memfd_create("strict-pool")
+        os.ftruncate(descriptor, blocks * member.block_bytes)
+        self._region = mmap.mmap(descriptor, 0)
+        os.close(descriptor)
+        self._free = list(range(blocks))
+        self._held: dict[Key, int] = {}
+        self._reserved: dict[Key, int] = {}
+        self._seeking: dict[str, dict[Key, Found]] = {}
+        self.silent = False
+        """Answers nothing any more."""
+        self.dead = False
+        """Its process is gone: nothing is held, nothing can be reserved."""
+        self.loses = False
+        """Has lost what it found READY by the time it is loaded."""
+        self.slow = 0
+        """A key is COMING for so many askings."""
+        self._asked: dict[tuple[str, Key], int] = {}
+        self.evicted = self.committed = self.abandoned = 0
+
+    # -- finding ------------------------------------------------------------------------
+
+    def seek(self, request: str, keys: Iterable[Key]) -> None:
+        known = self._seeking.setdefault(request, {})
+        for key in keys:
+            if known.get(key) is not Found.READY:
+                known[key] = Found.READY if key in self._held else Found.ABSENT
+
+    def found(self, request: str, key: Key) -> Found:
+        if self.dead:
+            return Found.ABSENT
+        if self.silent:
+            return Found.UNKNOWN
+        state = self._seeking[request][key]
+        asked = self._asked[request, key] = self._asked.get((request, key), 0) + 1
+        return Found.COMING if state is Found.READY and asked <= self.slow else state
+
+    def places(self, request: str, keys: Iterable[Key]) -> list[Place]:
+        if self.dead or self.loses:
+            raise KeyError(request)
+        known, wanted = self._seeking[request], list(keys)
+        if any(known.get(key) is not Found.READY for key in wanted):
+            raise KeyError(request)
+        return [self._place(self._held[key]) for key in wanted]
+
+    def leave(self, request: str) -> None:
+        self._seeking.pop(request, None)
+        self.shrink(self.most)
+
+    # -- storing ------------------------------------------------------------------------
+
+    def reserve(self, keys: Iterable[Key]) -> Mapping[Key, Place]:
+        given: dict[Key, Place] = {}
+        if self.dead or self.silent:
+            return given
+        for key in keys:
+            assert key not in self._reserved, "reserved twice"
+            if key in self._held or len(self._held) + len(self._reserved) >= self.most + 1:
+                continue
+            if len(self._held) + len(self._reserved) >= self.most and not self._evict():
+                continue
+            self._reserved[key] = self._free.pop()
+            given[key] = self._place(self._reserved[key])
+        return given
+
+    def commit(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._held[key] = self._reserved.pop(key)
+            self.committed += 1
+
+    def abandon(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._spoil(self._reserved.pop(key))
+            self.abandoned += 1
+
+    def touch(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            if key in self._held:
+                self._held[key] = self._held.pop(key)
+
+    def memory(self, medium: Medium) -> memoryview:
+        if medium is not Medium.HOST:
+            raise KeyError(medium)
+        return memoryview(self._region)
+
+    def close(self) -> None:
+        self.dead = True
+
+    # -- what tests do to it ------------------------------------------------------------
+
+    def shrink(self, blocks: int) -> None:
+        """Hold at most so many, as far as they are not pinned."""
+        self.most = blocks
+        while len(self._held) + len(self._reserved) > self.most and self._evict():
+            pass
+
+    def forget(self) -> None:
+        """All that is not pinned."""
+        most, self.most = self.most, 0
+        self.shrink(0)
+        self.most = most
+
+    @property
+    def held(self) -> int:
+        """Blocks."""
+        return len(self._held)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody seeks, and nothing is reserved."""
+        return not self._seeking and not self._reserved
+
+    def _evict(self) -> bool:
+        found = (pair for known in self._seeking.values() for pair in known.items())
+        pinned = {key for key, state in found if state is Found.READY}
+        for key in self._held:
+            if key not in pinned:
+                self._spoil(self._held.pop(key))
+                self.evicted += 1
+                return True
+        return False
+
+    def _spoil(self, number: int) -> None:
+        size = self.member.block_bytes
+        self._region[number * size : (number + 1) * size] = b"\xff" * size
+        self._free.append(number)
+
+    def _place(self, number: int) -> Place:
+        return Place(Medium.HOST, number * self.member.block_bytes)

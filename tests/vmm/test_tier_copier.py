@@ -1,0 +1,149 @@
+"""KV blocks go to the pool's memory and come back whole, over every driver."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from mirage.engine.tiers.copier import Copier, Job
+from mirage.streaming.transfer import StreamCompute
+from mirage.tiers.contract import Medium, Place
+from vmm import Driver, HostDriver
+
+pytestmark = pytest.mark.vmm
+
+BLOCKS, LAYERS, BYTES = 16, 3, 4096
+
+
+class Below:
+    """Blocks in `LAYERS` runs of a device range, and a pool's memory beside them."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.run = driver, BLOCKS * BYTES
+        self.nbytes = -(-LAYERS * self.run // driver.page_bytes) * driver.page_bytes
+        self.device = driver.reserve(self.nbytes + driver.page_bytes)  # the last page is unmapped
+        self.pages = driver.create(self.nbytes // driver.page_bytes)
+        driver.map(self.device, self.pages)
+        self.memory = (ctypes.c_char * (BLOCKS * LAYERS * BYTES))()
+        driver.pin(ctypes.addressof(self.memory), len(self.memory))
+        stream = driver.stream()
+        compute = StreamCompute(lambda: stream, stream.synchronize, driver.event)
+        self.copier = Copier(driver, compute, self.runs, self.address)
+        self.lost = False
+
+    def runs(self, block: int) -> list[tuple[int, int]]:
+        starts = (self.device + layer * self.run for layer in range(LAYERS))
+        return [(start + block * BYTES, BYTES) for start in starts]
+
+    def address(self, place: Place) -> int:
+        if self.lost:
+            raise KeyError(place)
+        return ctypes.addressof(self.memory) + place.offset
+
+    def place(self, number: int) -> Place:
+        return Place(Medium.HOST, number * LAYERS * BYTES)
+
+    def fill(self, block: int, byte: int) -> None:
+        for address, nbytes in self.runs(block):
+            self.driver.fill(address, byte, nbytes)
+
+    def read(self, block: int) -> set[int]:
+        """Bytes that occur in a block; the last place is used for that."""
+        found: set[int] = set()
+        for address, nbytes in self.runs(block):
+            at = (BLOCKS - 1) * LAYERS * BYTES
+            self.driver.copy(ctypes.addressof(self.memory) + at, address, nbytes)
+            found |= set(bytes(self.memory[at : at + nbytes]))
+        return found
+
+    def close(self) -> None:
+        self.copier.close()
+        self.driver.unpin(ctypes.addressof(self.memory))
+        self.driver.unmap(self.device, self.nbytes)
+        self.driver.release(self.pages)
+        self.driver.unreserve(self.device)
+
+
+@pytest.fixture
+def below(driver: Driver) -> Iterator[Below]:
+    made = Below(driver)
+    yield made
+    made.close()
+
+
+def done(below: Below, *, up: bool) -> list[Job]:
+    below.copier.wait(up=up)
+    return below.copier.finished(up=up)
+
+
+def test_blocks_come_back_elsewhere(below: Below) -> None:
+    places = random.Random(1).sample(range(BLOCKS - 1), 6)
+    for block in range(6):
+        below.fill(block, block + 1)
+    down = Job(False, range(6), [below.place(number) for number in places])
+    below.copier.submit(down)
+    assert done(below, up=False) == [down] and not down.failed
+    up = Job(True, range(8, 14), down.places)
+    below.copier.submit(up)
+    assert done(below, up=True) == [up] and not up.failed
+    assert [below.read(block) for block in range(8, 14)] == [{n + 1} for n in range(6)]
+
+
+def test_nothing_moves_before_the_pump(below: Below) -> None:
+    below.copier.submit(Job(False, [0], [below.place(0)]))
+    assert below.copier.finished(up=False) == []
+    assert bytes(below.memory) == bytes(len(below.memory))
+
+
+def test_a_portion_is_what_the_link_has_left(below: Below) -> None:
+    job = Job(False, range(5), [below.place(number) for number in range(5)])
+    below.copier.submit(job)
+    below.copier.pump(0)
+    assert job.issued == 1
+    below.copier.pump(2 * LAYERS * BYTES)
+    assert job.issued == 3
+    below.copier.pump()
+    assert job.issued == 5
+
+
+def test_loads_go_first(below: Below) -> None:
+    down = Job(False, [0, 1], [below.place(0), below.place(1)])
+    up = Job(True, [2, 3], [below.place(2), below.place(3)])
+    below.copier.submit(down)
+    below.copier.submit(up)
+    below.copier.pump(2 * LAYERS * BYTES)
+    assert (up.issued, down.issued) == (2, 0)
+
+
+def test_a_failed_job_ends_alone(below: Below) -> None:
+    below.lost = True
+    lost = Job(True, [0], [below.place(0)])
+    below.copier.submit(lost)
+    assert done(below, up=True) == [lost] and lost.failed
+    below.lost = False
+    below.fill(1, 7)
+    down = Job(False, [1], [below.place(1)])
+    up = Job(True, [2], [below.place(1)])
+    below.copier.submit(down)
+    assert done(below, up=False) == [down] and not down.failed
+    below.copier.submit(up)
+    assert done(below, up=True) == [up] and not up.failed
+    assert below.read(2) == {7}
+
+
+def test_a_stream_that_failed_is_replaced() -> None:
+    with HostDriver(page_bytes=65536) as driver:
+        below = Below(driver)
+        real = below.runs
+        below.copier._runs = lambda block: [(below.device + below.nbytes, BYTES)]
+        bad = Job(False, [0], [below.place(0)])
+        below.copier.submit(bad)
+        assert done(below, up=False) == [bad] and bad.failed
+        below.copier._runs = real
+        good = Job(False, [0], [below.place(0)])
+        below.copier.submit(good)
+        assert done(below, up=False) == [good] and not good.failed
+        below.close()
