@@ -261,7 +261,7 @@ def test_who_may_not_join_hears_why(
 def test_who_does_not_read_blocks_nobody(start: Any, tmp_path: Path, server: PoolServer) -> None:
     good = start("b")
     with closing(joined(tmp_path / "tiers.sock")) as bad:
-        bad.settimeout(0.5)
+        bad.settimeout(PATIENCE_S)
         keys = [b"%d" % number for number in range(1000)]
         try:
             for request in range(2000):
