@@ -181,6 +181,28 @@ def test_a_refusal_comes_once_for_each_report_and_only_when_nothing_does() -> No
     assert world.commands == [("a", Refusal(2))]
 
 
+def test_who_is_refused_may_see_bytes_that_are_kept_for_another_of_larger_blocks() -> None:
+    """Extents of `c` hold two blocks: what it lacks is counted in its own extents, not in a's."""
+    small = ModelShape(0, 0, 0, 7, 1, 16, 3, 1, 0)
+    large = ModelShape(3, 1, 0, 9, 2, 16, 14, 2, 0)
+    donor = ModelShape(3, 1, 0, 1, 1, 16, 2, 1, 0)
+    shapes = {"a": (4.9, small), "b": (19.5, donor), "c": (55.6, large)}
+    tenants = {name: (Tenant(name, share), shape) for name, (share, shape) in shapes.items()}
+    settings = Rules(lend_percent=0, max_percent=0, beta=1, headroom_extents=1, slack_extents=0)
+    world = World(tenants, 147, Policy.MIRAGE, settings)
+    for name in world.tenants:
+        world.start(name)
+        world.round(names=[name])
+    for name, sizes in {"a": [1, 1], "c": [1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1]}.items():
+        for size in sizes:
+            world.alive[name].arrive(size)
+    for _ in range(4):
+        world.round()
+    refused = [c.tenant for c in world.commands if isinstance(c.message, Refusal)]
+    assert "a" in refused
+    assert holding(world, "c") == (0, 14)
+
+
 def test_patience_ends_where_a_donor_does_not_comply() -> None:
     world = pair(Policy.POOLED)
     occupy(world, "a", 10, growing=1)

@@ -346,8 +346,8 @@ class World:
         """
         if self.now >= self.asked[name] + PATIENCE_S or self.policy is Policy.STATIC:
             return
-        others = (r for other, r in self.reported.items() if other != name)
-        if any(lacks_growth(r, self.shapes[name]) for r in others):
+        others = ((o, r) for o, r in self.reported.items() if o != name)
+        if any(lacks_growth(r, self.shapes[other]) for other, r in others):
             return
         full = self.sent[name].kv_extents == self.shapes[name].max_extents
         assert full or self.controller.free_bytes - self._kept() < self.shapes[name].extent_bytes
