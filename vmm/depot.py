@@ -15,11 +15,9 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
 from typing import NamedTuple
 
 from vmm.exchange import (
@@ -35,6 +33,7 @@ from vmm.exchange import (
     receive,
     say,
 )
+from vmm.orders import Orders
 
 logger = logging.getLogger("vmm.depot")
 
@@ -94,12 +93,9 @@ class Depot:
         self._stores: dict[str, deque[Stored]] = {}
         self._guests: dict[int, Guest] = {}
         self._shut = 0
-        self._orders: SimpleQueue[tuple[Callable[[], None], Future[None]]] = SimpleQueue()
+        self._orders = Orders()
         self._ended = False
-        self._orders_lock = threading.Lock()
-        """Around `_orders` and `_ended`: no order comes after the end."""
         self._selector = selectors.DefaultSelector()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="mirage-depot", daemon=True)
 
@@ -112,17 +108,18 @@ class Depot:
         self._door.bind(str(self._path))
         self._path.chmod(0o700)
         self._door.listen()
+        self._orders.open()
         self._selector.register(self._door, selectors.EVENT_READ, self._admit)
-        self._selector.register(self._bell, selectors.EVENT_READ, self._obey)
+        self._selector.register(self._orders, selectors.EVENT_READ, self._orders.obey)
         self._thread.start()
 
     def shut(self) -> Future[None]:
         """Drop everything and take nothing, until `open` was called as often; done when free."""
-        return self._order(self._begin_shut)
+        return self._orders.give(self._begin_shut)
 
     def open(self) -> Future[None]:
         """Undo one `shut`."""
-        return self._order(self._end_shut)
+        return self._orders.give(self._end_shut)
 
     def counts(self) -> dict[str, int]:
         """See `Counts`."""
@@ -131,18 +128,8 @@ class Depot:
     def stop(self) -> None:
         """Drop everything and end. Idempotent, also without `start`."""
         if self._thread.is_alive():
-            self._order(self._end).result()
+            self._orders.give(self._end).result()
             self._thread.join()
-
-    def _order(self, what: Callable[[], None]) -> Future[None]:
-        done: Future[None] = Future()
-        with self._orders_lock:
-            if self._ended:  # there is nothing left to be dropped
-                done.set_result(None)
-            else:
-                self._orders.put((what, done))
-                os.eventfd_write(self._bell, 1)
-        return done
 
     # -- in the thread ------------------------------------------------------------------
 
@@ -156,17 +143,6 @@ class Depot:
         finally:
             self._close()
 
-    def _obey(self) -> None:
-        os.eventfd_read(self._bell)
-        while not self._orders.empty():
-            what, done = self._orders.get()
-            awaited = done.set_running_or_notify_cancel()
-            try:
-                what()
-            finally:
-                if awaited:
-                    done.set_result(None)
-
     def _begin_shut(self) -> None:
         self._shut += 1
         self._drop_all()
@@ -178,19 +154,13 @@ class Depot:
         self._ended = True
 
     def _close(self) -> None:
-        with self._orders_lock:
-            self._ended = True
         for guest in list(self._guests.values()):
             self._dismiss(guest)
         self._drop_all()
         self._selector.close()
         self._door.close()
-        os.close(self._bell)
         self._path.unlink(missing_ok=True)
-        while not self._orders.empty():
-            _, done = self._orders.get()
-            if done.set_running_or_notify_cancel():
-                done.set_result(None)
+        self._orders.close()
 
     # -- guests -------------------------------------------------------------------------
 

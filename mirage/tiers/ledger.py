@@ -84,9 +84,9 @@ class Ledger:
             self._shares = self._shared()
         return self._shares.get(tenant, 0)
 
-    def is_above(self, tenant: str) -> bool:
-        """Whether it holds more than its share."""
-        return self.account(tenant).held > self.share(tenant)
+    def is_above(self, tenant: str, more: int = 0) -> bool:
+        """Whether it holds more than its share, or would with `more` bytes."""
+        return self.account(tenant).held + more > self.share(tenant)
 
     def excess(self, tenant: str) -> float:
         """What it holds, as a part of its share; more is above it."""

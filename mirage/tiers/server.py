@@ -8,7 +8,6 @@ An engine that breaks the protocol is sent away alone.
 from __future__ import annotations
 
 import logging
-import os
 import selectors
 import socket
 import threading
@@ -18,7 +17,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 
 from mirage.tiers.acting import Acting
 from mirage.tiers.blocks import Name
@@ -26,6 +24,7 @@ from mirage.tiers.core import Core
 from mirage.tiers.counts import PoolState
 from mirage.tiers.guests import Guest, SentAway
 from mirage.tiers.ledger import PriorityClass
+from vmm.orders import Orders
 
 logger = logging.getLogger("mirage.tiers")
 
@@ -47,12 +46,8 @@ class PoolServer:
             core.ledger.set(tenant, priority=priority, standing=PriorityClass.IDLE)
         self._guests: dict[int, Guest] = {}
         """By the number of the file descriptor."""
-        self._orders: SimpleQueue[tuple[Callable[[], None], Future[None]]] = SimpleQueue()
-        self._orders_lock = threading.Lock()
-        """Around `_orders` and `_ended`: no order comes after the end."""
+        self._orders = Orders()
         self._ended = False
-        self._bell: int | None = None
-        """An event that wakes the thread, once there is one."""
         self._state, self._pictured, self._changed = core.state(), 0.0, False
         self._thread = threading.Thread(target=self._run, name="mirage-tiers", daemon=True)
 
@@ -64,14 +59,14 @@ class PoolServer:
             self._door.bind(str(self._path))
             self._path.chmod(0o700)
             self._door.listen()
-            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._orders.open()
         except OSError:
             self._door.close()
             self._acting.close()
             raise
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._door, selectors.EVENT_READ)
-        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._selector.register(self._orders, selectors.EVENT_READ)
         self._thread.start()
 
     def dead(self, tenant: str) -> Future[None]:
@@ -103,14 +98,7 @@ class PoolServer:
         self._order(partial(self._core.risen, name, whole=whole))
 
     def _order(self, what: Callable[[], None]) -> Future[None]:
-        done: Future[None] = Future()
-        with self._orders_lock:
-            if self._ended or self._bell is None:  # nobody has anything to do with it
-                done.set_result(None)
-            else:
-                self._orders.put((what, done))
-                os.eventfd_write(self._bell, 1)
-        return done
+        return self._orders.give(partial(self._do, what))
 
     # -- in the thread ------------------------------------------------------------------
 
@@ -129,8 +117,8 @@ class PoolServer:
         for key, _ in ready:
             if key.fileobj is self._door:
                 self._admit()
-            elif key.fileobj == self._bell:
-                self._obey()
+            elif key.fileobj is self._orders:
+                self._orders.obey()
         came = {key.fd for key, events in ready if events & selectors.EVENT_READ}
         for fd, guest in list(self._guests.items()):
             if self._guests.get(fd) is guest and (fd in came or guest.has_more):
@@ -206,26 +194,10 @@ class PoolServer:
                 self._dismiss(guest)
         self._core.dead(tenant)
 
-    def _obey(self) -> None:
+    def _do(self, what: Callable[[], None]) -> None:
         self._changed = True
-        if self._bell is not None:
-            os.eventfd_read(self._bell)
-        while not self._orders.empty():
-            what, done = self._orders.get()
-            awaited = done.set_running_or_notify_cancel()
-            try:
-                what()
-                self._tell()
-            except ValueError as error:
-                if awaited:
-                    done.set_exception(error)
-            except BaseException:
-                if awaited:
-                    done.set_result(None)
-                raise
-            else:
-                if awaited:
-                    done.set_result(None)
+        what()
+        self._tell()
 
     def _picture(self) -> None:
         now = time.monotonic()
@@ -236,8 +208,6 @@ class PoolServer:
         self._ended = True
 
     def _close(self) -> None:
-        with self._orders_lock:
-            self._ended = True
         self._state = replace(self._core.state(), serving=False, used_bytes=0)
         for guest in list(self._guests.values()):
             guest.socket.close()
@@ -246,9 +216,4 @@ class PoolServer:
         self._door.close()
         self._path.unlink(missing_ok=True)
         self._acting.close()
-        if self._bell is not None:
-            os.close(self._bell)
-        while not self._orders.empty():
-            done = self._orders.get()[1]
-            if done.set_running_or_notify_cancel():
-                done.set_result(None)
+        self._orders.close()

@@ -49,7 +49,7 @@ class Victims:
         names = [name for name, policy in self._policies.items() if len(policy)]
         gone = [n for n in names if book.account(n).standing is PriorityClass.EVICTABLE]
         rest = [n for n in names if n not in gone]
-        above = [n for n in rest if self._is_above(n, nbytes if n == taker else 0)]
+        above = [n for n in rest if book.is_above(n, nbytes if n == taker else 0)]
         left = [n for n in rest if n not in above and taker in (None, n)]
         return [*self._ranked(gone), *self._ranked(above), *self._ranked(left)]
 
@@ -61,9 +61,6 @@ class Victims:
     def _ranked(self, tenants: list[str]) -> list[str]:
         book = self._ledger
         return sorted(tenants, key=lambda n: (book.account(n).rank, -book.excess(n), n))
-
-    def _is_above(self, tenant: str, more: int) -> bool:
-        return self._ledger.account(tenant).held + more > self._ledger.share(tenant)
 
     def _policy(self, tenant: str) -> EvictionPolicy:
         return self._policies.setdefault(tenant, self._make())

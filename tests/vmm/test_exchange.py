@@ -320,7 +320,7 @@ def test_a_depot_whose_thread_fails_holds_nothing_up(
     def fails() -> None:
         raise RuntimeError("a fault")
 
-    depot._order(fails).result(5)
+    depot._orders.give(fails).result(5)
     until(lambda: open_files() < before)
     assert "the depot ends" in caplog.text and "a fault" in caplog.text
     depot.shut().result(5)

@@ -22,8 +22,9 @@ from mirage.tiers.core import Core
 from mirage.tiers.local import LocalPool
 from mirage.tiers.region import Region
 from mirage.tiers.slabs import Range
+from mirage.tiers.space import PAGE
 from mirage.tiers.ssd import store as acting
-from mirage.tiers.ssd.record import PAGE, header, named
+from mirage.tiers.ssd.record import header, named
 from mirage.tiers.ssd.store import FolderRefused, SsdStore
 
 pytestmark = pytest.mark.vmm

@@ -8,12 +8,17 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mirage.tiers.blocks import Name
+from mirage.tiers.space import PAGE
 from mirage.tiers.ssd.index import Slot
-from mirage.tiers.ssd.record import PAGE, header, named, stride_of
+from mirage.tiers.ssd.record import header, named, slot_bytes
 from vmm import libc
+
+READERS = 16
+"""Headers that are read at once at the start: a disk answers many as quickly as one."""
 
 _OURS = re.compile(r"kv-(\d+)\.blocks")
 
@@ -23,6 +28,7 @@ class Files:
 
     def __init__(self, folder: Path, *, keep: bool) -> None:
         """Raises `OSError`: the folder cannot be made, written, or is another process's."""
+        self._pages = threading.local()
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._keep = folder, keep
         self._lock = os.open(folder / "mirage.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -42,19 +48,19 @@ class Files:
 
         Raises `OSError`; then the slot holds nothing that would be believed, or all of it.
         """
-        with _Page() as page:
-            page[:] = header(name, memory[:nbytes])
-            done = os.pwritev(self._file(slot.stride), [page, memory], slot.offset)
+        page = self._page()
+        page[:] = header(name, memory[:nbytes])
+        done = os.pwritev(self._file(slot.stride), [page, memory], slot.offset)
         if done != PAGE + len(memory):
             raise OSError(f"{done} bytes of {PAGE + len(memory)} were written")
 
     def read(self, slot: Slot, memory: memoryview) -> bytes:
         """The header; the block comes into `memory`, of whole pages. Raises `OSError`."""
-        with _Page() as page:
-            done = os.preadv(self._file(slot.stride), [page, memory], slot.offset)
-            if done != PAGE + len(memory):
-                raise OSError(f"{done} bytes of {PAGE + len(memory)} were read")
-            return bytes(page)
+        page = self._page()
+        done = os.preadv(self._file(slot.stride), [page, memory], slot.offset)
+        if done != PAGE + len(memory):
+            raise OSError(f"{done} bytes of {PAGE + len(memory)} were read")
+        return bytes(page)
 
     def punch(self, slot: Slot) -> None:
         """Give the slot's room on the disk back. Raises `OSError`."""
@@ -70,7 +76,7 @@ class Files:
         """Files go, if they are not to be kept. Idempotent."""
         if self._lock < 0:
             return
-        # whoever has the lock next opens files by name: ours have to be gone by then
+        # Whoever has the lock next opens files by name: ours are gone by then.
         for handle in self._open.values():
             os.close(handle)
         if not self._keep:
@@ -79,15 +85,26 @@ class Files:
         self._lock = -1
 
     def _of_file(self, stride: int) -> Iterator[tuple[Slot, Name]]:
-        handle = self._file(stride)
-        with _Page() as page:
-            for number in range(os.fstat(handle).st_size // stride):
-                slot = Slot(stride, number)
-                if os.preadv(handle, [page], slot.offset) != PAGE:
-                    continue
-                record = named(page)
-                if record is not None and stride_of(record[1]) == stride:
-                    yield slot, record[0]
+        slots = [Slot(stride, n) for n in range(os.fstat(self._file(stride)).st_size // stride)]
+        with ThreadPoolExecutor(READERS, "ssd-find") as readers:
+            for slot, name in zip(slots, readers.map(self._named, slots), strict=True):
+                if name is not None:
+                    yield slot, name
+
+    def _named(self, slot: Slot) -> Name | None:
+        """Whose block a slot seems to hold: its header is right."""
+        page = self._page()
+        if os.preadv(self._file(slot.stride), [page], slot.offset) != PAGE:
+            return None
+        record = named(page)
+        return record[0] if record and slot_bytes(record[1]) == slot.stride else None
+
+    def _page(self) -> memoryview:
+        """An aligned page of memory, this thread's own."""
+        if not hasattr(self._pages, "own"):
+            self._pages.own = memoryview(mmap.mmap(-1, PAGE))
+        own: memoryview = self._pages.own
+        return own
 
     def _file(self, stride: int) -> int:
         with self._opening:
@@ -106,8 +123,7 @@ class Files:
         except OSError:
             return False
         try:
-            with _Page() as page:
-                return os.pwritev(handle, [page], 0) == PAGE
+            return os.pwritev(handle, [self._page()], 0) == PAGE
         except OSError:
             return False
         finally:
@@ -119,16 +135,3 @@ class Files:
         for path in self._folder.glob("kv-*.blocks"):
             if _OURS.fullmatch(path.name):
                 path.unlink(missing_ok=True)
-
-
-class _Page:
-    """An aligned page of memory."""
-
-    def __enter__(self) -> memoryview:
-        self._map = mmap.mmap(-1, PAGE)
-        self._view = memoryview(self._map)
-        return self._view
-
-    def __exit__(self, *_: object) -> None:
-        self._view.release()
-        self._map.close()

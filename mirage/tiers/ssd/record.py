@@ -11,9 +11,8 @@ import zlib
 
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Key
-
-PAGE = 4096
-"""Bytes of a header, and what O_DIRECT wants offsets, lengths and addresses to be multiples of."""
+from mirage.tiers.space import PAGE
+from mirage.units import align_up
 
 _MAGIC = b"MIRAGEKV"
 _VERSION = 1
@@ -22,14 +21,9 @@ _FIXED = struct.Struct("<8sIQIHH")
 _CHECKSUM = struct.Struct("<I")
 
 
-def stride_of(nbytes: int) -> int:
-    """Bytes that a block of `nbytes` takes on disk."""
-    return PAGE + whole_pages(nbytes)
-
-
-def whole_pages(nbytes: int) -> int:
-    """The next multiple of `PAGE`."""
-    return -(-nbytes // PAGE) * PAGE
+def slot_bytes(nbytes: int) -> int:
+    """Bytes that a block of `nbytes` takes on disk: a page of header, and its own whole pages."""
+    return PAGE + align_up(nbytes, PAGE)
 
 
 def header(name: Name, block: memoryview) -> bytes:

@@ -17,9 +17,11 @@ from pathlib import Path
 from mirage.tiers.below import Above
 from mirage.tiers.blocks import Name
 from mirage.tiers.slabs import Range
+from mirage.tiers.space import PAGE
 from mirage.tiers.ssd.files import Files
 from mirage.tiers.ssd.index import Index, Slot
-from mirage.tiers.ssd.record import believed, stride_of, whole_pages
+from mirage.tiers.ssd.record import believed, slot_bytes
+from mirage.units import align_up
 
 logger = logging.getLogger("mirage.tiers.ssd")
 
@@ -85,14 +87,14 @@ class SsdStore:
 
     def has(self, name: Name, nbytes: int) -> bool:
         with self._lock:
-            return not self._resting() and self._index.has(name, stride_of(nbytes))
+            return not self._resting() and self._index.has(name, slot_bytes(nbytes))
 
     def sink(self, name: Name, place: Range) -> bool:
         with self._lock:
             if self._resting() or self._ended or self._writing >= MOST_WRITES:
                 self.counts.refused += 1
                 return False
-            placed = self._index.place(name, stride_of(place.nbytes))
+            placed = self._index.place(name, slot_bytes(place.nbytes))
             if placed is None:
                 self.counts.refused += 1
                 return False
@@ -123,14 +125,16 @@ class SsdStore:
         """For people: bytes on the disk, blocks, counts, and whether the disk is left alone."""
         with self._lock:
             index = self._index
-            held = {"held_bytes": index.held, "capacity_bytes": index.capacity}
-            failed = {"failed": self._failed_at is not None, "direct": self._direct}
-            size = {
+            return {
+                "held_bytes": index.held,
+                "capacity_bytes": index.capacity,
+                "blocks": len(index),
+                "evictions": index.evictions,
                 "writing": self._writing,
-                "blocks": len(self._index),
-                "evictions": self._index.evictions,
+                "failed": self._failed_at is not None,
+                "direct": self._direct,
+                **asdict(self.counts),
             }
-            return {**held, **size, **failed, **asdict(self.counts)}
 
     @property
     def _disk(self) -> Files:
@@ -165,10 +169,10 @@ class SsdStore:
         self._above.sunk(name, whole=done)
 
     def _read(self, name: Name, place: Range, slot: Slot) -> None:
-        whole = False
+        page, whole = None, False
+        start, nbytes = place
         try:
             page = self._disk.read(slot, self._pages(place))
-            start, nbytes = place
             whole = believed(page, name, self._memory[start : start + nbytes])
         except OSError as error:
             self._fail(error)
@@ -176,15 +180,15 @@ class SsdStore:
             self._index.was_read(name)
             if whole:
                 self.counts.loaded += 1
-                self.counts.loaded_bytes += place.nbytes
+                self.counts.loaded_bytes += nbytes
             else:
-                self.counts.unbelieved += 1
+                self.counts.unbelieved += page is not None
                 self._index.drop(name)
         self._above.risen(name, whole=whole)
 
     def _pages(self, place: Range) -> memoryview:
         """Whole pages from the place on: places take whole pages, blocks need not."""
-        return self._memory[place.offset : place.offset + whole_pages(place.nbytes)]
+        return self._memory[place.offset : place.offset + align_up(place.nbytes, PAGE)]
 
     # -- failures -----------------------------------------------------------------------
 
