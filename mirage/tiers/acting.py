@@ -7,8 +7,8 @@ import logging
 from mirage.tiers.below import Above
 from mirage.tiers.blocks import Punch, Rise, Sink, Tell
 from mirage.tiers.core import Core
+from mirage.tiers.holes import Range
 from mirage.tiers.region import Region
-from mirage.tiers.slabs import Range
 
 logger = logging.getLogger("mirage.tiers")
 

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from mirage.tiers.contract import Found, Key
-from mirage.tiers.slabs import Range
+from mirage.tiers.holes import Range
 
 
 class Name(NamedTuple):

@@ -13,9 +13,9 @@ from mirage.tiers.blocks import Action, Block, Name, Punch, Rise, Seeker, Sink, 
 from mirage.tiers.contract import Found, Key, Member
 from mirage.tiers.counts import Counts, PoolState, picture
 from mirage.tiers.held import Held
+from mirage.tiers.holes import Range
 from mirage.tiers.ledger import Ledger, PriorityClass
 from mirage.tiers.policies import LRU, EvictionPolicy
-from mirage.tiers.slabs import Range
 
 CLEAN_AHEAD = 64
 """Blocks that would go next and are copied below at a time; a quarter of all at most."""

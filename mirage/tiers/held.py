@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage.tiers.blocks import Block, Name, Seeker, State
+from mirage.tiers.holes import Range
 from mirage.tiers.ledger import Ledger
 from mirage.tiers.policies import EvictionPolicy
-from mirage.tiers.slabs import Range
 from mirage.tiers.space import Space, stride_of
 from mirage.tiers.victims import Victims
 

@@ -11,7 +11,7 @@ import mmap
 import os
 from contextlib import suppress
 
-from mirage.tiers.slabs import Range
+from mirage.tiers.holes import Range
 from vmm import libc
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage.tiers.blocks import Block, Name
+from mirage.tiers.holes import Holes, Range
 from mirage.tiers.ledger import Ledger
-from mirage.tiers.slabs import Range, Slab, Slabs
+from mirage.tiers.slabs import Slab, Slabs
 from mirage.tiers.victims import Victims
 from mirage.units import MIB, align_up
 
@@ -40,7 +41,7 @@ class Space:
         self._ledger, self._victims = ledger, victims
         self._evict, self._punch = evict, punch
         self.span = align_up(ledger.budget, PAGE) * SPARE_OFFSETS
-        self.slabs = Slabs(self.span)
+        self.slabs = Slabs(Holes(self.span))
         self._blocks: dict[int, Block] = {}
         self._by_name: dict[Name, Block] = {}
 

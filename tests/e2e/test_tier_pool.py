@@ -25,10 +25,10 @@ from mirage.tiers.blocks import Name
 from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import Found, Key, Medium, Member
 from mirage.tiers.core import Core
+from mirage.tiers.holes import Range
 from mirage.tiers.ledger import PriorityClass
 from mirage.tiers.messages import LENGTH, LONGEST, VERSION, Join, Leave, Seek, encode
 from mirage.tiers.server import PoolServer
-from mirage.tiers.slabs import Range
 
 pytestmark = pytest.mark.e2e
 

@@ -10,10 +10,10 @@ import pytest
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Found, Key, Medium, Member
 from mirage.tiers.core import Core
+from mirage.tiers.holes import Range
 from mirage.tiers.local import LocalPool
 from mirage.tiers.policies import POLICIES
 from mirage.tiers.region import Region
-from mirage.tiers.slabs import Range
 
 pytestmark = pytest.mark.vmm
 
