@@ -104,6 +104,9 @@ class Pool(Protocol):
     def memory(self, medium: Medium) -> memoryview:
         """The medium's region, as mapped in this process. Raises `KeyError` without one."""
 
+    def bytes_per_s(self, medium: Medium) -> float | None:
+        """At what pace copies from and to it have to go; None: as fast as they can."""
+
     def close(self) -> None:
         """Leave the pool; what was reserved and not committed is gone. Idempotent.
 

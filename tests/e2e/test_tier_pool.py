@@ -295,7 +295,7 @@ def test_memory_goes_when_the_budget_shrinks(start: Any, server: PoolServer) -> 
     a = start("a")
     a("store(*range(32))")
     a("hold('r', 1, 2)")
-    region = server._acting.region
+    region = server._acting.regions.host
     assert region.used_bytes() == BUDGET
     server.resize(8 * BLOCK).result()
     assert region.used_bytes() <= 8 * BLOCK

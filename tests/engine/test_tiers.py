@@ -99,6 +99,21 @@ def test_families_at_random(tmp_path: Path, family: str, seed: int) -> None:
     assert facts["right"] + facts["aborted"] == 200 and facts["hits"] > 0
 
 
+def test_peers_are_revoked_at_random(tmp_path: Path) -> None:
+    facts = json.loads(must(spawn("tier_peers.py", tmp_path, "llama", 1, 60)).splitlines()[-1])
+    assert (facts["right"], facts["failed_loads"]) == (60, 0)
+    assert min(facts[name] for name in ("from_peers", "from_host", "revocations")) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["opt", "llama", "qwen3"])
+@pytest.mark.parametrize("seed", range(2, 4))
+def test_peers_of_families_are_revoked_at_random(tmp_path: Path, family: str, seed: int) -> None:
+    facts = json.loads(must(spawn("tier_peers.py", tmp_path, family, seed, 300)).splitlines()[-1])
+    assert (facts["right"], facts["failed_loads"]) == (300, 0)
+    assert facts["from_peers"] > 0 and facts["revocations"] > 0
+
+
 def test_full_and_sliding_attention(tmp_path: Path) -> None:
     facts = json.loads(must(spawn("tier_windows.py", tmp_path)).splitlines()[-1])
     assert facts["groups"] > 1 and facts["failed_loads"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mirage.tiers.holes import Holes, Range
@@ -68,12 +69,16 @@ class PeerDevice:
         self.held -= lease.nbytes
         self.holes.give(Range(lease.offset, lease.nbytes))
 
-    def to_revoke(self) -> list[Loan]:
-        """What has to go so that the rest is within the budget: idle ones first, then old ones."""
+    def to_revoke(self, rank: Callable[[Lease], int]) -> list[Loan]:
+        """What has to go so that the rest is within the budget.
+
+        Low ranks go first, of equals those without pins, then old ones.
+        """
         kept = [loan for loan in self.loans.values() if not loan.draining]
         over = sum(loan.lease.nbytes for loan in kept) - self.budget
         chosen: list[Loan] = []
-        for loan in sorted(kept, key=lambda loan: (loan.pins > 0, loan.lease.number)):
+        first = sorted(kept, key=lambda o: (rank(o.lease), o.pins > 0, o.lease.number))
+        for loan in first:
             if over <= 0:
                 break
             chosen.append(loan)

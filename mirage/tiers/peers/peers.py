@@ -97,13 +97,15 @@ class Peers:
         """Whether it is being revoked. Raises `StaleLease`."""
         return self._loan(lease).draining
 
-    def resize(self, device: str, budget: int) -> None:
-        """Another budget; what is beyond it is revoked. Raises `ValueError`."""
+    def resize(
+        self, device: str, budget: int, rank: Callable[[Lease], int] = lambda lease: 0
+    ) -> None:
+        """Another budget; what is beyond it is revoked, low ranks first. Raises `ValueError`."""
         mine = self._devices[self._known(device)]
         if not 0 <= budget <= mine.capacity:
             raise ValueError(f"{budget} bytes for peer {device!r}: it has {mine.capacity}")
         mine.budget = budget
-        for loan in mine.to_revoke():
+        for loan in mine.to_revoke(rank):
             loan.draining = True
             self._call(loan, over=False)
             self._settle(loan)
