@@ -195,7 +195,8 @@ class Core:
             return
         if whole:
             block.offered = True
-            self._count(block.tenant).risen += len(block.pins)
+            for seeker in block.pins:
+                self._count(self._members[seeker.member].tenant).risen += 1
             self._ready(block)
         else:
             self._drop(block)
