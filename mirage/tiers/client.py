@@ -20,7 +20,6 @@ from mirage.tiers.messages import (
     News,
     Reserve,
     Seek,
-    Touch,
     portions,
 )
 from mirage.tiers.region import Regions
@@ -98,9 +97,6 @@ class PoolClient:
             places = [self._place(known.keys[key][1]) for key in known.loaded]
             from_peers = sum(place.medium is Medium.PEER for place in places)
             self._say(Leave(known.number, len(places), from_peers))
-
-    def touch(self, keys: Iterable[Key]) -> None:
-        self._say(*map(Touch, portions(list(keys))))
 
     # -- storing ------------------------------------------------------------------------
 
@@ -197,7 +193,7 @@ class PoolClient:
             keys = [Key(key) for key, _ in given.places]
             self._say(*map(Abandon, portions(keys)))
 
-    def _say(self, *messages: Leave | Seek | Touch | Reserve | Commit | Abandon | Bye) -> None:
+    def _say(self, *messages: Leave | Seek | Reserve | Commit | Abandon | Bye) -> None:
         if self._line is None:
             return
         try:

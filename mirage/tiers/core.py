@@ -178,14 +178,6 @@ class Core:
             self._written[number].remove(block)
             self._drop(block)
 
-    def touch(self, number: int, keys: Iterable[Key]) -> None:
-        """These were used."""
-        member = self._members[number]
-        for key in keys:
-            block = self._find(Name(member.fingerprint, key))
-            if block is not None and block.state is State.READY:
-                self._home(block).use(block, member.tenant)
-
     # -- the tier below -----------------------------------------------------------------
 
     def risen(self, name: Name, *, whole: bool) -> None:

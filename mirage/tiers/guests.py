@@ -23,7 +23,6 @@ from mirage.tiers.messages import (
     Reserve,
     Seek,
     Sorry,
-    Touch,
     Welcome,
     encode,
     from_engine,
@@ -174,8 +173,6 @@ class Guest:
                 core.commit(number, map(Key, keys))
             case Abandon(keys):
                 core.abandon(number, map(Key, keys))
-            case Touch(keys):
-                core.touch(number, map(Key, keys))
             case Bye():
                 self.polite = True
                 raise SentAway("it says goodbye", fault=False)

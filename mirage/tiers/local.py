@@ -86,9 +86,6 @@ class LocalPool:
         self._shared.core.abandon(self._number, keys)
         self._shared.carry_out()
 
-    def touch(self, keys: Iterable[Key]) -> None:
-        self._shared.core.touch(self._number, keys)
-
     def memory(self, medium: Medium) -> memoryview:
         return self._shared.acting.regions.memory(medium)
 

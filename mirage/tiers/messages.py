@@ -62,10 +62,6 @@ class Abandon(Message, frozen=True):
     keys: Keys
 
 
-class Touch(Message, frozen=True):
-    keys: Keys
-
-
 class Bye(Message, frozen=True):
     """The engine reads and writes no more."""
 
@@ -94,7 +90,7 @@ class Given(Message, frozen=True):
     places: list[tuple[bytes, int]]
 
 
-FromEngine = Join | Seek | Leave | Reserve | Commit | Abandon | Touch | Bye
+FromEngine = Join | Seek | Leave | Reserve | Commit | Abandon | Bye
 ToEngine = Welcome | Sorry | News | Given
 
 _encoder = msgspec.msgpack.Encoder()

@@ -191,7 +191,7 @@ def test_a_killed_server_leaves_engines_as_if_nothing_were_stored(
     server.stdout.close()
     assert a("reads(1, 2)") == {1: "absent", 2: "absent"}
     assert a("store(3)") == []
-    assert a("(pool.leave('r'), pool.touch(keys(1)), pool.close(), pool.close())")
+    assert a("(pool.leave('r'), pool.abandon(keys(1)), pool.close(), pool.close())")
     a.end()
 
 

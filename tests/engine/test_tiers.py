@@ -32,6 +32,11 @@ def test_nothing_is_stored_while_all_fits(scenes: dict[str, Any]) -> None:
     assert scenes["reused"]["stored_while_all_fits"] == 0
 
 
+def test_what_the_device_has_is_sought_too(scenes: dict[str, Any]) -> None:
+    """So its copies are used as often as it is, without a word more."""
+    assert scenes["reused"]["sought_of_the_device"] >= scenes["reused"]["blocks"] > 0
+
+
 def test_the_next_turn_finds_what_was_decoded(scenes: dict[str, Any]) -> None:
     # 70 + 64 + 3 tokens are four blocks and 9 tokens; the last token decoded has no KV yet.
     assert scenes["turns"]["asked"] - scenes["turns"]["again"] == 4 * 32

@@ -36,12 +36,17 @@ class StrictPool:
         """A key is COMING for so many askings."""
         self._asked: dict[tuple[str, Key], int] = {}
         self.evicted = self.committed = self.abandoned = 0
+        self.sought = 0
+        """Keys, each time that one was asked for."""
 
     # -- finding ------------------------------------------------------------------------
 
     def seek(self, request: str, keys: Iterable[Key]) -> None:
         known = self._seeking.setdefault(request, {})
         for key in keys:
+            self.sought += 1
+            if key in self._held:
+                self._held[key] = self._held.pop(key)
             if known.get(key) is not Found.READY:
                 known[key] = Found.READY if key in self._held else Found.ABSENT
 
@@ -91,11 +96,6 @@ class StrictPool:
         for key in keys:
             self._spoil(self._reserved.pop(key))
             self.abandoned += 1
-
-    def touch(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            if key in self._held:
-                self._held[key] = self._held.pop(key)
 
     def memory(self, medium: Medium) -> memoryview:
         if medium is Medium.SSD:
