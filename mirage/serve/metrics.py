@@ -29,6 +29,7 @@ COUNTERS = {
     "kv_bytes_up": ("mirage_kv_up_bytes", "KV bytes loaded from below the device"),
     "kv_bytes_down": ("mirage_kv_down_bytes", "KV bytes stored below the device"),
     "failed_loads": ("mirage_failed_loads", "Requests that computed what they could not load"),
+    "saved_s": ("mirage_saved_seconds", "Time of steps that loaded tokens would have taken"),
     "late_loads": ("mirage_late_loads", "Requests that computed what did not come in time"),
 }
 

@@ -78,6 +78,7 @@ def test_a_failed_store_is_given_up(scenes: dict[str, Any]) -> None:
 
 def test_counts_agree(scenes: dict[str, Any]) -> None:
     assert scenes["tokens_saved"] == scenes["hits"] * 32
+    assert 0 < scenes["saved_s"] < scenes["tokens_saved"]  # less than a second for each
     assert scenes["bytes_up"] == scenes["hits"] * scenes["block_bytes"]
 
 

@@ -139,6 +139,7 @@ def main(models: str) -> None:
         "refused_stores": refused_stores(engine),
         "guarded": slow_copies(engine),
         "tokens_saved": engine.counts.tokens_saved,
+        "saved_s": engine.counts.saved_s,
         "hits": sum(engine.counts.hits.values()),
         "bytes_up": engine.counts.bytes_up,
         "block_bytes": engine.tiers.block_bytes,

@@ -30,6 +30,7 @@ class EngineTiers:
         self.recent = Recent()
         self.manager = TierManager(pool, self.counts, Patience(), self.recent)
         self._memory = memory
+        self.manager.token_s = lambda: memory.token_cost.token_s
         self._places = PoolMemory(pool, memory.driver)
         self._copier: Copier | None = None
         self.stores: Stores | None = None
