@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from mirage.tiers.below import Below, Nothing
-from mirage.tiers.blocks import Action, Block, Name, Punch, Rise, Seeker, Sink, State, Tell
+from mirage.tiers.blocks import Action, Block, Name, Punch, Rise, Seeker, State, Tell
+from mirage.tiers.cleaning import Cleaning
 from mirage.tiers.contract import Found, Key, Member
-from mirage.tiers.counts import Counts, PeersState, PoolState, picture
+from mirage.tiers.counts import Counts, PoolState, picture
 from mirage.tiers.held import Held
 from mirage.tiers.holes import Range
 from mirage.tiers.ledger import Ledger, PriorityClass
@@ -20,8 +21,6 @@ from mirage.tiers.peered import Peered, PeerPlan
 from mirage.tiers.policies import LRU, EvictionPolicy
 
 NO_PEERS = PeerPlan()
-CLEAN_AHEAD = 64
-"""Blocks that would go next and are copied below at a time; a quarter of all at most."""
 
 
 class MemberRefused(ValueError):
@@ -41,13 +40,16 @@ class Core:
         self.ledger = Ledger(budget)
         self.below = below or Nothing()
         self._actions: list[Action] = []
-        self._held = Held(self.ledger, policy, self._evicted, self._punch)
+        self._held = Held(
+            self.ledger, policy, self._evicted, lambda memory: self._act(Punch(memory))
+        )
+        self._cleaning = Cleaning(self._held, self.below, self._act)
         self._peered = Peered(
             peers,
             policy,
             self._held,
             self.below,
-            act=lambda action: self._actions.append(action),
+            act=self._act,
             ready=self._ready,
             lost=self._drop,
             evicted=self._evicted,
@@ -59,10 +61,7 @@ class Core:
         self._sought: dict[Seeker, dict[Key, Block]] = {}
         self._written: dict[int, set[Block]] = {}
         """By member: what it has reserved, in quarantine or not."""
-        self._sinking = 0
-        """Blocks that are being copied below: never so many that nothing can be evicted."""
         self._counts: dict[str, Counts] = {}
-        self._peer_counts: dict[str, Counts] = {}
 
     @property
     def span(self) -> int:
@@ -142,8 +141,7 @@ class Core:
         tenant, nbytes = member.tenant, member.block_bytes
         self._count(tenant).loaded_bytes += (loaded - from_peers) * nbytes
         if from_peers:
-            counts = self._peer_counts.setdefault(tenant, Counts())
-            counts.loaded_bytes += from_peers * nbytes
+            self._peered.count(tenant).loaded_bytes += from_peers * nbytes
         self._leave(Seeker(number, request))
 
     def reserve(self, number: int, keys: Iterable[Key]) -> dict[Key, int]:
@@ -170,7 +168,8 @@ class Core:
             self._written[number].remove(block)
             self._count(block.tenant, block).stored_bytes += block.nbytes
             self._ready(block)
-        self._clean_ahead()
+        self._peered.clean_ahead()
+        self._cleaning.ahead(self.ledger.budget)
 
     def abandon(self, number: int, keys: Iterable[Key]) -> None:
         """What a member reserved holds nothing, and it writes there no more."""
@@ -199,11 +198,7 @@ class Core:
 
     def sunk(self, name: Name, *, whole: bool) -> None:
         """A copy down has ended, or did not begin."""
-        block = self._held.get(name)
-        if block is not None and block.sinking:
-            block.sinking = False
-            self._sinking -= 1
-            self._held.settle(block)
+        self._cleaning.sunk(name)
 
     # -- what the server says -----------------------------------------------------------
 
@@ -223,14 +218,8 @@ class Core:
 
     def state(self) -> PoolState:
         """A picture that does not change any more."""
-        peers = self._peers_state() if self.peer_span else None
+        peers = self._peered.state()
         return picture(self.ledger, self._held.space, len(self._held), self._counts, peers)
-
-    def _peers_state(self) -> PeersState:
-        mine = self._peered
-        held = picture(mine.ledger, mine.held.space, len(mine.held), self._peer_counts)
-        peers = mine.offsets.peers
-        return PeersState(held, peers.state(), mine.backed, peers.revocations)
 
     # -- one block ----------------------------------------------------------------------
 
@@ -292,24 +281,11 @@ class Core:
         self._forget(block)
         self._home(block).give(block)
 
-    def _clean_ahead(self) -> None:
-        """Of what would go next, copy down what has no copy there: eviction never waits."""
-        self._peered.clean_ahead()
-        slabs = self._held.space.slabs
-        if isinstance(self.below, Nothing) or slabs.counted < self.ledger.budget / 2:
-            return
-        ahead = min(CLEAN_AHEAD, len(self._held) // 4)
-        for block in self._held.space.next_victims(ahead - self._sinking):
-            if not block.offered:
-                block.offered = block.sinking = True
-                self._sinking += 1
-                self._actions.append(Sink(block.name, Range(block.offset, block.nbytes)))
-
     def _evicted(self, block: Block) -> None:
         self._count(block.tenant, block).evictions += 1
 
-    def _punch(self, memory: Range) -> None:
-        self._actions.append(Punch(memory))
+    def _act(self, action: Action) -> None:
+        self._actions.append(action)
 
     # -- small things -------------------------------------------------------------------
 
@@ -328,8 +304,9 @@ class Core:
 
     def _count(self, tenant: str, block: Block | None = None) -> Counts:
         """Of the medium that a block lies in; what has none counts for host memory."""
-        on_peer = block is not None and self._peered.owns(block)
-        return (self._peer_counts if on_peer else self._counts).setdefault(tenant, Counts())
+        if block is not None and self._peered.owns(block):
+            return self._peered.count(tenant)
+        return self._counts.setdefault(tenant, Counts())
 
     def _tell(self, seeker: Seeker, key: Key, found: Found, offset: int = 0) -> None:
         self._actions.append(Tell(seeker, key, found, offset))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,15 @@ class Mover:
     def _move(self, name: Name, source: memoryview, target: memoryview) -> None:
         if self._bytes_per_s is not None:
             time.sleep(source.nbytes / self._bytes_per_s)
-        target[:] = source
-        source.release()
-        target.release()
+        _copy(target, source)
         self._told(name)
+
+
+def _copy(target: memoryview, source: memoryview) -> None:
+    """With other threads running meanwhile, which an assignment to a view would not let."""
+    one = (ctypes.c_char * target.nbytes).from_buffer(target)
+    other = (ctypes.c_char * source.nbytes).from_buffer(source)
+    ctypes.memmove(one, other, source.nbytes)
+    del one, other  # a region with a view of it is not unmapped
+    source.release()
+    target.release()

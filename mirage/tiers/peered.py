@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from mirage.tiers.below import Below
 from mirage.tiers.blocks import Action, Block, Move, Name, Punch, State
+from mirage.tiers.counts import Counts, PeersState, picture
 from mirage.tiers.held import Held
 from mirage.tiers.holes import Range
 from mirage.tiers.ledger import Ledger
@@ -66,11 +67,19 @@ class Peered:
         self.held.space.most_looks = 2 * AHEAD
         self.offsets.watch(self._draining)
         self._moving = 0
+        self._counts: dict[str, Counts] = {}
 
-    @property
-    def backed(self) -> bool:
-        """Whether what a peer wants back is copied first."""
-        return self._backed
+    def count(self, tenant: str) -> Counts:
+        """What peers did for a tenant."""
+        return self._counts.setdefault(tenant, Counts())
+
+    def state(self) -> PeersState | None:
+        """A picture that does not change any more; None without peers."""
+        if not self.offsets.span:
+            return None
+        held = picture(self.ledger, self.held.space, len(self.held), self._counts)
+        peers = self.offsets.peers
+        return PeersState(held, peers.state(), self._backed, peers.revocations)
 
     def owns(self, block: Block) -> bool:
         """Whether its place is a peer's."""
@@ -90,7 +99,7 @@ class Peered:
     def clean_ahead(self) -> None:
         """Of what would go next, copy to host memory what has no copy below."""
         slabs = self.held.space.slabs
-        if slabs.counted < self.ledger.budget / 2:
+        if not self.offsets.span or slabs.counted < self.ledger.budget / 2:
             return
         ahead = min(AHEAD, len(self.held) // 4)
         for block in self.held.space.next_victims(ahead - self._moving):
