@@ -292,13 +292,16 @@ def test_what_comes_up_is_ready_when_it_is_whole() -> None:
     assert found(core, a, 1) == [READY]
 
 
+numbers_of_blocks = st.integers(0, 11)
+
+
 class Engines(RuleBasedStateMachine):
     """Three tenants, two of the same weights and one with larger blocks, and a tier below.
 
     `memory` is what engines wrote: it must be what is read for as long as a request is told so.
     """
 
-    numbers = st.integers(0, 11)
+    numbers = numbers_of_blocks
     tenants = st.sampled_from(["a", "b", "c"])
     requests = st.sampled_from(["q", "r"])
     plan = PeerPlan()
@@ -576,13 +579,41 @@ class Engines(RuleBasedStateMachine):
             assert writers or name in self.rising or name in self.moving
 
 
-class BackedPeers(Engines):
-    """Peers above, whose memory is wanted back at any moment."""
+class Peered(Engines):
+    """Peers above, whose memory is wanted back at any moment; engines that store much."""
 
+    @initialize(kind=st.sampled_from(sorted(POLICIES)))
+    def begin(self, kind: str) -> None:
+        self.core = Core(BUDGET, POLICIES[kind], self.shelf, self.plan)
+        for tenant in "abc":
+            self.join(tenant=tenant, priority=0)
+
+    @precondition(lambda self: set(self.members) - self.lost)
+    @rule(data=st.data(), first=numbers_of_blocks, count=st.integers(4, 12))
+    def store(self, data: st.DataObject, first: int, count: int) -> None:
+        """What has room of some blocks in a row."""
+        number = self.member(data)
+        mine = self.writing.setdefault(number, {})
+        wanted = [k for k in keys(*range(first, first + count)) if k not in mine]
+        given = self.core.reserve(number, wanted)
+        self.act()
+        for wanted_key, offset in given.items():
+            assert not set(self.pages(self.name(number, wanted_key), offset)) & self.in_use()
+            self.write(self.name(number, wanted_key), offset)
+        self.core.commit(number, given)
+        self.act()
+
+    @rule(tenant=Engines.tenants)
+    def join_again(self, tenant: str) -> None:
+        if tenant not in {self.members[number] for number in set(self.members) - self.lost}:
+            self.join(tenant=tenant, priority=0)
+
+
+class BackedPeers(Peered):
     plan = PeerPlan({"p": 6 * KIB4, "q": 5 * KIB4}, backed=True)
 
 
-class LossyPeers(Engines):
+class LossyPeers(Peered):
     plan = PeerPlan({"p": 6 * KIB4, "q": 5 * KIB4}, backed=False)
 
 
