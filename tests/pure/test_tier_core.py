@@ -579,8 +579,8 @@ class Engines(RuleBasedStateMachine):
             assert writers or name in self.rising or name in self.moving
 
 
-class Peered(Engines):
-    """Peers above, whose memory is wanted back at any moment; engines that store much."""
+class Busy(Engines):
+    """Engines that store much, so that room is always short."""
 
     @initialize(kind=st.sampled_from(sorted(POLICIES)))
     def begin(self, kind: str) -> None:
@@ -609,16 +609,20 @@ class Peered(Engines):
             self.join(tenant=tenant, priority=0)
 
 
-class BackedPeers(Peered):
+class BackedPeers(Busy):
+    """Peers above, whose memory is wanted back at any moment."""
+
     plan = PeerPlan({"p": 6 * KIB4, "q": 5 * KIB4}, backed=True)
 
 
-class LossyPeers(Peered):
+class LossyPeers(Busy):
     plan = PeerPlan({"p": 6 * KIB4, "q": 5 * KIB4}, backed=False)
 
 
 TestEngines = Engines.TestCase
 TestEngines.settings = settings(max_examples=120, stateful_step_count=50)
+TestBusy = Busy.TestCase
+TestBusy.settings = settings(max_examples=60, stateful_step_count=50)
 TestBackedPeers = BackedPeers.TestCase
 TestBackedPeers.settings = settings(max_examples=120, stateful_step_count=50)
 TestLossyPeers = LossyPeers.TestCase
