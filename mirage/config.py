@@ -336,6 +336,32 @@ class HostTier(Strict):
     """In which order a tenant's own blocks are evicted."""
 
 
+class PeerTier(Strict):
+    """Idle memory of other devices for KV blocks, above host memory (docs/tiers.md).
+
+    As yet memory of this host stands in for them, with a copy speed of its own.
+    """
+
+    devices: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")], Bytes] = Field(
+        min_length=1
+    )
+    """What each may lend at most, by its name."""
+    link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
+    """Imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
+    backed: bool = True
+    """What a peer wants back is copied to host memory first; else it is dropped."""
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Of the link that is imitated."""
+        return None if self.link_gb_s is None else self.link_gb_s * 1e9
+
+    @property
+    def bytes(self) -> int:
+        """Of all of them."""
+        return sum(self.devices.values())
+
+
 class SsdTier(Strict):
     """A folder on a disk for KV blocks that the host pool has no room for (docs/tiers.md)."""
 
@@ -349,7 +375,14 @@ class Tiers(Strict):
     """Where KV blocks go that the device has no room for."""
 
     host: HostTier | None = None
+    peer: PeerTier | None = None
     ssd: SsdTier | None = None
+
+    @model_validator(mode="after")
+    def _peers_are_above_host_memory(self) -> Tiers:
+        if self.peer is not None and self.host is None:
+            raise ValueError("peer needs a host pool below it: set tiers.host.bytes as well")
+        return self
 
     @model_validator(mode="after")
     def _a_disk_is_reached_through_host_memory(self) -> Tiers:
@@ -393,6 +426,12 @@ class Config(Strict):
         if unknown := set(self.replay.traffic.weights) - set(names):
             raise ValueError(f"traffic weight for {sorted(unknown)[0]!r}: no such tenant")
         self._check_traces(names)
+        return self
+
+    @model_validator(mode="after")
+    def _peers_are_of_a_host(self) -> Config:
+        if self.tiers.peer is not None and self.device.kind == "cuda":
+            raise ValueError("tiers.peer is for device.kind host as yet: leave it out on a GPU")
         return self
 
     def _check_traces(self, names: list[str]) -> None:

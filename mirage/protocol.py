@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 BEAT_S = 0.5
 """Seconds between two `Alive`."""
 
@@ -104,6 +104,8 @@ class Report(msgspec.Struct, tag="report", tag_field="type"):
     """Requests since start that computed what they could not load."""
     late_loads: int = 0
     """Requests since start that computed what did not come in time."""
+    saved_s: float = 0.0
+    """Seconds of steps since start that the tokens loaded would have taken."""
     layer_load_s: float = 0.0
     """T_T: seconds to load one layer from host memory, measured; 0 while unknown."""
     layer_compute_s: float = 0.0

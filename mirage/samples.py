@@ -42,6 +42,8 @@ class TenantSample(msgspec.Struct, frozen=True):
     kv_bytes_down: int = 0
     failed_loads: int = 0
     late_loads: int = 0
+    saved_s: float = 0.0
+    """Seconds of steps that the tokens loaded would have taken."""
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -254,6 +254,11 @@ class CudaDriver(Driver):
 
     # State
 
+    @property
+    def context(self) -> Any:
+        """The device's primary context, for calls that name it."""
+        return self._context.handle
+
     def used_bytes(self) -> int:
         """Of this driver's pages. What the device says counts other processes too."""
         with self.opened() as table:

@@ -21,12 +21,12 @@ class PrimaryContext:
 
     def __init__(self, index: int) -> None:
         self._device = get_device(index)
-        self._context = call(cu.cuDevicePrimaryCtxRetain, self._device)
+        self.handle = call(cu.cuDevicePrimaryCtxRetain, self._device)
 
     @contextmanager
     def current(self) -> Iterator[None]:
         """The context is the calling thread's, and afterwards again what was before."""
-        call(cu.cuCtxPushCurrent, self._context)
+        call(cu.cuCtxPushCurrent, self.handle)
         try:
             yield
         finally:

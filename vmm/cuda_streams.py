@@ -78,7 +78,7 @@ class CudaStream(Stream):
         self._open = True
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
-        with self._enqueuing() as table:
+        with self.enqueuing() as table:
             table.check_copy(dst, src, nbytes)
             call(cu.cuMemcpyAsync, dst, src, nbytes, self.handle)
 
@@ -88,7 +88,7 @@ class CudaStream(Stream):
         if len(copies) < 2 or not self._batches:
             super().copy_all(copies)
             return
-        with self._enqueuing() as table:
+        with self.enqueuing() as table:
             for each in copies:
                 table.check_copy(*each)
             dsts = [cu.CUdeviceptr(dst) for dst, _, _ in copies]
@@ -109,16 +109,16 @@ class CudaStream(Stream):
             )
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        with self._enqueuing() as table:
+        with self.enqueuing() as table:
             table.check_fill(address, byte, nbytes)
             call(cu.cuMemsetD8Async, address, byte, nbytes, self.handle)
 
     def record(self, event: Event) -> None:
-        with self._enqueuing():
+        with self.enqueuing():
             call(cu.cuEventRecord, _ours(event).handle, self.handle)
 
     def wait_for(self, event: Event) -> None:
-        with self._enqueuing():
+        with self.enqueuing():
             call(cu.cuStreamWaitEvent, self.handle, _ours(event).handle, 0)
 
     def synchronize(self) -> None:
@@ -137,7 +137,8 @@ class CudaStream(Stream):
         self._open = False
         self._tell_closed(self)
 
-    def _enqueuing(self) -> AbstractContextManager[PageTable]:
+    def enqueuing(self) -> AbstractContextManager[PageTable]:
+        """The context is current, for a call that names `handle`. Raises `Closed`."""
         self._check_open()
         return self._door.opened()
 

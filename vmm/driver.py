@@ -175,6 +175,10 @@ class Driver(ABC):
     def stream(self) -> Stream:
         """A new stream, closed with the driver at the latest."""
 
+    def stream_at(self, bytes_per_s: float | None) -> Stream:
+        """As `stream`, for copies over another link; a host imitates that one's pace."""
+        return self.stream()
+
     @abstractmethod
     def event(self) -> Event:
         """A new event, reached until it is recorded."""

@@ -17,8 +17,9 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vmm import libc
@@ -157,8 +158,14 @@ class HostDriver(Driver):
         return _tensor(address, nbytes)
 
     def stream(self) -> ThreadStream:
+        return self._make_stream(self._stream_copy)
+
+    def stream_at(self, bytes_per_s: float | None) -> ThreadStream:
+        return self._make_stream(partial(self._copy_at, bytes_per_s))
+
+    def _make_stream(self, copy: Callable[[int, int, int], None]) -> ThreadStream:
         with self._opened():
-            stream = ThreadStream(self._stream_copy, self._stream_fill, self._streams.discard)
+            stream = ThreadStream(copy, self._stream_fill, self._streams.discard)
             self._streams.add(stream)
             return stream
 
@@ -231,8 +238,10 @@ class HostDriver(Driver):
 
     def _stream_copy(self, dst: int, src: int, nbytes: int) -> None:
         """On a stream's thread. In the pace of the link, if there is one."""
+        self._copy_at(self._copy_bytes_per_s, dst, src, nbytes)
+
+    def _copy_at(self, rate: float | None, dst: int, src: int, nbytes: int) -> None:
         self._check_copy(dst, src, nbytes)
-        rate = self._copy_bytes_per_s
         if rate is None:
             ctypes.memmove(dst, src, nbytes)
             return

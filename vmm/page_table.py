@@ -144,6 +144,10 @@ class PageTable:
         if self._reservation(address, nbytes) is None:
             raise NotReserved(f"{nbytes} bytes at {address:#x} are in no reservation")
 
+    def holds(self, address: int, nbytes: int) -> bool:
+        """Whether any of these bytes lies in a reservation."""
+        return self._touches(address, nbytes)
+
     def check_mapped(self, address: int, nbytes: int, host: bool = False) -> None:
         """Every byte is mapped; with `host`, or lies outside all reservations."""
         if nbytes <= 0:

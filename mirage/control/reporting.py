@@ -35,6 +35,7 @@ class Counted(NamedTuple):
     kv_bytes_down: int = 0
     failed_loads: int = 0
     late_loads: int = 0
+    saved_s: float = 0.0
 
 
 class LayerTimes(NamedTuple):
@@ -84,6 +85,7 @@ def make_report(
         kv_bytes_down=counted.kv_bytes_down,
         failed_loads=counted.failed_loads,
         late_loads=counted.late_loads,
+        saved_s=counted.saved_s,
         layer_load_s=times.load_s,
         layer_compute_s=times.compute_s,
     )

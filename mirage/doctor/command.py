@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,30 +14,57 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mirage.doctor import engine, gpu, host
+from mirage.config import load
+from mirage.doctor import disk, engine, gpu, host
 from mirage.doctor.finding import Finding, State
+from mirage.errors import Refused
+from mirage.processes.exits import exits
 
 STYLES = {State.WORKS: "green", State.LIMITED: "yellow", State.MISSING: "red"}
 NOTHING_CAN_SERVE = 1
 
 
 def doctor_command(
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CONFIG]", help="A configuration, whose tiers.ssd.directory is tried."
+        ),
+    ] = None,
     device: Annotated[int, typer.Option(min=0, help="GPU, as nvidia-smi counts.")] = 0,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--disk", metavar="DIR", help="Try this folder for an SSD tier."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
 ) -> None:
-    """Look at host memory, GPU, link and vLLM: what works here, what not, and what to do.
+    """Look at host memory, GPU, link, disk and vLLM: what works here, what not, what to do.
 
     Exit code 0 if `mirage serve` can run from some memory here, 1 if not.
     """
     console = Console(stderr=True)
-    with console.status("Looking at memory, GPU and vLLM ..."):
-        found = [*host.findings(), *gpu.findings(device), *engine.findings()]
+    tried = [folder] if folder else _of(config)
+    with console.status("Looking at memory, GPU, disk and vLLM ..."):
+        found = [*host.findings(), *gpu.findings(device)]
+        found += [finding for path in tried for finding in disk.findings(path)]
+        found += engine.findings()
     able = served_from(found)
     if as_json:
         print(json.dumps({"findings": [asdict(f) for f in found], "serves_from": able}, indent=2))
     else:
         _print(found, able)
     sys.exit(0 if able else NOTHING_CAN_SERVE)
+
+
+def _of(path: Path | None) -> list[Path]:
+    """The folder of a configuration's SSD tier. What cannot be done ends the process."""
+    if path is None:
+        return []
+    with exits():
+        ssd = load(path).tiers.ssd
+        if ssd is None:
+            raise Refused(f"{path}: it has no tiers.ssd.directory to try: name a --disk DIR")
+    return [ssd.directory]
 
 
 def served_from(found: Iterable[Finding]) -> list[str]:

@@ -92,9 +92,10 @@ class ElasticWorker(WorkerBase):
         Its compute time, stalls left out, is what T_c is made of.
         """
         with self.mirage.mailbox.hold():
-            if not scheduler_output.total_num_scheduled_tokens:
+            tokens = scheduler_output.total_num_scheduled_tokens
+            if not tokens:
                 return super().execute_model(scheduler_output)
-            with self.mirage.timed_step(), self.mirage.compute.step():
+            with self.mirage.timed_step(tokens), self.mirage.compute.step():
                 self.mirage.begin_step()
                 return super().execute_model(scheduler_output)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from mirage.config import Policy
+from mirage.control.token_cost import TokenCost
 from mirage.engine.backend import make_backend
 from mirage.engine.compiled import compiling, eagerly, stay_eager
 from mirage.engine.fixed import fixed_bytes, models_of
@@ -67,6 +68,7 @@ class EngineMemory:
         self.layer_bytes = 0
         self.layer_load_s = 0.0
         self.layer_compute_s = 0.0
+        self.token_cost = TokenCost()
         self.compiled = False
         """Whether steps are compiled, and proven to compute the same while layers stream."""
         self._moves = False
@@ -279,12 +281,23 @@ class EngineMemory:
         kv = self.pool.held_bytes if self.elastic else kv_extents * extent_bytes
         return self.outside_bytes + kv
 
-    def timed_step(self) -> AbstractContextManager[None]:
-        """Around one step, whose time becomes known then or later."""
-        return self.backend.timed(self.stepped) if self.warm else nullcontext()
+    @contextmanager
+    def timed_step(self, tokens: int) -> Iterator[None]:
+        """Around one step of so many tokens, whose time becomes known then or later."""
+        if not self.warm:
+            yield
+            return
+        self.token_cost.begin(tokens)
+        try:
+            with self.backend.timed(self.stepped):
+                yield
+        except BaseException:
+            self.token_cost.fail()
+            raise
 
     def stepped(self, compute_s: float) -> None:
         """T_c, smoothed over about ten steps: seconds of compute per layer and step."""
+        self.token_cost.end(compute_s)
         sample = compute_s / max(len(self.parameters.layers), 1)
         self.layer_compute_s += (sample - self.layer_compute_s) * (
             SMOOTHING if self.layer_compute_s else 1.0

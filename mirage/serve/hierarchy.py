@@ -25,6 +25,10 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
         _tenant(name, fit, config.tenant(name).max_model_len, host.bytes, book.share(name))
         for name, fit in fits.items()
     ]
+    if (peer := config.tiers.peer) is not None:
+        lend = ", ".join(f"{name} {mib(nbytes)}" for name, nbytes in peer.devices.items())
+        wanted = "copied to host memory" if peer.backed else "dropped"
+        lines.append(f"peers above it: {lend}; what they want back is {wanted}")
     if (ssd := config.tiers.ssd) is not None:
         kept = "kept" if ssd.keep else "emptied at start and end"
         lines.append(f"ssd {mib(ssd.bytes)} in {ssd.directory} below it, {kept}")

@@ -9,8 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from mirage.serve.registry import EngineState, Registry
-from mirage.tiers.contract import Medium
-from mirage.tiers.counts import PoolState
+from mirage.serve.tier_metrics import tier_metrics
 
 GAUGES = {
     "kv_blocks": ("mirage_kv_blocks", "KV blocks granted and usable"),
@@ -30,22 +29,8 @@ COUNTERS = {
     "kv_bytes_up": ("mirage_kv_up_bytes", "KV bytes loaded from below the device"),
     "kv_bytes_down": ("mirage_kv_down_bytes", "KV bytes stored below the device"),
     "failed_loads": ("mirage_failed_loads", "Requests that computed what they could not load"),
+    "saved_s": ("mirage_saved_seconds", "Time of steps that loaded tokens would have taken"),
     "late_loads": ("mirage_late_loads", "Requests that computed what did not come in time"),
-}
-
-
-TIER_GAUGES = {
-    "held_bytes": ("mirage_tier_held_bytes", "KV blocks held below the device"),
-    "pinned_bytes": ("mirage_tier_pinned_bytes", "Of them, those that requests need"),
-    "share_bytes": ("mirage_tier_share_bytes", "What is a tenant's due of a tier"),
-}
-TIER_COUNTERS = {
-    "hits": ("mirage_tier_hits", "Sought KV blocks that a tier had"),
-    "misses": ("mirage_tier_misses", "Sought KV blocks that no tier had"),
-    "evictions": ("mirage_tier_evictions", "KV blocks evicted from a tier"),
-    "refused": ("mirage_tier_refused", "KV blocks that found no room in a tier"),
-    "stored_bytes": ("mirage_tier_stored_bytes", "KV blocks copied into a tier"),
-    "loaded_bytes": ("mirage_tier_loaded_bytes", "KV blocks that engines copied from a tier"),
 }
 
 
@@ -89,7 +74,7 @@ class _RegistryCollector(Collector):
         if (counts := self._registry.exchange()) is not None:
             yield _exchanged(counts)
         if (pool := self._registry.pool()) is not None:
-            yield from _pooled(pool, Medium.HOST)
+            yield from tier_metrics(pool, self._registry.disk())
 
     def _fill(
         self, family: GaugeMetricFamily | CounterMetricFamily, field: str
@@ -97,28 +82,6 @@ class _RegistryCollector(Collector):
         for tenant, report in self._registry.reports.items():
             family.add_metric([tenant], float(getattr(report, field)))
         return family
-
-
-def _pooled(pool: PoolState, medium: Medium) -> Iterator[Metric]:
-    sizes = GaugeMetricFamily(
-        "mirage_tier_bytes",
-        "Bytes of a tier: budget, used, unused, owed",
-        labels=["medium", "what"],
-    )
-    for what in ("budget", "used", "unused", "owed"):
-        sizes.add_metric([medium.value, what], float(getattr(pool, f"{what}_bytes")))
-    yield sizes
-    labels = ["tenant", "medium"]
-    for field, (name, text) in TIER_GAUGES.items():
-        gauge = GaugeMetricFamily(name, text, labels=labels)
-        for tenant, own in pool.tenants.items():
-            gauge.add_metric([tenant, medium.value], float(getattr(own, field)))
-        yield gauge
-    for field, (name, text) in TIER_COUNTERS.items():
-        counter = CounterMetricFamily(name, text, labels=labels)
-        for tenant, own in pool.tenants.items():
-            counter.add_metric([tenant, medium.value], float(getattr(own.counts, field)))
-        yield counter
 
 
 def _exchanged(counts: dict[str, int]) -> CounterMetricFamily:

@@ -104,9 +104,11 @@ def _check_host_tier(config: Config) -> None:
     if config.host_tier is None:
         return
     has, wanted = psutil.virtual_memory().total, config.host_tier.bytes
+    lent = config.tiers.peer.bytes if config.tiers.peer else 0
     beside = config.device.memory if config.device.kind == "host" else 0
-    if wanted + beside > has:
+    if wanted + lent + beside > has:
         words = f" beside device.memory {mib(beside)}" if beside else ""
+        words += f" and tiers.peer {mib(lent)}" if lent else ""
         raise ConfigError(
             f"tiers.host.bytes is {mib(wanted)}{words}, this machine has {mib(has)}: lower it"
         )

@@ -100,11 +100,16 @@ class Registry:
         engines = {name: backend.told() for name, backend in self.backends.items()}
         counts = self.exchange()
         pages = {} if counts is None else {"exchange": counts}
+        head = {**self._head(), "engines": engines, **pages}
+        return {**head, **self.tiers(), **self.timeline.newest}
+
+    def tiers(self) -> dict[str, Any]:
+        """What ``/mirage/state`` says of memory below the device."""
         pool = self.pool()
-        tiers: dict[str, Any] = {} if pool is None else {"host_pool": asdict(pool)}
+        told: dict[str, Any] = {} if pool is None else {"host_pool": asdict(pool)}
         if (disk := self.disk()) is not None:
-            tiers["ssd"] = disk
-        return {**self._head(), "engines": engines, **pages, **tiers, **self.timeline.newest}
+            told["ssd"] = disk
+        return told
 
     def history(self) -> dict[str, Any]:
         """The body of ``/mirage/timeline``."""

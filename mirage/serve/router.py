@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 import aiohttp
 from aiohttp import web
@@ -13,6 +14,7 @@ from mirage.serve.forward import Forward
 from mirage.serve.metrics import Metrics
 from mirage.serve.openai import ApiError, errors_as_json, model_cards
 from mirage.serve.registry import EngineState, Registry, TenantServer
+from mirage.serve.resizing import ROUTE, Resize, Resizing
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 from mirage.serve.suspects import Request
 from mirage.serve.unpack import too_large, unpacked
@@ -27,8 +29,12 @@ SHUTDOWN_S = 1.0
 class Router:
     """An HTTP server in front of the backends on `registry`. `stop` ends what `start` began."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(
+        self, registry: Registry, resize: Callable[[Resize], Awaitable[None]] | None = None
+    ) -> None:
+        """`resize` gives the tiers other budgets; there is no route for it without."""
         self.registry = registry
+        self._admin = [web.post(ROUTE, Resizing(registry, resize).handle)] if resize else []
         self.metrics = Metrics(registry)
         self._created = int(time.time())
         self._sessions: dict[str, aiohttp.ClientSession] = {}
@@ -43,6 +49,7 @@ class Router:
                 web.get("/metrics", self._metrics),
                 web.get("/mirage/state", self._state),
                 web.get("/mirage/timeline", self._timeline),
+                *self._admin,
                 web.get("/v1/models", self._models),
                 web.get("/v1/models/{model:.+}", self._model),
                 *(web.post(route, self._proxy) for route in (*JSON_ROUTES, *FORM_ROUTES)),

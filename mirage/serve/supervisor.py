@@ -149,7 +149,7 @@ class Supervisor:
             on_joined=lambda name: self._managers[name].joined(),
             on_lost=lambda name, reason: self._managers[name].lost(reason),
         )
-        self._router = Router(self._registry)
+        self._router = Router(self._registry, self._tiers.resize)
         self._signal: asyncio.Future[int]
 
     def _backend(self, tenant: Tenant) -> TenantServer:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from mirage.config import Config, ConfigError
 from mirage.serve.registry import EngineState, Registry
+from mirage.serve.resizing import Resize
 from mirage.tiers.core import Core
 from mirage.tiers.counts import PoolState
+from mirage.tiers.peered import PeerPlan
 from mirage.tiers.policies import POLICIES
 from mirage.tiers.server import PoolServer
 from mirage.tiers.ssd.store import FolderRefused, SsdStore
@@ -30,8 +32,12 @@ class Tiers:
         if (host := config.host_tier) is not None:
             if (ssd := config.tiers.ssd) is not None:
                 self._ssd = SsdStore(ssd.directory, ssd.bytes, keep=ssd.keep)
-            core = Core(host.bytes, POLICIES[host.policy], self._ssd)
-            self._pool = PoolServer(socket, core, self._priorities)
+            peer, pace = config.tiers.peer, None
+            plan = PeerPlan()
+            if peer is not None:
+                plan, pace = PeerPlan(peer.devices, peer.backed), peer.bytes_per_s
+            core = Core(host.bytes, POLICIES[host.policy], self._ssd, plan)
+            self._pool = PoolServer(socket, core, self._priorities, pace)
 
     def start(self) -> None:
         """Before any engine. Raises `ConfigError`."""
@@ -68,6 +74,17 @@ class Tiers:
         for tenant, standing in changes.items():
             logger.info("class tenant=%s class=%s", tenant, standing.name.lower())
             self._pool.stand(tenant, standing)
+
+    async def resize(self, wanted: Resize) -> None:
+        """Other budgets, at once; what requests need goes when they leave. Raises `ValueError`."""
+        if self._pool is None:
+            raise ValueError("no tiers are configured here: set tiers.host.bytes and start again")
+        for device, nbytes in wanted.peer.items():
+            await asyncio.wrap_future(self._pool.resize_peer(device, nbytes))
+            logger.info("peer device=%s budget_bytes=%d", device, nbytes)
+        if wanted.host is not None:
+            await asyncio.wrap_future(self._pool.resize(wanted.host))
+            logger.info("host pool budget_bytes=%d", wanted.host)
 
     def state(self) -> PoolState | None:
         """Of the host pool; None without one."""

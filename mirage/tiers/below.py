@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from mirage.tiers.blocks import Name
-from mirage.tiers.slabs import Range
+from mirage.tiers.holes import Range
 
 
 class Above(Protocol):

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from mirage.tiers.contract import Found, Key
-from mirage.tiers.slabs import Range
+from mirage.tiers.holes import Range
 
 
 class Name(NamedTuple):
@@ -49,9 +49,9 @@ class Block:
     pins: set[Seeker] = field(default_factory=set)
     """Who needs it; nothing of it changes until they have left."""
     sinking: bool = False
-    """It is being copied below: as good as pinned."""
+    """It is being copied below, or from a peer to host memory: as good as pinned."""
     offered: bool = False
-    """It came from below, or was offered there: once is enough."""
+    """It came from below, or was offered there, or could not be copied: once is enough."""
 
     @property
     def idle(self) -> bool:
@@ -93,5 +93,14 @@ class Rise:
     place: Range
 
 
-Action = Tell | Punch | Sink | Rise
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A block of a peer to be copied to host memory; no place changes before `Core.moved`."""
+
+    name: Name
+    source: Range
+    target: Range
+
+
+Action = Tell | Punch | Sink | Rise | Move
 """What the acting code has to do, in the order in which it is given."""

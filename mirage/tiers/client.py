@@ -20,10 +20,9 @@ from mirage.tiers.messages import (
     News,
     Reserve,
     Seek,
-    Touch,
     portions,
 )
-from mirage.tiers.region import Region
+from mirage.tiers.region import Regions
 
 logger = logging.getLogger("mirage.tiers")
 
@@ -52,9 +51,9 @@ class PoolClient:
         self._asked = self._answered = 0
         """Numbers of the last question, and of the last one answered."""
         self._line: Line | None = None
-        self._region: Region | None = None
+        self._regions: Regions | None = None
         try:
-            self._line, self._region = Line.join(path, member)
+            self._line, self._regions = Line.join(path, member)
         except (OSError, LineLost) as error:
             logger.warning("no host pool: %s; KV blocks are computed anew", _words(error))
 
@@ -87,7 +86,7 @@ class PoolClient:
         for key in wanted:
             if known is None or known.keys.get(key, (Found.ABSENT, 0))[0] is not Found.READY:
                 raise KeyError(key)
-            places.append(Place(Medium.HOST, known.keys[key][1]))
+            places.append(self._place(known.keys[key][1]))
         if known is not None:
             known.loaded.update(wanted)
         return places
@@ -95,10 +94,9 @@ class PoolClient:
     def leave(self, request: str) -> None:
         if (known := self._requests.pop(request, None)) is not None:
             del self._by_number[known.number]
-            self._say(Leave(known.number, len(known.loaded)))
-
-    def touch(self, keys: Iterable[Key]) -> None:
-        self._say(*map(Touch, portions(list(keys))))
+            places = [self._place(known.keys[key][1]) for key in known.loaded]
+            from_peers = sum(place.medium is Medium.PEER for place in places)
+            self._say(Leave(known.number, len(places), from_peers))
 
     # -- storing ------------------------------------------------------------------------
 
@@ -118,7 +116,7 @@ class PoolClient:
         self._wait_for(self._asked)
         given = [pair for number in range(before, self._asked + 1) for pair in self._take(number)]
         self._reserved.update(Key(key) for key, _ in given)
-        return {Key(key): Place(Medium.HOST, offset) for key, offset in given}
+        return {Key(key): self._place(offset) for key, offset in given}
 
     def commit(self, keys: Iterable[Key]) -> None:
         self._say(*map(Commit, portions(self._own(keys))))
@@ -129,9 +127,12 @@ class PoolClient:
     # -- the rest -----------------------------------------------------------------------
 
     def memory(self, medium: Medium) -> memoryview:
-        if medium is not Medium.HOST or self._region is None:
+        if self._regions is None:
             raise KeyError(medium)
-        return self._region.memory
+        return self._regions.memory(medium)
+
+    def bytes_per_s(self, medium: Medium) -> float | None:
+        return None if self._regions is None else self._regions.bytes_per_s(medium)
 
     def close(self) -> None:
         """Idempotent. Nothing may be copied to or from places any more."""
@@ -140,9 +141,12 @@ class PoolClient:
         if self._line is not None:
             self._line.finish(self._answer_s)
         self._forget()
-        if self._region is not None:
-            self._region.close()
-            self._region = None
+        if self._regions is not None:
+            self._regions.close()
+            self._regions = None
+
+    def _place(self, offset: int) -> Place:
+        return Place(Medium.HOST, offset) if self._regions is None else self._regions.place(offset)
 
     def _own(self, keys: Iterable[Key]) -> list[Key]:
         own = [key for key in dict.fromkeys(keys) if key in self._reserved]
@@ -189,7 +193,7 @@ class PoolClient:
             keys = [Key(key) for key, _ in given.places]
             self._say(*map(Abandon, portions(keys)))
 
-    def _say(self, *messages: Leave | Seek | Touch | Reserve | Commit | Abandon | Bye) -> None:
+    def _say(self, *messages: Leave | Seek | Reserve | Commit | Abandon | Bye) -> None:
         if self._line is None:
             return
         try:

@@ -74,7 +74,9 @@ class Pool(Protocol):
         """A request entered the queue and will need `keys`, in this order.
 
         What is held is pinned, what lies deeper starts to come up. Asked again, it adds keys, and
-        looks anew for those that were ABSENT.
+        looks anew for those that were ABSENT. To be sought is to be used, and there is no other
+        use: what the device still caches of a request is sought with the rest, so that its copies
+        stay as long as those of what is loaded.
         """
 
     def found(self, request: str, key: Key) -> Found:
@@ -98,11 +100,11 @@ class Pool(Protocol):
     def abandon(self, keys: Iterable[Key]) -> None:
         """Reserved places hold nothing."""
 
-    def touch(self, keys: Iterable[Key]) -> None:
-        """These were used, on the device too: evict them later."""
-
     def memory(self, medium: Medium) -> memoryview:
         """The medium's region, as mapped in this process. Raises `KeyError` without one."""
+
+    def bytes_per_s(self, medium: Medium) -> float | None:
+        """At what pace copies from and to it have to go; None: as fast as they can."""
 
     def close(self) -> None:
         """Leave the pool; what was reserved and not committed is gone. Idempotent.

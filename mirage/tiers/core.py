@@ -1,7 +1,8 @@
-"""The host pool's whole state: who is in it, what it holds, for whom. Pure: no I/O, no clock.
+"""The pool's whole state: who is in it, what it holds, where, for whom. Pure: no I/O, no clock.
 
 Events in, `Action`s out. Whatever engines do, the promises of `mirage.tiers.contract` hold as long
 as actions are carried out in their order and before the next event of the same member.
+Offsets below `span` are of host memory, the others of peers.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from mirage.tiers.below import Below, Nothing
-from mirage.tiers.blocks import Action, Block, Name, Punch, Rise, Seeker, Sink, State, Tell
+from mirage.tiers.blocks import Action, Block, Name, Punch, Rise, Seeker, State, Tell
+from mirage.tiers.cleaning import Cleaning
 from mirage.tiers.contract import Found, Key, Member
 from mirage.tiers.counts import Counts, PoolState, picture
 from mirage.tiers.held import Held
+from mirage.tiers.holes import Range
 from mirage.tiers.ledger import Ledger, PriorityClass
+from mirage.tiers.peered import Peered, PeerPlan
 from mirage.tiers.policies import LRU, EvictionPolicy
-from mirage.tiers.slabs import Range
 
-CLEAN_AHEAD = 64
-"""Blocks that would go next and are copied below at a time; a quarter of all at most."""
+NO_PEERS = PeerPlan()
 
 
 class MemberRefused(ValueError):
@@ -33,10 +35,25 @@ class Core:
         budget: int,
         policy: Callable[[], EvictionPolicy] = LRU,
         below: Below | None = None,
+        peers: PeerPlan = NO_PEERS,
     ) -> None:
         self.ledger = Ledger(budget)
         self.below = below or Nothing()
-        self._held = Held(self.ledger, policy, self._evicted, self._punch)
+        self._actions: list[Action] = []
+        self._held = Held(
+            self.ledger, policy, self._evicted, lambda memory: self._act(Punch(memory))
+        )
+        self._cleaning = Cleaning(self._held, self.below, self._act)
+        self._peered = Peered(
+            peers,
+            policy,
+            self._held,
+            self.below,
+            act=self._act,
+            ready=self._ready,
+            lost=self._drop,
+            evicted=self._evicted,
+        )
         self._members: dict[int, Member] = {}
         self._joined = 0
         self._sizes: dict[bytes, int] = {}
@@ -44,15 +61,17 @@ class Core:
         self._sought: dict[Seeker, dict[Key, Block]] = {}
         self._written: dict[int, set[Block]] = {}
         """By member: what it has reserved, in quarantine or not."""
-        self._sinking = 0
-        """Blocks that are being copied below: never so many that nothing can be evicted."""
         self._counts: dict[str, Counts] = {}
-        self._actions: list[Action] = []
 
     @property
     def span(self) -> int:
-        """Bytes of the region that offsets are of: more than the budget, and sparse."""
+        """Bytes of host memory that offsets are of: more than the budget, and sparse."""
         return self._held.space.span
+
+    @property
+    def peer_span(self) -> int:
+        """Bytes of peers' memory that offsets are of, behind those of host memory."""
+        return self._peered.offsets.span
 
     def actions(self) -> list[Action]:
         """What is to be done since it was asked last, in that order."""
@@ -60,6 +79,11 @@ class Core:
         return actions
 
     # -- members ------------------------------------------------------------------------
+
+    def enrol(self, tenant: str, priority: int) -> None:
+        """A tenant that will have members; it is idle."""
+        for ledger in (self.ledger, self._peered.ledger):
+            ledger.set(tenant, priority=priority, standing=PriorityClass.IDLE)
 
     def join(self, member: Member) -> int:
         """The number by which it is known. Raises `MemberRefused`."""
@@ -74,7 +98,8 @@ class Core:
         self._joined += 1
         self._members[self._joined] = member
         self._written[self._joined] = set()
-        self.ledger.set(member.tenant, priority=member.priority)
+        for ledger in (self.ledger, self._peered.ledger):
+            ledger.set(member.tenant, priority=member.priority)
         self._count(member.tenant)
         return self._joined
 
@@ -93,8 +118,7 @@ class Core:
         for seeker in [s for s in self._sought if s.member == number]:
             self._leave(seeker)
         for block in self._written.pop(number):
-            self._forget(block)
-            self._held.give(block)
+            self._drop(block)
 
     def dead(self, tenant: str) -> None:
         """All processes of a tenant's engine have surely ended. Idempotent."""
@@ -108,10 +132,16 @@ class Core:
         for key in keys:
             self._seek(number, Seeker(number, request), key)
 
-    def leave(self, number: int, request: str | int, loaded: int = 0) -> None:
-        """A request needs nothing any more; engines copied `loaded` blocks for it."""
+    def leave(self, number: int, request: str | int, loaded: int = 0, from_peers: int = 0) -> None:
+        """A request needs nothing any more; engines copied `loaded` blocks for it.
+
+        `from_peers` of them came from peers.
+        """
         member = self._members[number]
-        self._count(member.tenant).loaded_bytes += loaded * member.block_bytes
+        tenant, nbytes = member.tenant, member.block_bytes
+        self._count(tenant).loaded_bytes += (loaded - from_peers) * nbytes
+        if from_peers:
+            self._peered.count(tenant).loaded_bytes += from_peers * nbytes
         self._leave(Seeker(number, request))
 
     def reserve(self, number: int, keys: Iterable[Key]) -> dict[Key, int]:
@@ -119,9 +149,11 @@ class Core:
         member, given = self._members[number], dict[Key, int]()
         for key in keys:
             name = Name(member.fingerprint, key)
-            if self._held.get(name) is not None:
+            if self._peered.held.get(name) or self._held.get(name):
                 continue
-            block = self._held.place(name, member.tenant, member.block_bytes, State.WRITTEN)
+            tenant, nbytes = member.tenant, member.block_bytes
+            block = self._peered.place(name, tenant, nbytes)
+            block = block or self._held.place(name, tenant, nbytes, State.WRITTEN)
             if block is None:
                 self._count(member.tenant).refused += 1
                 continue
@@ -134,24 +166,16 @@ class Core:
         """What a member reserved holds what its name says."""
         for block in self._of_writer(number, keys):
             self._written[number].remove(block)
-            self._count(block.tenant).stored_bytes += block.nbytes
+            self._count(block.tenant, block).stored_bytes += block.nbytes
             self._ready(block)
-        self._clean_ahead()
+        self._peered.clean_ahead()
+        self._cleaning.ahead(self.ledger.budget)
 
     def abandon(self, number: int, keys: Iterable[Key]) -> None:
         """What a member reserved holds nothing, and it writes there no more."""
         for block in self._of_writer(number, keys):
             self._written[number].remove(block)
-            self._forget(block)
-            self._held.give(block)
-
-    def touch(self, number: int, keys: Iterable[Key]) -> None:
-        """These were used."""
-        member = self._members[number]
-        for key in keys:
-            block = self._held.get(Name(member.fingerprint, key))
-            if block is not None and block.state is State.READY:
-                self._held.use(block, member.tenant)
+            self._drop(block)
 
     # -- the tier below -----------------------------------------------------------------
 
@@ -162,19 +186,19 @@ class Core:
             return
         if whole:
             block.offered = True
-            self._count(block.tenant).risen += len(block.pins)
+            for seeker in block.pins:
+                self._count(self._members[seeker.member].tenant).risen += 1
             self._ready(block)
         else:
-            self._forget(block)
-            self._held.give(block)
+            self._drop(block)
+
+    def moved(self, name: Name, *, whole: bool) -> None:
+        """A copy from a peer to host memory has ended, or did not begin."""
+        self._peered.moved(name, whole=whole)
 
     def sunk(self, name: Name, *, whole: bool) -> None:
         """A copy down has ended, or did not begin."""
-        block = self._held.get(name)
-        if block is not None and block.sinking:
-            block.sinking = False
-            self._sinking -= 1
-            self._held.settle(block)
+        self._cleaning.sunk(name)
 
     # -- what the server says -----------------------------------------------------------
 
@@ -182,21 +206,28 @@ class Core:
         """Live. Raises `ValueError` beyond the first budget."""
         self._held.space.resize(budget)
 
+    def resize_peer(self, device: str, budget: int) -> None:
+        """What a peer lends from now on; what is beyond it is revoked. Raises `ValueError`."""
+        self._peered.resize(device, budget)
+
     def stand(self, tenant: str, standing: PriorityClass) -> None:
         """What class a tenant is of now."""
-        if self.ledger.account(tenant).standing is not standing:
-            self.ledger.set(tenant, standing=standing)
+        for ledger in (self.ledger, self._peered.ledger):
+            if ledger.account(tenant).standing is not standing:
+                ledger.set(tenant, standing=standing)
 
     def state(self) -> PoolState:
         """A picture that does not change any more."""
-        return picture(self.ledger, self._held.space, len(self._held), self._counts)
+        peers = self._peered.state()
+        return picture(self.ledger, self._held.space, len(self._held), self._counts, peers)
 
     # -- one block ----------------------------------------------------------------------
 
     def _seek(self, number: int, seeker: Seeker, key: Key) -> None:
         member = self._members[number]
         name = Name(member.fingerprint, key)
-        block = self._held.get(name) or self._raise(name, member)
+        block = self._sought.get(seeker, {}).get(key)
+        block = block or self._find(name) or self._raise(name, member)
         if block is None:
             self._count(member.tenant).misses += 1
             self._tell(seeker, key, Found.ABSENT)
@@ -205,13 +236,13 @@ class Core:
         again = key in mine
         mine[key] = block
         if block.state is not State.READY:
-            self._held.pin(block, seeker)
+            self._home(block).pin(block, seeker)
             self._tell(seeker, key, Found.COMING)
             return
         if not again:
-            self._held.use(block, member.tenant)
-            self._count(member.tenant).hits += 1
-        self._held.pin(block, seeker)
+            self._home(block).use(block, member.tenant)
+            self._count(member.tenant, block).hits += 1
+        self._home(block).pin(block, seeker)
         self._tell(seeker, key, Found.READY, block.offset)
 
     def _raise(self, name: Name, member: Member) -> Block | None:
@@ -225,51 +256,56 @@ class Core:
 
     def _ready(self, block: Block) -> None:
         """It can be read: who waits for it is told."""
-        self._held.ready(block)
+        home = self._home(block)
+        home.ready(block)
         for seeker in block.pins:
-            self._count(self._members[seeker.member].tenant).hits += 1
+            self._count(self._members[seeker.member].tenant, block).hits += 1
             self._tell(seeker, block.name.key, Found.READY, block.offset)
-        self._held.settle(block)
+        home.settle(block)
 
     def _leave(self, seeker: Seeker) -> None:
         for block in self._sought.pop(seeker, {}).values():
-            self._held.unpin(block, seeker)
+            self._home(block).unpin(block, seeker)
 
     def _forget(self, block: Block) -> None:
         """Nobody finds it any more. Who waits for it hears that it is absent."""
-        self._held.forget(block)
+        self._home(block).forget(block)
         for seeker in block.pins:
             self._sought[seeker].pop(block.name.key, None)
             self._count(self._members[seeker.member].tenant).misses += 1
             self._tell(seeker, block.name.key, Found.ABSENT)
         block.pins.clear()
 
-    def _clean_ahead(self) -> None:
-        """Of what would go next, copy down what has no copy there: eviction never waits."""
-        slabs = self._held.space.slabs
-        if isinstance(self.below, Nothing) or slabs.counted < self.ledger.budget / 2:
-            return
-        ahead = min(CLEAN_AHEAD, len(self._held) // 4)
-        for block in self._held.space.next_victims(ahead - self._sinking):
-            if not block.offered:
-                block.offered = block.sinking = True
-                self._sinking += 1
-                self._actions.append(Sink(block.name, Range(block.offset, block.nbytes)))
+    def _drop(self, block: Block) -> None:
+        """It was never READY, and nobody writes there any more."""
+        self._forget(block)
+        self._home(block).give(block)
 
     def _evicted(self, block: Block) -> None:
-        self._count(block.tenant).evictions += 1
+        self._count(block.tenant, block).evictions += 1
 
-    def _punch(self, memory: Range) -> None:
-        self._actions.append(Punch(memory))
+    def _act(self, action: Action) -> None:
+        self._actions.append(action)
 
     # -- small things -------------------------------------------------------------------
 
     def _of_writer(self, number: int, keys: Iterable[Key]) -> list[Block]:
         fingerprint = self._members[number].fingerprint
-        found = (self._held.get(Name(fingerprint, key)) for key in keys)
+        names = [Name(fingerprint, key) for key in keys]
+        found = (held.get(name) for name in names for held in (self._peered.held, self._held))
         return [block for block in dict.fromkeys(found) if block and block.writer == number]
 
-    def _count(self, tenant: str) -> Counts:
+    def _find(self, name: Name) -> Block | None:
+        """Where it is quickest to read."""
+        return self._peered.find(name) or self._held.get(name)
+
+    def _home(self, block: Block) -> Held:
+        return self._peered.held if self._peered.owns(block) else self._held
+
+    def _count(self, tenant: str, block: Block | None = None) -> Counts:
+        """Of the medium that a block lies in; what has none counts for host memory."""
+        if block is not None and self._peered.owns(block):
+            return self._peered.count(tenant)
         return self._counts.setdefault(tenant, Counts())
 
     def _tell(self, seeker: Seeker, key: Key, found: Found, offset: int = 0) -> None:

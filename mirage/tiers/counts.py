@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mirage.tiers.ledger import Ledger
+from mirage.tiers.peers.device import DeviceState
 from mirage.tiers.space import Space
 
 
@@ -56,9 +57,27 @@ class PoolState:
     tenants: dict[str, TenantState]
     serving: bool = True
     """False once the pool has ended before its time: engines compute what it held."""
+    peers: PeersState | None = None
 
 
-def picture(ledger: Ledger, space: Space, blocks: int, counts: Mapping[str, Counts]) -> PoolState:
+@dataclass(frozen=True)
+class PeersState:
+    """Blocks on peers at one moment, and what each peer lends."""
+
+    held: PoolState
+    devices: dict[str, DeviceState]
+    backed: bool
+    revocations: int
+    """Leases that peers took back."""
+
+
+def picture(
+    ledger: Ledger,
+    space: Space,
+    blocks: int,
+    counts: Mapping[str, Counts],
+    peers: PeersState | None = None,
+) -> PoolState:
     """All of it as it is now."""
     return PoolState(
         budget_bytes=ledger.budget,
@@ -67,6 +86,7 @@ def picture(ledger: Ledger, space: Space, blocks: int, counts: Mapping[str, Coun
         unused_bytes=space.slabs.fragmentation().unused,
         owed_bytes=space.owed,
         tenants={t: _tenant(t, ledger, counts.get(t, Counts())) for t in ledger.tenants},
+        peers=peers,
     )
 
 

@@ -23,12 +23,11 @@ from mirage.tiers.messages import (
     Reserve,
     Seek,
     Sorry,
-    Touch,
     Welcome,
     encode,
     from_engine,
 )
-from mirage.tiers.region import Region
+from mirage.tiers.region import Regions
 
 PIECE = 2**16
 """Bytes that are read at a time."""
@@ -59,7 +58,7 @@ class Guest:
         self._next: bytes | None = None
         self._news: dict[int, list[tuple[bytes, Found, int]]] = {}
         self._out = bytearray()
-        self._fd: int | None = None
+        self._fds: list[int] = []
         """To be sent with the first byte."""
 
     @property
@@ -84,7 +83,7 @@ class Guest:
         self._frames.feed(data)
         self._step()
 
-    def obey(self, core: Core, region: Region, tenants: Mapping[str, int]) -> None:
+    def obey(self, core: Core, regions: Regions, tenants: Mapping[str, int]) -> None:
         """Hear one message, if there is a whole one; priorities by tenant. Raises `SentAway`."""
         if self._next is None:
             return
@@ -93,7 +92,7 @@ class Guest:
         except Malformed as error:
             raise SentAway(str(error), fault=True) from None
         if self.number is None:
-            self._join(message, core, region, tenants)
+            self._join(message, core, regions, tenants)
         else:
             self._do(self.number, message, core)
         self._step()
@@ -118,10 +117,10 @@ class Guest:
         return len(self._out)
 
     def _send_some(self) -> int:
-        if self._fd is None:
+        if not self._fds:
             return self.socket.send(self._out)
-        sent = socket.send_fds(self.socket, [self._out], [self._fd])
-        self._fd = None
+        sent = socket.send_fds(self.socket, [self._out], self._fds)
+        self._fds = []
         return sent
 
     def _step(self) -> None:
@@ -132,7 +131,7 @@ class Guest:
         self.has_more = self._next is not None
 
     def _join(
-        self, message: FromEngine, core: Core, region: Region, tenants: Mapping[str, int]
+        self, message: FromEngine, core: Core, regions: Regions, tenants: Mapping[str, int]
     ) -> None:
         if not isinstance(message, Join):
             raise SentAway(f"its first message is {type(message).__name__}, no Join", fault=True)
@@ -153,15 +152,20 @@ class Guest:
             self.socket.send(encode(Sorry(why)))
             raise SentAway(why, fault=True)
         self.tenant = message.tenant
-        self._fd = region.fd
-        self._out += encode(Welcome(region.nbytes))
+        self._welcome(regions)
+
+    def _welcome(self, regions: Regions) -> None:
+        host, peer = regions.host, regions.peer
+        self._fds = [host.fd] if peer is None else [host.fd, peer.fd]
+        more = (peer.nbytes, regions.peer_bytes_per_s) if peer is not None else ()
+        self._out += encode(Welcome(host.nbytes, *more))
 
     def _do(self, number: int, message: FromEngine, core: Core) -> None:
         match message:
             case Seek(request, keys):
                 core.seek(number, request, map(Key, keys))
-            case Leave(request, loaded):
-                core.leave(number, request, loaded)
+            case Leave(request, loaded, from_peers):
+                core.leave(number, request, loaded, from_peers)
             case Reserve(question, keys):
                 given = core.reserve(number, map(Key, keys))
                 self._out += encode(Given(question, list(given.items())))
@@ -169,8 +173,6 @@ class Guest:
                 core.commit(number, map(Key, keys))
             case Abandon(keys):
                 core.abandon(number, map(Key, keys))
-            case Touch(keys):
-                core.touch(number, map(Key, keys))
             case Bye():
                 self.polite = True
                 raise SentAway("it says goodbye", fault=False)

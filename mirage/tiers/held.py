@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage.tiers.blocks import Block, Name, Seeker, State
+from mirage.tiers.holes import Range
 from mirage.tiers.ledger import Ledger
 from mirage.tiers.policies import EvictionPolicy
-from mirage.tiers.slabs import Range
+from mirage.tiers.slabs import Offsets
 from mirage.tiers.space import Space, stride_of
 from mirage.tiers.victims import Victims
 
 
 class Held:
-    """`evicted` hears of blocks that go for want of room, `punch` of memory to be given back."""
+    """`evicted` hears of blocks that go for want of room, `punch` of memory to be given back.
+
+    `rescue` says whether a block whose memory is wanted back is being copied elsewhere first.
+    """
 
     def __init__(
         self,
@@ -21,10 +25,13 @@ class Held:
         policy: Callable[[], EvictionPolicy],
         evicted: Callable[[Block], None],
         punch: Callable[[Range], None],
+        offsets: Offsets | None = None,
+        rescue: Callable[[Block], bool] = lambda block: False,
     ) -> None:
-        self._ledger, self._evicted = ledger, evicted
+        self._ledger, self._evicted, self._rescue = ledger, evicted, rescue
         self._victims = Victims(ledger, policy)
-        self.space = Space(ledger, self._victims, self._evict, punch)
+        self.space = Space(ledger, self._victims, self._evict, punch, offsets)
+        self.space.leave = self._go
         self._blocks: dict[Name, Block] = {}
 
     def __len__(self) -> int:
@@ -92,9 +99,17 @@ class Held:
         own.reserved -= block.stride
         self.space.give(block)
 
+    def retiring(self, block: Block) -> bool:
+        """Whether its memory is wanted back."""
+        return self.space.slabs.of(block.offset).retiring
+
     def settle(self, block: Block) -> None:
         """It may have become idle: then it goes, if its memory is wanted back."""
-        if block.idle and self.space.slabs.of(block.offset).retiring:
+        if block.idle and self.retiring(block):
+            self._go(block)
+
+    def _go(self, block: Block) -> None:
+        if not self._rescue(block):
             self._evict(block)
 
     def _evict(self, block: Block) -> None:

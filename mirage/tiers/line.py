@@ -21,7 +21,7 @@ from mirage.tiers.messages import (
     encode,
     to_engine,
 )
-from mirage.tiers.region import Region
+from mirage.tiers.region import Region, Regions
 
 JOIN_S = 5.0
 PIECE = 2**18
@@ -42,7 +42,7 @@ class Line:
         self._out = bytearray()
 
     @classmethod
-    def join(cls, path: Path, member: Member) -> tuple[Self, Region]:
+    def join(cls, path: Path, member: Member) -> tuple[Self, Regions]:
         """Waits up to `JOIN_S`."""
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -51,18 +51,18 @@ class Line:
             hello = Join(VERSION, member.tenant, member.fingerprint, member.block_bytes)
             made.sendall(encode(hello))
             line = cls(made, Frames())
-            region = line._welcome()
+            regions = line._welcome()
             made.setblocking(False)
         except BaseException:
             made.close()
             raise
-        return line, region
+        return line, regions
 
-    def _welcome(self) -> Region:
+    def _welcome(self) -> Regions:
         fds: list[int] = []
         try:
             while (body := self._frames.next()) is None:
-                data, some, _, _ = socket.recv_fds(self.socket, PIECE, 1, socket.MSG_CMSG_CLOEXEC)
+                data, some, _, _ = socket.recv_fds(self.socket, PIECE, 2, socket.MSG_CMSG_CLOEXEC)
                 fds += some
                 if not data:
                     raise LineLost("it closed the connection")
@@ -70,15 +70,21 @@ class Line:
             message = to_engine(body)
             if isinstance(message, Sorry):
                 raise LineLost(message.why)
-            if not isinstance(message, Welcome) or len(fds) != 1:
+            wanted = 1 + bool(isinstance(message, Welcome) and message.peer_nbytes)
+            if not isinstance(message, Welcome) or len(fds) != wanted:
                 raise LineLost(f"{type(message).__name__} with {len(fds)} files is no welcome")
-            region = Region(fds.pop())
+            host = Region(fds.pop(0))
+            try:
+                peer = Region(fds.pop()) if fds else None
+            except (OSError, ValueError):
+                host.close()
+                raise
         except Malformed as error:
             raise LineLost(str(error)) from None
         finally:
             for fd in fds:
                 socket.close(fd)
-        return region
+        return Regions(host, peer, message.peer_bytes_per_s)
 
     def say(self, messages: Iterable[FromEngine]) -> None:
         """What cannot be sent now is sent later."""

@@ -18,8 +18,8 @@ class LocalPool:
     Several members of one core are several `LocalPool`s: see `beside`. Raises `OSError`.
     """
 
-    def __init__(self, core: Core, member: Member) -> None:
-        self._shared = _Shared(core)
+    def __init__(self, core: Core, member: Member, peer_bytes_per_s: float | None = None) -> None:
+        self._shared = _Shared(core, peer_bytes_per_s)
         self._join(member)
 
     @classmethod
@@ -42,6 +42,11 @@ class LocalPool:
         self._shared.core.resize(budget)
         self._shared.carry_out()
 
+    def resize_peer(self, device: str, budget: int) -> None:
+        """As the server does it. Raises `ValueError`."""
+        self._shared.core.resize_peer(device, budget)
+        self._shared.carry_out()
+
     def seek(self, request: str, keys: Iterable[Key]) -> None:
         self._answers.setdefault(request, {})
         self._shared.core.seek(self._number, request, keys)
@@ -59,18 +64,19 @@ class LocalPool:
             if state is not Found.READY:
                 raise KeyError(key)
         self._loaded.setdefault(request, set()).update(wanted)
-        return [Place(Medium.HOST, offset) for _, offset in found]
+        return [self._place(offset) for _, offset in found]
 
     def leave(self, request: str) -> None:
-        if self._answers.pop(request, None) is not None:
-            loaded = len(self._loaded.pop(request, ()))
-            self._shared.core.leave(self._number, request, loaded)
+        if (answers := self._answers.pop(request, None)) is not None:
+            places = [self._place(answers[key][1]) for key in self._loaded.pop(request, ())]
+            from_peers = sum(place.medium is Medium.PEER for place in places)
+            self._shared.core.leave(self._number, request, len(places), from_peers)
             self._shared.carry_out()
 
     def reserve(self, keys: Iterable[Key]) -> Mapping[Key, Place]:
         given = self._shared.core.reserve(self._number, keys)
         self._shared.carry_out()
-        return {key: Place(Medium.HOST, offset) for key, offset in given.items()}
+        return {key: self._place(offset) for key, offset in given.items()}
 
     def commit(self, keys: Iterable[Key]) -> None:
         self._shared.core.commit(self._number, keys)
@@ -80,13 +86,11 @@ class LocalPool:
         self._shared.core.abandon(self._number, keys)
         self._shared.carry_out()
 
-    def touch(self, keys: Iterable[Key]) -> None:
-        self._shared.core.touch(self._number, keys)
-
     def memory(self, medium: Medium) -> memoryview:
-        if medium is not Medium.HOST:
-            raise KeyError(medium)
-        return self._shared.acting.region.memory
+        return self._shared.acting.regions.memory(medium)
+
+    def bytes_per_s(self, medium: Medium) -> float | None:
+        return self._shared.acting.regions.bytes_per_s(medium)
 
     def close(self) -> None:
         if self._closed:
@@ -99,21 +103,27 @@ class LocalPool:
         if not self._shared.listeners:
             self._shared.acting.close()
 
+    def _place(self, offset: int) -> Place:
+        return self._shared.acting.regions.place(offset)
+
 
 class _Shared:
     """One core, and who hears of what."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, peer_bytes_per_s: float | None) -> None:
         self.core = core
         self.listeners: dict[int, dict[str, dict[Key, tuple[Found, int]]]] = {}
         self._words: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.acting = Acting(core, self)
+        self.acting = Acting(core, self, peer_bytes_per_s)
 
     def sunk(self, name: Name, *, whole: bool) -> None:
         self._words.put(partial(self.core.sunk, name, whole=whole))
 
     def risen(self, name: Name, *, whole: bool) -> None:
         self._words.put(partial(self.core.risen, name, whole=whole))
+
+    def moved(self, name: Name, *, whole: bool) -> None:
+        self._words.put(partial(self.core.moved, name, whole=whole))
 
     def carry_out(self) -> None:
         while not self._words.empty():

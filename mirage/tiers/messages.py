@@ -14,7 +14,7 @@ import msgspec
 
 from mirage.tiers.contract import Found, Key
 
-VERSION = 1
+VERSION = 2
 LENGTH = struct.Struct("!I")
 LONGEST = 2**20
 """Bytes of a message."""
@@ -44,6 +44,8 @@ class Leave(Message, frozen=True):
     request: int
     loaded: int
     """Blocks whose places were asked for."""
+    from_peers: int = 0
+    """Of them, those that lie on peers."""
 
 
 class Reserve(Message, frozen=True):
@@ -60,17 +62,16 @@ class Abandon(Message, frozen=True):
     keys: Keys
 
 
-class Touch(Message, frozen=True):
-    keys: Keys
-
-
 class Bye(Message, frozen=True):
     """The engine reads and writes no more."""
 
 
 class Welcome(Message, frozen=True):
     nbytes: int
-    """Of the region."""
+    """Of host memory."""
+    peer_nbytes: int = 0
+    """Of peers' memory, whose offsets begin behind it; if there is some, a second file has it."""
+    peer_bytes_per_s: float | None = None
 
 
 class Sorry(Message, frozen=True):
@@ -89,7 +90,7 @@ class Given(Message, frozen=True):
     places: list[tuple[bytes, int]]
 
 
-FromEngine = Join | Seek | Leave | Reserve | Commit | Abandon | Touch | Bye
+FromEngine = Join | Seek | Leave | Reserve | Commit | Abandon | Bye
 ToEngine = Welcome | Sorry | News | Given
 
 _encoder = msgspec.msgpack.Encoder()

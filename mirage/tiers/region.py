@@ -10,8 +10,10 @@ import fcntl
 import mmap
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 
-from mirage.tiers.slabs import Range
+from mirage.tiers.contract import Medium, Place
+from mirage.tiers.holes import Range
 from vmm import libc
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -61,3 +63,59 @@ class Region:
         with suppress(BufferError):
             self.memory.release()
             self._map.close()
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The pool's memory as one row of offsets: host memory, and behind it that of peers."""
+
+    host: Region
+    peer: Region | None = None
+    peer_bytes_per_s: float | None = None
+    """Of copies from and to peers; None is as fast as it goes."""
+
+    @classmethod
+    def create(cls, span: int, peer_span: int, peer_bytes_per_s: float | None) -> Regions:
+        """New ones. Raises `OSError`, and nothing is left then."""
+        host = Region.create(span)
+        try:
+            peer = Region.create(peer_span) if peer_span else None
+        except OSError:
+            host.close()
+            raise
+        return cls(host, peer, peer_bytes_per_s)
+
+    def place(self, offset: int) -> Place:
+        """Where an offset of the row is."""
+        if offset < self.host.nbytes:
+            return Place(Medium.HOST, offset)
+        return Place(Medium.PEER, offset - self.host.nbytes)
+
+    def memory(self, medium: Medium) -> memoryview:
+        """Raises `KeyError` without one."""
+        region = {Medium.HOST: self.host, Medium.PEER: self.peer}.get(medium)
+        if region is None:
+            raise KeyError(medium)
+        return region.memory
+
+    def view(self, row: Range) -> memoryview:
+        """Bytes of the row; they lie in one region."""
+        medium, offset = (place := self.place(row.offset)).medium, place.offset
+        return self.memory(medium)[offset : offset + row.nbytes]
+
+    def punch(self, hole: Range) -> None:
+        """Give memory back. Raises `OSError`."""
+        place = self.place(hole.offset)
+        region = self.host if place.medium is Medium.HOST else self.peer
+        assert region is not None, hole
+        region.punch(Range(place.offset, hole.nbytes))
+
+    def bytes_per_s(self, medium: Medium) -> float | None:
+        """At what pace it is copied; None is as fast as it goes."""
+        return self.peer_bytes_per_s if medium is Medium.PEER else None
+
+    def close(self) -> None:
+        """Idempotent."""
+        self.host.close()
+        if self.peer is not None:
+            self.peer.close()

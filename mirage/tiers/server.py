@@ -40,10 +40,17 @@ class PoolServer:
     Calls may come from any thread.
     """
 
-    def __init__(self, path: Path, core: Core, tenants: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        core: Core,
+        tenants: Mapping[str, int],
+        peer_bytes_per_s: float | None = None,
+    ) -> None:
         self._path, self._core, self._tenants = path, core, tenants
+        self._peer_bytes_per_s = peer_bytes_per_s
         for tenant, priority in tenants.items():
-            core.ledger.set(tenant, priority=priority, standing=PriorityClass.IDLE)
+            core.enrol(tenant, priority)
         self._guests: dict[int, Guest] = {}
         """By the number of the file descriptor."""
         self._orders = Orders()
@@ -53,7 +60,7 @@ class PoolServer:
 
     def start(self) -> None:
         """Listen. Raises `OSError`, and nothing is left then."""
-        self._acting = Acting(self._core, self)
+        self._acting = Acting(self._core, self, self._peer_bytes_per_s)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._door.bind(str(self._path))
@@ -77,6 +84,10 @@ class PoolServer:
         """In bytes, at most those of the start; the future raises `ValueError`."""
         return self._order(partial(self._core.resize, budget))
 
+    def resize_peer(self, device: str, budget: int) -> Future[None]:
+        """What a peer lends; the future raises `ValueError`."""
+        return self._order(partial(self._core.resize_peer, device, budget))
+
     def stand(self, tenant: str, standing: PriorityClass) -> Future[None]:
         """What class a tenant is of from now on."""
         return self._order(partial(self._core.stand, tenant, standing))
@@ -96,6 +107,9 @@ class PoolServer:
 
     def risen(self, name: Name, *, whole: bool) -> None:
         self._order(partial(self._core.risen, name, whole=whole))
+
+    def moved(self, name: Name, *, whole: bool) -> None:
+        self._order(partial(self._core.moved, name, whole=whole))
 
     def _order(self, what: Callable[[], None]) -> Future[None]:
         return self._orders.give(partial(self._do, what))
@@ -137,7 +151,7 @@ class PoolServer:
         try:
             if read:
                 guest.read()
-            guest.obey(self._core, self._acting.region, self._tenants)
+            guest.obey(self._core, self._acting.regions, self._tenants)
         except SentAway as error:
             level = logging.ERROR if error.fault else logging.INFO
             logger.log(level, "%s left the host pool: %s", guest.who, error)

@@ -8,14 +8,23 @@ nothing, memory does: it is counted for open slabs, for it may be behind all of 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from mirage.tiers.holes import Range
 
 
-class Range(NamedTuple):
-    """Bytes of the region."""
+class Offsets(Protocol):
+    """Where slabs are cut from: `mirage.tiers.holes.Holes` of one region, or leases of peers."""
 
-    offset: int
-    nbytes: int
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each free run."""
+
+    def take(self, nbytes: int) -> int | None:
+        """The offset of so many bytes; None if there is no room."""
+
+    def give(self, freed: Range) -> None:
+        """They are free again."""
 
 
 @dataclass(eq=False)
@@ -62,11 +71,10 @@ def runs(offsets: list[int], stride: int) -> list[Range]:
 
 
 class Slabs:
-    """`span` bytes of offsets. `counted` is the memory that may be in use of them."""
+    """`counted` is the memory that may be in use of `offsets`."""
 
-    def __init__(self, span: int) -> None:
-        self._holes: list[Range] = [Range(0, span)]
-        """Sorted, and no two of them touch."""
+    def __init__(self, offsets: Offsets) -> None:
+        self._offsets = offsets
         self._open: dict[int, Slab] = {}
         """By their first offset."""
         self._of: dict[int, Slab] = {}
@@ -79,6 +87,10 @@ class Slabs:
         """The slab of a block in use. Raises `KeyError`."""
         return self._of[offset]
 
+    def at(self, offset: int) -> Slab:
+        """The open slab that begins there. Raises `KeyError`."""
+        return self._open[offset]
+
     def all(self) -> list[Slab]:
         """Every open slab."""
         return list(self._open.values())
@@ -89,25 +101,19 @@ class Slabs:
 
     def fragmentation(self) -> Fragmentation:
         used = sum(slab.stride * len(slab.used) for slab in self._open.values())
-        largest = max((hole.nbytes for hole in self._holes), default=0)
-        return Fragmentation(self.counted - used, largest, sum(h.nbytes for h in self._holes))
+        sizes = self._offsets.sizes
+        return Fragmentation(self.counted - used, max(sizes, default=0), sum(sizes))
 
     # -- slabs --------------------------------------------------------------------------
 
     def open(self, stride: int, blocks: int) -> bool:
-        """A new slab in the smallest hole that it fits into; False if there is none."""
-        nbytes = stride * blocks
-        fitting = [hole for hole in self._holes if hole.nbytes >= nbytes]
-        if not fitting:
+        """A new slab; False if there is no room."""
+        offset = self._offsets.take(stride * blocks)
+        if offset is None:
             return False
-        hole = min(fitting, key=lambda hole: (hole.nbytes, hole.offset))
-        self._holes.remove(hole)
-        if hole.nbytes > nbytes:
-            self._holes.append(Range(hole.offset + nbytes, hole.nbytes - nbytes))
-            self._holes.sort()
-        places = [hole.offset + stride * number for number in reversed(range(blocks))]
-        self._open[hole.offset] = Slab(hole.offset, stride, blocks, places)
-        self.counted += nbytes
+        places = [offset + stride * number for number in reversed(range(blocks))]
+        self._open[offset] = Slab(offset, stride, blocks, places)
+        self.counted += stride * blocks
         return True
 
     def close(self, slab: Slab) -> Range:
@@ -118,7 +124,7 @@ class Slabs:
         if self._current.get(slab.stride) is slab:
             del self._current[slab.stride]
         self.counted -= slab.counted
-        self._join(Range(slab.offset, slab.nbytes))
+        self._offsets.give(Range(slab.offset, slab.nbytes))
         return Range(slab.offset, slab.nbytes)
 
     def retire(self, slab: Slab) -> list[Range]:
@@ -156,16 +162,3 @@ class Slabs:
         if not slab.used:
             self.close(slab)
         return Range(offset, slab.stride)
-
-    def _join(self, hole: Range) -> None:
-        """Add a hole to those that it touches."""
-        start, end = hole.offset, hole.offset + hole.nbytes
-        kept = []
-        for other in self._holes:
-            if other.offset + other.nbytes == start:
-                start = other.offset
-            elif other.offset == end:
-                end = other.offset + other.nbytes
-            else:
-                kept.append(other)
-        self._holes = sorted([*kept, Range(start, end - start)])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 from mirage.tiers.blocks import Block, Name
+from mirage.tiers.holes import Holes, Range
 from mirage.tiers.ledger import Ledger
-from mirage.tiers.slabs import Range, Slab, Slabs
+from mirage.tiers.slabs import Offsets, Slab, Slabs
 from mirage.tiers.victims import Victims
 from mirage.units import MIB, align_up
 
@@ -27,8 +29,11 @@ def stride_of(block_bytes: int) -> int:
 class Space:
     """All blocks by their places. `evict` forgets a block and gives its place back by `give`.
 
-    Memory to be given back is handed to `punch`.
+    Memory to be given back is handed to `punch`. `offsets` are all that a region has, by default.
     """
+
+    most_looks: int | None = None
+    """Blocks that are looked at for room; all by default."""
 
     def __init__(
         self,
@@ -36,11 +41,16 @@ class Space:
         victims: Victims,
         evict: Callable[[Block], None],
         punch: Callable[[Range], None],
+        offsets: Offsets | None = None,
     ) -> None:
+        self.may_go: Callable[[Block], bool] = lambda block: block.idle
+        """Whether a block may be evicted for another one."""
+        self.leave = evict
+        """For idle blocks whose memory is wanted back."""
         self._ledger, self._victims = ledger, victims
         self._evict, self._punch = evict, punch
         self.span = align_up(ledger.budget, PAGE) * SPARE_OFFSETS
-        self.slabs = Slabs(self.span)
+        self.slabs = Slabs(offsets or Holes(self.span))
         self._blocks: dict[int, Block] = {}
         self._by_name: dict[Name, Block] = {}
 
@@ -75,9 +85,14 @@ class Space:
             raise ValueError(f"{budget} bytes: the pool was made for {self.span // SPARE_OFFSETS}")
         self._ledger.resize(budget)
         self._close_empty(budget)
-        for slab in self._to_retire():
+        for slab in self.to_retire():
             if self.slabs.counted <= budget:
                 break
+            self._retire(slab)
+
+    def drain(self, slab: Slab) -> None:
+        """Its memory is wanted back: idle blocks leave at once, others when they are idle."""
+        if not slab.retiring:
             self._retire(slab)
 
     def next_victims(self, count: int) -> list[Block]:
@@ -98,7 +113,10 @@ class Space:
         if self.slabs.counted + wanted > self._ledger.budget:
             self._close_empty(self._ledger.budget - wanted)
         blocks = min(wanted, self._ledger.budget - self.slabs.counted) // stride
-        return blocks > 0 and self.slabs.open(stride, blocks)
+        if blocks <= 0 or self.slabs.open(stride, blocks):
+            return blocks > 0
+        self._close_empty(0)  # there is memory, but torn
+        return self.slabs.open(stride, blocks)
 
     def _slab_blocks(self, stride: int) -> int:
         return max(1, min(LARGEST_SLAB, self._ledger.budget // SLABS) // stride)
@@ -113,10 +131,10 @@ class Space:
     def _make_room(self, taker: str, stride: int) -> bool:
         """Evict one block of that size, or a slab of another one; False if nothing may go."""
         tenants = self._victims.takeable(taker, stride)
-        for name in self._victims.order(tenants):
+        for name in islice(self._victims.order(tenants), self.most_looks):
             block = self._by_name[name]
             slab = self.slabs.of(block.offset)
-            if not block.idle or slab.retiring:
+            if not self.may_go(block) or slab.retiring:
                 continue
             if slab.stride == stride:
                 self._evict(block)
@@ -128,17 +146,17 @@ class Space:
 
     def _may_go(self, slab: Slab, tenants: list[str]) -> bool:
         blocks = (self._blocks[offset] for offset in slab.used)
-        return all(block.idle and block.tenant in tenants for block in blocks)
+        return all(self.may_go(block) and block.tenant in tenants for block in blocks)
 
-    def _empty(self, slab: Slab) -> None:
-        """Evict all of its idle blocks."""
+    def _empty(self, slab: Slab, go: Callable[[Block], None] | None = None) -> None:
+        """All of its idle blocks go."""
         for offset in sorted(slab.used):
             if self._blocks[offset].idle:
-                self._evict(self._blocks[offset])
+                (go or self._evict)(self._blocks[offset])
 
     # -- shrinking ----------------------------------------------------------------------
 
-    def _to_retire(self) -> list[Slab]:
+    def to_retire(self) -> list[Slab]:
         """Slabs, first to go first: without pinned blocks in the order of their first victim,
         then by the pinned blocks in them."""
         pinned = {slab: self._held_fast(slab) for slab in self.slabs.all() if not slab.retiring}
@@ -151,7 +169,7 @@ class Space:
         return sum(not self._blocks[offset].idle for offset in slab.used)
 
     def _retire(self, slab: Slab) -> None:
-        self._empty(slab)
+        self._empty(slab, self.leave)
         for returned in self.slabs.retire(slab):
             self._punch(returned)
         if not slab.used:

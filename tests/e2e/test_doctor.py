@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -45,6 +46,22 @@ def test_it_says_what_works_here_and_what_to_do() -> None:
     assert ["engine", "vLLM", "ok"] in [words[:3] for words in lines]
     assert ["hooks", "ok", "all"] in [words[:3] for words in lines]
     assert ["CUDA", "graphs", "ok"] in [words[:3] for words in lines]
+
+
+def test_it_tries_the_disk_that_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    tenants = "device: {memory: 64MiB}\ntenants: [{name: a, model: nowhere, share: 100}]\n"
+    config.write_text(tenants)
+    done = mirage("doctor", str(config))
+    assert done.returncode == 2
+    assert "no tiers.ssd.directory to try: name a --disk DIR" in done.stderr
+    tiers = f"tiers: {{host: {{bytes: 1MiB}}, ssd: {{directory: {tmp_path / 'ssd'}, bytes: 1MiB}}}}"
+    config.write_text(tenants + tiers)
+    done = mirage("doctor", str(config), "--json")
+    assert done.returncode == 0, done.stderr
+    (found,) = [f for f in json.loads(done.stdout)["findings"] if f["topic"] == "disk"]
+    assert found["what"] == str(tmp_path / "ssd") and "GB/s" in found["found"]
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
 CONFIG = """

@@ -142,10 +142,14 @@ def test_without_one_nothing_is_told(tmp_path: Path) -> None:
 
 
 def test_check_prints_it(tmp_path: Path) -> None:
-    config = write_config(tmp_path, "a", tiers=TIERS)
+    peer = {"devices": {"gpu1": "1MiB", "gpu2": "2MiB"}, "backed": False}
+    config = write_config(tmp_path, "a", tiers=TIERS | {"peer": peer})
     words = [sys.executable, WITH_FAKES, "check", str(config)]
     environment = {**os.environ, "FAKE_ENGINE": ""}
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 0, done.stderr
     assert "host pool 0.5 MiB for KV blocks that leave the device, arc" in done.stdout
     assert "a: up to " in done.stdout
+    assert "peers above it: gpu1 1.0 MiB, gpu2 2.0 MiB; what they want back is dropped" in (
+        done.stdout
+    )

@@ -25,10 +25,10 @@ from mirage.tiers.blocks import Name
 from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import Found, Key, Medium, Member
 from mirage.tiers.core import Core
+from mirage.tiers.holes import Range
 from mirage.tiers.ledger import PriorityClass
 from mirage.tiers.messages import LENGTH, LONGEST, VERSION, Join, Leave, Seek, encode
 from mirage.tiers.server import PoolServer
-from mirage.tiers.slabs import Range
 
 pytestmark = pytest.mark.e2e
 
@@ -191,7 +191,7 @@ def test_a_killed_server_leaves_engines_as_if_nothing_were_stored(
     server.stdout.close()
     assert a("reads(1, 2)") == {1: "absent", 2: "absent"}
     assert a("store(3)") == []
-    assert a("(pool.leave('r'), pool.touch(keys(1)), pool.close(), pool.close())")
+    assert a("(pool.leave('r'), pool.abandon(keys(1)), pool.close(), pool.close())")
     a.end()
 
 
@@ -295,7 +295,7 @@ def test_memory_goes_when_the_budget_shrinks(start: Any, server: PoolServer) -> 
     a = start("a")
     a("store(*range(32))")
     a("hold('r', 1, 2)")
-    region = server._acting.region
+    region = server._acting.regions.host
     assert region.used_bytes() == BUDGET
     server.resize(8 * BLOCK).result()
     assert region.used_bytes() <= 8 * BLOCK

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from mirage.tiers.client import PoolClient
-from mirage.tiers.contract import Found, Key, Medium, Member
+from mirage.tiers.contract import Found, Key, Member
 
 socket, tenant, block_bytes = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 pool = PoolClient(socket, Member(tenant, b"weights", block_bytes), answer_s=5.0)
@@ -31,7 +31,7 @@ def half(*numbers: int) -> list[int]:
     places = pool.reserve(keys(*numbers))
     for key, place in places.items():
         text = content(key)[: block_bytes // 2]
-        pool.memory(Medium.HOST)[place.offset : place.offset + len(text)] = text
+        pool.memory(place.medium)[place.offset : place.offset + len(text)] = text
     return sorted(map(int, places))
 
 
@@ -39,7 +39,7 @@ def store(*numbers: int) -> list[int]:
     places = pool.reserve(keys(*numbers))
     for key, place in places.items():
         text = content(key)
-        pool.memory(Medium.HOST)[place.offset : place.offset + len(text)] = text
+        pool.memory(place.medium)[place.offset : place.offset + len(text)] = text
     pool.commit(places)
     return sorted(map(int, places))
 
@@ -57,7 +57,7 @@ def hold(request: str, *numbers: int) -> dict[int, str]:
         if state is Found.READY:
             (place,) = pool.places(request, [key])
             text = content(key)
-            there = pool.memory(Medium.HOST)[place.offset : place.offset + len(text)]
+            there = pool.memory(place.medium)[place.offset : place.offset + len(text)]
             assert bytes(there) == text, (key, bytes(there)[:20])
     return {int(key): state.value for key, state in zip(wanted, states, strict=True)}
 

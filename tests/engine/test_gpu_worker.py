@@ -268,11 +268,11 @@ def captured_before() -> tuple[BreakableCUDAGraphWrapper, CUDAGraphWrapper]:
 def test_steps_of_the_warm_up_do_not_tell_how_long_a_layer_computes() -> None:
     settings = EngineSettings(policy=Policy.MIRAGE, tenant="t", page=4096, base_blocks=2)
     memory = EngineMemory(settings)
-    with memory.timed_step():
+    with memory.timed_step(1):
         pass
     assert memory.layer_compute_s == 0.0
     memory.warm = True
-    with memory.timed_step():
+    with memory.timed_step(1):
         pass
     assert memory.layer_compute_s > 0.0
 

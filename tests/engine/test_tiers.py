@@ -32,6 +32,11 @@ def test_nothing_is_stored_while_all_fits(scenes: dict[str, Any]) -> None:
     assert scenes["reused"]["stored_while_all_fits"] == 0
 
 
+def test_what_the_device_has_is_sought_too(scenes: dict[str, Any]) -> None:
+    """So its copies are used as often as it is, without a word more."""
+    assert scenes["reused"]["sought_of_the_device"] >= scenes["reused"]["blocks"] > 0
+
+
 def test_the_next_turn_finds_what_was_decoded(scenes: dict[str, Any]) -> None:
     # 70 + 64 + 3 tokens are four blocks and 9 tokens; the last token decoded has no KV yet.
     assert scenes["turns"]["asked"] - scenes["turns"]["again"] == 4 * 32
@@ -73,6 +78,7 @@ def test_a_failed_store_is_given_up(scenes: dict[str, Any]) -> None:
 
 def test_counts_agree(scenes: dict[str, Any]) -> None:
     assert scenes["tokens_saved"] == scenes["hits"] * 32
+    assert 0 < scenes["saved_s"] < scenes["tokens_saved"]  # less than a second for each
     assert scenes["bytes_up"] == scenes["hits"] * scenes["block_bytes"]
 
 
@@ -97,6 +103,21 @@ def test_all_at_random_with_two_steps_in_flight(tmp_path: Path) -> None:
 def test_families_at_random(tmp_path: Path, family: str, seed: int) -> None:
     facts = json.loads(must(spawn("tier_random.py", tmp_path, family, seed, 200)).splitlines()[-1])
     assert facts["right"] + facts["aborted"] == 200 and facts["hits"] > 0
+
+
+def test_peers_are_revoked_at_random(tmp_path: Path) -> None:
+    facts = json.loads(must(spawn("tier_peers.py", tmp_path, "llama", 1, 60)).splitlines()[-1])
+    assert (facts["right"], facts["failed_loads"]) == (60, 0)
+    assert min(facts[name] for name in ("from_peers", "from_host", "revocations")) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["opt", "llama", "qwen3"])
+@pytest.mark.parametrize("seed", range(2, 4))
+def test_peers_of_families_are_revoked_at_random(tmp_path: Path, family: str, seed: int) -> None:
+    facts = json.loads(must(spawn("tier_peers.py", tmp_path, family, seed, 300)).splitlines()[-1])
+    assert (facts["right"], facts["failed_loads"]) == (300, 0)
+    assert facts["from_peers"] > 0 and facts["revocations"] > 0
 
 
 def test_full_and_sliding_attention(tmp_path: Path) -> None:

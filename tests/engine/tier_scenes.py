@@ -28,6 +28,9 @@ def reused(engine: Tiered) -> dict[str, Any]:
     batch = engine.prompts(4, 150, seed=1)
     first = engine.run(batch, TOKENS)
     stored_before = engine.counts.stored_blocks
+    sought = engine.pool.sought
+    engine.run(batch, TOKENS)
+    sought = engine.pool.sought - sought
     engine.sleep_and_wake(EXTENTS)
     again = engine.run(batch, TOKENS)
     # vLLM computes the last token of a prompt that is held whole.
@@ -37,6 +40,8 @@ def reused(engine: Tiered) -> dict[str, Any]:
         "first": first,
         "again": again,
         "overlap": held,
+        "sought_of_the_device": sought,
+        "blocks": sum(len(p) // tiny.BLOCK_TOKENS for p in batch),
         "stored_while_all_fits": stored_before,
     }
 
@@ -134,6 +139,7 @@ def main(models: str) -> None:
         "refused_stores": refused_stores(engine),
         "guarded": slow_copies(engine),
         "tokens_saved": engine.counts.tokens_saved,
+        "saved_s": engine.counts.saved_s,
         "hits": sum(engine.counts.hits.values()),
         "bytes_up": engine.counts.bytes_up,
         "block_bytes": engine.tiers.block_bytes,

@@ -20,11 +20,19 @@ Batch = Sequence[list[int]]
 class Tiered:
     """Steps by hand; every text is compared with what the model says by itself."""
 
-    def __init__(self, folder: Path, *, blocks: int, family: str = "llama", **mirage: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        blocks: int,
+        family: str = "llama",
+        worker: str = WORKER,
+        **mirage: Any,
+    ) -> None:
         path = make_models(folder / "demo", which=(family,), layers=4)[family]
         settings = {"base_blocks": blocks, "tier_socket": "the tests'", **mirage}
         self.llm = tiny.make_llm(
-            path, mirage=settings, dtype="float32", worker_cls=WORKER, blocks=256
+            path, mirage=settings, dtype="float32", worker_cls=worker, blocks=256
         )
         self.circuit = circuit_of(path)
         self.scheduler = tiny.scheduler_of(self.llm)

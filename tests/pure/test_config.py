@@ -235,3 +235,11 @@ def test_any_text_is_a_size_or_refused(text: str) -> None:
 def test_what_is_not_a_size_says_so(value: Any) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         parse_bytes(value)
+
+
+def test_peers_are_of_a_host_as_yet(tmp_path: Path) -> None:
+    tiers = {"host": {"bytes": "1MiB"}, "peer": {"devices": {"gpu1": "1MiB"}}}
+    assert load(write(tmp_path, VALID | {"tiers": tiers})).tiers.peer is not None
+    on_gpu = VALID | {"tiers": tiers, "device": {"kind": "cuda", "memory": "1GiB"}}
+    with pytest.raises(ConfigError, match=r"tiers.peer is for device.kind host as yet"):
+        load(write(tmp_path, on_gpu))

@@ -7,10 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mirage.tiers.blocks import Name, Punch, Rise, Sink, Tell
+from mirage.tiers.blocks import Move, Name, Punch, Rise, Sink, Tell
 from mirage.tiers.contract import Found, Key, Member
 from mirage.tiers.core import Core, MemberRefused
+from mirage.tiers.counts import PoolState
 from mirage.tiers.ledger import PriorityClass
+from mirage.tiers.peered import PeerPlan
 from mirage.tiers.policies import POLICIES
 
 pytestmark = pytest.mark.pure
@@ -104,7 +106,8 @@ def test_a_pinned_block_stays_and_the_oldest_idle_one_goes() -> None:
     a = join(core, "a")
     store(core, a, 1, 2, 3)
     assert found(core, a, 1) == [READY]
-    core.touch(a, keys(2))
+    assert found(core, a, 2, request="once") == [READY]
+    core.leave(a, "once")
     assert store(core, a, 4)
     assert found(core, a, 1, 2, 3, 4, request="s") == [READY, READY, ABSENT, READY]
     assert core.reserve(a, keys(5)) == {}
@@ -113,7 +116,7 @@ def test_a_pinned_block_stays_and_the_oldest_idle_one_goes() -> None:
     core.leave(a, "s")
     assert core.reserve(a, keys(5))
     counts = core.state().tenants["a"].counts
-    assert (counts.hits, counts.misses, counts.evictions, counts.refused) == (4, 1, 2, 2)
+    assert (counts.hits, counts.misses, counts.evictions, counts.refused) == (5, 1, 2, 2)
     assert (counts.stored_bytes, counts.loaded_bytes) == (4 * KIB4, KIB4)
 
 
@@ -289,15 +292,19 @@ def test_what_comes_up_is_ready_when_it_is_whole() -> None:
     assert found(core, a, 1) == [READY]
 
 
+numbers_of_blocks = st.integers(0, 11)
+
+
 class Engines(RuleBasedStateMachine):
     """Three tenants, two of the same weights and one with larger blocks, and a tier below.
 
     `memory` is what engines wrote: it must be what is read for as long as a request is told so.
     """
 
-    numbers = st.integers(0, 11)
+    numbers = numbers_of_blocks
     tenants = st.sampled_from(["a", "b", "c"])
     requests = st.sampled_from(["q", "r"])
+    plan = PeerPlan()
 
     def __init__(self) -> None:
         super().__init__()
@@ -309,6 +316,8 @@ class Engines(RuleBasedStateMachine):
         self.coming: set[tuple[int, str, Key]] = set()
         self.rising: dict[Name, int] = {}
         self.sinking: dict[Name, int] = {}
+        self.moving: dict[Name, tuple[int, int]] = {}
+        """Offsets from and to which it is copied."""
         self.memory: dict[int, Name] = {}
         """By offset of a page: what was written there last."""
         self.top = BUDGET
@@ -316,7 +325,7 @@ class Engines(RuleBasedStateMachine):
 
     @initialize(kind=st.sampled_from(sorted(POLICIES)))
     def begin(self, kind: str) -> None:
-        self.core = Core(BUDGET, POLICIES[kind], self.shelf)
+        self.core = Core(BUDGET, POLICIES[kind], self.shelf, self.plan)
 
     def blocks(self, name: Name) -> int:
         return 3 if name.fingerprint == b"big" else 1
@@ -341,11 +350,15 @@ class Engines(RuleBasedStateMachine):
                     self.memory.pop(page, None)
             elif isinstance(act, Rise):
                 self.rising[act.name] = act.place.offset
+            elif isinstance(act, Move):
+                assert self.holds(act.name, act.source.offset)
+                assert act.source.offset >= self.core.span > act.target.offset
+                self.moving[act.name] = (act.source.offset, act.target.offset)
             elif isinstance(act, Sink):
                 assert self.holds(act.name, act.place.offset)
                 self.sinking[act.name] = act.place.offset
-            elif act.seeker.member not in self.lost:
-                self.hear(act)
+            elif act.seeker.member not in self.lost or act.found is READY:
+                self.hear(act)  # what it would read stays, whether it heard of it or not
 
     def hear(self, act: Tell) -> None:
         number, request = act.seeker
@@ -389,6 +402,8 @@ class Engines(RuleBasedStateMachine):
                 used.update(self.pages(self.name(number, wanted), offset))
         for name, offset in [*self.rising.items(), *self.sinking.items()]:
             used.update(self.pages(name, offset))
+        for name, places in self.moving.items():
+            used.update(page for offset in places for page in self.pages(name, offset))
         return used
 
     @precondition(lambda self: set(self.members) - self.lost)
@@ -418,11 +433,6 @@ class Engines(RuleBasedStateMachine):
         self.coming = {c for c in self.coming if c[:2] != (number, request)}
         self.core.leave(number, request)
         self.act()
-
-    @precondition(lambda self: set(self.members) - self.lost)
-    @rule(data=st.data(), wanted=st.lists(numbers, max_size=6))
-    def touch(self, data: st.DataObject, wanted: list[int]) -> None:
-        self.core.touch(self.member(data), keys(*wanted))
 
     @precondition(lambda self: set(self.members) - self.lost)
     @rule(data=st.data())
@@ -468,6 +478,24 @@ class Engines(RuleBasedStateMachine):
         self.core.sunk(name, whole=whole)
         self.act()
 
+    @precondition(lambda self: self.moving)
+    @rule(data=st.data(), whole=st.booleans())
+    def move(self, data: st.DataObject, whole: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.moving)))
+        source, target = self.moving.pop(name)
+        assert self.holds(name, source)
+        if whole:
+            self.write(name, target)
+        self.core.moved(name, whole=whole)
+        self.act()
+
+    @precondition(lambda self: self.plan.devices)
+    @rule(data=st.data(), pages=st.integers(0, 8))
+    def resize_peer(self, data: st.DataObject, pages: int) -> None:
+        device = data.draw(st.sampled_from(sorted(self.plan.devices)))
+        self.core.resize_peer(device, min(pages * KIB4, self.plan.devices[device]))
+        self.act()
+
     @rule(pages=st.integers(0, 16))
     def resize(self, pages: int) -> None:
         self.top = pages * KIB4
@@ -486,16 +514,41 @@ class Engines(RuleBasedStateMachine):
 
     @invariant()
     def never_over_budget_but_for_what_is_in_use(self) -> None:
-        state, used = self.core.state(), len(self.in_use()) * KIB4
-        assert len(self.memory) * KIB4 <= state.used_bytes
-        assert state.used_bytes <= max(self.top, used)
+        in_use = self.in_use()
+        for state, span in self.states():
+            used = len(in_use & set(span)) * KIB4
+            assert len(self.memory.keys() & set(span)) * KIB4 <= state.used_bytes
+            # one peer may be within its budget while another one waits for its own
+            most = state.budget_bytes + used if span.start else max(self.top, used)
+            assert state.used_bytes <= most
+            assert sum(t.share_bytes for t in state.tenants.values()) <= state.budget_bytes
+        assert self.core.state().budget_bytes == self.top
+
+    def states(self) -> list[tuple[PoolState, range]]:
+        """Of host memory and of peers, and the offsets of each."""
+        state, span = self.core.state(), self.core.span
+        found = [(state, range(0, span, KIB4))]
+        if state.peers is not None:
+            found += [(state.peers.held, range(span, span + self.core.peer_span, KIB4))]
+        return found
+
+    @invariant()
+    def peers_owe_only_what_is_in_use(self) -> None:
+        state, start, in_use = self.core.state(), self.core.span, self.in_use()
+        for name, device in state.peers.devices.items() if state.peers else ():
+            end = start + self.plan.devices[name]
+            used = len(in_use & set(range(start, end, KIB4))) * KIB4
+            assert device.owed_bytes <= used
+            start = end
 
     @invariant()
     def the_books_are_right(self) -> None:
-        tenants = self.core.state().tenants
-        held = sum(t.held_bytes for t in tenants.values())
-        assert held == self.core.state().used_bytes - self.core.state().unused_bytes
-        for own in tenants.values():
+        books = []
+        for state, _ in self.states():
+            held = sum(t.held_bytes for t in state.tenants.values())
+            assert held == state.used_bytes - state.unused_bytes
+            books += state.tenants.values()
+        for own in books:
             assert 0 <= own.pinned_bytes <= own.held_bytes - own.reserved_bytes
         pinned = {
             page
@@ -503,16 +556,16 @@ class Engines(RuleBasedStateMachine):
             for wanted, offset in mine.items()
             for page in self.pages(self.name(number, wanted), offset)
         }
-        assert sum(t.pinned_bytes for t in tenants.values()) == len(pinned) * KIB4
+        assert sum(t.pinned_bytes for t in books) == len(pinned) * KIB4
         writing = sum(
             len(self.pages(self.name(n, k), o))
             for n, m in self.writing.items()
             for k, o in m.items()
         )
         rising = sum(len(self.pages(name, o)) for name, o in self.rising.items())
-        reserved = sum(t.reserved_bytes for t in tenants.values())
-        assert reserved == (writing + rising) * KIB4
-        assert sum(t.share_bytes for t in tenants.values()) <= self.top
+        moving = sum(len(self.pages(name, at)) for name, (_, at) in self.moving.items())
+        reserved = sum(t.reserved_bytes for t in books)
+        assert reserved == (writing + rising + moving) * KIB4
 
     @invariant()
     def who_was_told_to_wait_waits_for_somebody(self) -> None:
@@ -523,8 +576,54 @@ class Engines(RuleBasedStateMachine):
                 for other, mine in self.writing.items()
                 if other not in self.lost and self.name(other, wanted) == name and wanted in mine
             ]
-            assert writers or name in self.rising
+            assert writers or name in self.rising or name in self.moving
+
+
+class Busy(Engines):
+    """Engines that store much, so that room is always short."""
+
+    @initialize(kind=st.sampled_from(sorted(POLICIES)))
+    def begin(self, kind: str) -> None:
+        self.core = Core(BUDGET, POLICIES[kind], self.shelf, self.plan)
+        for tenant in "abc":
+            self.join(tenant=tenant, priority=0)
+
+    @precondition(lambda self: set(self.members) - self.lost)
+    @rule(data=st.data(), first=numbers_of_blocks, count=st.integers(4, 12))
+    def store(self, data: st.DataObject, first: int, count: int) -> None:
+        """What has room of some blocks in a row."""
+        number = self.member(data)
+        mine = self.writing.setdefault(number, {})
+        wanted = [k for k in keys(*range(first, first + count)) if k not in mine]
+        given = self.core.reserve(number, wanted)
+        self.act()
+        for wanted_key, offset in given.items():
+            assert not set(self.pages(self.name(number, wanted_key), offset)) & self.in_use()
+            self.write(self.name(number, wanted_key), offset)
+        self.core.commit(number, given)
+        self.act()
+
+    @rule(tenant=Engines.tenants)
+    def join_again(self, tenant: str) -> None:
+        if tenant not in {self.members[number] for number in set(self.members) - self.lost}:
+            self.join(tenant=tenant, priority=0)
+
+
+class BackedPeers(Busy):
+    """Peers above, whose memory is wanted back at any moment."""
+
+    plan = PeerPlan({"p": 6 * KIB4, "q": 5 * KIB4}, backed=True)
+
+
+class LossyPeers(Busy):
+    plan = PeerPlan({"p": 6 * KIB4, "q": 5 * KIB4}, backed=False)
 
 
 TestEngines = Engines.TestCase
 TestEngines.settings = settings(max_examples=120, stateful_step_count=50)
+TestBusy = Busy.TestCase
+TestBusy.settings = settings(max_examples=60, stateful_step_count=50)
+TestBackedPeers = BackedPeers.TestCase
+TestBackedPeers.settings = settings(max_examples=120, stateful_step_count=50)
+TestLossyPeers = LossyPeers.TestCase
+TestLossyPeers.settings = settings(max_examples=60, stateful_step_count=50)

@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mirage.tiers.slabs import Range, Slabs
+from mirage.tiers.holes import Holes, Range
+from mirage.tiers.slabs import Slabs
 
 pytestmark = pytest.mark.pure
 
@@ -17,7 +18,7 @@ SPAN = 64
 
 
 def test_the_smallest_hole_that_fits_is_taken() -> None:
-    slabs = Slabs(20)
+    slabs = Slabs(Holes(20))
     assert all(slabs.open(stride, 1) for stride in (4, 1, 8, 1, 6))
     first, _, third, _, fifth = sorted(slabs.all(), key=lambda s: s.offset)
     for slab in (first, third, fifth):
@@ -31,7 +32,7 @@ def test_the_smallest_hole_that_fits_is_taken() -> None:
 
 
 def test_the_fullest_slab_is_filled_first() -> None:
-    slabs = Slabs(SPAN)
+    slabs = Slabs(Holes(SPAN))
     slabs.open(1, 4)
     slabs.open(1, 4)
     places = [slabs.take(1) for _ in range(8)]
@@ -44,7 +45,7 @@ def test_the_fullest_slab_is_filled_first() -> None:
 
 
 def test_a_retiring_slab_gives_back_block_by_block() -> None:
-    slabs = Slabs(SPAN)
+    slabs = Slabs(Holes(SPAN))
     slabs.open(2, 3)
     one, two = slabs.take(2), slabs.take(2)
     slab = slabs.of(one)
@@ -61,7 +62,7 @@ def test_a_retiring_slab_gives_back_block_by_block() -> None:
 
 
 def test_a_slab_with_blocks_is_not_closed() -> None:
-    slabs = Slabs(SPAN)
+    slabs = Slabs(Holes(SPAN))
     slabs.open(2, 3)
     place = slabs.take(2)
     with pytest.raises(ValueError, match="still has 1 block"):
@@ -73,7 +74,7 @@ class Cut(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.slabs = Slabs(SPAN)
+        self.slabs = Slabs(Holes(SPAN))
         self.blocks: dict[int, int] = {}
         """Stride by offset."""
 

@@ -68,6 +68,9 @@ def test_more_than_the_machine_has_is_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ConfigError, match=r"37.0 MiB beside device.memory 64.0 MiB.*100.0 MiB"):
         preflight._check_host_tier(make_config({"host": {"bytes": "37MiB"}}))
     preflight._check_host_tier(make_config({"host": {"bytes": "37MiB"}}, policy="static"))
+    peer = {"devices": {"gpu1": "1MiB", "gpu2": "1MiB"}}
+    with pytest.raises(ConfigError, match=r"and tiers.peer 2.0 MiB, this machine has"):
+        preflight._check_host_tier(make_config({"host": {"bytes": "35MiB"}, "peer": peer}))
 
 
 def test_check_says_what_fits() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from mirage.engine.cpu_worker import MirageCPUWorker
 from mirage.engine.memory import EngineMemory
 from mirage.engine.settings import EngineSettings
-from tests.tampered.memory import OverStrictPool, Poisoning, PoisoningUnawaitedUnproven
+from tests.tampered.memory import (
+    OverPeers,
+    OverStrictPool,
+    Poisoning,
+    PoisoningUnawaitedUnproven,
+)
 
 
 class PoisoningWorker(MirageCPUWorker):
@@ -27,3 +32,10 @@ class TieredWorker(MirageCPUWorker):
 
     def make_memory(self, settings: EngineSettings) -> EngineMemory:
         return OverStrictPool(settings)
+
+
+class PeeredWorker(MirageCPUWorker):
+    """Above the pool itself, with peers."""
+
+    def make_memory(self, settings: EngineSettings) -> EngineMemory:
+        return OverPeers(settings)

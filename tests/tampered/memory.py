@@ -10,6 +10,7 @@ from mirage.engine.settings import EngineSettings
 from mirage.streaming.transfer import LayerStreamer
 from mirage.tiers.contract import Member
 from tests.tampered.compute import RunsAhead
+from tests.tampered.peer_pool import PeerPool
 from tests.tampered.pool import PoisoningPool
 from tests.tampered.strict_pool import StrictPool
 
@@ -51,3 +52,10 @@ class OverStrictPool(Poisoning):
 
     def join_pool(self, member: Member) -> StrictPool:
         return StrictPool(member)
+
+
+class OverPeers(Poisoning):
+    """What extents leave is NaN, and below them is the pool itself, with peers."""
+
+    def join_pool(self, member: Member) -> PeerPool:
+        return PeerPool(member)

@@ -15,8 +15,9 @@ from mirage.tiers.contract import Found, Key, Medium, Member, Place
 class StrictPool:
     """`blocks` places in a memory file. Least recently used blocks make room."""
 
-    def __init__(self, member: Member, blocks: int = 4096) -> None:
-        self.member, self.most = member, blocks
+    def __init__(self, member: Member, blocks: int = 4096, peers: int = 3) -> None:
+        """Every `peers`th place is a peer's."""
+        self.member, self.most, self._peers = member, blocks, peers
         descriptor = os.memfd_create("strict-pool")
         os.ftruncate(descriptor, blocks * member.block_bytes)
         self._region = mmap.mmap(descriptor, 0)
@@ -35,12 +36,17 @@ class StrictPool:
         """A key is COMING for so many askings."""
         self._asked: dict[tuple[str, Key], int] = {}
         self.evicted = self.committed = self.abandoned = 0
+        self.sought = 0
+        """Keys, each time that one was asked for."""
 
     # -- finding ------------------------------------------------------------------------
 
     def seek(self, request: str, keys: Iterable[Key]) -> None:
         known = self._seeking.setdefault(request, {})
         for key in keys:
+            self.sought += 1
+            if key in self._held:
+                self._held[key] = self._held.pop(key)
             if known.get(key) is not Found.READY:
                 known[key] = Found.READY if key in self._held else Found.ABSENT
 
@@ -91,15 +97,13 @@ class StrictPool:
             self._spoil(self._reserved.pop(key))
             self.abandoned += 1
 
-    def touch(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            if key in self._held:
-                self._held[key] = self._held.pop(key)
-
     def memory(self, medium: Medium) -> memoryview:
-        if medium is not Medium.HOST:
+        if medium is Medium.SSD:
             raise KeyError(medium)
         return memoryview(self._region)
+
+    def bytes_per_s(self, medium: Medium) -> float | None:
+        return 2e9 if medium is Medium.PEER else None
 
     def close(self) -> None:
         self.dead = True
@@ -144,4 +148,5 @@ class StrictPool:
         self._free.append(number)
 
     def _place(self, number: int) -> Place:
-        return Place(Medium.HOST, number * self.member.block_bytes)
+        medium = Medium.HOST if number % self._peers else Medium.PEER
+        return Place(medium, number * self.member.block_bytes)

@@ -10,10 +10,10 @@ import pytest
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Found, Key, Medium, Member
 from mirage.tiers.core import Core
+from mirage.tiers.holes import Range
 from mirage.tiers.local import LocalPool
 from mirage.tiers.policies import POLICIES
 from mirage.tiers.region import Region
-from mirage.tiers.slabs import Range
 
 pytestmark = pytest.mark.vmm
 
@@ -61,7 +61,7 @@ def pool() -> Iterator[LocalPool]:
 
 
 def used(pool: LocalPool) -> int:
-    return pool._shared.acting.region.used_bytes()
+    return pool._shared.acting.regions.host.used_bytes()
 
 
 def test_what_one_wrote_another_reads(pool: LocalPool) -> None:
@@ -119,7 +119,7 @@ def test_places_of_what_is_not_ready_are_refused(pool: LocalPool) -> None:
 
 def test_nobody_makes_the_region_shorter(pool: LocalPool) -> None:
     with pytest.raises(PermissionError):
-        os.ftruncate(pool._shared.acting.region.fd, 0)
+        os.ftruncate(pool._shared.acting.regions.host.fd, 0)
 
 
 def test_a_hole_reads_as_zeros_and_holds_no_memory() -> None:

@@ -19,9 +19,9 @@ import pytest
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Found, Key, Medium, Member
 from mirage.tiers.core import Core
+from mirage.tiers.holes import Range
 from mirage.tiers.local import LocalPool
 from mirage.tiers.region import Region
-from mirage.tiers.slabs import Range
 from mirage.tiers.space import PAGE
 from mirage.tiers.ssd import store as acting
 from mirage.tiers.ssd.record import header, named

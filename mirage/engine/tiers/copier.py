@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from mirage.streaming.transfer import Compute
-from mirage.tiers.contract import Place
+from mirage.tiers.contract import Medium, Place
 from vmm.driver import Driver, Event, Stream, VmmError
 
 logger = logging.getLogger("mirage.engine.tiers")
@@ -35,29 +35,44 @@ class Job:
     places: Sequence[Place]
     failed: bool = False
     issued: int = 0
-    done: Event | None = field(default=None, repr=False)
-    """Recorded behind the last copy."""
+    streams: dict[Medium, Stream] = field(default_factory=dict, repr=False)
+    """Those that copy some of it."""
+    done: list[Event] = field(default_factory=list, repr=False)
+    """Recorded behind the last copy of each stream; none before all are issued."""
 
 
 class Copier:
-    """Submitted jobs are issued in order by `pump`, and come back from `finished`."""
+    """Submitted jobs are issued in order by `pump`, and come back from `finished`.
 
-    def __init__(self, driver: Driver, compute: Compute, runs: Runs, address: Address) -> None:
+    Each medium has streams of its own, made by `stream`: a peer's link is not the host's.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        compute: Compute,
+        runs: Runs,
+        address: Address,
+        stream: Callable[[Medium], Stream] | None = None,
+        media: Sequence[Medium] = (Medium.HOST,),
+    ) -> None:
         self._driver, self._compute = driver, compute
         self._runs, self._address = runs, address
         self._jobs: deque[Job] = deque()
-        self._streams: dict[bool, Stream] = {}
+        self._media = media
+        self._make = stream or (lambda medium: driver.stream())
+        self._streams: dict[tuple[bool, Medium], Stream] = {}
 
     def submit(self, job: Job) -> None:
         """Queue a job; nothing is copied before `pump`."""
         self._jobs.append(job)
 
     def pump(self, most_bytes: float = inf) -> None:
-        """Issue copies, loads first, of `most_bytes` or one block at least."""
+        """Issue copies, loads first, of `most_bytes` of the host's link or one block at least."""
         left, issued = most_bytes, False
         for job in sorted(self._waiting(), key=lambda job: not job.up):
             while job.issued < len(job.blocks) and not job.failed:
-                nbytes = sum(size for _, size in self._runs(job.blocks[job.issued]))
+                nbytes = self._link_bytes(job)
                 if issued and nbytes > left:
                     return
                 self._issue(job)
@@ -67,11 +82,13 @@ class Copier:
         """Issue all of a job now; steps and loads that begin later come behind it."""
         while job.issued < len(job.blocks) and not job.failed:
             self._issue(job)
-        if job.failed or job.done is None:
+        if job.failed or not job.done:
             return
         try:
-            self._compute.wait(job.done)
-            self._stream(not job.up).wait_for(job.done)
+            for done in job.done:
+                self._compute.wait(done)
+                for medium in self._media:
+                    self._stream(not job.up, medium).wait_for(done)
         except Exception as error:
             self._fail(job, error)
 
@@ -86,9 +103,10 @@ class Copier:
         """Issue and complete all jobs of one direction; `finished` has them then."""
         self.pump()
         for job in self._jobs:
-            if job.up == up and not self._ended(job) and job.done is not None:
+            if job.up == up and not self._ended(job):
                 try:
-                    job.done.wait()
+                    for done in job.done:
+                        done.wait()
                 except Exception as error:
                     self._fail(job, error)
 
@@ -105,19 +123,13 @@ class Copier:
     def _issue(self, job: Job) -> None:
         """One block of a job."""
         try:
-            stream = self._stream(job.up)
             copies = self._copies(job, job.issued)
-            if job.issued == 0:
-                computed = self._driver.event()
-                self._compute.record(computed)
-                stream.wait_for(computed)
+            stream = self._stream_of(job, job.places[job.issued].medium)
             for copy in copies:
                 stream.copy(*copy)
             job.issued += 1
             if job.issued == len(job.blocks):
-                event = self._driver.event()
-                stream.record(event)
-                job.done = event
+                job.done = [self._recorded(stream) for stream in job.streams.values()]
         except (VmmError, KeyError, OSError) as error:
             self._fail(job, error)
 
@@ -128,16 +140,37 @@ class Copier:
             at += nbytes
         return copies
 
-    def _stream(self, up: bool) -> Stream:
-        if up not in self._streams:
-            self._streams[up] = self._driver.stream()
-        return self._streams[up]
+    def _link_bytes(self, job: Job) -> int:
+        """What the next block of a job takes of the host's link."""
+        if job.places[job.issued].medium is Medium.PEER:
+            return 0
+        return sum(size for _, size in self._runs(job.blocks[job.issued]))
+
+    def _stream_of(self, job: Job, medium: Medium) -> Stream:
+        """Where a job's copies from or to a medium go, behind what was computed before it."""
+        if medium not in job.streams:
+            stream = self._stream(job.up, medium)
+            computed = self._driver.event()
+            self._compute.record(computed)
+            stream.wait_for(computed)
+            job.streams[medium] = stream
+        return job.streams[medium]
+
+    def _stream(self, up: bool, medium: Medium) -> Stream:
+        if (up, medium) not in self._streams:
+            self._streams[up, medium] = self._make(medium)
+        return self._streams[up, medium]
+
+    def _recorded(self, stream: Stream) -> Event:
+        event = self._driver.event()
+        stream.record(event)
+        return event
 
     def _ended(self, job: Job) -> bool:
         if job.failed or not job.blocks:
             return True
         try:
-            return job.done is not None and job.done.reached()
+            return bool(job.done) and all(done.reached() for done in job.done)
         except Exception as error:
             self._fail(job, error)
             return True
@@ -146,6 +179,5 @@ class Copier:
         """A failed stream does no more work. What it began must be over before blocks are free."""
         logger.warning("copying %d KV blocks failed: %s", len(job.blocks), error)
         job.failed = True
-        stream = self._streams.pop(job.up, None)
-        if stream is not None:
-            stream.close()
+        for up, medium in [pair for pair in self._streams if pair[0] == job.up]:
+            self._streams.pop((up, medium)).close()

@@ -16,6 +16,8 @@ class TierCounts:
     """KV blocks loaded, by where they came from."""
     tokens_saved: int = 0
     """Tokens whose KV was loaded instead of computed."""
+    saved_s: float = 0.0
+    """Seconds of steps that these would have taken, by what a token adds to a step."""
     bytes_up: int = 0
     bytes_down: int = 0
     stored_blocks: int = 0

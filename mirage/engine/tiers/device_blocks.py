@@ -33,6 +33,11 @@ class PoolMemory:
         self._pinned: list[int] = []
         self._views: list[ctypes.Array[ctypes.c_char]] = []
 
+    @property
+    def media(self) -> list[Medium]:
+        """Those that have a region."""
+        return [medium for medium in Medium if self._has(medium)]
+
     def address(self, place: Place) -> int:
         """Of a place. Raises `KeyError` for a medium without a region, or outside of it."""
         if place.medium not in self._mapped:
@@ -49,6 +54,13 @@ class PoolMemory:
         self._pinned.clear()
         self._mapped.clear()
         self._views.clear()
+
+    def _has(self, medium: Medium) -> bool:
+        try:
+            self._pool.memory(medium)
+        except KeyError:
+            return False
+        return True
 
     def _map(self, medium: Medium) -> None:
         region = self._pool.memory(medium)

@@ -12,7 +12,8 @@ from mirage.engine.tiers.manager import TierManager
 from mirage.engine.tiers.patience import Patience
 from mirage.engine.tiers.recent import Recent
 from mirage.engine.tiers.stores import Stores
-from mirage.tiers.contract import Pool
+from mirage.tiers.contract import Medium, Pool
+from vmm.driver import Stream
 
 DEMOTE_S = 0.1
 """Seconds of the link that extents which retire may take while requests run."""
@@ -29,6 +30,7 @@ class EngineTiers:
         self.recent = Recent()
         self.manager = TierManager(pool, self.counts, Patience(), self.recent)
         self._memory = memory
+        self.manager.token_s = lambda: memory.token_cost.token_s
         self._places = PoolMemory(pool, memory.driver)
         self._copier: Copier | None = None
         self.stores: Stores | None = None
@@ -40,8 +42,16 @@ class EngineTiers:
             assert self._memory.kv is not None
             runs = DeviceBlocks(self._memory.kv).runs
             driver, compute = self._memory.driver, self._memory.compute
-            self._copier = Copier(driver, compute, runs, self._places.address)
+            self._copier = Copier(
+                driver, compute, runs, self._places.address, self._stream, self._places.media
+            )
         return self._copier
+
+    def _stream(self, medium: Medium) -> Stream:
+        """A peer has a link of its own."""
+        if medium is not Medium.PEER:
+            return self._memory.driver.stream()
+        return self._memory.driver.stream_at(self.pool.bytes_per_s(medium))
 
     def watch(self, blocks: ElasticBlockPool, window: int) -> None:
         """Store what leaves these blocks; `window` as in `Stores`."""

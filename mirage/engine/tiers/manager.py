@@ -73,6 +73,8 @@ class TierManager(OffloadingManager):
         self._failed: set[str] = set()
         """Requests whose load failed: they compute."""
         self.pending_work: Callable[[], bool] = lambda: False
+        self.token_s: Callable[[], float] = lambda: 0.0
+        """Seconds that a computed token adds to a step."""
         self.waiting = False
         """Whether a request waits for the pool since the last `begin_step`."""
 
@@ -106,6 +108,7 @@ class TierManager(OffloadingManager):
         """All its blocks arrived."""
         if (seeking := self._seeking.get(request)) is not None:
             self._counts.tokens_saved += seeking.tokens
+            self._counts.saved_s += seeking.tokens * self.token_s()
 
     def load_failed(self, request: str) -> None:
         """Its blocks are computed, and nothing is sought for it again."""

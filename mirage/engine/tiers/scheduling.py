@@ -75,7 +75,7 @@ class TieredMixin(Mixable):
         for request in self.waiting:
             yield request.num_tokens
 
-    def _below(self) -> dict[str, int]:
+    def _below(self) -> dict[str, Any]:
         """What `Counted` has of blocks below the device."""
         if self.tiers is None:
             return {}
@@ -86,4 +86,5 @@ class TieredMixin(Mixable):
             "kv_bytes_down": counts.bytes_down,
             "failed_loads": counts.failed_loads,
             "late_loads": counts.late_loads,
+            "saved_s": counts.saved_s,
         }

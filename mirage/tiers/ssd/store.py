@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mirage.tiers.below import Above
 from mirage.tiers.blocks import Name
-from mirage.tiers.slabs import Range
+from mirage.tiers.holes import Range
 from mirage.tiers.space import PAGE
 from mirage.tiers.ssd.files import Files
 from mirage.tiers.ssd.index import Index, Slot

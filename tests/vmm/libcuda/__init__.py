@@ -135,6 +135,10 @@ class StandIn:
         """
         self._control("delay", seconds)
 
+    def peers(self, able: bool) -> None:
+        """Whether devices can reach each other's memory; they can by default."""
+        self._control("peers", int(able))
+
     def last_words(self) -> str:
         """Why the last refused call was refused."""
         return self._text("last_words")

@@ -23,7 +23,7 @@ uintptr_t current_context(void) {
     return stack.depth ? stack.contexts[stack.depth - 1] : 0;
 }
 
-static int device_of(uintptr_t context) {
+int device_of(uintptr_t context) {
     for (int i = 0; context && i < MAX_DEVICES; i++) {
         if (driver.device[i].context == context) {
             return i;
@@ -201,6 +201,9 @@ API int cuDevicePrimaryCtxRelease_v2(int device) {
     }
     if (!--chosen->retains) {
         chosen->context = 0;
+        for (int i = 0; i < MAX_DEVICES; i++) {
+            chosen->reaches[i] = driver.device[i].reaches[device] = false;
+        }
     }
     return leave(SUCCESS);
 }

@@ -113,7 +113,7 @@ static void set_defaults(size_t memory_bytes, size_t granularity) {
     driver.total = memory_bytes;
     driver.granularity = granularity;
     driver.devices = 1;
-    driver.vmm_supported = driver.strict_host = driver.shareable = true;
+    driver.vmm_supported = driver.strict_host = driver.shareable = driver.peers = true;
     driver.delay_s = driver.pace_bytes_per_s = 0;
 }
 
@@ -269,6 +269,14 @@ API int standin_share(const char *path) {
     bool fresh = !driver.handles.count && !driver.allocations.count;
     shared_detach();
     return controlled(fresh && shared_attach(path) ? 0 : -1);
+}
+
+API int standin_peers(int peers) {
+    if (!control()) {
+        return -1;
+    }
+    driver.peers = peers;
+    return controlled(0);
 }
 
 API int standin_flags(int vmm_supported, int devices, int strict_host, int shareable) {

@@ -87,14 +87,14 @@ int check_idle(uintptr_t start, size_t bytes) {
     return SUCCESS;
 }
 
-static int check_device_reach(uintptr_t start, size_t bytes, enum access need) {
+int check_device_reach(int device, uintptr_t start, size_t bytes, enum access need) {
     for (uintptr_t at = start; at < start + bytes;) {
         struct span *span = book_at(&driver.mappings, at);
         if (!span) {
             return refuse(INVALID_VALUE, "%#zx + %zu: nothing is mapped at %#zx", start, bytes, at);
         }
         struct mapping *mapping = span->what;
-        if ((mapping->access[current_device()] & need) != need) {
+        if ((mapping->access[device] & need) != need) {
             return refuse(INVALID_VALUE, "%#zx + %zu: no access was set at %#zx", start, bytes, at);
         }
         at = span->end;
@@ -111,7 +111,7 @@ int check_reach(uintptr_t start, size_t bytes, enum access need, enum place *pla
     if (book_overlap(&driver.reservations, start, end) ||
         book_overlap(&driver.mappings, start, end)) {
         *place = DEVICE;
-        return check_device_reach(start, bytes, need);
+        return check_device_reach(current_device(), start, bytes, need);
     }
     struct span *host = book_at(&driver.registrations, start);
     *place = host && host->end >= end ? REGISTERED : PAGEABLE;

@@ -41,6 +41,10 @@ FUNCTION(cuMemcpyAsync);
 FUNCTION(cuMemcpyAsync_ptsz);
 FUNCTION(cuMemcpyBatchAsync_v2);
 FUNCTION(cuMemcpyBatchAsync_v2_ptsz);
+FUNCTION(cuDeviceCanAccessPeer);
+FUNCTION(cuCtxEnablePeerAccess);
+FUNCTION(cuMemcpyPeerAsync);
+FUNCTION(cuMemcpyPeerAsync_ptsz);
 FUNCTION(cuMemsetD8Async);
 FUNCTION(cuMemsetD8Async_ptsz);
 FUNCTION(cuStreamCreate);
@@ -113,6 +117,9 @@ static const struct symbol {
     {"cuMemFree", 3020, cuMemFree_v2, NULL},
     {"cuMemcpyAsync", 4000, cuMemcpyAsync, cuMemcpyAsync_ptsz},
     {"cuMemcpyBatchAsync", 13000, cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz},
+    {"cuDeviceCanAccessPeer", 4000, cuDeviceCanAccessPeer, NULL},
+    {"cuCtxEnablePeerAccess", 4000, cuCtxEnablePeerAccess, NULL},
+    {"cuMemcpyPeerAsync", 4000, cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz},
     {"cuMemsetD8Async", 3020, cuMemsetD8Async, cuMemsetD8Async_ptsz},
     {"cuStreamCreate", 2000, cuStreamCreate, NULL},
     {"cuStreamCreateWithPriority", 5050, cuStreamCreateWithPriority, NULL},
@@ -182,6 +189,9 @@ static const struct error {
     ERROR(OPERATING_SYSTEM, "the operating system refused"),
     ERROR(INVALID_HANDLE, "invalid resource handle"),
     ERROR(NOT_FOUND, "named symbol not found"),
+    ERROR(PEER_ACCESS_UNSUPPORTED, "peer access is not supported between these two devices"),
+    ERROR(PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled"),
+    ERROR(PEER_ACCESS_NOT_ENABLED, "peer access has not been enabled"),
     ERROR(NOT_READY, "device not ready"),
     ERROR(ILLEGAL_ADDRESS, "an illegal memory access was encountered"),
     {ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "already registered"},

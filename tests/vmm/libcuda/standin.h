@@ -34,8 +34,11 @@ enum {
     OPERATING_SYSTEM = 304,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
+    PEER_ACCESS_UNSUPPORTED = 217,
     NOT_READY = 600,
     ILLEGAL_ADDRESS = 700,
+    PEER_ACCESS_ALREADY_ENABLED = 704,
+    PEER_ACCESS_NOT_ENABLED = 705,
     ALREADY_REGISTERED = 712,
     NOT_REGISTERED = 713,
     NOT_SUPPORTED = 801,
@@ -121,6 +124,7 @@ struct device {
     int retains;
     uintptr_t context; /* 0: not active. A new one each time, so that a stale one shows. */
     size_t used;
+    bool reaches[MAX_DEVICES]; /* whose memory it may reach: enabled, and not released since */
 };
 
 struct driver {
@@ -132,7 +136,7 @@ struct driver {
 
     size_t total, granularity;
     int devices;
-    bool vmm_supported, strict_host, shareable;
+    bool vmm_supported, strict_host, shareable, peers;
     double delay_s, pace_bytes_per_s;
 
     struct device device[MAX_DEVICES];
@@ -156,6 +160,7 @@ uintptr_t new_id(void);
 bool known_name(const char *name);
 
 /* device.c */
+int device_of(uintptr_t context); /* -1: unknown or released */
 int current_device(void); /* -1: none, or its context was released */
 uintptr_t current_context(void);
 int check_device(int id);
@@ -183,6 +188,7 @@ uintptr_t reserve(size_t bytes, size_t alignment, uintptr_t wish); /* 0: no addr
 bool back_by(uintptr_t start, const struct memory *memory);
 bool protect(const struct span *span);
 enum place { DEVICE, REGISTERED, PAGEABLE };
+int check_device_reach(int device, uintptr_t start, size_t bytes, enum access need);
 int check_reach(uintptr_t start, size_t bytes, enum access need, enum place *place);
 
 /* alloc.c */

@@ -1,0 +1,45 @@
+"""What a computed token adds to a step's time, from steps as they come. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+MEMORY = 0.995
+"""What of a step still counts one step later: some two hundred steps count."""
+MOST_PENDING = 64
+"""Steps whose times are not known yet; as many as `mirage.engine.stepclock` keeps."""
+
+
+class TokenCost:
+    """The slope of seconds over tokens, by least squares. Times come in the order of the steps."""
+
+    def __init__(self) -> None:
+        self._begun: deque[int] = deque(maxlen=MOST_PENDING)
+        self._n = self._x = self._y = self._xx = self._xy = 0.0
+
+    def begin(self, tokens: int) -> None:
+        """A step of so many tokens; `end` follows, or `fail`."""
+        self._begun.append(tokens)
+
+    def fail(self) -> None:
+        """The step that began last has no time."""
+        self._begun.pop()
+
+    def end(self, seconds: float) -> None:
+        """What the first step of those without a time took; ignored without one."""
+        if not self._begun:
+            return
+        tokens = self._begun.popleft()
+        self._n = self._n * MEMORY + 1
+        self._x = self._x * MEMORY + tokens
+        self._y = self._y * MEMORY + seconds
+        self._xx = self._xx * MEMORY + tokens * tokens
+        self._xy = self._xy * MEMORY + tokens * seconds
+
+    @property
+    def token_s(self) -> float:
+        """Seconds of a token more; 0 while steps do not differ, and where more do not cost more."""
+        spread = self._n * self._xx - self._x * self._x
+        if spread <= 1e-9 * self._n * self._xx:
+            return 0.0
+        return max(0.0, (self._n * self._xy - self._x * self._y) / spread)

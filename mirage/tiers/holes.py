@@ -1,0 +1,54 @@
+"""Free offsets of a region: best fit, and neighbours that become free are one again. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Range(NamedTuple):
+    """Bytes of a region."""
+
+    offset: int
+    nbytes: int
+
+
+class Holes:
+    """All of `span` bytes is free at first."""
+
+    def __init__(self, span: int) -> None:
+        self._holes: list[Range] = [Range(0, span)] if span else []
+        """Sorted, and no two of them touch."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each hole, by its offset."""
+        return [hole.nbytes for hole in self._holes]
+
+    def fit(self, nbytes: int) -> Range | None:
+        """The smallest hole that `nbytes` fit into, of equals the first; None without."""
+        fitting = [hole for hole in self._holes if hole.nbytes >= nbytes]
+        return min(fitting, key=lambda hole: (hole.nbytes, hole.offset), default=None)
+
+    def take(self, nbytes: int) -> int | None:
+        """The offset of `nbytes` that are free no more."""
+        hole = self.fit(nbytes)
+        if hole is None:
+            return None
+        self._holes.remove(hole)
+        if hole.nbytes > nbytes:
+            self._holes.append(Range(hole.offset + nbytes, hole.nbytes - nbytes))
+            self._holes.sort()
+        return hole.offset
+
+    def give(self, freed: Range) -> None:
+        """They are free again."""
+        start, end = freed.offset, freed.offset + freed.nbytes
+        kept = []
+        for other in self._holes:
+            if other.offset + other.nbytes == start:
+                start = other.offset
+            elif other.offset == end:
+                end = other.offset + other.nbytes
+            else:
+                kept.append(other)
+        self._holes = sorted([*kept, Range(start, end - start)])

@@ -1,0 +1,42 @@
+"""Copies blocks from peers to host memory, in a thread of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from mirage.tiers.blocks import Name
+
+
+class Mover:
+    """`told` hears in that thread of each copy that has ended. `bytes_per_s` bounds all of them."""
+
+    def __init__(self, told: Callable[[Name], None], bytes_per_s: float | None) -> None:
+        self._told, self._bytes_per_s = told, bytes_per_s
+        self._thread = ThreadPoolExecutor(1, "peer-copy")
+
+    def move(self, name: Name, source: memoryview, target: memoryview) -> None:
+        """Begin; the memory is left alone until then. Returns at once."""
+        self._thread.submit(self._move, name, source, target)
+
+    def end(self) -> None:
+        """When it returns, nothing is copied any more; what waited is dropped. Idempotent."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _move(self, name: Name, source: memoryview, target: memoryview) -> None:
+        if self._bytes_per_s is not None:
+            time.sleep(source.nbytes / self._bytes_per_s)
+        _copy(target, source)
+        self._told(name)
+
+
+def _copy(target: memoryview, source: memoryview) -> None:
+    """With other threads running meanwhile, which an assignment to a view would not let."""
+    one = (ctypes.c_char * target.nbytes).from_buffer(target)
+    other = (ctypes.c_char * source.nbytes).from_buffer(source)
+    ctypes.memmove(one, other, source.nbytes)
+    del one, other  # a region with a view of it is not unmapped
+    source.release()
+    target.release()

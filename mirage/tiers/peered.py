@@ -1,0 +1,151 @@
+"""Blocks of the pool that lie on peers, above host memory. Pure.
+
+New blocks go to peers as long as there is room or a block to evict that has a copy below. What
+would go next is copied to host memory beforehand. When a peer wants memory back, its slabs drain:
+blocks that nobody needs leave at once, after a copy to host memory if peers are `backed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mirage.tiers.below import Below
+from mirage.tiers.blocks import Action, Block, Move, Name, Punch, State
+from mirage.tiers.counts import Counts, PeersState, picture
+from mirage.tiers.held import Held
+from mirage.tiers.holes import Range
+from mirage.tiers.ledger import Ledger
+from mirage.tiers.peers.offsets import LeasedOffsets
+from mirage.tiers.policies import EvictionPolicy
+
+AHEAD = 64
+"""Blocks that would go next and are copied to host memory at a time; a quarter of all at most."""
+
+
+@dataclass(frozen=True)
+class PeerPlan:
+    """`devices`: bytes of each peer by its name; none at all without peers."""
+
+    devices: dict[str, int] = field(default_factory=dict)
+    backed: bool = True
+    """What a peer wants back is copied to host memory first; else it is dropped."""
+
+
+class Peered:
+    """`host` is where copies go; `act` takes what is to be done.
+
+    `ready` and `lost` hear what became of a copy in host memory, `evicted` of blocks that went.
+    """
+
+    def __init__(
+        self,
+        plan: PeerPlan,
+        policy: Callable[[], EvictionPolicy],
+        host: Held,
+        below: Below,
+        *,
+        act: Callable[[Action], None],
+        ready: Callable[[Block], None],
+        lost: Callable[[Block], None],
+        evicted: Callable[[Block], None],
+    ) -> None:
+        self.start, self._backed = host.space.span, plan.backed
+        self._host, self._below, self._act = host, below, act
+        self._copy_ready, self._copy_lost = ready, lost
+        self.offsets = LeasedOffsets(plan.devices, self.start, backed=plan.backed)
+        self.ledger = Ledger(self.offsets.span)
+        self.held = Held(
+            self.ledger,
+            policy,
+            evicted,
+            lambda memory: act(Punch(memory)),
+            self.offsets,
+            self._rescue,
+        )
+        self.held.space.may_go = lambda block: block.idle and self._has_copy(block)
+        self.held.space.most_looks = 2 * AHEAD
+        self.offsets.watch(self._draining)
+        self._moving = 0
+        self._counts: dict[str, Counts] = {}
+
+    def count(self, tenant: str) -> Counts:
+        """What peers did for a tenant."""
+        return self._counts.setdefault(tenant, Counts())
+
+    def state(self) -> PeersState | None:
+        """A picture that does not change any more; None without peers."""
+        if not self.offsets.span:
+            return None
+        held = picture(self.ledger, self.held.space, len(self.held), self._counts)
+        peers = self.offsets.peers
+        return PeersState(held, peers.state(), self._backed, peers.revocations)
+
+    def owns(self, block: Block) -> bool:
+        """Whether its place is a peer's."""
+        return block.offset >= self.start
+
+    def find(self, name: Name) -> Block | None:
+        """A block that may be sought: none whose memory is wanted back."""
+        block = self.held.get(name)
+        return None if block is None or self.held.retiring(block) else block
+
+    def place(self, name: Name, tenant: str, nbytes: int) -> Block | None:
+        """A new block that is to be written; None if there is no room."""
+        if not self.offsets.span:
+            return None
+        return self.held.place(name, tenant, nbytes, State.WRITTEN)
+
+    def clean_ahead(self) -> None:
+        """Of what would go next, copy to host memory what has no copy below."""
+        slabs = self.held.space.slabs
+        if not self.offsets.span or slabs.counted < self.ledger.budget / 2:
+            return
+        ahead = min(AHEAD, len(self.held) // 4)
+        for block in self.held.space.next_victims(ahead - self._moving):
+            if not block.offered and not self._has_copy(block):
+                self._move(block)
+
+    def moved(self, name: Name, *, whole: bool) -> None:
+        """A copy to host memory has ended, or did not begin."""
+        copy = self._host.get(name)
+        if copy is not None and copy.state is State.RISING:
+            (self._copy_ready if whole else self._copy_lost)(copy)
+        block = self.held.get(name)
+        if block is not None and block.sinking:
+            block.sinking, block.offered = False, not whole
+            self._moving -= 1
+            self.held.settle(block)
+
+    def resize(self, device: str, budget: int) -> None:
+        """What a peer lends. Raises `ValueError`."""
+        order = [slab.offset for slab in self.held.space.to_retire()]
+        self.offsets.resize(device, budget, order)
+        self.ledger.resize(self.offsets.peers.budget)
+
+    def _draining(self, offset: int) -> None:
+        self.held.space.drain(self.held.space.slabs.at(offset))
+
+    def _rescue(self, block: Block) -> bool:
+        """Whether it is copied before it goes. Once tried in vain, it is not."""
+        return (
+            self._backed and not block.offered and not self._has_copy(block) and self._move(block)
+        )
+
+    def _has_copy(self, block: Block) -> bool:
+        copy = self._host.get(block.name)
+        if copy is not None:
+            return copy.state is State.READY
+        return self._below.has(block.name, block.nbytes)
+
+    def _move(self, block: Block) -> bool:
+        if self._host.get(block.name) is not None:
+            return False
+        copy = self._host.place(block.name, block.tenant, block.nbytes, State.RISING)
+        if copy is None:
+            return False
+        block.sinking = True
+        self._moving += 1
+        source, target = Range(block.offset, block.nbytes), Range(copy.offset, block.nbytes)
+        self._act(Move(block.name, source, target))
+        return True

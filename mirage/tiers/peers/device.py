@@ -1,0 +1,91 @@
+"""One peer's memory: its budget, what is lent of it, and where. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mirage.tiers.holes import Holes, Range
+from mirage.tiers.peers.lease import Lease
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """In bytes."""
+
+    capacity_bytes: int
+    budget_bytes: int
+    held_bytes: int
+    owed_bytes: int
+    """Over the budget: of leases that are being revoked."""
+    leases: int
+
+
+@dataclass
+class Loan:
+    """A lease that is held, and what its revocation waits for."""
+
+    lease: Lease
+    holder: str
+    backed: bool
+    pins: int = 0
+    """Copies, or whatever else must be over first."""
+    draining: bool = False
+    saved: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing hinders its revocation."""
+        return self.draining and not self.pins and (self.saved or not self.backed)
+
+
+@dataclass
+class PeerDevice:
+    """`capacity` bytes, of which `budget` may be lent."""
+
+    capacity: int
+    budget: int = field(init=False)
+    held: int = 0
+    loans: dict[int, Loan] = field(default_factory=dict)
+    """By the lease's number, the oldest first."""
+
+    def __post_init__(self) -> None:
+        self.budget = self.capacity
+        self.holes = Holes(self.capacity)
+
+    def fit(self, nbytes: int) -> Range | None:
+        """The smallest hole for it, if the budget has room; None without."""
+        return self.holes.fit(nbytes) if self.held + nbytes <= self.budget else None
+
+    def lend(self, loan: Loan) -> None:
+        """Its offset is the one that `fit` found."""
+        self.holes.take(loan.lease.nbytes)
+        self.held += loan.lease.nbytes
+        self.loans[loan.lease.number] = loan
+
+    def drop(self, lease: Lease) -> None:
+        """It is free again."""
+        del self.loans[lease.number]
+        self.held -= lease.nbytes
+        self.holes.give(Range(lease.offset, lease.nbytes))
+
+    def to_revoke(self, rank: Callable[[Lease], int]) -> list[Loan]:
+        """What has to go so that the rest is within the budget.
+
+        Low ranks go first, of equals those without pins, then old ones.
+        """
+        kept = [loan for loan in self.loans.values() if not loan.draining]
+        over = sum(loan.lease.nbytes for loan in kept) - self.budget
+        chosen: list[Loan] = []
+        first = sorted(kept, key=lambda o: (rank(o.lease), o.pins > 0, o.lease.number))
+        for loan in first:
+            if over <= 0:
+                break
+            chosen.append(loan)
+            over -= loan.lease.nbytes
+        return chosen
+
+    def state(self) -> DeviceState:
+        """A picture that does not change any more."""
+        owed = max(0, self.held - self.budget)
+        return DeviceState(self.capacity, self.budget, self.held, owed, len(self.loans))

@@ -1,0 +1,37 @@
+"""What is lent: a piece of another device's memory, and how its holder wants it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Lease(NamedTuple):
+    """Bytes of a device that are somebody's until they are freed or revoked."""
+
+    device: str
+    offset: int
+    """Bytes from the start of the device's region."""
+    nbytes: int
+    number: int
+    """No two leases have the same, ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """How memory is wanted."""
+
+    holder: str = ""
+    """Who hears of its revocation, and whose end frees it."""
+    device: str | None = None
+    """Only there; None takes the best fit of all."""
+    backed: bool = False
+    """Revocation waits until the holder has `saved` what lies there; else it is lost."""
+
+
+class StaleLease(ValueError):
+    """It was freed or revoked before; the message says which."""
+
+
+class StillPinned(ValueError):
+    """Somebody copies from or to it; the message says which."""

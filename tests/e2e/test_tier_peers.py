@@ -1,0 +1,134 @@
+"""Peers above the host pool between processes: shared, revoked, their holders killed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervised import WITH_FAKES, serving, write_config
+from test_tier_pool import BLOCK, Process, eventually
+
+from mirage.tiers.core import Core
+from mirage.tiers.counts import PeersState
+from mirage.tiers.peered import PeerPlan
+from mirage.tiers.server import PoolServer
+
+pytestmark = pytest.mark.e2e
+
+LEND = 4 * BLOCK
+Start = Callable[[str], Process]
+
+
+@pytest.fixture(params=[True, False], ids=["backed", "lossy"])
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PoolServer]:
+    core = Core(8 * BLOCK, peers=PeerPlan({"gpu1": LEND}, backed=request.param))
+    made = PoolServer(tmp_path / "tiers.sock", core, dict.fromkeys("ab", 0), 1e9)
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path, server: PoolServer) -> Iterator[Start]:
+    begun: list[Process] = []
+
+    def start(tenant: str) -> Process:
+        begun.append(Process(tmp_path / "tiers.sock", tenant))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+
+
+def peers(server: PoolServer) -> PeersState:
+    state = server.state().peers
+    assert state is not None
+    return state
+
+
+def lent(server: PoolServer) -> int:
+    return peers(server).devices["gpu1"].held_bytes
+
+
+def test_what_a_peer_wants_back_is_in_host_memory_or_gone(start: Start, server: PoolServer) -> None:
+    a, b = start("a"), start("b")
+    assert a("store(1, 2)") == [1, 2]
+    assert b("hold('r', 1)") == {1: "ready"}
+    eventually(lambda: lent(server) == 2 * BLOCK)
+    server.resize_peer("gpu1", 0).result()
+    eventually(lambda: lent(server) == BLOCK)  # what b needs is still there
+    assert b("hold('r', 1)") == {1: "ready"}
+    assert b("pool.leave('r')") is None
+    eventually(lambda: lent(server) == 0)
+    found = "ready" if peers(server).backed else "absent"
+    assert b("reads(1, 2)") == {1: found, 2: found}
+    server.resize_peer("gpu1", LEND).result()
+    assert a("store(3)") == [3]
+    assert b("reads(3)") == {3: "ready"}
+    eventually(lambda: lent(server) == BLOCK)
+
+
+def test_a_killed_holder_keeps_the_peer_until_its_processes_have_ended(
+    start: Start, server: PoolServer
+) -> None:
+    a, b = start("a"), start("b")
+    assert a("store(1)") == [1]
+    assert a("half(2)") == [2]
+    assert a("hold('r', 1)") == {1: "ready"}
+    a.popen.send_signal(signal.SIGKILL)
+    eventually(lambda: b("reads(2)") == {2: "absent"})
+    server.resize_peer("gpu1", 0).result()
+    # A copy of its own may still be on its way to both places.
+    eventually(lambda: peers(server).devices["gpu1"].owed_bytes == 2 * BLOCK)
+    server.dead("a").result()
+    eventually(lambda: lent(server) == 0)
+    assert b("reads(2)") == {2: "absent"}
+    assert b("reads(1)") == {1: "ready" if peers(server).backed else "absent"}
+
+
+TIERS: dict[str, Any] = {
+    "host": {"bytes": 8 * BLOCK},
+    "peer": {"devices": {"gpu1": LEND, "gpu2": LEND}, "link_gb_s": 20},
+}
+
+
+def test_budgets_change_over_http(tmp_path: Path) -> None:
+    assert WITH_FAKES
+    with serving(write_config(tmp_path, "a", tiers=TIERS)) as served:
+
+        def change(body: Any) -> tuple[int, Any]:
+            status, answer = served.request("POST", "/mirage/tiers", body)
+            return status, answer
+
+        def lends() -> list[int]:
+            devices = served.request("GET", "/mirage/state")[1]["host_pool"]["peers"]["devices"]
+            return [device["budget_bytes"] for device in devices.values()]
+
+        assert lends() == [LEND, LEND]
+        assert change({"peer": {"gpu2": 0}, "host": "64KiB"})[0] == 200
+        served.until("it is heard", lambda: lends() == [LEND, 0])
+        assert served.request("GET", "/mirage/state")[1]["host_pool"]["budget_bytes"] == BLOCK
+        assert change({"peer": {"gpu2": LEND}})[0] == 200
+        served.until("it lends again", lambda: lends() == [LEND, LEND])
+        for body, words in (
+            ({"peer": {"gpu3": 0}}, "no peer is named 'gpu3': there is 'gpu1', 'gpu2'"),
+            ({"peer": {"gpu1": 2 * LEND}}, "it has 262144"),
+            ({"host": "9MiB"}, "the pool was made for"),
+            ({"host": "much"}, "host: "),
+            ({"ssd": 1}, "ssd: "),
+            ({"peer": {"gpu1": -1}}, "peer.gpu1: "),
+            ([], "the body: "),
+        ):
+            status, answer = change(body)
+            assert (status, words in answer["error"]["message"]) == (400, True), answer
+        assert lends() == [LEND, LEND]
+
+
+def test_without_tiers_nothing_can_be_changed(tmp_path: Path) -> None:
+    with serving(write_config(tmp_path, "a")) as served:
+        status, answer = served.request("POST", "/mirage/tiers", {"host": 0})
+        assert (status, "no tiers are configured" in answer["error"]["message"]) == (400, True)

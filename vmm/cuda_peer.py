@@ -1,0 +1,91 @@
+"""Copies between two GPUs of this machine, for memory of one that the other borrows.
+
+The peer's memory is that of a `CudaDriver` for its device: created there, or created by another
+process and imported (`export_page`, `import_page`). A link's streams are of the near device; they
+order with its compute by events as all of its streams do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from vmm.cuda import CudaDriver
+from vmm.cuda_calls import Code, answer, call, refusal
+from vmm.cuda_device import get_device
+from vmm.driver import DeviceUnavailable, Event, NotMapped, Stream
+
+ENABLED = (Code.CUDA_SUCCESS, Code.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+
+
+class PeerLink:
+    """From `near` to `far`, two drivers of this process. Raises `DeviceUnavailable`.
+
+    Nothing is undone at its end: access between two devices is the process's, torch's too, and
+    goes with their contexts. Each driver keeps its own pages; both outlive the link's streams.
+    """
+
+    def __init__(self, near: CudaDriver, far: CudaDriver) -> None:
+        self.near, self.far = near, far
+        _enable(near, far)
+        _enable(far, near)
+
+    def stream(self) -> PeerStream:
+        """A new stream of the near device."""
+        return PeerStream(self)
+
+    def side(self, address: int, nbytes: int) -> CudaDriver:
+        """Whose memory it is, all of it mapped. Raises `NotMapped`."""
+        for driver in (self.near, self.far):
+            with driver.opened() as table:
+                if table.holds(address, nbytes):
+                    table.check_mapped(address, nbytes)
+                    return driver
+        raise NotMapped(f"{nbytes} bytes at {address:#x} are neither device's")
+
+
+class PeerStream(Stream):
+    """Copies from device to device, in order. Events are those of the near driver."""
+
+    def __init__(self, link: PeerLink) -> None:
+        self._link, self._stream = link, link.near.stream()
+
+    def copy(self, dst: int, src: int, nbytes: int) -> None:
+        """Each address is of one device or of the other."""
+        # One after the other: two links in opposite directions shall not wait for each other.
+        to, come = self._link.side(dst, nbytes), self._link.side(src, nbytes)
+        with self._stream.enqueuing():
+            sides = dst, to.context, src, come.context
+            call(cu.cuMemcpyPeerAsync, *sides, nbytes, self._stream.handle)
+
+    def fill(self, address: int, byte: int, nbytes: int) -> None:
+        """Of the near device alone."""
+        self._stream.fill(address, byte, nbytes)
+
+    def record(self, event: Event) -> None:
+        self._stream.record(event)
+
+    def wait_for(self, event: Event) -> None:
+        self._stream.wait_for(event)
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _enable(one: CudaDriver, other: CudaDriver) -> None:
+    """Let `one` reach the memory of `other`, if it does not yet."""
+    devices = get_device(one.facts.index), get_device(other.facts.index)
+    if not call(cu.cuDeviceCanAccessPeer, *devices):
+        raise DeviceUnavailable(
+            f"device {one.facts.index} ({one.facts.name}) cannot reach the memory of device "
+            f"{other.facts.index}: `nvidia-smi topo -p2p r` shows which can"
+        )
+    values: tuple[Any, ...] = (other.context, 0)
+    with one.entered():
+        (code,) = answer(cu.cuCtxEnablePeerAccess, *values)
+    if code not in ENABLED:
+        raise refusal("cuCtxEnablePeerAccess", values, code)
