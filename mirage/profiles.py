@@ -31,6 +31,25 @@ class SourcedPositive(Sourced):
     value: float = Field(ge=1e-9, le=1e12)
 
 
+class MediumSpeed(Strict):
+    """Memory below the device that KV blocks may lie in. Binary GiB, decimal GB/s."""
+
+    capacity_gib: SourcedPositive
+    bandwidth_gb_s: SourcedPositive
+    """Each way; of host memory at most what the link carries."""
+    latency_us: Sourced
+    """Until the first byte of a copy."""
+
+
+class HardwareTiers(Strict):
+    """What a machine has of each medium; None for nothing, or nobody knows."""
+
+    peer: MediumSpeed | None = None
+    """Another GPU's memory."""
+    host: MediumSpeed | None = None
+    ssd: MediumSpeed | None = None
+
+
 class Hardware(Strict):
     """One device and its link to host memory. Decimal GB/s and TFLOP/s, binary GiB and MiB."""
 
@@ -56,6 +75,8 @@ class Hardware(Strict):
     """Pause of an engine that acts on an allotment."""
     message_ms: Sourced
     """From an engine to the launcher or back, deciding included."""
+    tiers: HardwareTiers | None = None
+    """For the simulator alone."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Hardware:

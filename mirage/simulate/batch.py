@@ -12,6 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from mirage.simulate.prefix import Prefix
 from mirage.units import ceil_div
 
 
@@ -39,6 +40,10 @@ class Request:
     residue: int = -1
     longest: int = 0
     """The longest gap between two of its tokens; while it is in the batch, before it joined."""
+    prefix: Prefix | None = None
+    """What its tokens are, where that is known."""
+    named: int = 0
+    """Blocks from its first one on that others find by their names, while it runs."""
 
     @property
     def known(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
+from typing import Any
 
 from mirage.config import Config, Policy
 from mirage.config import Tenant as Served
@@ -13,12 +14,22 @@ from mirage.simulate import workload
 from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Setup
+from mirage.simulate.hierarchy import Hierarchy
 from mirage.simulate.holding import Holding
+from mirage.simulate.lanes import Lane
 from mirage.simulate.limits import StepLimits
+from mirage.simulate.loads import TierLoads
+from mirage.simulate.reuse import PrefixCache
 from mirage.simulate.roofline import LAYER_SETS, PS, Roofline, Sets
+from mirage.simulate.savings import Savings
 from mirage.simulate.swap import SpillCosts, SpillRoom
+from mirage.simulate.tally import Tally
+from mirage.simulate.tier_settings import SimulatedTiers
 from mirage.simulate.variants import Variant
 from mirage.simulate.world import World
+from mirage.tiers.contract import Medium, Member
+from mirage.tiers.policies import POLICIES
+from mirage.units import ceil_div
 
 Streamed = tuple[int, int]
 """Alpha and beta."""
@@ -43,11 +54,15 @@ def world(
     message_ps = _milliseconds(setup.hardware.message_ms.value)
     made = World(skipping=skipping, co_running=co_running, message_ps=message_ps)
     arrivals = workload.requests(setup, seed) if arrivals is None else arrivals
+    tiers = _tiers(setup, variant)
+    hierarchy = Hierarchy(setup.speeds, POLICIES[tiers.policy]) if tiers else None
     walls = [t.name for t in setup.experiment.tenants] if sharing.isolated else [None]
     for wall in walls:
         config = setup.config(variant, only=wall)
         engines = [
-            _Builder(setup, variant, config, t, max_num_seqs).engine(arrivals[t.name], made)
+            _Builder(setup, variant, config, t, max_num_seqs).engine(
+                arrivals[t.name], made, hierarchy
+            )
             for t in config.tenants
         ]
         made.add(Arbiter.of(config, setup.rules(variant)), engines)
@@ -76,7 +91,9 @@ class _Builder:
         isolated = setup.experiment.sharing.isolated
         self.fraction = setup.share(tenant.name) / setup.total_share if isolated else 1.0
 
-    def engine(self, arrivals: Iterator[Request], world: World) -> Engine:
+    def engine(
+        self, arrivals: Iterator[Request], world: World, hierarchy: Hierarchy | None
+    ) -> Engine:
         """The engine, with its share's memory and its requests."""
         setup, name = self.setup, self.tenant.name
         model, parts = setup.models[name], setup.experiment.layer_parts
@@ -85,6 +102,8 @@ class _Builder:
         roofline = Roofline(model, setup.hardware, self.fraction, parts, sets)
         load_ps = self._over_link(self.shape.layer_bytes, setup.hardware.link_gb_s.value)
         whole = (name, self._holding(), roofline, load_ps, self._limits(), arrivals, world)
+        if hierarchy is not None or setup.experiment.prefix_cache:
+            return Engine(*whole, **self._reusing(roofline, hierarchy))
         if not self.variant.swaps:
             return Engine(*whole)
         mixed = setup.hardware.link_mixed_gb_s.value
@@ -94,6 +113,38 @@ class _Builder:
             *whole,
             make_room=partial(SpillRoom, roofline=roofline, token_ps=token_ps),
             make_costs=partial(SpillCosts, token_ps=token_ps, block_tokens=block_tokens),
+        )
+
+    def _reusing(self, roofline: Roofline, hierarchy: Hierarchy | None) -> dict[str, Any]:
+        """What an engine needs beside to keep what requests leave."""
+        tally = Tally()
+        savings = Savings(tally, roofline)
+        block_tokens = self.setup.experiment.limits.block_tokens
+        if hierarchy is None:
+            return {"reuse": PrefixCache(block_tokens, savings), "tally": tally}
+        loads = self._loads(hierarchy, tally, savings)
+        most = self.max_num_batched_tokens + self.max_num_seqs
+        cache = PrefixCache(block_tokens, savings, loads, ceil_div(most, block_tokens))
+        loads.cache = cache
+        return {"reuse": cache, "loads": loads, "tally": tally}
+
+    def _loads(self, hierarchy: Hierarchy, tally: Tally, savings: Savings) -> TierLoads:
+        setup, name = self.setup, self.tenant.name
+        model, sharing = setup.tenant(name).model.encode(), setup.experiment.sharing
+        block = self.shape.extent_bytes // self.shape.extent_blocks
+        host = hierarchy.speeds.get(Medium.HOST)
+        link = setup.hardware.link_mixed_gb_s.value * 1e9 * self.fraction
+        bytes_per_s = min(link, host.bytes_per_s) if host else link
+        spills = setup.experiment.tiers is not None and setup.experiment.tiers.spill
+        turn_s = sharing.turn_s if sharing.mode == "temporal" and spills else 0.0
+        return TierLoads(
+            hierarchy,
+            Member(name, model, block, self.tenant.priority),
+            Lane(bytes_per_s),
+            bytes_per_s,
+            turn_s,
+            tally,
+            savings,
         )
 
     def _over_link(self, nbytes: int, gb_s: float) -> int:
@@ -121,6 +172,11 @@ class _Builder:
             report_ps=round(experiment.report_s * PS),
             apply_ps=_milliseconds(self.setup.hardware.apply_ms.value),
         )
+
+
+def _tiers(setup: Setup, variant: Variant) -> SimulatedTiers | None:
+    """Those that the variant uses; None without any capacity."""
+    return setup.experiment.tiers if variant.tiers and setup.speeds else None
 
 
 def _milliseconds(value: float) -> int:

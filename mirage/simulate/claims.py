@@ -41,6 +41,11 @@ class Results:
         ]
         return sum(100 * (new / old - 1) for new, old in pairs) / len(pairs)
 
+    def over(self, one: tuple[str, str], other: tuple[str, str], key: str) -> float:
+        """A (scene, policy) over another one; the mean over seeds of each seed's quotient."""
+        pairs = [(self._runs[*one, s][key], self._runs[*other, s][key]) for s in self._seeds]
+        return sum(float(a) / float(b) for a, b in pairs) / len(pairs)
+
     def ratio(self, scene: str, policy: str, against: str, key: str) -> float:
         return 1 + self.change(scene, policy, against, key) / 100
 

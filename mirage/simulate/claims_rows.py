@@ -245,6 +245,16 @@ def _times(scene: str) -> dict[str, object]:
     }
 
 
+def _of_endless(endless: str) -> dict[str, object]:
+    """Tokens a second of saturated C2 with tiers, over those of a device with memory for all KV."""
+    tiers, bound = ("c2-3-tiers", "mirage-tiers"), (endless, "static")
+    return {
+        "needs": (tiers, bound),
+        "measure": lambda r: r.over(tiers, bound, THROUGHPUT),
+        "unit": "x",
+    }
+
+
 def _most_preemptions(r: Results) -> float:
     return r.mean("alpaca-10", "static", "preemptions")
 
@@ -322,6 +332,23 @@ BANDS: tuple[Row, ...] = (
         needs=both("alpaca-10", "static"),
         measure=_most_preemptions,
         unit="",
+    ),
+    _band(
+        "B18",
+        "Saturated C2, 3/s, tiers: tokens/s over memory without end",
+        (0.95, None),
+        why="With tiers turns do not drain: what is suspended is spilled once. Memory without end "
+        "keeps C2's own turns, which do; without tiers it is 0.90 of that.",
+        **_of_endless("c2-3-endless"),
+    ),
+    _band(
+        "B19",
+        "The same, memory without end that does not drain turns either",
+        (0.92, None),
+        why="Chosen with the figure in sight. Were copies of KV blocks for nothing, it would be "
+        "0.005 more (three seeds): what is missing is memory for OPT-30b's batch in its own turn, "
+        "which ends where no more of its layers hide behind its steps.",
+        **_of_endless("c2-3-endless-undrained"),
     ),
 )
 

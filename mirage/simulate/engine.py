@@ -18,8 +18,11 @@ from mirage.simulate.batch import Request
 from mirage.simulate.costs import StepCosts
 from mirage.simulate.holding import Holding
 from mirage.simulate.limits import StepLimits
+from mirage.simulate.loads import Loads
 from mirage.simulate.moves import Moves
 from mirage.simulate.queues import Queues
+from mirage.simulate.returning import Returning
+from mirage.simulate.reuse import Reuse
 from mirage.simulate.roofline import PS, Roofline
 from mirage.simulate.room import Room
 from mirage.simulate.scheduling import Scheduler
@@ -65,7 +68,9 @@ MakeCosts = Callable[[Roofline, Holding, int, Callable[[], tuple[int, int]]], St
 class Engine:
     """Requests of one tenant, in the order of `arrivals`.
 
-    `load_ps` is T_T. An engine with other `room` or other `costs` than usual is given their makers.
+    `load_ps` is T_T. An engine with other `room` or other `costs` than usual is given their makers;
+    one that keeps what requests left, on the device and below, is given `reuse`, `loads` and the
+    `tally` that they count in.
     """
 
     def __init__(
@@ -79,12 +84,16 @@ class Engine:
         world: Surroundings,
         make_room: MakeRoom = Room,
         make_costs: MakeCosts = StepCosts,
+        reuse: Reuse | None = None,
+        loads: Loads | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self.name, self.holding, self.limits, self.world = name, holding, limits, world
-        self.tally = Tally()
+        self.tally = tally or Tally()
+        self.loads = loads or Loads()
         self.turn = TurnTaking(temporal=limits.temporal)
         self.growth_hold = GrowthHold(limits.hold_s, world.now_s)
-        self.queues = Queues(arrivals, limits.block_tokens)
+        self.queues = Queues(arrivals, limits.block_tokens, reuse)
         self.room = make_room(self.queues, holding, self.growth_hold, limits)
         self.costs = make_costs(roofline, holding, load_ps, self._co_runners)
         self.stirred = False
@@ -102,6 +111,17 @@ class Engine:
             limits,
             self.tally,
             self._speaker.speak,
+            self.loads,
+        )
+        self._returning = Returning(
+            self.queues,
+            self.room,
+            holding,
+            self.costs,
+            self.loads,
+            self._moves,
+            self.tally,
+            self._co_runners,
         )
         self.stepper = Stepper(
             self.queues, self.room, self.costs, self._moves, holding, self.tally, self._finished
@@ -116,6 +136,14 @@ class Engine:
         queues = self.queues
         if not queues.unfinished and queues.next_arrival is not None:
             return queues.next_arrival
+        if self.loads.under_way:
+            times = (self.loads.next_end(), queues.next_arrival, self._hold_end())
+            return min((time for time in times if time is not None), default=None)
+        return self._hold_end()
+
+    def _hold_end(self) -> int | None:
+        """When waiting for memory is over, of an engine that could step."""
+        queues = self.queues
         if queues.held and self.turn.may_step(queues.begun):
             assert self.growth_hold.since is not None, "held without a shortage"
             return round(self.growth_hold.since * PS) + self.limits.hold_ps
@@ -146,11 +174,13 @@ class Engine:
         computed = self.stepper.stepping
         if computed:
             self.stepper.complete(now)
-        self.queues.arrive(now)
+        self._returning.receive(now)
+        self._returning.arrive(now)
         if not self.holding.reconciled and self._move(now):
             self._speaker.speak(now)
         self._obey(now)
         self._speaker.maybe(now)
+        self._returning.trim(now)
         self._step(now)
         if self.stepper.stepping != computed:
             self.world.co_runners_changed(self)
@@ -164,7 +194,7 @@ class Engine:
         if self.stepper.stepping:
             self.cut(now)
         else:
-            self.queues.arrive(now)
+            self._returning.arrive(now)
             self._obey(now)
             self.stirred = True
 
@@ -179,6 +209,8 @@ class Engine:
             message = self._inbox.pop(0)
             if isinstance(message, Turn):
                 self.turn.told(message)
+                if not self.turn.may_step(self.queues.begun):
+                    self._returning.spill(now)
             elif isinstance(message, Refusal):
                 self.growth_hold.refused()
                 continue
@@ -193,6 +225,7 @@ class Engine:
         while self.holding.exceeds(queues.used_blocks) and len(queues.running) > 1:
             self._scheduler.preempt()
         moved = self._moves.reconcile(queues.used_blocks, now)
+        self._returning.trim(now)
         if self.streams != streamed:
             self.world.co_runners_changed(self)
         return moved
@@ -206,13 +239,15 @@ class Engine:
     def _step(self, now: int) -> None:
         """Begin the next step, or the span of steps that are alike."""
         chunks = self._scheduler.schedule(now)
+        self._returning.trim(now)
         if chunks is not None:
             self.stepper.begin(now, chunks, self._horizon())
             self.world.began(self)
+        self._returning.pace(self.stepper.span.first_ps if self.stepping else None)
 
     def _horizon(self) -> Horizon | None:
         """What no span goes beyond; None if steps are to be single."""
-        if self.growth_hold.missing or not self.world.skipping:
+        if self.growth_hold.missing or self.loads.under_way or not self.world.skipping:
             return None
         event = self._speaker.due if self.limits.elastic else None
         if not self.queues.waiting and self.turn.granted:

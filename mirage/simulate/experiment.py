@@ -28,6 +28,7 @@ from mirage.control.targets import DoesNotFitError, base
 from mirage.profiles import Hardware, Model
 from mirage.protocol import ModelShape
 from mirage.simulate import variants
+from mirage.simulate.tier_settings import SimulatedTiers, speeds
 from mirage.workload.chosen import located
 from mirage.workload.formats import registry
 from mirage.workload.lengths import OF_TRACE, lengths
@@ -179,6 +180,8 @@ class Experiment(Strict):
     hardware: str = "gh200"
     step_overhead_ms: Annotated[float, Field(ge=0)] | None = None
     message_ms: Annotated[float, Field(ge=0)] | None = None
+    memory_gib: PositiveFloat | None = None
+    """Instead of the hardware's."""
     link_gb_s: PositiveFloat | None = None
     """Instead of the hardware's, both one-way and mixed."""
     link_mixed_gb_s: PositiveFloat | None = None
@@ -187,6 +190,11 @@ class Experiment(Strict):
     sharing: SimulatedSharing = SimulatedSharing()
     workload: Workload
     limits: Limits = Limits()
+    prefix_cache: bool = False
+    """Whether engines keep blocks of requests that are over for prompts that begin alike; under
+    policies with tiers they always do."""
+    tiers: SimulatedTiers | None = None
+    """Memory below the device, for the policies that use it."""
     remap: Remap = Remap()
     ablations: Ablations = Ablations()
     """What engines never do, to be measured against what they do."""
@@ -232,6 +240,9 @@ class Setup:
         self.hardware = _overridden(hardware, experiment)
         self.models = models or {t.name: profiles.model(t.model, near) for t in experiment.tenants}
         self.variants = variants.compared(experiment.policies)
+        self._check_tiers()
+        self.speeds = speeds(experiment.tiers, self.hardware)
+        """Of the tiers below the device."""
         self.total_share = sum(t.share for t in experiment.tenants)
         self._check_tenants()
         self.shapes = {t.name: self._shape(t) for t in experiment.tenants}
@@ -288,6 +299,11 @@ class Setup:
             device if isolated else self.device_bytes,
             self.experiment.layer_parts,
         )
+
+    def _check_tiers(self) -> None:
+        uses = [variant.name for variant in self.variants if variant.tiers]
+        if uses and self.experiment.tiers is None:
+            raise ConfigError(f"policy {uses[0]!r} needs tiers: write tiers.host.bytes")
 
     def _check_tenants(self) -> None:
         names = [t.name for t in self.experiment.tenants]
@@ -361,6 +377,8 @@ def _overridden(hardware: Hardware, experiment: Experiment) -> Hardware:
     for key in ("step_overhead_ms", "message_ms"):
         if (value := getattr(experiment, key)) is not None:
             update[key] = profiles.Sourced(value=value, source=stated)
+    if experiment.memory_gib is not None:
+        update["memory_gib"] = profiles.SourcedPositive(value=experiment.memory_gib, source=stated)
     if experiment.link_gb_s is not None:
         rate = profiles.SourcedPositive(value=experiment.link_gb_s, source=stated)
         update |= {"link_gb_s": rate, "link_mixed_gb_s": rate}

@@ -34,6 +34,8 @@ MEANING = {
     "static": "each tenant keeps the memory of its share",
     "pooled": "KV memory moves between tenants; parameters stay where they are",
     "swap": "as static, and KV that finds no place lies in host memory (Pie, arXiv 2411.09317)",
+    "pooled-tiers": "as pooled, and KV blocks that leave the device go to the tiers below",
+    "mirage-tiers": "as mirage, and KV blocks that leave the device go to the tiers below",
     "mirage": "KV memory moves, and layers give theirs to it and are streamed from host memory",
 }
 
@@ -181,8 +183,14 @@ def _settings(part: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def _hardware(hardware: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Name with its unit, value and source of each figure."""
-    figures = [(key, figure) for key, figure in hardware.items() if isinstance(figure, Mapping)]
-    return [(_label(key), f"{figure['value']:,g}", figure["source"]) for key, figure in figures]
+    figures = {key: figure for key, figure in hardware.items() if key != "tiers"}
+    for medium, tier in (hardware["tiers"] or {}).items():
+        figures |= {f"{medium}_{key}": figure for key, figure in (tier or {}).items()}
+    return [
+        (_label(key), f"{figure['value']:,g}", figure["source"])
+        for key, figure in figures.items()
+        if isinstance(figure, Mapping)
+    ]
 
 
 def _label(key: str) -> str:

@@ -30,6 +30,10 @@ class Moves:
         counters.most_alpha = max(counters.most_alpha, holding.alpha)
         return moved
 
+    def wait(self, until: int) -> None:
+        """What was given up is still being copied."""
+        self.ready_at = max(self.ready_at, until)
+
     def delay(self, now: int, step_ps: int) -> int:
         """How much longer than `step_ps` a step takes that begins now."""
         delay = max(0, self.ready_at - now)

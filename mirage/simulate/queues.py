@@ -1,8 +1,9 @@
 """Where the requests of one engine are, and the KV blocks that they hold.
 
-A request that has arrived waits. Once admitted it runs: its prompt is computed, then it decodes in
-the batch, and while it lacks a block it may be held. Who is preempted waits again, before all
-others. Nothing here knows what memory there is, or how long anything takes.
+A request that has arrived waits. Once admitted it runs, perhaps after blocks of it were loaded: its
+prompt is computed, then it decodes in the batch, and while it lacks a block it may be held. Who is
+preempted waits again, before all others. Nothing here knows what memory there is, or how long
+anything takes.
 """
 
 from __future__ import annotations
@@ -12,16 +13,22 @@ from collections.abc import Iterator
 
 from mirage.control.demand import blocks_for, blocks_to_start
 from mirage.simulate.batch import Batch, Request
+from mirage.simulate.reuse import Reuse
 
 
 class Queues:
     """Requests in the order of `arrivals`, with KV blocks of `block_tokens` tokens."""
 
-    def __init__(self, arrivals: Iterator[Request], block_tokens: int) -> None:
+    def __init__(
+        self, arrivals: Iterator[Request], block_tokens: int, reuse: Reuse | None = None
+    ) -> None:
         self.batch = Batch(block_tokens)
+        self.reuse = reuse or Reuse()
         self.running: dict[Request, None] = {}
         """In the order of admission: all that decode, and those of the next two."""
         self.prefilling: deque[Request] = deque()
+        self.loading: dict[Request, None] = {}
+        """Admitted, with blocks, and waiting for what comes up from below."""
         self.held: list[Request] = []
         self.waiting: deque[Request] = deque()
         self.late: list[Request] = []
@@ -41,17 +48,17 @@ class Queues:
     @property
     def unfinished(self) -> bool:
         """Whether any request waits or runs."""
-        return bool(self.running or self.waiting)
+        return bool(self.running or self.waiting or self.loading)
 
     @property
     def begun(self) -> int:
         """Requests that a turn must finish before it ends, if it drains."""
-        return len(self.running) + self._preempted
+        return len(self.running) + len(self.loading) + self._preempted
 
     @property
     def used_blocks(self) -> int:
         """Blocks of all running requests."""
-        return self.batch.blocks + self._other_blocks
+        return self.batch.blocks + self._other_blocks - self.reuse.shared
 
     @property
     def next_arrival(self) -> int | None:
@@ -66,28 +73,38 @@ class Queues:
 
     def check_empty(self) -> None:
         """Raises `AssertionError` if a request is left anywhere, or a block of one."""
-        assert not (self.running or self.prefilling or self.held or self.waiting)
+        assert not (self.running or self.prefilling or self.held or self.waiting or self.loading)
         assert self.used_blocks == self.batch.size == self.batch.context == 0
         assert self._waiting_blocks == self._preempted == self._other_blocks == 0
 
     # -- waiting ------------------------------------------------------------------------
 
-    def arrive(self, now: int) -> None:
-        """All that have come by `now` wait."""
+    def arrive(self, now: int) -> list[Request]:
+        """All that have come by `now` wait; who has come since it was asked last."""
+        arrived = []
         while self._upcoming is not None and self._upcoming.arrival <= now:
             self.waiting.append(self._upcoming)
             self._waiting_blocks += self._to_start(self._upcoming)
+            arrived.append(self._upcoming)
             self._upcoming = next(self._arrivals, None)
+        return arrived
 
-    def admit(self, blocks: int) -> None:
-        """The first that waits runs from now on, with `blocks` for its prompt."""
+    def admit(self, blocks: int, *, loading: bool = False) -> None:
+        """The first that waits runs from now on, with `blocks` for its prompt, or loads first."""
         request = self.waiting.popleft()
         self._waiting_blocks -= self._to_start(request)
         self._preempted -= request.generated > 0
-        self.running[request] = None
-        self.prefilling.append(request)
         request.blocks = blocks
         self._other_blocks += blocks
+        if loading:
+            self.loading[request] = None
+        else:
+            self._start(request)
+
+    def loaded(self, request: Request) -> None:
+        """It waits for no block any more."""
+        del self.loading[request]
+        self._start(request)
 
     def preempt(self) -> None:
         """The newest running request loses its blocks and waits to be computed anew."""
@@ -96,7 +113,21 @@ class Queues:
             self._take_out(request)
         else:
             (self.held if request in self.held else self.prefilling).remove(request)
+        self._put_back(request)
+
+    def stop_loading(self, request: Request) -> None:
+        """It waits again, before all others."""
+        del self.loading[request]
+        self._put_back(request)
+
+    def _start(self, request: Request) -> None:
+        self.running[request] = None
+        self.prefilling.append(request)
+
+    def _put_back(self, request: Request) -> None:
+        """Before all that wait, without its blocks."""
         self._other_blocks -= request.blocks
+        self.reuse.released(request)
         request.blocks = request.computed = 0
         self._preempted += request.generated > 0
         self.waiting.appendleft(request)
@@ -127,7 +158,10 @@ class Queues:
             self.late.append(request)
 
     def decoded(self, steps: int, now: int) -> list[Request]:
-        """The batch has made so many steps; those that finished with them are gone."""
+        """The batch has made so many steps; those that finished with them are gone.
+
+        What they leave is not `reuse`d yet: their blocks were in use up to the last step.
+        """
         self.emitted = now
         finished = self.batch.advance(steps)
         for request in finished:
@@ -138,9 +172,11 @@ class Queues:
         """A whole prompt is in KV, and one more token has come; True if it was the last."""
         self.prefilling.remove(request)
         self._other_blocks -= request.blocks
+        self.reuse.prefilled(request)
         request.generated += 1
         if request.generated == request.output:
             del self.running[request]
+            self.reuse.released(request)
             return True
         self.batch.join(request)
         return False

@@ -141,4 +141,5 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "policy": str(variant.policy),
         "remap": dict(variant.changes),
         "swaps": variant.swaps,
+        "tiers": variant.tiers,
     }

@@ -25,6 +25,11 @@ class Room:
         """Blocks that running requests may take."""
         return self._holding.blocks - self._queues.used_blocks
 
+    @property
+    def growth(self) -> int:
+        """Free blocks that may be taken without a look at what is cached in them."""
+        return self._queues.reuse.growth(self.free)
+
     def lacking(self) -> int:
         """Blocks that running requests lack for their next token."""
         queues = self._queues
@@ -53,7 +58,9 @@ class Room:
             used_blocks=queues.used_blocks + taken,
             due_blocks=self._growth_hold.due,
             ahead=self._ahead(),
-            starting=queues.blocks_starting(self._limits.max_num_seqs - len(queues.running)),
+            starting=queues.blocks_starting(
+                self._limits.max_num_seqs - len(queues.running) - len(queues.loading)
+            ),
         )
 
     def _ahead(self) -> int:

@@ -12,9 +12,12 @@ from mirage.simulate.roofline import PS
 from mirage.simulate.tally import Counters, Distribution
 from mirage.simulate.variants import variant
 from mirage.simulate.world import World
+from mirage.tiers.contract import Medium
 
 Metrics = dict[str, Any]
 MS = PS / 1000
+PLACES = ("device", *(medium.value for medium in Medium))
+"""Where KV lies that is found again."""
 PERCENTS = [50.0, 90.0, 99.0]
 PLOTTED = [percent / 2 for percent in range(201)]
 """Percentiles of a latency, for the report's pictures."""
@@ -110,6 +113,19 @@ def _latency(name: str, parts: list[Distribution]) -> Metrics:
     return {f"mean_{name}": merged.mean() / MS, **found}
 
 
+def _reused(counters: list[Counters]) -> Metrics:
+    found = {f"tokens_from_{place}": sum(c.found[place] for c in counters) for place in PLACES}
+    return {
+        **found,
+        "tokens_avoided": sum(found.values()),
+        "saved_s": sum(c.saved_ps for c in counters) / PS,
+        "kv_bytes_up": sum(c.bytes_up for c in counters),
+        "kv_bytes_down": sum(c.bytes_down for c in counters),
+        "late_loads": sum(c.late_loads for c in counters),
+        "spills": sum(c.spills for c in counters),
+    }
+
+
 def _counted(counters: list[Counters]) -> Metrics:
     return {
         "steps": sum(c.steps for c in counters),
@@ -120,4 +136,5 @@ def _counted(counters: list[Counters]) -> Metrics:
         "bytes_streamed": sum(c.bytes_streamed for c in counters),
         "bytes_restored": sum(c.bytes_restored for c in counters),
         "busy_s": sum(c.busy_ps for c in counters) / PS,
+        **_reused(counters),
     }

@@ -10,8 +10,13 @@ from pydantic import Field, PositiveFloat
 import configs
 from mirage.config import Count, Strict, read_yaml, validated
 from mirage.simulate.experiment import Experiment, Peak, Rate, Setup, SimulatedSharing
+from mirage.simulate.tier_settings import SimulatedTiers
 
 FOLDER = configs.HERE / "experiments"
+
+
+COPIED = ("sharing", "step_overhead_ms", "link_mixed_gb_s", "hardware", "memory_gib", "tiers")
+"""Keys of a scene that are an experiment's as they are."""
 
 
 class Scene(Strict):
@@ -27,6 +32,8 @@ class Scene(Strict):
     step_overhead_ms: float | None = None
     link_mixed_gb_s: PositiveFloat | None = None
     hardware: str | None = None
+    memory_gib: PositiveFloat | None = None
+    tiers: SimulatedTiers | None = None
     requests: Count | None = None
     peak: Peak | None = None
 
@@ -50,7 +57,7 @@ def _setup(scene: Scene, trace: Path | None) -> Setup:
     written = validated(Experiment, read_yaml(path), path)
     tenants = [_tenant(tenant, scene) for tenant in written.tenants]
     update: dict[str, Any] = {"tenants": tenants, "workload": _workload(written, scene, trace)}
-    for key in ("sharing", "step_overhead_ms", "link_mixed_gb_s", "hardware"):
+    for key in COPIED:
         if (value := getattr(scene, key)) is not None:
             update[key] = value
     return Setup(written.model_copy(update=update), FOLDER)

@@ -16,6 +16,7 @@ from mirage.control.growth_hold import GrowthHold
 from mirage.control.turn_taking import TurnTaking
 from mirage.simulate.batch import Request
 from mirage.simulate.limits import StepLimits
+from mirage.simulate.loads import Loads
 from mirage.simulate.queues import Queues
 from mirage.simulate.room import Room
 from mirage.simulate.tally import Tally
@@ -36,10 +37,11 @@ class Scheduler:
         limits: StepLimits,
         tally: Tally,
         report: Callable[[int], None],
+        loads: Loads,
     ) -> None:
         self._queues, self._room, self._turn = queues, room, turn
         self._growth_hold, self._limits = growth_hold, limits
-        self._tally, self._report = tally, report
+        self._tally, self._report, self._loads = tally, report, loads
 
     def schedule(self, now: int) -> list[Chunk] | None:
         """Prompts to compute beside a token of all that decode; None if there is no step."""
@@ -51,7 +53,7 @@ class Scheduler:
             return None  # the controller's answer took the turn
         chunks, budget = self._continued()
         if not preempted and not queues.held:
-            chunks += self._admitted(budget)
+            chunks += self._admitted(budget, now)
         return chunks if chunks or queues.batch.size else None
 
     def preempt(self) -> None:
@@ -105,20 +107,28 @@ class Scheduler:
             budget -= chunks[-1][1]
         return chunks, budget
 
-    def _admitted(self, budget: int) -> list[Chunk]:
+    def _admitted(self, budget: int, now: int) -> list[Chunk]:
         """The first chunks of waiting requests, within `budget` tokens."""
         queues, limits = self._queues, self._limits
         chunks: list[Chunk] = []
         free = self._room.for_newcomers() if queues.waiting else 0
-        while queues.waiting and budget > 0 and len(queues.running) < limits.max_num_seqs:
+        while queues.waiting and budget > 0 and self._has_slot():
             request = queues.waiting[0]
             if not request.generated and not self._turn.granted:
                 break  # draining
             blocks = blocks_for(request.known, limits.block_tokens)
-            if blocks > free:
+            found = queues.reuse.find(request)
+            if blocks - found.shared > free:
                 break
-            queues.admit(blocks)
-            chunks.append((request, min(request.known, budget)))
-            free -= blocks
-            budget -= chunks[-1][1]
+            free -= blocks - found.shared
+            queues.reuse.take(request, found)
+            loading = self._loads.begin(request, found, now)
+            queues.admit(blocks, loading=loading)
+            if not loading:
+                chunks.append((request, min(request.known - request.computed, budget)))
+                budget -= chunks[-1][1]
         return chunks
+
+    def _has_slot(self) -> bool:
+        queues = self._queues
+        return len(queues.running) + len(queues.loading) < self._limits.max_num_seqs

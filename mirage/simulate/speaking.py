@@ -69,7 +69,7 @@ class Speaker:
             ),
             wanted=self._room.demand() if self._limits.elastic else Demand(),
             extent_blocks=holding.shape.extent_blocks,
-            running=len(queues.running),
+            running=len(queues.running) + len(queues.loading),
             waiting=len(queues.waiting),
             counted=Counted(counters.preemptions, counters.steps, counters.bytes_streamed),
             times=LayerTimes(self._costs.load_ps / PS, self._costs.layer_compute_s(queues.batch)),

@@ -75,7 +75,7 @@ class Stepper:
     ) -> int:
         """Steps until anything else can happen than one more token for each request."""
         batch, span = self._queues.batch, self.span
-        steps = batch.affordable(self._room.free, batch.next_finish())
+        steps = batch.affordable(self._room.growth, batch.next_finish())
         steps = steps_alike(bounds, bound, work, steps)
         first, growth = span.first_ps, span.growth_ps
         if horizon.event is not None:
@@ -93,13 +93,20 @@ class Stepper:
         self.stepping = False
         self._count(now)
         self._emit_gaps()
-        for request in self._queues.decoded(self.span.steps, now):
-            self._finished(request, now)
+        self._leave(self._queues.decoded(self.span.steps, now), now)
         for request, tokens in self.chunks:
             request.computed += tokens
             if request.computed == request.known:
                 self._prefilled(request, now)
         self.chunks = ()
+
+    def _leave(self, finished: Sequence[Request], now: int) -> None:
+        """First goes what had to go while they still had their blocks."""
+        reuse = self._queues.reuse
+        self._moves.wait(reuse.trim(self._room.free - sum(r.blocks for r in finished), now))
+        for request in finished:
+            reuse.released(request)
+            self._finished(request, now)
 
     def _count(self, now: int) -> None:
         counters, steps, holding = self._tally.counters, self.span.steps, self._holding

@@ -7,6 +7,7 @@ Values are kept exactly up to `LIMIT` of them; beyond that, those so far are put
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -130,6 +131,16 @@ class Counters:
     busy_ps: int = 0
     most_alpha: int = 0
     moves: int = 0
+    found: Counter[str] = field(default_factory=Counter)
+    """Tokens that were not computed, by where their KV lay."""
+    saved_ps: int = 0
+    """That computing them would have added to steps."""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    late_loads: int = 0
+    """Requests that stopped waiting for blocks from below."""
+    spills: int = 0
+    """Requests that gave up their blocks at the end of a turn."""
 
 
 @dataclass(slots=True)

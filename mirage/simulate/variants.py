@@ -19,6 +19,8 @@ class Variant:
     changes: Mapping[str, Any] = field(default_factory=dict)
     swaps: bool = False
     """Whether KV that finds no place spills to host memory (Pie, arXiv 2411.09317)."""
+    tiers: bool = False
+    """Whether KV blocks that leave the device go to the experiment's `tiers`."""
 
     def rules(self, remap: Remap, ablations: Ablations) -> Rules:
         """Those of an experiment, with what this variant changes."""
@@ -34,6 +36,8 @@ VARIANTS = {
         Variant("pooled", Policy.POOLED),
         Variant("swap", Policy.STATIC, swaps=True),
         Variant("mirage", Policy.MIRAGE),
+        Variant("mirage-tiers", Policy.MIRAGE, tiers=True),
+        Variant("pooled-tiers", Policy.POOLED, tiers=True),
         Variant("lru", Policy.MIRAGE, {"victims": "lru"}),
         Variant("alpha-plus-one", Policy.MIRAGE, {"beta": 1}),
         Variant("alpha-plus-two", Policy.MIRAGE, {"beta": 2}),

@@ -16,14 +16,15 @@ from pathlib import Path
 from mirage.config import ConfigError
 from mirage.simulate.batch import Request
 from mirage.simulate.experiment import Setup, SimulatedTenant, Workload
+from mirage.simulate.prefix import Prefix
 from mirage.simulate.roofline import PS
 from mirage.workload import drawing, rates, trace
 from mirage.workload.dealing import clip, deal
 from mirage.workload.lengths import OF_TRACE, Lengths, lengths
 from traces.generate import gaps
 
-Row = tuple[int, int, int]
-"""Arrival in picoseconds, prompt tokens, output tokens."""
+Row = tuple[int, int, int, trace.Request | None]
+"""Arrival in picoseconds, prompt tokens, output tokens, and the row of a trace that it is."""
 
 
 def requests(setup: Setup, seed: int) -> dict[str, Iterator[Request]]:
@@ -34,7 +35,7 @@ def requests(setup: Setup, seed: int) -> dict[str, Iterator[Request]]:
     else:
         shares = _counts(setup.experiment.workload, tenants)
         rows = {t.name: _drawn(setup, t, shares[t.name], seed) for t in tenants}
-    return {name: _numbered(each) for name, each in rows.items()}
+    return {name: _numbered(setup, name, each) for name, each in rows.items()}
 
 
 def peak_end(setup: Setup, seed: int) -> int:
@@ -49,9 +50,20 @@ def peak_end(setup: Setup, seed: int) -> int:
     return max((max(times, default=0) for times in firsts), default=0)
 
 
-def _numbered(rows: Iterable[Row]) -> Iterator[Request]:
-    for number, (arrival, prompt, output) in enumerate(rows):
-        yield Request(number, arrival, prompt, output)
+def _numbered(setup: Setup, tenant: str, rows: Iterable[Row]) -> Iterator[Request]:
+    reuses = setup.experiment.prefix_cache or setup.experiment.tiers is not None
+    model = setup.tenant(tenant).model.encode()
+    for number, (arrival, prompt, output, row) in enumerate(rows):
+        request = Request(number, arrival, prompt, output)
+        if reuses:
+            request.prefix = _prefix(model, f"{tenant} {number}", prompt, row)
+        yield request
+
+
+def _prefix(model: bytes, own: str, prompt: int, row: trace.Request | None) -> Prefix:
+    if row is None:
+        return Prefix(model, own, prompt)
+    return Prefix(model, own, prompt, row.session, row.prefix_hashes, row.hash_tokens)
 
 
 def _counts(workload: Workload, tenants: list[SimulatedTenant]) -> dict[str, int]:
@@ -70,7 +82,8 @@ def _drawn(setup: Setup, tenant: SimulatedTenant, requests: int, seed: int) -> I
     tokens = _rows_tokens(workload, tenant, seed) if of_rows else _drawn_tokens(lengths(name), rng)
     for arrival in _arrivals(setup, tenant, requests, seed):
         prompt, output = next(tokens)
-        yield arrival, *clip(prompt, output, setup.max_len(tenant.name))
+        prompt, output = clip(prompt, output, setup.max_len(tenant.name))
+        yield arrival, prompt, output, None
 
 
 def _drawn_tokens(shape: Lengths, rng: random.Random) -> Iterator[tuple[int, int]]:
@@ -205,8 +218,9 @@ def _from_trace(setup: Setup, seed: int) -> dict[str, Iterator[Row]]:
                 if entry is None:
                     return
                 waiting[entry[0]].append(entry[1])
-            arrival, prompt, output = waiting[name].popleft()
-            yield arrival, *clip(prompt, output, setup.max_len(name))
+            arrival, prompt, output, row = waiting[name].popleft()
+            prompt, output = clip(prompt, output, setup.max_len(name))
+            yield arrival, prompt, output, row
 
     return {name: of(name) for name in names}
 
@@ -221,4 +235,4 @@ def _dealt(
         scale = _time_scale(workload.file, how, workload.requests, workload.rate)
     for name, row in deal(islice(rows, workload.requests), names, workload.traffic, seed):
         arrival = round(row.arrival_s * scale * PS)
-        yield name, (arrival, row.context_tokens, row.output_tokens)
+        yield name, (arrival, row.context_tokens, row.output_tokens, row)

@@ -79,6 +79,10 @@ class Slabs:
         """By their first offset."""
         self._of: dict[int, Slab] = {}
         """By the offset of each block in use."""
+        self._empty: dict[int, Slab] = {}
+        """Those without a block, by their first offset."""
+        self._having: dict[int, dict[int, Slab]] = {}
+        """Those with a free place, by stride and first offset: few, of many that are full."""
         self._current: dict[int, Slab] = {}
         """By stride: where blocks are taken from."""
         self.counted = 0
@@ -97,7 +101,7 @@ class Slabs:
 
     def empty(self) -> list[Slab]:
         """Open slabs without a block."""
-        return [slab for slab in self._open.values() if not slab.used]
+        return list(self._empty.values())
 
     def fragmentation(self) -> Fragmentation:
         used = sum(slab.stride * len(slab.used) for slab in self._open.values())
@@ -112,7 +116,9 @@ class Slabs:
         if offset is None:
             return False
         places = [offset + stride * number for number in reversed(range(blocks))]
-        self._open[offset] = Slab(offset, stride, blocks, places)
+        slab = Slab(offset, stride, blocks, places)
+        self._open[offset] = self._empty[offset] = slab
+        self._having.setdefault(stride, {})[offset] = slab
         self.counted += stride * blocks
         return True
 
@@ -121,6 +127,8 @@ class Slabs:
         if slab.used:
             raise ValueError(f"the slab at {slab.offset} still has {len(slab.used)} blocks")
         del self._open[slab.offset]
+        self._empty.pop(slab.offset, None)
+        self._having[slab.stride].pop(slab.offset, None)
         if self._current.get(slab.stride) is slab:
             del self._current[slab.stride]
         self.counted -= slab.counted
@@ -134,6 +142,7 @@ class Slabs:
         self.counted += slab.counted - before
         ranges = runs(slab.free, slab.stride)
         slab.free.clear()
+        self._having[slab.stride].pop(slab.offset, None)
         return ranges
 
     # -- blocks -------------------------------------------------------------------------
@@ -142,12 +151,15 @@ class Slabs:
         """A place in an open slab, the fullest first, so that others run empty; None without."""
         slab = self._current.get(stride)
         if slab is None or not slab.free:
-            having = [s for s in self._open.values() if s.stride == stride and s.free]
+            having = self._having.get(stride)
             if not having:
                 return None
-            slab = self._current[stride] = min(having, key=lambda s: len(s.free))
+            slab = self._current[stride] = min(having.values(), key=lambda s: len(s.free))
         offset = slab.free.pop()
+        if not slab.free:
+            del self._having[stride][slab.offset]
         slab.used.add(offset)
+        self._empty.pop(slab.offset, None)
         self._of[offset] = slab
         return offset
 
@@ -157,6 +169,9 @@ class Slabs:
         slab.used.remove(offset)
         if not slab.retiring:
             slab.free.append(offset)
+            self._having[slab.stride][slab.offset] = slab
+            if not slab.used:
+                self._empty[slab.offset] = slab
             return None
         self.counted -= slab.stride
         if not slab.used:

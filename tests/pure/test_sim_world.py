@@ -66,6 +66,7 @@ def tight(mode: str, requests: int = 60, **workload: Any) -> Setup:
                 "tenants": tenants,
                 "sharing": MODES[mode],
                 "limits": {"max_model_len": LENGTH},
+                "tiers": {"host": {"bytes": "2GiB"}, "ssd": {"bytes": "4GiB"}},
                 "workload": {"requests": requests, "lengths": "short"} | workload,
             }
         )
@@ -136,7 +137,8 @@ class Watch(Observer):
 
     def _look_at(self, engine: Engine) -> None:
         name, holding, queues = engine.name, engine.holding, engine.queues
-        naive = sum(blocks(engine, request) for request in queues.running)
+        admitted = [*queues.running, *queues.loading]
+        naive = sum(blocks(engine, request) for request in admitted) - queues.reuse.shared
         self.must("blocks", queues.used_blocks == naive, (name, queues.used_blocks, naive))
         room = holding.extents * holding.shape.extent_blocks - 1
         spills = isinstance(engine.room, SpillRoom)

@@ -134,6 +134,7 @@ def test_what_it_was_computed_from_is_in_it(result):
         "policy": "mirage",
         "remap": {"victims": "lru"},
         "swaps": False,
+        "tiers": False,
     }
 
 

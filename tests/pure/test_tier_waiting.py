@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.engine.tiers.patience import Patience
 from mirage.engine.tiers.recent import Recent
 from mirage.tiers.contract import Found, Key
+from mirage.tiers.patience import Patience
 
 pytestmark = pytest.mark.pure
 

@@ -9,10 +9,10 @@ from mirage.engine.tiers.copier import Copier
 from mirage.engine.tiers.counts import TierCounts
 from mirage.engine.tiers.device_blocks import DeviceBlocks, PoolMemory
 from mirage.engine.tiers.manager import TierManager
-from mirage.engine.tiers.patience import Patience
 from mirage.engine.tiers.recent import Recent
 from mirage.engine.tiers.stores import Stores
 from mirage.tiers.contract import Medium, Pool
+from mirage.tiers.patience import Patience
 from vmm.driver import Stream
 
 DEMOTE_S = 0.1

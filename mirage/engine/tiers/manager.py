@@ -18,9 +18,9 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from mirage.engine.tiers.counts import TierCounts
-from mirage.engine.tiers.patience import Patience
 from mirage.engine.tiers.recent import Recent
 from mirage.tiers.contract import Found, Key, Medium, Place, Pool
+from mirage.tiers.patience import Patience
 
 SOURCES = {
     Medium.PEER: CacheHitSource.P2P,

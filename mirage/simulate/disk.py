@@ -1,0 +1,92 @@
+"""The tiers that lie below another one: a disk below host memory, host memory below a peer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from mirage.simulate.lanes import Lane
+from mirage.tiers.below import Above, Below
+from mirage.tiers.blocks import Name
+from mirage.tiers.holes import Range
+from mirage.tiers.space import stride_of
+from mirage.tiers.ssd.index import Index
+
+After = Callable[[int, Callable[[], None]], None]
+"""Does something at a time in picoseconds."""
+Now = Callable[[], int]
+
+
+class Disk(Below):
+    """Blocks in slots of a disk of `capacity` bytes, which reads and writes over a lane each.
+
+    `ends` has when a block that comes up will have come, in picoseconds.
+    """
+
+    def __init__(self, capacity: int, read: Lane, write: Lane, now: Now, after: After) -> None:
+        self.index = Index(capacity)
+        self.ends: dict[Name, int] = {}
+        self._read, self._write, self._now, self._after = read, write, now, after
+        self._above: Above | None = None
+
+    def begin(self, above: Above, memory: memoryview) -> None:
+        self._above = above
+
+    def has(self, name: Name, nbytes: int) -> bool:
+        return self.index.has(name, stride_of(nbytes))
+
+    def sink(self, name: Name, place: Range) -> bool:
+        slots = self.index.place(name, stride_of(place.nbytes))
+        if slots is None:
+            return False
+        self.index.free(slots[1])
+        self._after(self._write.copy(self._now(), place.nbytes), partial(self._sunk, name))
+        return True
+
+    def rise(self, name: Name, place: Range) -> bool:
+        if self.index.read(name) is None:
+            return False
+        end = self.ends[name] = self._read.copy(self._now(), place.nbytes)
+        self._after(end, partial(self._risen, name))
+        return True
+
+    def end(self) -> None: ...
+
+    def _sunk(self, name: Name) -> None:
+        assert self._above is not None
+        self.index.written(name)
+        self._above.sunk(name, whole=True)
+
+    def _risen(self, name: Name) -> None:
+        assert self._above is not None
+        self.index.was_read(name)
+        del self.ends[name]
+        self._above.risen(name, whole=True)
+
+
+class Spilled(Below):
+    """Host memory below a peer: what is about to go there goes here. It is read where it lies."""
+
+    def __init__(self, store: Callable[[Name], int | None], after: After) -> None:
+        """`store` begins a copy into host memory and says when it has ended; None without room."""
+        self._store, self._after = store, after
+        self._above: Above | None = None
+
+    def begin(self, above: Above, memory: memoryview) -> None:
+        self._above = above
+
+    def has(self, name: Name, nbytes: int) -> bool:
+        return False
+
+    def sink(self, name: Name, place: Range) -> bool:
+        end = self._store(name)
+        if end is None:
+            return False
+        assert self._above is not None
+        self._after(end, partial(self._above.sunk, name, whole=True))
+        return True
+
+    def rise(self, name: Name, place: Range) -> bool:
+        return False
+
+    def end(self) -> None: ...

@@ -1,0 +1,200 @@
+"""The tiers below a simulated device: the pools that engines have, copies that take their time.
+
+What is held, for whom, and who goes for whom is decided by the code that serves: `mirage/tiers`.
+Here its actions take simulated time. Times are picoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+from mirage.simulate.disk import Disk, Spilled
+from mirage.simulate.lanes import Lane
+from mirage.tiers.below import Below, Nothing
+from mirage.tiers.blocks import Name, Rise, Sink, Tell
+from mirage.tiers.contract import Found, Key, Medium, Member
+from mirage.tiers.core import Core
+from mirage.tiers.policies import EvictionPolicy
+
+
+class Hit(NamedTuple):
+    """A block below the device: where it lies, and when it can be copied up."""
+
+    medium: Medium
+    ready: int
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of one medium: bytes that it holds, how fast it is each way, and until the first byte."""
+
+    capacity: int
+    bytes_per_s: float
+    latency_ps: int
+
+    def lane(self) -> Lane:
+        return Lane(self.bytes_per_s, self.latency_ps)
+
+
+class Hierarchy:
+    """All tiers that have a capacity. `join` first, then what `Guest` asks."""
+
+    def __init__(self, speeds: dict[Medium, Speed], policy: Callable[[], EvictionPolicy]) -> None:
+        self.now = 0
+        self.speeds = {m: s for m, s in speeds.items() if s.capacity}
+        self.pools: list[_Pool] = []
+        """Those that are read directly, quickest first."""
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = count()
+        self._writers: dict[bytes, int] = {}
+        self._guests = 0
+        self.disk: Disk | None = None
+        if Medium.SSD in self.speeds:
+            ssd = self.speeds[Medium.SSD]
+            self.disk = Disk(ssd.capacity, ssd.lane(), ssd.lane(), lambda: self.now, self._after)
+        has_host = Medium.HOST in self.speeds
+        if Medium.PEER in self.speeds:
+            below = Spilled(self._store_in_host, self._after) if has_host else Nothing()
+            self._add(Medium.PEER, policy, below)
+        if has_host:
+            self._add(Medium.HOST, policy, self.disk or Nothing())
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of all tiers together."""
+        return sum(speed.capacity for speed in self.speeds.values())
+
+    def join(self, member: Member) -> int:
+        """The number of a new guest."""
+        for pool in self.pools:
+            pool.members.append(pool.core.join(member))
+            pool.block_bytes.append(member.block_bytes)
+        self._guests += 1
+        self._writers.setdefault(member.fingerprint, self._guests - 1)
+        return self._guests - 1
+
+    # -- what engines ask ---------------------------------------------------------------
+
+    def seek(self, guest: int, request: int, names: Iterable[Name], now: int) -> list[Hit]:
+        """The first of `names` that are held or come, up to one that is not; they stay until
+        `leave`."""
+        self.settle(now)
+        found = []
+        for name in names:
+            hit = self._hit(guest, request, name)
+            if hit is None:
+                break
+            found.append(hit)
+        return found
+
+    def leave(self, guest: int, request: int, now: int) -> None:
+        """A request needs nothing any more."""
+        self.settle(now)
+        for pool in self.pools:
+            pool.answers.pop((pool.members[guest], request), None)
+            pool.core.leave(pool.members[guest], request)
+            self._carry_out(pool)
+
+    def store(self, guest: int, names: list[Name], now: int) -> dict[Name, int]:
+        """Begin to copy down what is not held yet and finds room; when each copy has ended."""
+        self.settle(now)
+        ends: dict[Name, int] = {}
+        for pool in self.pools:
+            ends |= self._store(pool, guest, [name for name in names if name not in ends])
+        return ends
+
+    def settle(self, now: int) -> None:
+        """All that has ended by now has ended."""
+        while self._events and self._events[0][0] <= now:
+            self.now, _, happen = heappop(self._events)
+            happen()
+            for pool in self.pools:
+                self._carry_out(pool)
+        self.now = now
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _add(self, medium: Medium, policy: Callable[[], EvictionPolicy], below: Below) -> None:
+        speed = self.speeds[medium]
+        core = Core(speed.capacity, policy, below)
+        below.begin(core, memoryview(b""))
+        self.pools.append(_Pool(medium, core, speed.lane()))
+
+    def _hit(self, guest: int, request: int, name: Name) -> Hit | None:
+        for pool in self.pools:
+            pool.core.seek(pool.members[guest], request, [name.key])
+            self._carry_out(pool)
+            answers = pool.answers.setdefault((pool.members[guest], request), {})
+            found = answers.get(name.key, Found.ABSENT)
+            rises = self.disk is not None and name in self.disk.ends
+            if found is Found.READY:
+                from_disk = answers.get(_risen(name.key)) is not None
+                return Hit(Medium.SSD if from_disk else pool.medium, self.now)
+            if found is Found.COMING and rises:
+                assert self.disk is not None
+                answers[_risen(name.key)] = Found.COMING
+                return Hit(Medium.SSD, self.disk.ends[name])
+            if found is Found.COMING:
+                return Hit(pool.medium, pool.writes[name])
+        return None
+
+    def _store(self, pool: _Pool, guest: int, names: list[Name]) -> dict[Name, int]:
+        member, by_key = pool.members[guest], {name.key: name for name in names}
+        places = pool.core.reserve(member, by_key)
+        self._carry_out(pool)
+        ends = {}
+        for key in places:
+            end = pool.down.copy(self.now, pool.block_bytes[guest])
+            ends[by_key[key]] = pool.writes[by_key[key]] = end
+            self._after(end, partial(self._stored, pool, member, by_key[key]))
+        return ends
+
+    def _stored(self, pool: _Pool, member: int, name: Name) -> None:
+        del pool.writes[name]
+        pool.core.commit(member, [name.key])
+
+    def _store_in_host(self, name: Name) -> int | None:
+        """For a peer that is about to evict."""
+        host = self.pools[-1]
+        return self._store(host, self._writers[name.fingerprint], [name]).get(name)
+
+    def _after(self, end: int, happen: Callable[[], None]) -> None:
+        heappush(self._events, (end, next(self._order), happen))
+
+    def _carry_out(self, pool: _Pool) -> None:
+        """What the core decided; holes need no time."""
+        core = pool.core
+        while actions := core.actions():
+            for action in actions:
+                match action:
+                    case Tell(seeker, key, found):
+                        answers = pool.answers.setdefault(seeker, {})
+                        answers[key] = found
+                    case Sink(name, place):
+                        if not core.below.sink(name, place):
+                            core.sunk(name, whole=False)
+                    case Rise(name, place):
+                        if not core.below.rise(name, place):
+                            core.risen(name, whole=False)
+
+
+class _Pool:
+    """One core that engines copy from, with its members by guest."""
+
+    def __init__(self, medium: Medium, core: Core, down: Lane) -> None:
+        self.medium, self.core, self.down = medium, core, down
+        self.members: list[int] = []
+        self.block_bytes: list[int] = []
+        self.answers: dict[tuple[int, int | str], dict[Key, Found]] = {}
+        self.writes: dict[Name, int] = {}
+        """When a copy down has ended, of those under way."""
+
+
+def _risen(key: Key) -> Key:
+    """Under which it is remembered that a key came from the disk."""
+    return Key(b"risen " + key)

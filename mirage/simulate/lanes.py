@@ -1,0 +1,22 @@
+"""Copies one after the other over a link, in whole picoseconds."""
+
+from __future__ import annotations
+
+from mirage.simulate.roofline import PS
+
+
+class Lane:
+    """One way of a link: `bytes_per_s`, and `latency_ps` until the first byte of each copy."""
+
+    def __init__(self, bytes_per_s: float, latency_ps: int = 0) -> None:
+        self._bytes_per_s, self._latency_ps = bytes_per_s, latency_ps
+        self._free_at = 0
+
+    def takes(self, nbytes: int) -> int:
+        """Picoseconds for so many bytes, without waiting for others."""
+        return round(nbytes / self._bytes_per_s * PS)
+
+    def copy(self, now: int, nbytes: int) -> int:
+        """When a copy that is asked for now has ended; latencies overlap with others' copies."""
+        self._free_at = max(now, self._free_at) + self.takes(nbytes)
+        return self._free_at + self._latency_ps

@@ -1,0 +1,232 @@
+"""KV blocks on their way up to one simulated engine, over a link that streamed layers share.
+
+A request whose prefix lies below the device gets its blocks and waits for them outside of the
+batch. What has not come in time is computed. Times are picoseconds.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from dataclasses import dataclass, field
+
+from mirage.control.spilling import worth_spilling
+from mirage.simulate.batch import Request
+from mirage.simulate.hierarchy import Hierarchy, Hit
+from mirage.simulate.lanes import Lane
+from mirage.simulate.reuse import Found, PrefixCache
+from mirage.simulate.roofline import PS
+from mirage.simulate.savings import Savings
+from mirage.simulate.tally import Tally
+from mirage.tiers.blocks import Name
+from mirage.tiers.contract import Medium, Member
+from mirage.tiers.patience import COMING_S
+from mirage.units import ceil_div
+
+PATIENCE_PS = round(COMING_S * PS)
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """Of one request, up to its block number `blocks`."""
+
+    request: Request
+    blocks: int
+    begin: int
+    """When all of it can be read."""
+    left: int
+    """Picoseconds that the link still takes for it, were it alone."""
+    end: int
+    """When what does not come over the link has come, and in the end all of it."""
+    late_from: int
+    media: Counter[Medium] = field(default_factory=Counter)
+    """Blocks by where they lie."""
+
+
+class Loads:
+    """Nothing lies below: what an engine without tiers does."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether any request waits for blocks."""
+        return False
+
+    def arrived(self, request: Request, now: int) -> None:
+        """It entered the queue: what lies deepest begins to come up."""
+
+    def begin(self, request: Request, found: Found, now: int) -> bool:
+        """Whether an admitted request waits for blocks from below, beside those it has found."""
+        return False
+
+    def advance(self, now: int) -> list[Request]:
+        """Those whose wait is over, with what has come for them."""
+        return []
+
+    def pace(self, free_ps: int, step_ps: int) -> None:
+        """From the last `advance` on the link is free for so much of each step."""
+
+    def next_end(self) -> int | None:
+        """When a wait will be over at the present pace; None if none will."""
+        return None
+
+    def cancel(self, now: int) -> list[Request]:
+        """Nobody waits any more; who did, oldest first."""
+        return []
+
+    def worth_spilling(self, kv_bytes: int, pool_bytes: int) -> int:
+        """Bytes of KV in use that are better given up at a turn's end."""
+        return 0
+
+
+class TierLoads(Loads):
+    """Of a guest of the `hierarchy`; `link` is the way up from host memory.
+
+    `turn_s` is the length of a turn, 0 if there are none.
+    """
+
+    def __init__(
+        self,
+        hierarchy: Hierarchy,
+        member: Member,
+        link: Lane,
+        link_bytes_per_s: float,
+        turn_s: float,
+        tally: Tally,
+        savings: Savings,
+    ) -> None:
+        self._hierarchy, self._link, self._turn_s = hierarchy, link, turn_s
+        self._bytes_per_s, self._block_bytes = link_bytes_per_s, member.block_bytes
+        self._guest = hierarchy.join(member)
+        self._tally, self._savings = tally, savings
+        peer = hierarchy.speeds.get(Medium.PEER)
+        self._peer = peer.lane() if peer else None
+        self._loads: list[Load] = []
+        """In the order in which they can be read."""
+        self._at, self._pace = 0, (1, 1)
+        self.cache: PrefixCache
+        """What it loads into; set once."""
+
+    # -- down ---------------------------------------------------------------------------
+
+    def store(self, names: list[Name], now: int) -> dict[Name, int]:
+        """What `mirage.simulate.reuse.Demotion` asks."""
+        ends = self._hierarchy.store(self._guest, names, now)
+        self._tally.counters.bytes_down += len(ends) * self._block_bytes
+        return ends
+
+    def worth_spilling(self, kv_bytes: int, pool_bytes: int) -> int:
+        return worth_spilling(
+            kv_bytes,
+            pool_bytes,
+            self._hierarchy.capacity,
+            bytes_per_s=self._bytes_per_s,
+            turn_s=self._turn_s,
+        )
+
+    # -- up -----------------------------------------------------------------------------
+
+    @property
+    def under_way(self) -> bool:
+        return bool(self._loads)
+
+    def arrived(self, request: Request, now: int) -> None:
+        if request.prefix is not None and request.prefix.shared:
+            held = self.cache.find(request).blocks
+            wanted = self.cache.wanted(request)[held:]
+            self._hierarchy.seek(self._guest, request.number, wanted, now)
+
+    def begin(self, request: Request, found: Found, now: int) -> bool:
+        names = self.cache.wanted(request)[found.blocks :]
+        hits = self._hierarchy.seek(self._guest, request.number, names, now)
+        in_time = now + PATIENCE_PS
+        late = next((n for n, hit in enumerate(hits) if hit.ready > in_time), len(hits))
+        self._tally.counters.late_loads += late < len(hits)
+        if not late:
+            self._hierarchy.leave(self._guest, request.number, now)
+            return False
+        load = self._load(request, found, hits[:late], now)
+        if not load.left and max(load.begin, load.end) <= now:
+            self._hierarchy.leave(self._guest, request.number, now)
+            self._arrived(load)
+            return False
+        insort(self._loads, load, key=lambda x: x.begin)
+        return True
+
+    def advance(self, now: int) -> list[Request]:
+        self._transfer(now)
+        over = [x for x in self._loads if now >= x.late_from or (not x.left and x.end <= now)]
+        for load in over:
+            self._loads.remove(load)
+            self._hierarchy.leave(self._guest, load.request.number, now)
+            if load.left or load.end > now:
+                self._tally.counters.late_loads += 1
+            else:
+                self._arrived(load)
+        return [load.request for load in over]
+
+    def pace(self, free_ps: int, step_ps: int) -> None:
+        self._pace = max(0, free_ps), step_ps
+
+    def next_end(self) -> int | None:
+        ends, time = [], self._at
+        for load in self._loads:
+            end = load.end
+            if load.left:
+                time = max(time, load.begin) + self._takes(load)
+                end = max(end, time)
+            ends.append(min(load.late_from, end))
+        return min(ends, default=None)
+
+    def cancel(self, now: int) -> list[Request]:
+        waited = [load.request for load in self._loads]
+        for request in waited:
+            self._hierarchy.leave(self._guest, request.number, now)
+        self._loads.clear()
+        return waited
+
+    def _load(self, request: Request, found: Found, hits: list[Hit], now: int) -> Load:
+        media = Counter(hit.medium for hit in hits)
+        over_link = (len(hits) - media[Medium.PEER]) * self._block_bytes
+        end = now
+        if media[Medium.PEER]:
+            assert self._peer is not None
+            end = self._peer.copy(now, media[Medium.PEER] * self._block_bytes)
+        begin = max(hit.ready for hit in hits)
+        if over_link:
+            begin += self._hierarchy.speeds[Medium.HOST].latency_ps
+        left = self._link.takes(over_link)
+        late_from = now + PATIENCE_PS
+        return Load(request, found.blocks + len(hits), begin, left, end, late_from, media)
+
+    def _transfer(self, until: int) -> None:
+        """First who can be read first."""
+        free, step = self._pace
+        time = self._at
+        for load in self._loads:
+            time = max(time, load.begin)
+            if time >= until or not free:
+                break
+            if not load.left:
+                continue
+            takes = self._takes(load)
+            if takes > until - time:
+                load.left -= (until - time) * free // step
+                break
+            time += takes
+            load.left, load.end = 0, max(load.end, time)
+        self._at = until
+
+    def _takes(self, load: Load) -> int:
+        """How long the link has to carry it yet, at the present pace."""
+        free, step = self._pace
+        return ceil_div(load.left * step, free) if free else PATIENCE_PS
+
+    def _arrived(self, load: Load) -> None:
+        request, tokens = load.request, self.cache.block_tokens
+        self._tally.counters.bytes_up += load.media.total() * self._block_bytes
+        first = request.computed
+        for medium in Medium:
+            blocks = load.media[medium]
+            self._savings.add(medium.value, first, blocks * tokens)
+            first += blocks * tokens
+        self.cache.loaded(request, load.blocks)

@@ -1,0 +1,70 @@
+"""KV blocks that leave one simulated engine and come back: the order in which things happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirage.simulate.costs import StepCosts
+from mirage.simulate.holding import Holding
+from mirage.simulate.loads import Loads
+from mirage.simulate.moves import Moves
+from mirage.simulate.queues import Queues
+from mirage.simulate.room import Room
+from mirage.simulate.tally import Tally
+
+
+class Returning:
+    """Of one engine. `co_runners` counts the engines that compute now and those that stream."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        room: Room,
+        holding: Holding,
+        costs: StepCosts,
+        loads: Loads,
+        moves: Moves,
+        tally: Tally,
+        co_runners: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._queues, self._room, self._holding, self._costs = queues, room, holding, costs
+        self._loads, self._moves, self._tally = loads, moves, tally
+        self._co_runners = co_runners
+
+    def arrive(self, now: int) -> None:
+        """Requests that have come wait, and what lies below for them begins to come up."""
+        for request in self._queues.arrive(now):
+            self._loads.arrived(request, now)
+
+    def receive(self, now: int) -> None:
+        """Those that waited for blocks from below, and need not any more, run."""
+        for request in self._loads.advance(now):
+            self._queues.loaded(request)
+
+    def trim(self, now: int) -> None:
+        """Of what is cached goes what lies in memory that is needed, once it is copied."""
+        self._moves.wait(self._queues.reuse.trim(self._room.free, now))
+
+    def pace(self, step_ps: int | None) -> None:
+        """Loads have the link while no layer is streamed; None between two steps."""
+        if not self._loads.under_way:
+            return
+        holding, streams = self._holding, self._co_runners()[1]
+        if step_ps is not None and holding.alpha:
+            streamed = (holding.alpha + holding.beta) * self._costs.load_ps * max(1, streams)
+            self._loads.pace(step_ps - streamed, step_ps)
+        else:
+            self._loads.pace(1, 1 + streams - (holding.alpha > 0))
+
+    def spill(self, now: int) -> None:
+        """The turn is over: KV in use that is better below is nobody's from now on."""
+        queues, shape = self._queues, self._holding.shape
+        block = shape.extent_bytes // shape.extent_blocks
+        for request in reversed(self._loads.cancel(now)):
+            queues.stop_loading(request)
+        used = queues.used_blocks
+        pool_bytes = self._holding.extents * shape.extent_bytes
+        most = self._loads.worth_spilling(used * block, pool_bytes)
+        while queues.running and (used - queues.used_blocks) * block < most:
+            queues.preempt()
+            self._tally.counters.spills += 1
