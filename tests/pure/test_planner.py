@@ -12,8 +12,9 @@ from msgspec import structs
 from world import SHAPE
 
 from mirage.config import Policy
-from mirage.control.planner import Turns, covers, hidden_alpha, plan
+from mirage.control.planner import covers, hidden_alpha, plan
 from mirage.control.rules import Rules
+from mirage.control.spilling import Turns
 from mirage.control.targets import Target, base, most_alpha
 from mirage.control.tenant_state import Demand, TenantSnapshot
 from mirage.geometry import footprint

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from mirage.config import PATIENCE_S, Policy
 from mirage.control.controller import Command, Controller
 from mirage.control.demand import lacks_growth
-from mirage.control.planner import Turns
 from mirage.control.rules import Rules
+from mirage.control.spilling import Turns
 from mirage.control.targets import Target, base, most_alpha
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
