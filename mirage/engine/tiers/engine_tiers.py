@@ -7,9 +7,10 @@ from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.memory import EngineMemory
 from mirage.engine.tiers.copier import Copier
 from mirage.engine.tiers.counts import TierCounts
-from mirage.engine.tiers.device_blocks import DeviceBlocks, PoolMemory
+from mirage.engine.tiers.device_blocks import DeviceBlocks
 from mirage.engine.tiers.manager import TierManager
 from mirage.engine.tiers.patience import Patience
+from mirage.engine.tiers.pool_memory import PoolMemory
 from mirage.engine.tiers.recent import Recent
 from mirage.engine.tiers.stores import Stores
 from mirage.tiers.contract import Pool
@@ -29,7 +30,7 @@ class EngineTiers:
         self.recent = Recent()
         self.manager = TierManager(pool, self.counts, Patience(), self.recent)
         self._memory = memory
-        self._places = PoolMemory(pool, memory.driver)
+        self._places = PoolMemory(pool, memory.driver, block_bytes)
         self._copier: Copier | None = None
         self.stores: Stores | None = None
 
@@ -40,7 +41,7 @@ class EngineTiers:
             assert self._memory.kv is not None
             runs = DeviceBlocks(self._memory.kv).runs
             driver, compute = self._memory.driver, self._memory.compute
-            self._copier = Copier(driver, compute, runs, self._places.address)
+            self._copier = Copier(driver, compute, runs, self._places.use, self._places.let_go)
         return self._copier
 
     def watch(self, blocks: ElasticBlockPool, window: int) -> None:
