@@ -576,7 +576,13 @@ SETTINGS = st.builds(
 
 WHEN = st.fixed_dictionaries(
     {
-        "turns": st.none() | st.builds(Turns, st.sampled_from([1.0, 100.0, 1e4]), st.booleans()),
+        "turns": st.none()
+        | st.builds(
+            Turns,
+            st.sampled_from([1.0, 100.0, 1e4]),
+            st.booleans(),
+            st.sampled_from([0, 60, 1 << 30]),
+        ),
         "now": st.sampled_from([3.0, 302.0, inf]),
     }
 )
