@@ -22,13 +22,14 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple, Self
 
-from mirage.config import PATIENCE_S, Config, Policy, Sharing
+from mirage.config import PATIENCE_S, Config, Policy
 from mirage.control.debts import Debtor
 from mirage.control.demand import lacks_growth
 from mirage.control.grants import Grants
 from mirage.control.ledger import LedgerError
-from mirage.control.planner import Turns, covers, plan
+from mirage.control.planner import covers, plan
 from mirage.control.rules import Rules
+from mirage.control.spilling import Turns, spillable
 from mirage.control.targets import Target, base, entitled, most_alpha, toward
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
 from mirage.geometry import footprint
@@ -89,7 +90,7 @@ class Controller:
             config.device.memory,
             config.policy,
             rules or Rules.served(config),
-            turns=_turns(config.sharing),
+            turns=_turns(config),
             patience_s=config.sharing.patience_s,
         )
 
@@ -178,7 +179,10 @@ class Controller:
     def covers(self, name: str, now: float) -> bool:
         """Whether a tenant, were it its turn now, would stream no more layers than hide."""
         device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
-        return covers(self._present(now), name, device_bytes - kept, self._policy, self._rules)
+        tenants, usable = self._present(now), device_bytes - kept
+        if self._turns is not None:
+            usable += spillable(tenants, name, device_bytes, self._turns)
+        return covers(tenants, name, usable, self._policy, self._rules)
 
     def has_room(self, name: str) -> bool:
         """Whether an engine that holds up to its tenant's share may be started."""
@@ -306,10 +310,11 @@ class Controller:
             raise LedgerError(f"tenant {t.name!r} was sent {sent}, which its limits do not allow")
 
 
-def _turns(sharing: Sharing) -> Turns | None:
+def _turns(config: Config) -> Turns | None:
+    sharing, below = config.sharing, config.host_tier
     if sharing.mode == "spatial":
         return None
-    return Turns(sharing.turn_s, drains=sharing.drain is True)
+    return Turns(sharing.turn_s, sharing.drain is True, 0 if below is None else below.bytes)
 
 
 def _lacks_growth(t: TenantSnapshot) -> bool:

@@ -42,7 +42,9 @@ tenant's layers return at once: neither waiting requests, nor growth beyond a sh
 of others can delay them, and no hysteresis does. Where its decode steps would take more than
 `BEARABLE` times as long as they compute, and tenants run at once, running requests beyond the
 shares of others are called back: preempted, and computed anew once there is room. In turns that
-would be so at every change; there the price keeps what is lent small.
+would be so at every change; there the price keeps what is lent small. With memory below the device
+it is called back in turns as well, where that is cheaper a byte than streaming until the turn
+ends (`worth`): it goes down once and comes up once, while a layer is loaded in every step.
 """
 
 from __future__ import annotations
@@ -50,12 +52,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
-from typing import NamedTuple
 
 from mirage.config import Policy
 from mirage.control.hiding import best_beta, largest_alpha
 from mirage.control.lending import worth_lending
 from mirage.control.rules import Rules
+from mirage.control.spilling import Turns, layers_not_spilled_for
 from mirage.control.step_times import nested_step
 from mirage.control.targets import Target, base, most_alpha
 from mirage.control.tenant_state import TenantSnapshot
@@ -74,15 +76,6 @@ from mirage.control.water_filling import (
 from mirage.geometry import footprint
 from mirage.units import align_up, ceil_div
 from scheduler import victims
-
-
-class Turns(NamedTuple):
-    """How tenants take turns."""
-
-    seconds: float
-    drains: bool = False
-    """Whether no request is left unfinished when a turn ends."""
-
 
 BEARABLE = 2.0
 """Times as long as it computes that a woken donor's decode step may take for others' requests."""
@@ -130,6 +123,7 @@ def plan(
             rules,
             streams,
             bool(turns) or now - t.last_busy >= rules.rest_s,
+            turns,
         )
         for t in tenants
     )
@@ -141,7 +135,8 @@ def plan(
     growth_only = policy is Policy.MIRAGE and rules.serve == "growth"
     lend_percent = rules.lend_percent if growth_only else None
     lent = _most_lent(tenants, asks, free, turns) if turns and rules.decode_cap else None
-    given = _fill(asks, donors, free, lend_percent, rules.reversion, lent, recalls=not turns)
+    recalls = turns.below_bytes if turns else inf
+    given = _fill(asks, donors, free, lend_percent, rules.reversion, lent, recalls)
     return {
         t.name: Target(
             alpha,
@@ -163,19 +158,20 @@ def _fill(
     lend_percent: float | None,
     reversion: bool,
     lent: int | None,
-    recalls: bool,
+    recalls: float,
 ) -> list[tuple[int, int, int | None]]:
     """Layers given away, KV extents, and those of them for newcomers too, of each.
 
-    `lent`: most bytes of KV that demand has beyond what no layer pays for. With
-    `lend_percent`, no layers go for admission, and no more than that of idle KV.
+    `lent`: most bytes of KV that demand has beyond what no layer pays for; `recalls`: most bytes
+    that are called back from running requests. With `lend_percent`, no layers go for admission, and
+    no more than that of idle KV.
     """
     admission = lend_percent is None
     rows = [Row(ask) for ask in asks]
     fill = Fill(rows, donors, free)
     fill.keep_running()  # on whatever it takes
     if recalls:
-        fill.recall()
+        fill.recall(recalls)
     fill.most_lent = lent
     for tier in [*GROWTH, *(ADMISSION if admission else []), *COOLDOWN]:
         fill.serve(tier)
@@ -264,6 +260,7 @@ def _ask(
     rules: Rules,
     streams: int,
     lends_all: bool,
+    turns: Turns | None,
 ) -> Ask:
     shape = t.shape
 
@@ -276,7 +273,7 @@ def _ask(
     ever = most_alpha(t.tenant, shape, rules) if layers else 0
     unfelt = hidden_alpha(t, t.report.layer_compute_s, rules, streams) if layers else 0
     surely = hidden_alpha(t, t.least_compute_s, rules, streams) if layers else 0
-    bears = hidden_alpha(t, BEARABLE * t.report.layer_compute_s, rules, streams) if layers else 0
+    bears = _bears(t, rules, streams, turns, unfelt) if layers else 0
     return Ask(
         name=t.name,
         active=t.active,
@@ -297,6 +294,13 @@ def _ask(
         out=t.layers_out,
         late=late,
     )
+
+
+def _bears(t: TenantSnapshot, rules: Rules, streams: int, turns: Turns | None, unfelt: int) -> int:
+    """Layers that one that runs streams before requests of others are called back for them."""
+    if turns is None:
+        return hidden_alpha(t, BEARABLE * t.report.layer_compute_s, rules, streams)
+    return layers_not_spilled_for(t, unfelt, most_alpha(t.tenant, t.shape, rules), turns.seconds)
 
 
 def _late(t: TenantSnapshot, rules: Rules) -> bool:

@@ -267,6 +267,7 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
 
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
         self._let_go()
+        self._spill()
         self._reconcile()
         if self.settings.kept != "nothing":
             # vLLM leaves so many blocks free when it admits a waiting request.

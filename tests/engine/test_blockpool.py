@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
 
 from mirage.engine.blockpool import ElasticBlockPool, Extent
 
@@ -102,3 +103,15 @@ TestSingleBlockExtents = PoolMachine.TestCase
 TestSingleBlockExtents.settings = LIMITS
 TestWideExtents = WidePoolMachine.TestCase
 TestWideExtents.settings = LIMITS
+
+
+def test_extents_whose_blocks_have_copies_retire_before_others() -> None:
+    pool = BlockPool(EXTENTS, enable_caching=True, hash_block_size=16)
+    pool.__class__ = ElasticBlockPool
+    pool.become_elastic(1, START)
+    for number in (2, 3, 4, 5):  # extent 1 has nothing to lose
+        pool.blocks[number].set_block_hash(make_block_hash_with_group_id(bytes([number]), 0), 16)
+    pool.has_copy = lambda block: block.block_id in (2, 3)
+    assert pool.pick_retirees(5) == [1, 3, 2, 5, 4]
+    (used,) = pool.get_new_blocks(1)  # whose KV a request needs: it would not leave
+    assert pool.pick_retirees(5)[-1] == used.block_id

@@ -101,7 +101,7 @@ def spoil(engine: Tiered, what: str, on: bool) -> None:
     if what == "late":
         pool.slow = 10**9 if on else 0
     elif what == "unmapped":
-        engine.tiers.copier._address = unmapped if on else engine.tiers._places.address
+        engine.tiers.copier._address = unmapped if on else engine.tiers._places.use
     else:
         setattr(pool, what, on)
 

@@ -68,7 +68,7 @@ class Tiered:
         self.scheduler.memory.check_integrity()
         assert self.pool.idle and not self.scheduler.pool.pinned
 
-    def allot(self, extents: int, alpha: int = 0) -> None:
+    def allot(self, extents: int, alpha: int = 0, *, recall: bool = False) -> None:
         """Between two steps: hold so much from now on."""
         self._revision += 1
         memory = self.scheduler.memory
@@ -76,7 +76,9 @@ class Tiered:
         shape = self.scheduler.shape
         layers = (shape.layers - alpha) * shape.layer_bytes
         grant = memory.outside_bytes + layers + (extents + 2) * shape.extent_bytes + (1 << 24)
-        self.scheduler.mailbox.post(Allotment(self._revision, alpha, beta, extents, grant))
+        self.scheduler.mailbox.post(
+            Allotment(self._revision, alpha, beta, extents, grant, recall=recall)
+        )
 
     def sleep_and_wake(self, extents: int) -> None:
         """All that is cached leaves the device."""

@@ -450,7 +450,8 @@ def worlds(draw: st.DrawFn, policy: Policy, temporal: bool) -> World:
     }
     if sum(shares.values()) > 100:
         tenants = {n: (replace(t, share=t.share - 1e-4), s) for n, (t, s) in tenants.items()}
-    return World(tenants, device, policy, draw(remaps()), temporal)
+    below_bytes = draw(st.sampled_from([0, 5, 10_000])) if temporal else 0
+    return World(tenants, device, policy, draw(remaps()), temporal, below_bytes)
 
 
 class Worlds(RuleBasedStateMachine):

@@ -12,8 +12,9 @@ from msgspec import structs
 from world import SHAPE
 
 from mirage.config import Policy
-from mirage.control.planner import Turns, covers, hidden_alpha, plan
+from mirage.control.planner import covers, hidden_alpha, plan
 from mirage.control.rules import Rules
+from mirage.control.spilling import Turns
 from mirage.control.targets import Target, base, most_alpha
 from mirage.control.tenant_state import Demand, TenantSnapshot
 from mirage.geometry import footprint
@@ -575,7 +576,13 @@ SETTINGS = st.builds(
 
 WHEN = st.fixed_dictionaries(
     {
-        "turns": st.none() | st.builds(Turns, st.sampled_from([1.0, 100.0, 1e4]), st.booleans()),
+        "turns": st.none()
+        | st.builds(
+            Turns,
+            st.sampled_from([1.0, 100.0, 1e4]),
+            st.booleans(),
+            st.sampled_from([0, 60, 1 << 30]),
+        ),
         "now": st.sampled_from([3.0, 302.0, inf]),
     }
 )

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from mirage.config import PATIENCE_S, Policy
 from mirage.control.controller import Command, Controller
 from mirage.control.demand import lacks_growth
-from mirage.control.planner import Turns
 from mirage.control.rules import Rules
+from mirage.control.spilling import Turns
 from mirage.control.targets import Target, base, most_alpha
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
@@ -179,12 +179,15 @@ class World:
         policy: Policy,
         remap: Rules,
         temporal: bool = False,
+        below_bytes: int = 0,
     ) -> None:
+        """`below_bytes`: as in `Turns`."""
         self.device_bytes, self.policy, self.remap = device_bytes, policy, remap
+        self.below_bytes = below_bytes
         self.tenants = {n: t for n, (t, _) in tenants.items()}
         self.shapes = {n: s for n, (_, s) in tenants.items()}
         self.temporal = temporal
-        turns = Turns(1.0) if temporal else None
+        turns = Turns(1.0, below_bytes=below_bytes) if temporal else None
         self.controller = Controller(
             self.tenants.values(), device_bytes, policy, remap, turns=turns
         )
@@ -378,4 +381,4 @@ class World:
             used = self.reported[name].kv_used_extents
             share = self.base(name).kv_extents
             assert sent.kv_extents >= (min(used, share) if sent.recall else used)
-            assert not (sent.recall and self.temporal)
+            assert not (sent.recall and self.temporal and not self.below_bytes)

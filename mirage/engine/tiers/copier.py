@@ -22,7 +22,9 @@ logger = logging.getLogger("mirage.engine.tiers")
 Runs = Callable[[int], Sequence[tuple[int, int]]]
 """(address, bytes) of each contiguous run of one device block."""
 Address = Callable[[Place], int]
-"""Where a place is in this process. Raises `KeyError` where there is none."""
+"""Where a place is in this process, from now on in use. Raises `KeyError` where there is none."""
+LetGo = Callable[[Place], None]
+"""A place is not in use any more, as often as it was."""
 
 
 @dataclass(eq=False)
@@ -39,6 +41,8 @@ class Job:
     """Those that copy some of it."""
     done: list[Event] = field(default_factory=list, repr=False)
     """Recorded behind the last copy of each stream; none before all are issued."""
+    used: list[Place] = field(default_factory=list, repr=False)
+    """Places that its copies may touch until it has `finished`."""
 
 
 class Copier:
@@ -53,11 +57,12 @@ class Copier:
         compute: Compute,
         runs: Runs,
         address: Address,
+        let_go: LetGo = lambda place: None,
         stream: Callable[[Medium], Stream] | None = None,
         media: Sequence[Medium] = (Medium.HOST,),
     ) -> None:
         self._driver, self._compute = driver, compute
-        self._runs, self._address = runs, address
+        self._runs, self._address, self._let_go = runs, address, let_go
         self._jobs: deque[Job] = deque()
         self._media = media
         self._make = stream or (lambda medium: driver.stream())
@@ -97,6 +102,7 @@ class Copier:
         ended = [job for job in self._jobs if job.up == up and self._ended(job)]
         for job in ended:
             self._jobs.remove(job)
+            self._leave(job)
         return ended
 
     def wait(self, *, up: bool) -> None:
@@ -115,7 +121,14 @@ class Copier:
         for stream in self._streams.values():
             stream.close()
         self._streams.clear()
+        for job in self._jobs:
+            self._leave(job)
         self._jobs.clear()
+
+    def _leave(self, job: Job) -> None:
+        """Nothing copies from or to its places any more."""
+        while job.used:
+            self._let_go(job.used.pop())
 
     def _waiting(self) -> list[Job]:
         return [job for job in self._jobs if job.issued < len(job.blocks)]
@@ -134,7 +147,9 @@ class Copier:
             self._fail(job, error)
 
     def _copies(self, job: Job, number: int) -> list[tuple[int, int, int]]:
-        at, copies = self._address(job.places[number]), []
+        place = job.places[number]
+        at, copies = self._address(place), []
+        job.used.append(place)
         for address, nbytes in self._runs(job.blocks[number]):
             copies.append((address, at, nbytes) if job.up else (at, address, nbytes))
             at += nbytes

@@ -7,8 +7,9 @@ from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.memory import EngineMemory
 from mirage.engine.tiers.copier import Copier
 from mirage.engine.tiers.counts import TierCounts
-from mirage.engine.tiers.device_blocks import DeviceBlocks, PoolMemory
+from mirage.engine.tiers.device_blocks import DeviceBlocks
 from mirage.engine.tiers.manager import TierManager
+from mirage.engine.tiers.pool_memory import PoolMemory
 from mirage.engine.tiers.recent import Recent
 from mirage.engine.tiers.stores import Stores
 from mirage.tiers.contract import Medium, Pool
@@ -31,7 +32,7 @@ class EngineTiers:
         self.manager = TierManager(pool, self.counts, Patience(), self.recent)
         self._memory = memory
         self.manager.token_s = lambda: memory.token_cost.token_s
-        self._places = PoolMemory(pool, memory.driver)
+        self._places = PoolMemory(pool, memory.driver, block_bytes)
         self._copier: Copier | None = None
         self.stores: Stores | None = None
 
@@ -43,7 +44,13 @@ class EngineTiers:
             runs = DeviceBlocks(self._memory.kv).runs
             driver, compute = self._memory.driver, self._memory.compute
             self._copier = Copier(
-                driver, compute, runs, self._places.address, self._stream, self._places.media
+                driver,
+                compute,
+                runs,
+                self._places.use,
+                self._places.let_go,
+                self._stream,
+                self._places.media,
             )
         return self._copier
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from mirage.control.turn_taking import TurnTaking
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.mailbox import Mailbox
+from mirage.engine.reconcile import Fence, Reconciler
 from mirage.engine.tiers import present
 from mirage.engine.tiers.engine_tiers import EngineTiers
 from mirage.facts import KVGroups
@@ -25,6 +28,9 @@ class TieredMixin(Mixable):
     pool: ElasticBlockPool
     mailbox: Mailbox
     groups: KVGroups
+    turn: TurnTaking
+    fence: Fence
+    reconciler: Reconciler
     tiers: EngineTiers | None = None
 
     def _look_below(self) -> None:
@@ -61,6 +67,16 @@ class TieredMixin(Mixable):
     def _demote(self, extents: list[int]) -> None:
         if self.tiers is not None:
             self.tiers.demote(extents, asleep=not self._steps_soon())
+
+    def _spill(self) -> None:
+        """Preempt suspended requests for memory that is called back: their KV goes down.
+
+        With the turn vLLM does, when running requests ask for blocks; without it nobody asks.
+        """
+        if self.tiers is None or self.turn.may_step(self._begun()) or not self.fence.idle:
+            return
+        while self.running and self.reconciler.exceeded:
+            self._preempt_request(self.running.pop(), time.monotonic())
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's, for which a block that is copied would be one in use."""

@@ -1,0 +1,99 @@
+"""The pool's memory as this process maps it, locked for the device only where a copy is under way.
+
+Locking takes memory for all that is locked, and where a hole is punched later a device goes on
+reading what was locked. So never the whole region: it is sparse, twice as long as the pool may
+grow, and holes are punched in it. A place that is copied from or to is held by a request or a
+reservation, so nobody punches it meanwhile; it is let go of before those are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections import Counter
+
+from mirage.tiers.contract import Medium, Place, Pool
+from mirage.tiers.space import PAGE
+from mirage.units import align_up
+from vmm.driver import Driver, VmmError
+
+logger = logging.getLogger("mirage.engine.tiers")
+
+
+class PoolMemory:
+    """Addresses of places, each of `block_bytes`. Used by one thread."""
+
+    def __init__(self, pool: Pool, driver: Driver, block_bytes: int) -> None:
+        self._pool, self._driver = pool, driver
+        self._nbytes = align_up(block_bytes, PAGE)
+        self._mapped: dict[Medium, tuple[int, int]] = {}
+        self._views: list[ctypes.Array[ctypes.c_char]] = []
+        self._uses: Counter[int] = Counter()
+        """Copies under way, by address."""
+        self._locked: set[int] = set()
+        self._warned = False
+
+    @property
+    def media(self) -> list[Medium]:
+        """Those that have a region."""
+        return [medium for medium in Medium if self._has(medium)]
+
+    def use(self, place: Place) -> int:
+        """The address of a place, locked until it is `let_go` of as often as it was used.
+
+        Raises `KeyError` for a medium without a region, or outside of it.
+        """
+        if place.medium not in self._mapped:
+            self._map(place.medium)
+        start, nbytes = self._mapped[place.medium]
+        if not 0 <= place.offset < nbytes:
+            raise KeyError(f"{place}: the region has {nbytes} bytes")
+        address = start + place.offset
+        self._uses[address] += 1
+        if self._uses[address] == 1:
+            self._lock(address, min(self._nbytes, nbytes - place.offset))
+        return address
+
+    def let_go(self, place: Place) -> None:
+        """One copy from or to it has ended."""
+        address = self._mapped[place.medium][0] + place.offset
+        self._uses[address] -= 1
+        if not self._uses[address]:
+            del self._uses[address]
+            self._unlock(address)
+
+    def close(self) -> None:
+        """With no copy under way."""
+        for address in list(self._locked):
+            self._unlock(address)
+        self._uses.clear()
+        self._mapped.clear()
+        self._views.clear()
+
+    def _has(self, medium: Medium) -> bool:
+        try:
+            self._pool.memory(medium)
+        except KeyError:
+            return False
+        return True
+
+    def _map(self, medium: Medium) -> None:
+        region = self._pool.memory(medium)
+        view = (ctypes.c_char * region.nbytes).from_buffer(region)
+        self._views.append(view)
+        self._mapped[medium] = (ctypes.addressof(view), region.nbytes)
+
+    def _lock(self, address: int, nbytes: int) -> None:
+        """A copy works without it as well, only slower."""
+        try:
+            self._driver.pin(address, nbytes)
+            self._locked.add(address)
+        except VmmError as error:
+            if not self._warned:
+                logger.warning("KV blocks below the device are copied unlocked: %s", error)
+            self._warned = True
+
+    def _unlock(self, address: int) -> None:
+        if address in self._locked:
+            self._locked.remove(address)
+            self._driver.unpin(address)

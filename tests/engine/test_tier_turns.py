@@ -1,0 +1,46 @@
+"""Turns above a pool: what suspended requests sit on goes down, and comes up when they go on.
+
+The script itself compares every text with what the model says by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from children import must, spawn
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    said = must(spawn("tier_turns.py", tmp_path_factory.mktemp("tiers")))
+    print(said.splitlines()[-1])
+    return dict(json.loads(said.splitlines()[-1]))
+
+
+def test_what_is_called_back_from_a_suspended_engine_goes_down(facts: dict[str, Any]) -> None:
+    spilled = facts["spilled"]
+    assert spilled["kept"] <= spilled["held"] < spilled["used"]
+    assert spilled["running"] < facts["stayed"]["running"] == 6
+    assert spilled["stored"] * spilled["extent_tokens"] > 0
+
+
+def test_and_is_not_computed_anew(facts: dict[str, Any]) -> None:
+    spilled = facts["spilled"]
+    preempted = 6 - spilled["running"]
+    # Of each, less than the block that was not full.
+    assert spilled["again"] <= preempted * spilled["extent_tokens"]
+
+
+def test_without_a_recall_nothing_of_it_moves(facts: dict[str, Any]) -> None:
+    stayed = facts["stayed"]
+    assert stayed["kept"] == stayed["used"] and stayed["again"] == 0
+
+
+def test_a_load_under_way_outlives_the_turn_that_began_it(facts: dict[str, Any]) -> None:
+    drained = facts["drained"]
+    assert drained["while_loading"] == 1 and drained["texts"] == 0
+    assert drained["hits"] > 0

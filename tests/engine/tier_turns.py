@@ -1,0 +1,133 @@
+"""Child process: an engine above a pool whose turn is taken away. Prints facts as JSON.
+
+python tier_turns.py MODELS
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tiered import Tiered
+
+from mirage.protocol import Turn
+
+EXTENTS, SHARE = 48, 12
+REQUESTS, LENGTH, TOKENS = 6, 100, 60
+BYTES_PER_S = 2e7
+
+
+class Suspended(Tiered):
+    """Requests that outlive their turn; every text is compared in the end."""
+
+    def begin(self, batch: list[list[int]], steps: int) -> None:
+        from vllm import SamplingParams
+
+        self.batch, self.texts = batch, dict[str, list[int]]()
+        params = SamplingParams(max_tokens=TOKENS, temperature=0, ignore_eos=True, detokenize=False)
+        for number, prompt in enumerate(batch):
+            self.llm.llm_engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
+        for _ in range(steps):
+            self.step()
+
+    def step(self) -> None:
+        for out in self.llm.llm_engine.step():
+            if out.finished:
+                self.texts[out.request_id.split("-")[0]] = list(out.outputs[0].token_ids)
+
+    def step_until(self, done: Callable[[], bool], most_s: float = 60.0) -> None:
+        until = time.monotonic() + most_s
+        while not done():
+            assert time.monotonic() < until, self.scheduler.report()
+            self.step()
+
+    def turn(self, holds: bool, *, drain: bool = False) -> None:
+        self.scheduler.mailbox.post(Turn(holds, drain=drain))
+
+    def finish(self) -> None:
+        """All texts are right."""
+        self.step_until(lambda: len(self.texts) == len(self.batch))
+        for number, prompt in enumerate(self.batch):
+            assert self.texts[str(number)] == self.circuit.generate(prompt, TOKENS), number
+        self.settle()
+
+
+def spilled(engine: Suspended, *, recall: bool, seed: int) -> dict[str, Any]:
+    """A turn ends in mid-request; memory is called back meanwhile, if `recall`."""
+    scheduler, before = engine.scheduler, engine.scheduler.tokens
+    engine.allot(EXTENTS)
+    engine.turn(True)
+    engine.begin(engine.prompts(REQUESTS, LENGTH, seed), steps=20)
+    engine.turn(False)
+    engine.step_until(lambda: not scheduler.report().holds_turn)
+    used, steps = scheduler.report().kv_used_extents, scheduler.fence.scheduled
+    stored = engine.counts.stored_blocks
+    engine.allot(SHARE, recall=recall)
+    for _ in range(3):
+        engine.step()
+    if recall:
+        engine.step_until(lambda: scheduler.report().kv_extents <= SHARE)
+    suspended = scheduler.report()
+    assert scheduler.fence.scheduled == steps, "it stepped without the turn"
+    engine.allot(EXTENTS)
+    engine.turn(True)
+    engine.finish()
+    asked = sum(map(len, engine.batch)) + REQUESTS * (TOKENS - 1)
+    return {
+        "used": used,
+        "kept": suspended.kv_used_extents,
+        "held": suspended.kv_extents,
+        "running": suspended.running,
+        "stored": engine.counts.stored_blocks - stored,
+        "again": scheduler.tokens - before - asked,
+        "extent_tokens": scheduler.shape.extent_blocks * scheduler.shape.block_tokens,
+        "layers_worth": (used - suspended.kv_used_extents)
+        * scheduler.shape.extent_bytes
+        / scheduler.shape.layer_bytes,
+    }
+
+
+def drained(engine: Suspended) -> dict[str, Any]:
+    """A turn ends, to be drained, with a load under way: that request waits for the next one."""
+    scheduler = engine.scheduler
+    engine.turn(True)
+    engine.allot(EXTENTS)
+    (prompt,) = engine.prompts(1, 200, seed=9)
+    engine.begin([prompt], 0)
+    engine.finish()
+    engine.sleep_and_wake(EXTENTS)
+    hits = sum(engine.counts.hits.values())
+    driver = scheduler.memory.driver
+    driver._copy_bytes_per_s = BYTES_PER_S / 100
+    engine.begin([prompt], 0)
+    engine.step_until(lambda: bool(scheduler.kv_holding_waiting))
+    engine.turn(False, drain=True)
+    engine.step_until(lambda: not scheduler.report().holds_turn)
+    while_loading = len(scheduler.kv_holding_waiting)
+    driver._copy_bytes_per_s = None
+    steps = scheduler.fence.scheduled
+    engine.step_until(lambda: sum(engine.counts.hits.values()) > hits)
+    engine.step()
+    said = {"while_loading": while_loading, "texts": len(engine.texts)}
+    assert scheduler.fence.scheduled == steps
+    engine.turn(True)
+    engine.finish()
+    return {**said, "hits": sum(engine.counts.hits.values()) - hits}
+
+
+def main(models: str) -> None:
+    engine = Suspended(Path(models), blocks=EXTENTS, temporal=True)
+    facts = {
+        "stayed": spilled(engine, recall=False, seed=1),
+        "spilled": spilled(engine, recall=True, seed=2),
+        "drained": drained(engine),
+    }
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

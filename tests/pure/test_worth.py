@@ -1,0 +1,124 @@
+"""What a byte of KV memory costs, whichever way it is got."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf, isclose
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.control.hiding import largest_alpha
+from mirage.control.worth import (
+    Layers,
+    Price,
+    Way,
+    active_layers,
+    cheapest,
+    drop,
+    experts,
+    idle_layers,
+    ordered,
+    spill,
+    unused,
+    worth_streaming,
+)
+
+pytestmark = pytest.mark.pure
+
+MODEL = Layers(n=10, layer_bytes=1000, load_s=0.1, compute_s=0.05)
+"""The link carries 10,000 bytes a second; a step computes for half a second."""
+MODELS = st.builds(
+    Layers,
+    n=st.integers(4, 40),
+    layer_bytes=st.integers(1, 1 << 30),
+    load_s=st.floats(1e-5, 1.0),
+    compute_s=st.floats(1e-5, 1.0),
+)
+
+
+def kv(nbytes: float, bytes_s: float = 10_000) -> Price:
+    return spill(nbytes, down_bytes_s=bytes_s, up_bytes_s=bytes_s)
+
+
+def test_what_hides_costs_nothing() -> None:
+    hidden, _ = largest_alpha(MODEL.n, MODEL.load_s, MODEL.compute_s)
+    assert hidden > 0
+    # `HIDDEN`: a step may be 3 % longer.
+    assert active_layers(MODEL, 0, hidden, 100).seconds < 3
+    assert active_layers(MODEL, hidden, hidden, 100).seconds == 0
+
+
+def test_a_link_that_is_full_makes_the_step() -> None:
+    # 9 streamed layers over one slot, or 10 over two: 1 s of loads where 0.5 s are computed.
+    lost = active_layers(MODEL, 0, 8, 60)
+    assert isclose(lost.seconds, 60 * (1 - 0.5 / MODEL.step_s(8)))
+    assert lost.nbytes == 8000
+
+
+def test_each_way_in_numbers() -> None:
+    assert idle_layers(MODEL, 3) == Price(Way.IDLE_LAYERS, pytest.approx(0.3), 3000)
+    assert kv(5000).seconds == pytest.approx(1.0)
+    assert drop(5000, token_bytes=10, prefill_tokens_s=100).seconds == pytest.approx(5.0)
+    assert experts(800, routed=0.02, load_s=0.5, steps=100).seconds == pytest.approx(1.0)
+    free = unused(5000, cached_bytes=2000, again=0.5, compute_bytes_s=1000)
+    assert free.seconds == pytest.approx(1.0)
+    assert unused(5000, cached_bytes=0, again=1, compute_bytes_s=0).seconds == 0
+
+
+def test_a_long_turn_spills_and_a_short_one_streams() -> None:
+    hidden, _ = largest_alpha(MODEL.n, MODEL.load_s, MODEL.compute_s)
+    assert worth_streaming(MODEL, hidden, 8, 1000.0, [kv(1)]) == hidden
+    assert worth_streaming(MODEL, hidden, 8, 1e-3, [kv(1)]) == 8
+
+
+def test_without_another_way_all_stream() -> None:
+    assert worth_streaming(MODEL, 1, 8, 1e9) == 8
+    assert worth_streaming(MODEL, 1, 8, 1e9, [kv(1, bytes_s=0)]) == 8
+    unknown = MODEL._replace(load_s=0.0)
+    assert worth_streaming(unknown, 1, 8, 1e9, [kv(1)]) == 8
+
+
+def test_spilling_beats_computing_where_the_link_is_quicker() -> None:
+    computed = drop(1000, token_bytes=10, prefill_tokens_s=400)  # 4,000 bytes a second
+    assert cheapest([computed, kv(1000)]) == kv(1000)
+    assert cheapest([computed, kv(1000, bytes_s=4000)]) == computed
+
+
+def test_idle_layers_are_cheaper_than_kv_that_moves_both_ways() -> None:
+    assert idle_layers(MODEL, 1).per_byte < kv(1000).per_byte
+    equal = Price(Way.SPILL, 0.0, 1), Price(Way.UNUSED, 0.0, 9)
+    assert cheapest(equal) == equal[1]
+
+
+def test_what_brings_nothing_is_no_way() -> None:
+    assert idle_layers(MODEL, 0).per_byte == inf
+    assert cheapest([idle_layers(MODEL, 0), kv(10, bytes_s=0)]) is None
+
+
+@given(MODELS, st.floats(1e-3, 1e4))
+def test_more_layers_never_cost_less(model: Layers, span_s: float) -> None:
+    seconds = [active_layers(model, 0, alpha, span_s).seconds for alpha in range(model.n - 1)]
+    assert all(0 <= s <= span_s for s in seconds)
+    assert all(after >= before - 1e-9 * span_s for before, after in pairwise(seconds))
+
+
+@given(MODELS, st.floats(1e-3, 1e4), st.floats(1e-3, 1e9))
+def test_what_is_streamed_is_never_dearer_than_what_was_left(
+    model: Layers, span_s: float, bytes_s: float
+) -> None:
+    hidden, _ = largest_alpha(model.n, model.load_s, model.compute_s)
+    most = model.n - 2
+    kept = worth_streaming(model, hidden, most, span_s, [kv(1, bytes_s)])
+    assert min(hidden, most) <= kept <= max(hidden, most)
+    for alpha in range(hidden + 1, kept + 1):
+        assert active_layers(model, hidden, alpha, span_s).per_byte <= kv(1, bytes_s).per_byte
+
+
+@given(st.lists(st.tuples(st.sampled_from(Way), st.floats(0, 1e9), st.integers(0, 1 << 40))))
+def test_order_is_by_the_byte(drawn: list[tuple[Way, float, int]]) -> None:
+    prices = [Price(*one) for one in drawn]
+    found = ordered(prices)
+    assert sorted(found) == sorted(p for p in prices if p.nbytes)
+    assert all(a.per_byte <= b.per_byte for a, b in pairwise(found))
