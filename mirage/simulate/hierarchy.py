@@ -101,7 +101,10 @@ class Hierarchy:
             self._carry_out(pool)
 
     def store(self, guest: int, names: list[Name], now: int) -> dict[Name, int]:
-        """Begin to copy down what is not held yet and finds room; when each copy has ended."""
+        """Begin to copy down what is not held yet and finds room.
+
+        When each copy has ended, of those that begin and of those under way.
+        """
         self.settle(now)
         ends: dict[Name, int] = {}
         for pool in self.pools:
@@ -147,7 +150,7 @@ class Hierarchy:
         member, by_key = pool.members[guest], {name.key: name for name in names}
         places = pool.core.reserve(member, by_key)
         self._carry_out(pool)
-        ends = {}
+        ends = {name: pool.writes[name] for name in names if name in pool.writes}
         for key in places:
             end = pool.down.copy(self.now, pool.block_bytes[guest])
             ends[by_key[key]] = pool.writes[by_key[key]] = end

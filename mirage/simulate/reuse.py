@@ -55,7 +55,7 @@ class Demotion(Protocol):
     """Where blocks go that leave the device. Picoseconds."""
 
     def store(self, names: list[Name], now: int) -> dict[Name, int]:
-        """When each has been copied, of those that are: others are held there, or have no room."""
+        """When each copy ends, of those under way; others are held there, or have no room."""
 
 
 class PrefixCache(Reuse):

@@ -48,7 +48,7 @@ def run(engine: Tiered, seed: int, count: int) -> dict[str, Any]:
         disturb(engine, rng)
     engine.allot(BASE)
     engine.settle()
-    return {"right": right, **facts(engine)}
+    return {"right": right, **facts(engine), "rescued": rescued(engine, shared[0])}
 
 
 def disturb(engine: Tiered, rng: random.Random) -> None:
@@ -62,13 +62,30 @@ def disturb(engine: Tiered, rng: random.Random) -> None:
         engine.allot(rng.randrange(18, BASE))
 
 
+def rescued(engine: Tiered, prompt: list[int]) -> int:
+    """Blocks of a prompt that come from host memory after all peers wanted theirs back."""
+    pool: Any = engine.pool
+    lend_all(pool, PEER_BLOCKS)
+    engine.run([prompt], 1)
+    engine.sleep_and_wake(BASE)
+    lend_all(pool, 0)
+    engine.settle()
+    before = engine.counts.hits[Medium.HOST]
+    engine.run([prompt], 1)
+    return int(engine.counts.hits[Medium.HOST] - before)
+
+
+def lend_all(pool: Any, blocks: int) -> None:
+    for device in ("near", "far"):
+        pool.lend(device, blocks)
+
+
 def facts(engine: Tiered) -> dict[str, int]:
     pool: Any = engine.pool
     state = pool._shared.core.state()
     hits = engine.counts.hits
     return {
         "from_peers": hits[Medium.PEER],
-        "from_host": hits[Medium.HOST],
         "revocations": state.peers.revocations,
         "failed_loads": engine.counts.failed_loads,
         "peer_loaded_bytes": state.peers.held.tenants["t"].counts.loaded_bytes,
