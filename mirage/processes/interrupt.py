@@ -1,4 +1,4 @@
-"""Signals that end a command take the way of Ctrl-C, so that it can clean up."""
+"""Signals that end a command take the way of Ctrl-C, so that it can clean up; or wait."""
 
 from __future__ import annotations
 
@@ -25,3 +25,23 @@ def terminate_like_interrupt() -> Iterator[None]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Ctrl-C comes after the block; processes that start inside it never hear of it.
+
+    They inherit that SIGINT is blocked. That alone does not keep it away here: a thread that does
+    not block it, a library's own for one, takes the signal, and Python raises `KeyboardInterrupt`
+    in the main thread all the same. So the handler waits as well. Main thread only.
+    """
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)

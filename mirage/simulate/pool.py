@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
 from concurrent.futures import wait as futures_wait
@@ -18,6 +17,7 @@ from threading import Event, Thread
 from typing import Any, Protocol, TypeVar
 
 from mirage.errors import Failed
+from mirage.processes.interrupt import interrupts_wait
 from mirage.simulate.experiment import Setup
 from mirage.simulate.run import Metrics, run
 from mirage.simulate.world import World
@@ -112,15 +112,12 @@ def processes_of(
 def submit(
     pool: ProcessPoolExecutor, function: Callable[[Asked], Given], jobs: Sequence[Asked]
 ) -> list[Future[Given]]:
-    """Start the processes with SIGINT blocked, which they inherit: Ctrl-C is the parent's.
+    """Start the processes so that Ctrl-C is the parent's, which ends them in silence.
 
-    It ends them, and none of them writes a traceback. A signal that comes meanwhile waits.
+    One that comes meanwhile waits: a process that is left half started writes a traceback.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    with interrupts_wait():
         return [pool.submit(function, job) for job in jobs]
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _and_then(figures: Metrics, watcher: Watcher) -> Metrics:
