@@ -95,6 +95,13 @@ class PlacedLayers:
             self.stays = stack.GONE.format(name)
         self.units = units(self.layers, model)
 
+    def hidden(self) -> str | None:
+        """Why nobody can tell what the layers contain; None if their parameters can be read."""
+        if not self.layers:
+            return "its layers are not known"
+        name = self._sizes.emptied()
+        return stack.GONE.format(name) if name else None
+
     def in_pieces(self, pieces: Pieces) -> None:
         """Let pieces move. Raises `UnknownPieces` if two need parts of one storage."""
         home = {id(t): storage for unit in self.units for storage in unit for t in storage}

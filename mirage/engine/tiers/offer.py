@@ -7,14 +7,13 @@ import json
 import logging
 from typing import Any
 
-import torch
 import vllm
 from vllm.config import KVTransferConfig
 from vllm.v1.kv_cache_interface import KVCacheSpecKind, get_kv_cache_spec_kind
 
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.memory import EngineMemory
-from mirage.engine.tiers import present
+from mirage.engine.tiers import content, present
 from mirage.engine.tiers.engine_tiers import EngineTiers
 from mirage.tiers.contract import Member
 
@@ -26,8 +25,6 @@ KINDS = {
     KVCacheSpecKind.MLA_ATTENTION,
     KVCacheSpecKind.SLIDING_WINDOW,
 }
-SAMPLES = 4096
-"""Elements of each parameter whose places count in the fingerprint, beside the sum of all."""
 
 
 def offer(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any, model: Any) -> None:
@@ -64,6 +61,8 @@ def why_not(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any) -> str
         return "enable_prefix_caching is false, and blocks have no names without it"
     if vllm_config.model_config.is_encoder_decoder:
         return "vLLM loads none for a model with an encoder"
+    if hidden := memory.parameters.hidden():
+        return f"its weights cannot be told from others: {hidden}"
     if vllm_config.speculative_config is not None:
         return "speculative_config: not tried with drafts"
     strange = {get_kv_cache_spec_kind(group.kv_cache_spec) for group in groups} - KINDS
@@ -88,19 +87,8 @@ def fingerprint(vllm_config: Any, kv_cache_config: Any, model: Any, tenant: str)
         # Hashes of blocks name an adapter, and two tenants may mean different ones by a name.
         "adapters_of": tenant if vllm_config.lora_config else None,
     }
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
+    mark = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
     for name, parameter in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
-        digest.update(_content(parameter))
-    return digest.digest()
-
-
-def _content(parameter: torch.Tensor) -> bytes:
-    """The sum of all bytes, and some of them in their places."""
-    flat = parameter.detach().contiguous().view(-1)
-    if not flat.numel():
-        return b""
-    data = flat.view(torch.uint8)
-    stride = max(1, data.numel() // SAMPLES)
-    total = int(data.sum(dtype=torch.int64))
-    return total.to_bytes(16, "big") + data[::stride].cpu().numpy().tobytes()
+        mark.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        mark.update(content.digest(parameter))
+    return mark.digest()

@@ -1,0 +1,29 @@
+"""What a parameter contains, in few bytes: for the fingerprint under which engines share blocks."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+WIDTH = 4096
+"""Bytes of a row."""
+CHUNK = 16 << 20
+"""Bytes that are summed at a time: torch makes integers of 8 bytes of each of them first."""
+
+
+def digest(parameter: torch.Tensor) -> bytes:
+    """Of all bytes of a parameter, laid out in rows: the sum of each row and of each column.
+
+    A byte that changes, or bytes that change places, change a sum. Where it lies, CPU or GPU, and
+    its strides do not count.
+    """
+    flat = parameter.detach().contiguous().view(-1)
+    hashed = hashlib.sha256()
+    data = flat.view(torch.uint8) if flat.numel() else flat
+    for start in range(0, data.numel(), CHUNK):
+        chunk = data[start : start + CHUNK]
+        rows = chunk[: len(chunk) // WIDTH * WIDTH].view(-1, WIDTH).long()
+        for part in (rows.sum(dim=0), rows.sum(dim=1), chunk[rows.numel() :]):
+            hashed.update(part.cpu().numpy().tobytes())
+    return hashed.digest()

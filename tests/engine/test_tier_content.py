@@ -1,0 +1,86 @@
+"""Under which name an engine's blocks are read: never that of other weights."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import torch
+from toys import Model
+
+from mirage.engine.params import PlacedLayers
+from mirage.engine.tiers import content
+from mirage.engine.tiers.offer import why_not
+
+pytestmark = pytest.mark.engine
+ROWS = 5
+
+
+@pytest.fixture
+def parameter(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    """Five rows and a rest, in three chunks."""
+    monkeypatch.setattr(content, "CHUNK", 2 * content.WIDTH)
+    count = ROWS * content.WIDTH + 100
+    return torch.randint(0, 256, (count,), dtype=torch.uint8, generator=torch.manual_seed(0))
+
+
+@pytest.mark.parametrize("at", [0, content.WIDTH, ROWS * content.WIDTH - 1, -1])
+def test_one_byte_more(parameter: torch.Tensor, at: int) -> None:
+    other = parameter.clone()
+    other[at] += 1
+    assert content.digest(other) != content.digest(parameter)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"), [(0, 1), (0, content.WIDTH), (7, content.WIDTH + 8), (3, 3 * content.WIDTH)]
+)
+def test_bytes_that_change_places(parameter: torch.Tensor, one: int, two: int) -> None:
+    parameter[one], parameter[two] = 1, 2
+    other = parameter.clone()
+    other[one], other[two] = 2, 1
+    assert content.digest(other) != content.digest(parameter)
+
+
+def test_rows_that_change_places(parameter: torch.Tensor) -> None:
+    rows = parameter[: ROWS * content.WIDTH].view(ROWS, -1)
+    for a, b in [(0, 1), (0, 4)]:
+        other = rows.clone()
+        other[a], other[b] = rows[b], rows[a]
+        assert content.digest(other) != content.digest(rows)
+
+
+def test_strides_and_dtype_do_not_count(parameter: torch.Tensor) -> None:
+    matrix = parameter[: 64 * 64].view(64, 64)
+    apart = torch.zeros(64, 128, dtype=torch.uint8)[:, ::2]
+    apart.copy_(matrix)
+    assert content.digest(apart) == content.digest(matrix)
+    assert content.digest(matrix.view(torch.float32)) == content.digest(matrix)
+
+
+def test_nothing_and_a_single_number_have_a_digest() -> None:
+    assert content.digest(torch.empty(0)) != content.digest(torch.tensor(1.5))
+
+
+def test_weights_that_a_kernel_hides_have_no_name() -> None:
+    """Else an int8 model on a CPU would read the blocks of another of its shape."""
+    model = Model()
+    placed = PlacedLayers()
+    placed.found(model)
+    assert placed.hidden() is None
+    first = next(m for m in model.layers[0].modules() if isinstance(m, torch.nn.Linear))
+    first.weight.data = torch.empty(0)
+    assert "a kernel has taken their weights away" in (placed.hidden() or "")
+    memory = SimpleNamespace(elastic=True, parameters=placed)
+    config = SimpleNamespace(
+        cache_config=SimpleNamespace(enable_prefix_caching=True),
+        model_config=SimpleNamespace(is_encoder_decoder=False),
+    )
+    blocks = SimpleNamespace(kv_cache_groups=[], kv_cache_tensors=[object()])
+    assert "cannot be told from others" in why_not(memory, config, blocks)  # type: ignore[arg-type]
+
+
+def test_of_unknown_layers_nobody_knows_it() -> None:
+    assert PlacedLayers().hidden() == "its layers are not known"
