@@ -19,6 +19,7 @@ from mirage.workload import dealing
 from mirage.workload.calls import Calls
 from mirage.workload.chosen import Chosen, chosen, of_config, shown
 from mirage.workload.dealing import Call
+from mirage.workload.overlap import repeated_tokens
 from mirage.workload.rates import mean_rate, time_scale
 from mirage.workload.trace import Reading
 
@@ -111,6 +112,8 @@ def settle(config_path: Path, options: Options) -> Plan:
     if setting.load is not None and mean_rate(call.at_s for call in calls) is None:
         raise PlanError("load: all requests arrive at once, so no gap can be scaled: leave it out")
     _something_is_measured(setting, calls)
+    repeated = repeated_tokens(calls, setting.seed, config.block_tokens)
+    setting = replace(setting, repeated_tokens=repeated)
     # Now, not after minutes of measuring.
     make_room(options.output, [options.output / name for name in FILES])
     return Plan(

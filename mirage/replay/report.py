@@ -68,6 +68,8 @@ class Setting:
     abandon_s: float | None = None
     warm_up_s: float = 0.0
     """Requests that leave before are sent and not measured."""
+    repeated_tokens: int | None = None
+    """Of prompts, those that began earlier prompts as well, in whole blocks."""
     slo: Slo = field(default_factory=Slo)
     skipped: Counter[str] = field(default_factory=Counter)
     """Rows of the trace that are no requests, by reason."""

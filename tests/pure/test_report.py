@@ -353,6 +353,12 @@ def test_what_tiers_did_counts_from_the_start_of_the_run():
     assert (found["prefill_tokens"], found["saved_s"]) == (4000, 20)
     assert found["tenants"]["b"]["tokens_from_host"] == 0
     assert found["timeline"]["tenants"]["a"]["tokens_from_host"] == [0, 20, 40, 60, 80]
+    setting = dataclasses.replace(SETTING, repeated_tokens=160)
+    told = table.remarks(report.build(setting, [tiered("mirage", 4), tiered("mirage-tiers", 10)]))
+    assert told == [
+        "160 tokens of prompts began earlier prompts as well, in whole blocks. "
+        "Found again instead of computed: mirage 30%, mirage-tiers 75%."
+    ]
     labels = [row.label for row in comparison.rows(built["policies"], ["mirage", "mirage-tiers"])]
     assert "tokens found in host memory" in labels and "computing time saved, s" in labels
     assert "tokens found in a peer" not in labels, "nobody found any there"
@@ -374,6 +380,7 @@ def test_first_and_later_turns_are_told_apart():
     ]
     built = report.build(SETTING, [run(outcomes=turns), run("mirage")])
     talked, alone = built["runs"]
+    assert table.remarks(built) == [], "nothing is known to repeat"
     assert (talked["p50_ttft_first_ms"], talked["p50_ttft_later_ms"]) == (200.0, 500.0)
     assert talked["tenants"]["a"]["p50_ttft_later_ms"] == 500.0
     assert (alone["p50_ttft_first_ms"], alone["p99_ttft_later_ms"]) == (None, None)
