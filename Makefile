@@ -31,7 +31,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo demo-overload test slow pages lint types pure vmm engine e2e long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo demo-overload demo-tiers test slow pages lint types pure vmm engine e2e long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -58,6 +58,11 @@ demo-overload: $(STAMP) ## Bursts beyond what the machine computes, and what tbt
 	$(BIN)/mirage replay configs/overload-tbt.yaml --trace sample \
 		--policy mirage --output out/overload-tbt
 	$(BIN)/mirage compare out/overload/report.json out/overload-tbt/report.json
+
+demo-tiers: $(STAMP) ## Conversations whose history leaves the device between two turns, with tiers and without
+	$(BIN)/mirage models out/models
+	$(BIN)/mirage replay configs/demo-tiers.yaml --policy static,pooled,mirage,mirage-tiers \
+		--output out/demo-tiers
 
 # The engine layer waits for processes to start most of its time: the others run beside it.
 test: $(STAMP) ## Lint, types and all test layers, but for what is marked slow
@@ -124,8 +129,9 @@ models: $(STAMP) $(SEE) ## Every model family against plain vLLM, into docs/mode
 	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python benchmarks/models.py; \
 		status=$$?; rm -rf $$t; exit $$status
 
-bench: $(STAMP) ## Overhead with nothing remapped, against plain vLLM
+bench: $(STAMP) ## Overhead with nothing remapped and with nothing to find again, against engines without
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/tiers_overhead.py
 
 clean: ## Remove what the commands made
 	rm -rf $(VENV) $(CACHE) out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirage import __version__
-from mirage.config import Config, ConfigError, Device, Policy, load
+from mirage.config import Config, ConfigError, Device, Policy, Tiers, load
 from mirage.errors import Failed, Refused
 from mirage.options import ConfigPath, warn
 from mirage.processes.exits import exits
@@ -139,6 +139,13 @@ def serve(
             help="Instead of the device's in CONFIG, as 64GiB; shares are of this.", metavar="SIZE"
         ),
     ] = None,
+    tiers: Annotated[
+        bool,
+        typer.Option(
+            "--tiers/--no-tiers",
+            help="Whether KV blocks that leave the device go to the tiers of CONFIG.",
+        ),
+    ] = True,
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
     from mirage.serve.means import Means
@@ -149,6 +156,8 @@ def serve(
     loaded = _load(config, policy)
     if memory is not None:
         loaded = _with_memory(loaded, memory)
+    if not tiers:
+        loaded = loaded.model_copy(update={"tiers": Tiers()})
     raise typer.Exit(serve(loaded, options, context.obj or Means()))
 
 

@@ -308,6 +308,8 @@ class Replay(Strict):
     time_scale: PositiveFloat = 1.0
     load: PositiveFloat | None = Field(default=None, le=100)
     """Part of what the machine can compute, which is measured first, and gaps are scaled to it."""
+    think_s: float | None = Field(default=None, ge=0, le=1e6)
+    """Least seconds from an answer to the next turn of its session; None: turns do not wait."""
     length_scale: PositiveFloat = 1.0
     seed: int = 0
     traffic: Traffic = Traffic()

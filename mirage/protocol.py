@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 BEAT_S = 0.5
 """Seconds between two `Alive`."""
 
@@ -90,12 +90,20 @@ class Report(msgspec.Struct, tag="report", tag_field="type"):
     """Steps processed since start."""
     tokens: int = 0
     """Tokens scheduled since start, of prompts and answers."""
+    prefill_tokens: int = 0
+    """Of them, those of prompts, and of requests that were preempted and computed again."""
+    tokens_from_device: int = 0
+    """Tokens since start that were found in the device's prefix cache instead."""
+    tokens_from_peer: int = 0
+    """Tokens since start whose KV was loaded from a peer; the next two likewise."""
+    tokens_from_host: int = 0
+    tokens_from_ssd: int = 0
     bytes_streamed: int = 0
     """Bytes of layers loaded from host memory since start."""
     stall_s: float = 0.0
     """Seconds that compute waited for a layer to arrive, since start."""
     tokens_loaded: int = 0
-    """Tokens since start whose KV came from below the device instead of being computed."""
+    """Tokens since start whose KV came from below the device: of peers, host and SSD together."""
     kv_bytes_up: int = 0
     """KV bytes loaded from below the device since start."""
     kv_bytes_down: int = 0

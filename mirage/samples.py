@@ -8,6 +8,8 @@ from __future__ import annotations
 import msgspec
 
 SCHEMA_VERSION = 1
+PLACES = ("device", "peer", "host", "ssd")
+"""Where KV blocks can be, quickest first: fields ``tokens_from_...``."""
 INTERVAL_S = 0.1
 """Between two samples, as they are taken; a long run keeps fewer of them."""
 
@@ -36,8 +38,15 @@ class TenantSample(msgspec.Struct, frozen=True):
     """Seconds that compute waited for a layer to arrive."""
     steps: int = 0
     tokens: int = 0
+    prefill_tokens: int = 0
+    """Tokens computed of prompts, and of requests that were preempted."""
+    tokens_from_device: int = 0
+    """Tokens found in the device's prefix cache; those that follow came from below it."""
+    tokens_from_peer: int = 0
+    tokens_from_host: int = 0
+    tokens_from_ssd: int = 0
     tokens_loaded: int = 0
-    """Tokens whose KV came from below the device."""
+    """Tokens whose KV came from below the device: the sum of the last three."""
     kv_bytes_up: int = 0
     kv_bytes_down: int = 0
     failed_loads: int = 0

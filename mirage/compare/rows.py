@@ -14,7 +14,7 @@ def rows(columns: Sequence[Column]) -> list[Row]:
     return [
         Row(metric.label, [_cell(metric, columns, column) for column in columns])
         for metric in METRICS
-        if any(metric.key in column.values for column in columns)
+        if any(_has(metric, column) for column in columns)
     ]
 
 
@@ -27,6 +27,11 @@ def differences(columns: Sequence[Column]) -> list[tuple[Metric, int, Difference
         for place, column in enumerate(others, 1)
         if metric.better and metric.key in first.values and metric.key in column.values
     ]
+
+
+def _has(metric: Metric, column: Column) -> bool:
+    values = column.values.get(metric.key)
+    return values is not None and (any(values) or not metric.if_any)
 
 
 def _cell(metric: Metric, columns: Sequence[Column], column: Column) -> Cell:

@@ -36,6 +36,11 @@ class Counted(NamedTuple):
     failed_loads: int = 0
     late_loads: int = 0
     saved_s: float = 0.0
+    prefill_tokens: int = 0
+    tokens_from_device: int = 0
+    tokens_from_peer: int = 0
+    tokens_from_host: int = 0
+    tokens_from_ssd: int = 0
 
 
 class LayerTimes(NamedTuple):
@@ -78,6 +83,11 @@ def make_report(
         preemptions=counted.preemptions,
         steps=counted.steps,
         tokens=counted.tokens,
+        prefill_tokens=counted.prefill_tokens,
+        tokens_from_device=counted.tokens_from_device,
+        tokens_from_peer=counted.tokens_from_peer,
+        tokens_from_host=counted.tokens_from_host,
+        tokens_from_ssd=counted.tokens_from_ssd,
         bytes_streamed=counted.bytes_streamed,
         stall_s=counted.stall_s,
         tokens_loaded=counted.tokens_loaded,

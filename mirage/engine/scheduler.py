@@ -21,7 +21,7 @@ from mirage.config import Policy
 from mirage.control.demand import Demand, demand, left_free
 from mirage.control.reporting import Counted, Held, LayerTimes, make_report
 from mirage.control.turn_taking import TurnTaking
-from mirage.engine import runtime
+from mirage.engine import prefill, runtime
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.growth_holding import HoldingMixin
@@ -57,6 +57,7 @@ class ObservingMixin(Mixable):
         self.fence = Fence()
         self.preemptions = 0
         self.tokens = 0
+        self.prefill_tokens = self.tokens_from_device = 0
         self.revision = 0
         self.turn = TurnTaking(temporal=self.settings.temporal)
         self._said_holding: bool | None = None
@@ -90,9 +91,19 @@ class ObservingMixin(Mixable):
             output = self._schedule(*args, **kwargs)
             if output.total_num_scheduled_tokens:
                 self.fence.scheduled += 1
-            self.tokens += output.total_num_scheduled_tokens
+            self._count(output)
             self._speak()
             return output
+
+    def _count(self, output: Any) -> None:
+        """What this step computes, and what requests that start in it need not compute."""
+        self.tokens += output.total_num_scheduled_tokens
+        for request, found in prefill.starting(output):
+            self.tokens_from_device += max(0, found - self._loaded_tokens(request))
+        self.prefill_tokens += prefill.computed(output, self.requests)
+
+    def _loaded_tokens(self, request: str) -> int:
+        return 0
 
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
         before = self._pause_state
@@ -222,6 +233,8 @@ class ObservingMixin(Mixable):
                 steps=self.fence.processed,
                 bytes_streamed=memory.streamer.bytes_streamed if memory.streamer else 0,
                 tokens=self.tokens,
+                prefill_tokens=self.prefill_tokens,
+                tokens_from_device=self.tokens_from_device,
                 stall_s=memory.compute.stall_s,
                 **self._below(),
             ),

@@ -22,10 +22,12 @@ from typing import Any
 import aiohttp
 import psutil
 
+from mirage.config import Policy
 from mirage.processes.answering import answer
 from mirage.replay import client
 from mirage.replay.child import Server
 from mirage.replay.client import Journal, Outcome
+from mirage.replay.policies import Variant
 from mirage.workload.dealing import Call
 
 SETTLE_S = 1.0
@@ -210,7 +212,7 @@ def _good(journal: Journal) -> list[Outcome]:
 
 
 async def _serve_and_measure(asked: Asked) -> dict[str, Any]:
-    with Server(Path(asked.config), "pooled", Path(asked.log)) as server:
+    with Server(Path(asked.config), Variant(Policy.POOLED, tiers=True), Path(asked.log)) as server:
         url = await server.ready(lambda seconds: None)
         return await measured(url, asked)
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from mirage.config import Policy
 from mirage.replay.child import Server, ServerError
 from mirage.replay.client import Habits, Journal
+from mirage.replay.policies import Variant
 from mirage.replay.preparation import Plan
 from mirage.replay.progress import Display, display
 from mirage.replay.run import Run, replay_on
@@ -33,7 +34,7 @@ def measured(plan: Plan, console: Console) -> float:
     memory = plan.config.device.memory * AMPLE
     with (
         display(console, NAME, len(calls)) as shown,
-        Server(plan.config_path, str(Policy.STATIC), log, memory) as server,
+        Server(plan.config_path, Variant(Policy.STATIC), log, memory) as server,
     ):
         run = asyncio.run(_run(plan, calls, server, shown))
     if run.interrupted:

@@ -16,6 +16,7 @@ from types import TracebackType
 
 from mirage.errors import Failed
 from mirage.processes.reaper_client import ReaperClient
+from mirage.replay.policies import Variant
 
 READY_S = 900.0
 """A server that is not ready by then is given up."""
@@ -32,7 +33,7 @@ class ServerError(Failed):
 
 
 def serve_command(
-    config: Path, policy: str, ready_file: Path, memory_bytes: int | None = None
+    config: Path, variant: Variant, ready_file: Path, memory_bytes: int | None = None
 ) -> list[str]:
     """The command line of a server on a free port that writes its address to `ready_file`.
 
@@ -42,7 +43,8 @@ def serve_command(
     # A tenant that is missing would make its requests fail, and the comparison worthless.
     own = ["--port", "0", "--ready-file", str(ready_file), "--all-or-nothing"]
     memory = [] if memory_bytes is None else ["--memory", str(memory_bytes)]
-    return [*serve, "--policy", policy, *own, *memory]
+    tiers = [] if variant.tiers else ["--no-tiers"]
+    return [*serve, "--policy", str(variant.policy), *own, *memory, *tiers]
 
 
 class Server:
@@ -54,10 +56,10 @@ class Server:
     """
 
     def __init__(
-        self, config: Path, policy: str, log: Path, memory_bytes: int | None = None
+        self, config: Path, variant: Variant, log: Path, memory_bytes: int | None = None
     ) -> None:
         self._config = config
-        self._policy = policy
+        self._variant = variant
         self._log = log
         self._memory_bytes = memory_bytes
 
@@ -67,7 +69,7 @@ class Server:
             self._ready_file = folder / "ready.json"
             self._reaper = ReaperClient(folder)
             self._process = subprocess.Popen(
-                serve_command(self._config, self._policy, self._ready_file, self._memory_bytes),
+                serve_command(self._config, self._variant, self._ready_file, self._memory_bytes),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -126,7 +128,7 @@ class Server:
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines()]
         said = [line for line in lines if line] or ["it said nothing"]
         errors = [line.removeprefix(ERROR) for line in said if line.startswith(ERROR)]
-        return f"mirage serve --policy {self._policy} {what}: {(errors or said)[-1]}"
+        return f"mirage serve --policy {self._variant.policy} {what}: {(errors or said)[-1]}"
 
     def _stop(self) -> None:
         """Ask, ask again, then kill; an impatient second Ctrl-C goes straight to the kill."""

@@ -15,6 +15,7 @@ import aiohttp
 from mirage.replay.asking import FULL, UNKNOWN_FIELD, Manner
 from mirage.replay.stream import Answer, Refused, error_message
 from mirage.replay.trail import NOTHING, Trail, trail
+from mirage.replay.turns import Turns
 from mirage.workload.dealing import Call
 from mirage.workload.prompts import prompt_of
 
@@ -69,6 +70,9 @@ class Habits:
     manner: Manner = FULL
     """What is asked with; `warm_up` finds what the server takes."""
     keep_texts: bool = False
+    think_s: float | None = None
+    """In the open loop: least seconds from an answer to the next turn of its session. None: turns
+    leave at their times, whatever has been answered."""
 
 
 PATIENT = Habits()
@@ -132,16 +136,18 @@ async def send_all(
     """
     sender = _Sender(http, seed, journal, habits)
     if habits.concurrency is None:
-        await _open_loop(sender, calls)
+        await _open_loop(sender, calls, habits.think_s)
     else:
         await _closed_loop(sender, calls, habits.concurrency)
 
 
-async def _open_loop(sender: _Sender, calls: Iterable[Call]) -> None:
+async def _open_loop(sender: _Sender, calls: Iterable[Call], think_s: float | None) -> None:
+    turns = None if think_s is None else Turns(think_s, sender.send, sender.now)
     async with asyncio.TaskGroup() as group:
         for call in calls:
-            await asyncio.sleep(max(0.0, sender.start + call.at_s - perf_counter()))
-            group.create_task(sender.send(call, call.at_s))
+            await asyncio.sleep(max(0.0, call.at_s - sender.now()))
+            sent = turns.take(call) if turns is not None else sender.send(call, call.at_s)
+            group.create_task(sent)
 
 
 async def _closed_loop(sender: _Sender, calls: Iterable[Call], concurrency: int) -> None:
@@ -153,7 +159,7 @@ async def _closed_loop(sender: _Sender, calls: Iterable[Call], concurrency: int)
 
 async def _one_after_another(sender: _Sender, left: Iterator[Call]) -> None:
     for call in left:
-        await sender.send(call, perf_counter() - sender.start)
+        await sender.send(call, sender.now())
 
 
 async def warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> Manner:
@@ -195,6 +201,10 @@ class _Sender:
         self._keep_texts = habits.keep_texts
         self.start = perf_counter()
 
+    def now(self) -> float:
+        """Seconds since the start."""
+        return perf_counter() - self.start
+
     async def send(self, call: Call, planned_s: float) -> None:
         """One call, which should have left at `planned_s`; never raises what a server did."""
         text = prompt_of(call, self._seed)
@@ -216,7 +226,7 @@ class _Sender:
                 call=replace(call, session=None, prefix_hashes=()),
                 sent_s=sent - self.start,
                 lag_s=sent - self.start - planned_s,
-                ended_s=perf_counter() - self.start,
+                ended_s=self.now(),
                 ttft_s=answer.ttft_s,
                 e2el_s=answer.e2el_s,
                 itl_s=array("f", answer.itl_s),

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from mirage.config import Policy
 from mirage.options import ConfigPath, warn
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.replay import capacity, html, provenance, report, table
 from mirage.replay.child import Server
 from mirage.replay.client import Habits, Journal
+from mirage.replay.policies import VARIANTS, Variant, tiers_unused
 from mirage.replay.preparation import Options, Plan, scaled_to, settle
 from mirage.replay.progress import Display, display
 from mirage.replay.report import Provenance
@@ -38,7 +38,10 @@ def replay_command(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="Policies, separated by commas; all of them if left out."),
+        typer.Option(
+            help=f"Policies, separated by commas, of {', '.join(VARIANTS)}; all that CONFIG has "
+            "if left out. Those that end in -tiers use its tiers.",
+        ),
     ] = None,
     output: Annotated[
         Path, typer.Option(help="Folder for report.json, report.html and the servers' logs.")
@@ -94,6 +97,13 @@ def replay_command(
             metavar="NAME=MS,...",
         ),
     ] = None,
+    think: Annotated[
+        float | None,
+        typer.Option(
+            help="A turn of a session leaves no sooner than so long after the answer before it.",
+            metavar="SECONDS",
+        ),
+    ] = None,
     abandon: Annotated[
         float | None,
         typer.Option(help="Give a request up after so long, as people do.", metavar="SECONDS"),
@@ -137,6 +147,7 @@ def replay_command(
             concurrency=concurrency,
             repeats=repeats,
             slo=slo,
+            think_s=think,
             abandon_s=abandon,
             warm_up_s=warm_up,
             timeout=timeout,
@@ -158,6 +169,8 @@ def replay(config_path: Path, options: Options) -> dict[str, Any]:
     for why, count in plan.setting.skipped.items():
         line = f"{plan.setting.trace}: skipped and not replayed: {count:,} {why}"
         console.out(f"mirage: warning: {line}", highlight=False)
+    if (unused := tiers_unused(list(plan.policies), plan.config)) is not None:
+        console.out(f"mirage: warning: {unused}", highlight=False)
     source = provenance.of(plan, options)
     runs: list[Run] = []
     try:
@@ -185,13 +198,13 @@ def _runs(plan: Plan, console: Console) -> Iterator[Run]:
             yield replace(_run_here(plan, policy, repeat, console), repeat=repeat)
 
 
-def _run_here(plan: Plan, policy: Policy, repeat: int, console: Console) -> Run:
+def _run_here(plan: Plan, policy: Variant, repeat: int, console: Console) -> Run:
     """Under one policy, on a server of our own that is gone afterwards."""
     again = f" {repeat} of {plan.setting.repeats}" if plan.setting.repeats > 1 else ""
     log = plan.output / (f"serve-{policy}-{repeat}.log" if again else f"serve-{policy}.log")
     with (
         display(console, f"{policy}{again}", len(plan.calls)) as shown,
-        Server(plan.config_path, str(policy), log) as server,
+        Server(plan.config_path, policy, log) as server,
     ):
 
         async def run() -> Run:
@@ -220,7 +233,7 @@ async def _replay(
         journal,
         policy=policy,
         death=death,
-        habits=Habits(setting.concurrency, setting.abandon_s),
+        habits=Habits(setting.concurrency, setting.abandon_s, think_s=setting.think_s),
         key=plan.key,
     )
 

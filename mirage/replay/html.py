@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from matplotlib.figure import Figure
 from mirage.replay import pictures
 from mirage.replay.run import Run
 from mirage.replay.table import remarks
+from mirage.replay.timeline import growth
 from mirage.report import comparison, drawing
 from mirage.report.page import Picture, picture, template
+from mirage.samples import PLACES
 
 TEMPLATE = "report.html.j2"
 
@@ -37,6 +40,20 @@ MEMORY: tuple[tuple[str, str, Callable[[Sequence[Run]], Figure]], ...] = (
     ),
     ("Pressure", "Preemptions and waiting requests, all tenants together.", pictures.pressure),
 )
+TIERS: tuple[tuple[str, str, Callable[[Sequence[Run]], Figure]], ...] = (
+    (
+        "Prompts computed and found again",
+        "Tokens of prompts so far: those computed, and above them those whose KV was found, by "
+        "where it lay. What a preempted request computes again counts as well.",
+        pictures.prompts,
+    ),
+    (
+        "KV blocks to and from the tiers",
+        "Copied so far, all tenants together.",
+        pictures.below,
+    ),
+)
+"""Where anything was found again, and where anything lies below the device."""
 LATENCIES = (
     "Latency distributions",
     "Share of values at or under x; further left is better. The dotted line is P99. TPOT is a "
@@ -61,10 +78,26 @@ def render(report: Mapping[str, Any], runs: Sequence[Run]) -> str:
 
 def _pictures(runs: Sequence[Run]) -> list[Picture]:
     kept = [run for run in runs if run.timeline and run.timeline.samples]
-    wanted = [(LATENCIES, runs), *((memory, kept) for memory in MEMORY)]
+    found, copied = TIERS
+    wanted = [
+        (LATENCIES, runs),
+        *((memory, kept) for memory in MEMORY),
+        (found, kept if _any(kept, *(f"tokens_from_{place}" for place in PLACES)) else []),
+        (copied, kept if _any(kept, "kv_bytes_up", "kv_bytes_down") else []),
+    ]
     return [
         picture(title, note, partial(draw, shown)) for (title, note, draw), shown in wanted if shown
     ]
+
+
+def _any(runs: Sequence[Run], *fields: str) -> bool:
+    """Whether one of these totals grew in some run."""
+    timelines = [run.timeline for run in runs if run.timeline]
+    return any(
+        any(growth(timeline, attrgetter(field)).values())
+        for timeline in timelines
+        for field in fields
+    )
 
 
 def _first_of_each(runs: Sequence[Run]) -> list[Run]:

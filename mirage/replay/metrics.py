@@ -17,6 +17,8 @@ from mirage.replay.client import Outcome
 from mirage.report.slo import Slo
 
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
+OF_SESSIONS = ("ttft_first_ms", "ttft_later_ms")
+"""TTFT of first and of later turns; measured of traces with conversations alone."""
 Value = float | int | None
 
 
@@ -43,7 +45,7 @@ def summarize(
         "output_throughput": _rate(tokens, duration_s),
         "slo_met": met,
         "goodput": None if met is None else _rate(met, duration_s),
-        **_statistics(latencies_ms(done)),
+        **_statistics(latencies_ms(done) | _by_turn(done)),
     }
 
 
@@ -59,6 +61,17 @@ def latencies_ms(outcomes: Iterable[Outcome]) -> dict[str, list[float]]:
         if outcome.output_tokens > 1:
             spread = outcome.e2el_s - outcome.ttft_s
             values["tpot_ms"].append(spread / (outcome.output_tokens - 1) * 1e3)
+    return values
+
+
+def _by_turn(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
+    """TTFT of first and of later turns, apart."""
+    values: dict[str, list[float]] = {name: [] for name in OF_SESSIONS}
+    if not any(outcome.call.turn for outcome in outcomes):
+        return values
+    first, later = OF_SESSIONS
+    for outcome in outcomes:
+        values[later if outcome.call.turn else first].append(outcome.ttft_s * 1e3)
     return values
 
 

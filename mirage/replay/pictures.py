@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,15 @@ from mirage.report.drawing import (
 from mirage.samples import TenantSample
 from mirage.units import MIB
 
+PROMPTS = {
+    "prefill_tokens": ("#9aa1ab", "computed"),
+    "tokens_from_device": ("#2456c7", "found on the device"),
+    "tokens_from_peer": ("#14866d", "on a peer"),
+    "tokens_from_host": ("#d98a1f", "in host memory"),
+    "tokens_from_ssd": ("#a13d8f", "on the SSD"),
+}
+"""Fields of samples that add up to the prompts, with colour and label."""
+COPIED = {"kv_bytes_up": "KV brought up so far, MiB", "kv_bytes_down": "copied down so far, MiB"}
 SHORTEST_MS = 0.1
 """Latencies under this are drawn at it: tokens that came in one piece have no gap."""
 
@@ -91,6 +101,42 @@ def pressure(runs: Sequence[Run]) -> Figure:
         axes.set_title(title)
         axes.set_xlabel("s")
         counts_from_zero(axes)
+    cells[0].legend(loc="best")
+    return figure
+
+
+def prompts(runs: Sequence[Run]) -> Figure:
+    """Tokens of prompts so far, computed (below) and by where they were found: a column per
+    policy."""
+    figure, cells = over_time(1, _named(runs), height=2.3)
+    for axes, run in zip(cells[0], runs, strict=True):
+        assert run.timeline
+        drawn = [summed(run.timeline, attrgetter(field)) for field in PROMPTS]
+        heights = [values - values[:1] for _, values in drawn]
+        colours, labels = zip(*PROMPTS.values(), strict=True)
+        axes.stackplot(
+            drawn[0][0], *heights, colors=colours, labels=labels, alpha=0.8, lw=0, step="post"
+        )
+    cells[0][0].set_ylabel("tokens of prompts")
+    cells[0][0].set_ylim(bottom=0)
+    legend_below(figure, cells[0][0])
+    return figure
+
+
+def below(runs: Sequence[Run]) -> Figure:
+    """MiB of KV blocks copied so far: a line per policy."""
+    policies = [run.policy for run in runs]
+    figure, (cells,) = grid(1, 2, height=2.4, sharex="all")
+    for axes, (field, title) in zip(cells, COPIED.items(), strict=True):
+        for run in runs:
+            assert run.timeline
+            t, nbytes = summed(run.timeline, attrgetter(field))
+            colour = policy_colour(policies, run.policy)
+            mib = (nbytes - nbytes[:1]) / MIB
+            axes.step(t, mib, where="post", color=colour, lw=1.8, label=run.policy)
+        axes.set_title(title)
+        axes.set_xlabel("s")
+        axes.set_ylim(bottom=0)
     cells[0].legend(loc="best")
     return figure
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mirage import config as configuration
-from mirage.config import Config, Policy
+from mirage.config import Config
 from mirage.errors import Refused
+from mirage.replay.policies import Variant
+from mirage.replay.policies import chosen as variants
 from mirage.replay.report import Setting
 from mirage.report.files import make_room
 from mirage.report.slo import Slo, parse
@@ -17,6 +19,7 @@ from mirage.workload import dealing
 from mirage.workload.calls import Calls
 from mirage.workload.chosen import Chosen, chosen, of_config, shown
 from mirage.workload.dealing import Call
+from mirage.workload.overlap import repeated_tokens
 from mirage.workload.rates import mean_rate, time_scale
 from mirage.workload.trace import Reading
 
@@ -38,7 +41,7 @@ class Plan:
     config: Config
     setting: Setting
     calls: Collection[Call]
-    policies: Sequence[Policy]
+    policies: Sequence[Variant]
     output: Path
     server: str | None
     timeout_s: float
@@ -64,6 +67,7 @@ class Options:
     concurrency: int | None = None
     repeats: int = 1
     slo: str | None = None
+    think_s: float | None = None
     abandon_s: float | None = None
     warm_up_s: float = 0.0
     timeout: float | None = None
@@ -74,7 +78,7 @@ class Options:
 def settle(config_path: Path, options: Options) -> Plan:
     """Read the configuration and the trace, make the workload and the output folder.
 
-    Raises `ConfigError`, `TraceError` or `PlanError`, each with one line.
+    Raises `ConfigError`, `TraceError`, `PolicyRefused` or `PlanError`, each with one line.
     """
     config = configuration.load(config_path)
     defaults = config.replay
@@ -91,12 +95,13 @@ def settle(config_path: Path, options: Options) -> Plan:
         rate=options.rate,
         concurrency=_at_least_one("concurrency", options.concurrency),
         repeats=_at_least_one("repeats", options.repeats) or 1,
+        think_s=_think_s(options, defaults.think_s),
         abandon_s=_seconds("abandon", options.abandon_s),
         warm_up_s=_seconds("warm-up", options.warm_up_s or None) or 0.0,
         slo=parse(options.slo) if options.slo is not None else Slo(),
     )
     timeout_s = _seconds("timeout", options.timeout) or defaults.request_timeout_s
-    policies = _policies(options)
+    policies = _policies(options, config)
     _at_least_one("limit", setting.limit)
     which = _chosen(config_path, config, options)
     how = Reading(setting.trace_format, setting.rate, setting.seed)
@@ -107,6 +112,8 @@ def settle(config_path: Path, options: Options) -> Plan:
     if setting.load is not None and mean_rate(call.at_s for call in calls) is None:
         raise PlanError("load: all requests arrive at once, so no gap can be scaled: leave it out")
     _something_is_measured(setting, calls)
+    repeated = repeated_tokens(calls, setting.seed, config.block_tokens)
+    setting = replace(setting, repeated_tokens=repeated)
     # Now, not after minutes of measuring.
     make_room(options.output, [options.output / name for name in FILES])
     return Plan(
@@ -162,20 +169,14 @@ def _calls(config: Config, setting: Setting, which: Chosen, how: Reading) -> Col
     return Calls(made) if which.rewinds else list(made())
 
 
-def _policies(options: Options) -> list[Policy]:
+def _policies(options: Options, config: Config) -> list[Variant]:
     if options.server:
         if options.policies:
             raise PlanError("--server replays under the policy it serves: leave --policy out")
         if not options.server.startswith(("http://", "https://")):
             raise PlanError(f"server {options.server!r}: write its address as http://HOST:PORT")
         return []
-    if options.policies is None:
-        return list(Policy)
-    names = [name.strip() for name in options.policies.split(",")]
-    known = [str(policy) for policy in Policy]
-    if unknown := [name for name in names if name not in known]:
-        raise PlanError(f"unknown policy {unknown[0]!r}: choose from {', '.join(known)}")
-    return [Policy(name) for name in dict.fromkeys(names)]
+    return variants(options.policies, config)
 
 
 def _at_least_one(name: str, count: int | None) -> int | None:
@@ -188,6 +189,17 @@ def _seconds(name: str, value: float | None) -> float | None:
     if value is not None and not 0 < value <= LARGEST_SCALE:
         raise PlanError(f"{name} {value:g}: use seconds above 0, at most {LARGEST_SCALE:g}")
     return value
+
+
+def _think_s(options: Options, default: float | None) -> float | None:
+    """Seconds between turns, which a closed loop does not keep."""
+    if options.think_s is None:
+        return None if options.concurrency is not None else default
+    if options.concurrency is not None:
+        raise PlanError("--think and --concurrency: a closed loop has no pauses, give one")
+    if not 0 <= options.think_s <= LARGEST_SCALE:
+        raise PlanError(f"think {options.think_s:g}: use seconds from 0, at most {LARGEST_SCALE:g}")
+    return options.think_s
 
 
 def _something_is_measured(setting: Setting, calls: Collection[Call]) -> None:

@@ -11,7 +11,12 @@ from mirage.replay.preparation import Options, Plan
 from mirage.replay.report import Provenance
 from mirage.report.origin import versions
 
-FLAGS = {"policies": "--policy", "abandon_s": "--abandon", "warm_up_s": "--warm-up"}
+FLAGS = {
+    "policies": "--policy",
+    "think_s": "--think",
+    "abandon_s": "--abandon",
+    "warm_up_s": "--warm-up",
+}
 """Options whose name is not that of their field."""
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,21 @@ from mirage.replay.trail import parting
 from mirage.report.origin import machine
 from mirage.report.repeats import grouped, merged
 from mirage.report.slo import Slo
-from mirage.samples import TenantSample
+from mirage.samples import PLACES
 from mirage.workload.calls import clipped, tenants
 
 SCHEMA_VERSION = 1
 MAX_EXAMPLES = 10
 """Differences and error messages that are spelled out."""
 NO_FIGURES = ("timeline", "repeat", "errors", "refused_fields")
+COUNTED = (
+    *("preemptions", "bytes_streamed", "stall_s", "prefill_tokens"),
+    *(f"tokens_from_{place}" for place in PLACES),
+    *("saved_s", "kv_bytes_up", "kv_bytes_down", "late_loads", "failed_loads"),
+)
+"""Fields of a sample that only grow."""
+MOST = {"layers_remapped_max": "alpha", "kv_blocks_granted_max": "kv_blocks"}
+"""Fields whose largest sum over the tenants is told, by its key."""
 LAG_S = 0.02
 """A run of which more than one request in a hundred left later than that lagged."""
 
@@ -54,9 +63,13 @@ class Setting:
     concurrency: int | None = None
     """Of the closed loop; None is the open one."""
     repeats: int = 1
+    think_s: float | None = None
+    """Least seconds from an answer to the next turn of its session."""
     abandon_s: float | None = None
     warm_up_s: float = 0.0
     """Requests that leave before are sent and not measured."""
+    repeated_tokens: int | None = None
+    """Of prompts, those that began earlier prompts as well, in whole blocks."""
     slo: Slo = field(default_factory=Slo)
     skipped: Counter[str] = field(default_factory=Counter)
     """Rows of the trace that are no requests, by reason."""
@@ -166,14 +179,11 @@ def write(report: Mapping[str, Any], path: Path) -> None:
 
 def _memory(timeline: Timeline | None) -> dict[str, Any]:
     if timeline is None:
-        keys = "preemptions", "bytes_streamed", "layers_remapped_max", "kv_blocks_granted_max"
-        return dict.fromkeys((*keys, "stall_s"))
+        return dict.fromkeys((*COUNTED, *MOST))
+    grown = {key: sum(tl.growth(timeline, attrgetter(key)).values()) for key in COUNTED}
     return {
-        "preemptions": sum(tl.growth(timeline, _preemptions).values()),
-        "bytes_streamed": sum(tl.growth(timeline, _streamed).values()),
-        "layers_remapped_max": tl.peak(timeline, lambda tenant: tenant.alpha),
-        "kv_blocks_granted_max": tl.peak(timeline, lambda tenant: tenant.kv_blocks),
-        "stall_s": round(sum(tl.growth(timeline, lambda tenant: tenant.stall_s).values()), 3),
+        **{key: round(value, 3) for key, value in grown.items()},
+        **{key: tl.peak(timeline, attrgetter(field)) for key, field in MOST.items()},
     }
 
 
@@ -192,11 +202,3 @@ def _names(run: Run) -> list[str]:
 def _errors(outcomes: Sequence[Outcome]) -> dict[str, int]:
     counts = Counter(outcome.error for outcome in outcomes if outcome.error is not None)
     return dict(counts.most_common(MAX_EXAMPLES))
-
-
-def _preemptions(tenant: TenantSample) -> int:
-    return tenant.preemptions
-
-
-def _streamed(tenant: TenantSample) -> int:
-    return tenant.bytes_streamed

@@ -72,7 +72,7 @@ async def replay_on(
         except ExceptionGroup as found:  # a trace that cannot be read a second time
             raise found.exceptions[0] from None
         return Run(
-            policy=policy or (before.policy if before else "server"),
+            policy=policy or (before.name if before else "server"),
             calls=calls,
             outcomes=sorted(journal.outcomes, key=lambda outcome: outcome.call.index),
             duration_s=journal.duration_s,

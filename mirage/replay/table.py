@@ -10,6 +10,7 @@ from rich.console import Console
 from mirage.replay.asking import consequence
 from mirage.report import comparison
 from mirage.report.terminal import table
+from mirage.samples import PLACES
 
 
 def show(built: dict[str, Any], output: Path, console: Console) -> None:
@@ -33,6 +34,7 @@ def remarks(built: dict[str, Any]) -> list[str]:
         )
     if (repeats := built["repeats"]) > 1:
         lines.append(f"Means of {repeats} runs each, ± half the interval at 95 %.")
+    lines += _found_again(built)
     late = [run for run in built["runs"] if run["lagged"]]
     for policy, run in {run["policy"]: run for run in late}.items():
         lines.append(
@@ -42,6 +44,24 @@ def remarks(built: dict[str, Any]) -> list[str]:
     refusing = {run["policy"]: run["refused_fields"] for run in built["runs"]}
     lines += [f"{policy}: {consequence(names)}" for policy, names in refusing.items() if names]
     return lines
+
+
+def _found_again(built: dict[str, Any]) -> list[str]:
+    """What of the prompts need not have been computed, and what was not."""
+    repeated = built["repeated_tokens"]
+    columns = [column for column in built["policies"] if column["prefill_tokens"] is not None]
+    found = {column["policy"]: _found(column) for column in columns}
+    if not repeated or not any(found.values()):
+        return []
+    told = ", ".join(f"{policy} {tokens / repeated:.0%}" for policy, tokens in found.items())
+    return [
+        f"{repeated:,} tokens of prompts began earlier prompts as well, in whole blocks. "
+        f"Found again instead of computed: {told}."
+    ]
+
+
+def _found(column: dict[str, Any]) -> float:
+    return sum(float(column[f"tokens_from_{place}"]) for place in PLACES)
 
 
 def _verdict(built: dict[str, Any]) -> str:

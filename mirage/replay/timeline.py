@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from mirage.errors import Failed
+from mirage.replay.policies import name_of
 from mirage.samples import SCHEMA_VERSION, Sample, TenantSample, TenantShape
 from mirage.units import ceil_div
 
@@ -35,6 +36,13 @@ class State(Sample, frozen=True):
     """The newest sample, with the policy that is being served."""
 
     policy: str = "server"
+    host_pool: dict[str, Any] | None = None
+    """Of a server with tiers below its device."""
+
+    @property
+    def name(self) -> str:
+        """Of a column of a report."""
+        return name_of(self.policy, self.host_pool is not None)
 
 
 def parse_timeline(body: bytes) -> Timeline:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from mirage.units import MIB
+from mirage.samples import PLACES
+from mirage.units import GIB, MIB
 
 BASELINE = "static"
 """Ratios are against this policy, or the first run if it was not replayed."""
@@ -22,8 +23,23 @@ class Metric:
     better: Literal["low", "high", None] = None
     divide: float = 1.0
     digits: int = 0
+    if_any: bool = False
+    """Left out where nobody has any."""
 
 
+WORDS = ("the device's cache", "a peer", "host memory", "the SSD")
+"""Of `PLACES`."""
+TIERS = (
+    *(
+        Metric(f"tokens_from_{place}", f"tokens found in {words}", if_any=True)
+        for place, words in zip(PLACES, WORDS, strict=True)
+    ),
+    Metric("saved_s", "computing time saved, s", digits=1, if_any=True),
+    Metric("kv_bytes_up", "KV blocks brought up, GiB", divide=GIB, digits=2, if_any=True),
+    Metric("kv_bytes_down", "KV blocks copied down, GiB", divide=GIB, digits=2, if_any=True),
+    Metric("late_loads", "requests whose blocks came too late", if_any=True),
+)
+"""Of what need not be computed since it was before."""
 METRICS = (
     Metric("completed", "requests completed", "high"),
     Metric("failed", "requests failed", "low"),
@@ -38,6 +54,8 @@ METRICS = (
         Metric(f"{statistic}_{key}", f"{name} {label}, ms", "low", digits=1)
         for key, name in (
             ("ttft_ms", "TTFT"),
+            ("ttft_first_ms", "TTFT of first turns"),
+            ("ttft_later_ms", "TTFT of later turns"),
             ("tpot_ms", "TPOT"),
             ("itl_ms", "ITL"),
             ("e2el_ms", "E2EL"),
@@ -47,6 +65,9 @@ METRICS = (
     Metric("kv_blocks_granted_max", "KV blocks granted, most"),
     Metric("layers_remapped_max", "layers remapped, most"),
     Metric("bytes_streamed", "parameters streamed, MiB", divide=MIB, digits=1),
+    Metric("prefill_tokens", "tokens of prompts computed", "low", if_any=True),
+    *TIERS,
+    Metric("failed_loads", "requests whose blocks were lost", if_any=True),
 )
 
 
@@ -82,7 +103,7 @@ def rows(
     table = []
     for metric in wanted:
         values = [part.get(metric.key) for part in figures]
-        if any(value is not None for value in values):
+        if any(value if metric.if_any else value is not None for value in values):
             cells = [_cell(metric, values, column, base) for column in range(len(values))]
             halves = [part.get("intervals", {}).get(metric.key) for part in figures]
             table.append(Row(metric.label, [*map(partial(_sure, metric), cells, halves)]))

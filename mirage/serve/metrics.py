@@ -25,6 +25,14 @@ COUNTERS = {
     "stall_s": ("mirage_stall_seconds", "Time that compute waited for a layer to arrive"),
     "steps": ("mirage_steps", "Scheduler steps"),
     "tokens": ("mirage_tokens", "Tokens computed"),
+    "prefill_tokens": (
+        "mirage_prefill_tokens",
+        "Tokens computed of prompts",
+    ),
+    "tokens_from_device": (
+        "mirage_prefix_cache_tokens",
+        "Tokens found in the prefix cache",
+    ),
     "tokens_loaded": ("mirage_loaded_tokens", "Tokens whose KV was loaded instead of computed"),
     "kv_bytes_up": ("mirage_kv_up_bytes", "KV bytes loaded from below the device"),
     "kv_bytes_down": ("mirage_kv_down_bytes", "KV bytes stored below the device"),

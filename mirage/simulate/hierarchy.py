@@ -138,11 +138,12 @@ class Hierarchy:
             if found is Found.READY:
                 from_disk = answers.get(_risen(name.key)) is not None
                 return Hit(Medium.SSD if from_disk else pool.medium, self.now)
-            if found is Found.COMING and rises:
+            coming = found in (Found.COMING, Found.RISING)
+            if coming and rises:
                 assert self.disk is not None
                 answers[_risen(name.key)] = Found.COMING
                 return Hit(Medium.SSD, self.disk.ends[name])
-            if found is Found.COMING:
+            if coming:
                 return Hit(pool.medium, pool.writes[name])
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from mirage.samples import PLACES
 from mirage.simulate import build, workload
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Setup
@@ -12,12 +13,9 @@ from mirage.simulate.roofline import PS
 from mirage.simulate.tally import Counters, Distribution
 from mirage.simulate.variants import variant
 from mirage.simulate.world import World
-from mirage.tiers.contract import Medium
 
 Metrics = dict[str, Any]
 MS = PS / 1000
-PLACES = ("device", *(medium.value for medium in Medium))
-"""Where KV lies that is found again."""
 PERCENTS = [50.0, 90.0, 99.0]
 PLOTTED = [percent / 2 for percent in range(201)]
 """Percentiles of a latency, for the report's pictures."""

@@ -8,6 +8,7 @@ from mirage.control.demand import Demand
 from mirage.control.reporting import Counted, Held, LayerTimes, make_report
 from mirage.control.turn_taking import TurnTaking
 from mirage.protocol import Report
+from mirage.samples import PLACES
 from mirage.simulate.costs import StepCosts
 from mirage.simulate.holding import Holding
 from mirage.simulate.limits import StepLimits
@@ -71,7 +72,12 @@ class Speaker:
             extent_blocks=holding.shape.extent_blocks,
             running=len(queues.running) + len(queues.loading),
             waiting=len(queues.waiting),
-            counted=Counted(counters.preemptions, counters.steps, counters.bytes_streamed),
+            counted=Counted(
+                counters.preemptions,
+                counters.steps,
+                counters.bytes_streamed,
+                **{f"tokens_from_{place}": counters.found[place] for place in PLACES},
+            ),
             times=LayerTimes(self._costs.load_ps / PS, self._costs.layer_compute_s(queues.batch)),
         )
 

@@ -40,22 +40,10 @@ METRICS = (
     Metric("moves", "moves of memory"),
 )
 TIERS = (
-    *(
-        Metric(f"tokens_from_{place}", f"tokens found in {words}")
-        for place, words in (
-            ("device", "the device's cache"),
-            ("peer", "a peer"),
-            ("host", "host memory"),
-            ("ssd", "the SSD"),
-        )
-    ),
-    Metric("saved_s", "computing time saved, s", digits=1),
-    Metric("kv_bytes_up", "KV blocks brought up, GiB", divide=GIB, digits=1),
-    Metric("kv_bytes_down", "KV blocks copied down, GiB", divide=GIB, digits=1),
-    Metric("late_loads", "requests whose blocks came too late"),
+    *comparison.TIERS,
     Metric("spills", "requests spilled at the end of a turn"),
 )
-"""Of what was computed before, shown where some policy has any."""
+"""Shown where some policy has any."""
 VERDICT = {
     "output_throughput": "output tokens per s",
     "p99_ttft_ms": "TTFT P99",
@@ -67,7 +55,8 @@ VERDICT = {
 def rows(result: Mapping[str, Any], tenant: str | None = None, of: Of = "mean") -> list[Row]:
     """A row per metric, a cell per policy, of all tenants or of one."""
     means = _parts(result, tenant, "mean")
-    told = [metric for metric in TIERS if any(part.get(metric.key) for part in means)]
+    some = [metric for metric in TIERS if any(part.get(metric.key) for part in means)]
+    told = [replace(metric, if_any=False) for metric in some]
     wanted = [_fitting(metric, means) for metric in (*METRICS, *told)]
     return comparison.rows(_parts(result, tenant, of), result["policies"], wanted)
 

@@ -7,6 +7,7 @@ import select
 import socket
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from mirage.tiers.contract import ANSWER_S, Found, Key, Medium, Member, Place
@@ -34,6 +35,8 @@ class _Request:
         self.number = number
         self.keys: dict[Key, tuple[Found, int]] = {}
         self.loaded: set[Key] = set()
+        self.risen: set[Key] = set()
+        """Those that were on their way up when the pool was asked."""
 
 
 class PoolClient:
@@ -86,7 +89,8 @@ class PoolClient:
         for key in wanted:
             if known is None or known.keys.get(key, (Found.ABSENT, 0))[0] is not Found.READY:
                 raise KeyError(key)
-            places.append(self._place(known.keys[key][1]))
+            place = self._place(known.keys[key][1])
+            places.append(replace(place, risen=key in known.risen))
         if known is not None:
             known.loaded.update(wanted)
         return places
@@ -184,6 +188,8 @@ class PoolClient:
         if (known := self._by_number.get(news.request)) is not None:
             for key, found, offset in news.answers:
                 known.keys[Key(key)] = (found, offset)
+                if found is Found.RISING:
+                    known.risen.add(Key(key))
 
     def _was_given(self, given: Given) -> None:
         self._answered = given.number

@@ -17,7 +17,7 @@ Promises:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import NewType, Protocol
 
@@ -43,6 +43,8 @@ class Found(Enum):
     ABSENT = "absent"
     COMING = "coming"
     """On its way to a place that an engine can copy from."""
+    RISING = "rising"
+    """The same, from the disk."""
     READY = "ready"
 
 
@@ -53,6 +55,13 @@ class Place:
     medium: Medium
     offset: int
     """Bytes from the start of the medium's region."""
+    risen: bool = field(default=False, compare=False)
+    """Whether it came there from the disk since the request seeks it."""
+
+    @property
+    def source(self) -> Medium:
+        """Where the block was found."""
+        return Medium.SSD if self.risen else self.medium
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,8 @@ class Core:
         self._sought: dict[Seeker, dict[Key, Block]] = {}
         self._written: dict[int, set[Block]] = {}
         """By member: what it has reserved, in quarantine or not."""
+        self._rising: set[Name] = set()
+        """On their way up from below."""
         self._counts: dict[str, Counts] = {}
 
     @property
@@ -181,6 +183,7 @@ class Core:
 
     def risen(self, name: Name, *, whole: bool) -> None:
         """A copy up has ended, or did not begin."""
+        self._rising.discard(name)
         block = self._held.get(name)
         if block is None or block.state is not State.RISING:
             return
@@ -237,7 +240,7 @@ class Core:
         mine[key] = block
         if block.state is not State.READY:
             self._home(block).pin(block, seeker)
-            self._tell(seeker, key, Found.COMING)
+            self._tell(seeker, key, Found.RISING if name in self._rising else Found.COMING)
             return
         if not again:
             self._home(block).use(block, member.tenant)
@@ -251,6 +254,7 @@ class Core:
             return None
         block = self._held.place(name, member.tenant, member.block_bytes, State.RISING)
         if block is not None:
+            self._rising.add(name)
             self._actions.append(Rise(name, Range(block.offset, block.nbytes)))
         return block
 

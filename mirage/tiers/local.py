@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 
 from mirage.tiers.acting import Acting
-from mirage.tiers.blocks import Name
+from mirage.tiers.blocks import Name, Tell
 from mirage.tiers.contract import Found, Key, Medium, Member, Place
 from mirage.tiers.core import Core
 
@@ -32,7 +33,7 @@ class LocalPool:
 
     def _join(self, member: Member) -> None:
         self._number = self._shared.core.join(member)
-        self._answers: dict[str, dict[Key, tuple[Found, int]]] = {}
+        self._answers: dict[str, _Answers] = {}
         self._loaded: dict[str, set[Key]] = {}
         self._shared.listeners[self._number] = self._answers
         self._closed = False
@@ -48,23 +49,22 @@ class LocalPool:
         self._shared.carry_out()
 
     def seek(self, request: str, keys: Iterable[Key]) -> None:
-        self._answers.setdefault(request, {})
+        self._answers.setdefault(request, _Answers())
         self._shared.core.seek(self._number, request, keys)
         self._shared.carry_out()
 
     def found(self, request: str, key: Key) -> Found:
         self._shared.carry_out()
-        return self._answers.get(request, {}).get(key, (Found.ABSENT, 0))[0]
+        return self._answers.get(request, _Answers())[key][0]
 
     def places(self, request: str, keys: Iterable[Key]) -> list[Place]:
         self._shared.carry_out()
-        wanted = list(keys)
-        found = [self._answers.get(request, {}).get(key, (Found.ABSENT, 0)) for key in wanted]
-        for key, (state, _) in zip(wanted, found, strict=True):
-            if state is not Found.READY:
+        wanted, answers = list(keys), self._answers.get(request, _Answers())
+        for key in wanted:
+            if answers[key][0] is not Found.READY:
                 raise KeyError(key)
         self._loaded.setdefault(request, set()).update(wanted)
-        return [self._place(offset) for _, offset in found]
+        return [replace(self._place(answers[key][1]), risen=key in answers.risen) for key in wanted]
 
     def leave(self, request: str) -> None:
         if (answers := self._answers.pop(request, None)) is not None:
@@ -107,12 +107,29 @@ class LocalPool:
         return self._shared.acting.regions.place(offset)
 
 
+class _Answers(dict[Key, tuple[Found, int]]):
+    """What a request was told of its keys last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.risen: set[Key] = set()
+        """Those that were on their way up when it asked."""
+
+    def __missing__(self, key: Key) -> tuple[Found, int]:
+        return Found.ABSENT, 0
+
+    def heard(self, tell: Tell) -> None:
+        self[tell.key] = (tell.found, tell.offset)
+        if tell.found is Found.RISING:
+            self.risen.add(tell.key)
+
+
 class _Shared:
     """One core, and who hears of what."""
 
     def __init__(self, core: Core, peer_bytes_per_s: float | None) -> None:
         self.core = core
-        self.listeners: dict[int, dict[str, dict[Key, tuple[Found, int]]]] = {}
+        self.listeners: dict[int, dict[str, _Answers]] = {}
         self._words: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.acting = Acting(core, self, peer_bytes_per_s)
 
@@ -131,4 +148,4 @@ class _Shared:
         for tell in self.acting.carry_out():
             answers = self.listeners.get(tell.seeker.member, {})
             if (mine := answers.get(str(tell.seeker.request))) is not None:
-                mine[tell.key] = (tell.found, tell.offset)
+                mine.heard(tell)

@@ -14,7 +14,7 @@ import msgspec
 
 from mirage.tiers.contract import Found, Key
 
-VERSION = 2
+VERSION = 3
 LENGTH = struct.Struct("!I")
 LONGEST = 2**20
 """Bytes of a message."""

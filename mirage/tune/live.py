@@ -16,6 +16,7 @@ from rich.console import Console
 from mirage.config import Config
 from mirage.replay.child import Server
 from mirage.replay.client import Journal, Outcome
+from mirage.replay.policies import Variant
 from mirage.replay.progress import Display, display
 from mirage.replay.run import Run, replay_on
 from mirage.serve.preflight import fit_config
@@ -93,7 +94,7 @@ def _run(
     log = folder / f"{stem}.log"
     with (
         display(console, label, len(calls)) as shown,
-        Server(path, str(config.policy), log) as server,
+        Server(path, Variant(config.policy, tiers=True), log) as server,
     ):
         run = asyncio.run(_replay(question, calls, server, shown))
     if run.interrupted:

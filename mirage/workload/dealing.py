@@ -38,6 +38,8 @@ class Call:
     prefix_hashes: tuple[int, ...] = ()
     hash_tokens: float = 0.0
     """Tokens that each hash stands for, scaled as the lengths are; see `prompts.py`."""
+    turn: int = 0
+    """Turns of its session before this one."""
 
 
 def build(
@@ -54,9 +56,11 @@ def calls(
 ) -> Iterator[Call]:
     """One call per request with its tenant's name, in order, one at a time."""
     tenants = {tenant.name: tenant for tenant in config.tenants}
+    turns: OrderedDict[str, int] = OrderedDict()
     for index, (name, request) in enumerate(dealt):
         asked = scaled(request, time_scale, length_scale)
-        yield _call(index, asked, tenants[name], request.hash_tokens * length_scale)
+        turn = 0 if request.session is None else _turn(turns, request.session)
+        yield _call(index, asked, tenants[name], request.hash_tokens * length_scale, turn)
 
 
 def deal(
@@ -125,7 +129,16 @@ def _place(places: OrderedDict[str, str], session: str, name: str) -> str:
     return place
 
 
-def _call(index: int, request: Request, tenant: Tenant, hash_tokens: float) -> Call:
+def _turn(turns: OrderedDict[str, int], session: str) -> int:
+    """Which turn of its session the next request is, from 0."""
+    turn = turns.pop(session, 0)
+    turns[session] = turn + 1
+    if len(turns) > SESSIONS_KEPT:
+        turns.popitem(last=False)
+    return turn
+
+
+def _call(index: int, request: Request, tenant: Tenant, hash_tokens: float, turn: int) -> Call:
     asked = (request.context_tokens, request.output_tokens)
     context, output = clip(*asked, tenant.max_model_len)
     return Call(
@@ -138,4 +151,5 @@ def _call(index: int, request: Request, tenant: Tenant, hash_tokens: float) -> C
         request.session,
         request.prefix_hashes,
         hash_tokens,
+        turn,
     )

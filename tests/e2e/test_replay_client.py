@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from mirage.replay import child, client
 from mirage.replay.client import PATIENT, Habits, Journal
 from mirage.replay.command import replay_command
+from mirage.replay.policies import VARIANTS
 from mirage.replay.run import replay_on
 from mirage.replay.trail import trail
 from mirage.workload import trace
@@ -122,6 +123,36 @@ def test_a_failed_call_says_why_and_stops_no_other(tenant, error):
 def test_a_connection_that_is_cut():
     found = errors(sent([call(0, "breaking"), call(1)]))
     assert found[1] is None and found[0]
+
+
+def turn(number: int, session: str, at_s: float = 0.0, output: int = 4) -> Call:
+    return replace(call(number, at_s=at_s, output=output), session=session, turn=number)
+
+
+def test_a_later_turn_waits_for_the_answer_and_a_while():
+    calls = [*(turn(n, "s") for n in range(3)), turn(3, "other")]
+    ended = {o.call.index: o for o in sent(calls, habits=Habits(think_s=0.2)).outcomes}
+    for earlier, later in ((0, 1), (1, 2)):
+        assert ended[later].sent_s >= ended[earlier].ended_s + 0.2
+    assert ended[3].sent_s < ended[1].sent_s, "other sessions do not wait"
+    assert all(o.lag_s >= 0 for o in ended.values())
+
+
+def test_a_later_turn_keeps_its_own_time_where_that_is_later():
+    first, later = sent([turn(0, "s"), turn(1, "s", at_s=0.5)], habits=Habits(think_s=0.0)).outcomes
+    assert first.call.index == 0 and later.sent_s >= 0.5
+
+
+def test_a_turn_that_fails_does_not_end_its_session():
+    broken = replace(turn(0, "s"), tenant="missing")
+    found = errors(sent([broken, turn(1, "s")], habits=Habits(think_s=0.0)))
+    assert found[0] and found[1] is None
+
+
+def test_without_a_pause_turns_wait_for_nobody():
+    calls = [replace(turn(n, "s"), tenant="together") for n in range(3)]
+    fake = Fake()  # "together" answers once all three are there
+    assert errors(sent(calls, fake=fake)) == {0: None, 1: None, 2: None}
 
 
 def test_a_closed_loop_keeps_so_many_in_flight():
@@ -277,10 +308,10 @@ def config(tmp_path):
 @pytest.fixture
 def modes(monkeypatch):
     """How the fake that is started for each policy behaves."""
-    modes = {"static": "answer", "pooled": "answer", "mirage": "answer"}
+    modes = dict.fromkeys(VARIANTS, "answer")
 
-    def serve_command(path, policy, ready_file, memory_bytes=None):
-        return [sys.executable, str(FAKE), policy, str(ready_file), modes[policy]]
+    def serve_command(path, variant, ready_file, memory_bytes=None):
+        return [sys.executable, str(FAKE), variant.name, str(ready_file), modes[variant.name]]
 
     monkeypatch.setattr(child, "serve_command", serve_command)
     return modes
@@ -313,6 +344,25 @@ def test_all_policies_in_turn_and_the_report(command, config, tmp_path):
     assert "<svg" in (out / "report.html").read_text()
     assert "static: 20 sent, 20 of 20 finished" in result.output
     assert "the same under every policy" in result.output
+
+
+@pytest.mark.parametrize(
+    "chosen, columns, warned",
+    [
+        (None, ["static", "pooled", "mirage", "pooled-tiers", "mirage-tiers"], False),
+        ("mirage,mirage-tiers", ["mirage", "mirage-tiers"], False),
+        ("static,mirage", ["static", "mirage"], True),
+    ],
+)
+def test_tiers_are_columns_of_their_own(command, config, tmp_path, chosen, columns, warned):
+    content = yaml.safe_load(config.read_text()) | {"tiers": {"host": {"bytes": "1MiB"}}}
+    config.write_text(yaml.safe_dump(content))
+    policies = ["--policy", chosen] if chosen else []
+    result = command(config, "--output", tmp_path, "--limit", 4, *policies)
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [run["policy"] for run in report["runs"]] == columns
+    assert ("policy mirage leaves the configuration's tiers out" in result.output) == warned
 
 
 def test_options_override_the_configuration(command, config, tmp_path):
@@ -454,6 +504,9 @@ def test_what_leaves_in_the_warm_up_is_not_measured(command, config, tmp_path):
         (["--warm-up", "-1"], "warm-up -1: use seconds above 0"),
         (["--warm-up", "1000"], "so none is measured: shorten the warm-up"),
         (["--slo", "ttft=3"], "write NAME=MILLISECONDS"),
+        (["--policy", "mirage-tiers"], "policy 'mirage-tiers' needs tiers"),
+        (["--think", "-1"], "think -1: use seconds from 0, at most 1e+06"),
+        (["--think", "1", "--concurrency", "2"], "a closed loop has no pauses, give one"),
         (["--limit", "0"], "limit 0: use a whole number from 1"),
         (["--output", "/dev/null/out"], "/dev/null/out: cannot be written"),
         (["--server", "localhost:1"], "write its address as http://HOST:PORT"),
@@ -510,8 +563,9 @@ import sys, typer
 from mirage.replay import child
 from mirage.replay.command import replay_command
 fake, fifo = sys.argv.pop(1), sys.argv.pop(1)
-child.serve_command = lambda config, policy, ready, memory: [
-    sys.executable, fake, policy, str(ready), "answer" if policy == "static" else "stall", fifo
+child.serve_command = lambda config, variant, ready, memory: [
+    sys.executable, fake, variant.name, str(ready),
+    "answer" if variant.name == "static" else "stall", fifo
 ]
 typer.run(replay_command)
 """
@@ -593,8 +647,8 @@ import os, signal, sys, time
 from pathlib import Path
 from mirage.replay import child
 from mirage.processes.interrupt import terminate_like_interrupt
-child.serve_command = lambda config, policy, ready, memory: [
-    sys.executable, {str(FAKE)!r}, policy, str(ready), "answer"
+child.serve_command = lambda config, variant, ready, memory: [
+    sys.executable, {str(FAKE)!r}, variant.name, str(ready), "answer"
 ]
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it runs in background
 with terminate_like_interrupt(), child.Server(Path("c"), "static", Path("log")) as server:
@@ -634,9 +688,9 @@ def measured(monkeypatch, modes):
     started = []
     plain = child.serve_command
 
-    def serve_command(path, policy, ready_file, memory_bytes):
-        started.append((policy, memory_bytes))
-        return plain(path, policy, ready_file)
+    def serve_command(path, variant, ready_file, memory_bytes):
+        started.append((variant.name, memory_bytes))
+        return plain(path, variant, ready_file)
 
     monkeypatch.setattr(child, "serve_command", serve_command)
     return started

@@ -11,6 +11,7 @@ from tune_case import write, write_trace
 
 from mirage.config import load
 from mirage.replay import child
+from mirage.replay.policies import Variant
 from mirage.tune import live
 from mirage.tune.answer import Wish
 from mirage.tune.command import command as repeating
@@ -27,11 +28,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the configurations that servers, which are fakes, were started with."""
     names: list[str] = []
 
-    def serve_command(path: Path, policy: str, ready_file: Path, memory: int | None) -> list[str]:
+    def serve_command(
+        path: Path, variant: Variant, ready_file: Path, memory: int | None
+    ) -> list[str]:
         load(path)
         names.append(path.stem)
         mode = "die" if len(names) == 3 and names[0] == "dies" else "answer"
-        return [sys.executable, str(FAKE), policy, str(ready_file), mode]
+        return [sys.executable, str(FAKE), variant.name, str(ready_file), mode]
 
     monkeypatch.setattr(child, "serve_command", serve_command)
     monkeypatch.setattr(live, "check", lambda config: None)

@@ -128,3 +128,16 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path, content: Any, says:
     assert result.exit_code == 2
     assert result.output.startswith("mirage: error: ") and says in result.output
     assert result.output.count("\n") == 1
+
+
+def test_figures_of_tiers_are_compared_where_there_are_any(tmp_path: Path) -> None:
+    from mirage.compare.columns import columns
+    from mirage.compare.rows import rows
+
+    def report(policy: str, found: int) -> dict[str, Any]:
+        run = {"policy": policy, "interrupted": False, "p50_ttft_later_ms": 50.0 + found}
+        return {"schema_version": 1, "runs": [run | {"tokens_from_host": found, "late_loads": 0}]}
+
+    both = [*columns("a", report("mirage", 0)), *columns("b", report("mirage-tiers", 9))]
+    labels = [row.label for row in rows(both)]
+    assert labels == ["TTFT of later turns P50, ms", "tokens found in host memory"]

@@ -326,3 +326,61 @@ def test_a_distribution_reaches_all_values():
     assert (x[0], x[-1], share[-1]) == (1, 10_000, 1.0)
     assert len(x) <= drawing.MAX_POINTS
     assert all(value / 10_000 == part for value, part in zip(x, share, strict=True))
+
+
+# What was computed before, and conversations.
+
+
+def tiered(policy: str, found: int) -> Run:
+    """A run that finds so many tokens on the device, twice as many in host memory, in 4 s."""
+
+    def sample(t: int) -> TenantSample:
+        figures = {"prefill_tokens": 1000 * t, "tokens_from_device": 100 + found * t}
+        figures |= {"tokens_from_host": 2 * found * t, "saved_s": 0.5 * found * t}
+        figures |= {"kv_bytes_up": 4096 * found * t, "kv_bytes_down": 8192 * found * t}
+        return TenantSample(20, 10, 0, 0, 3, 1, 50_000, 0, 0, 0.0, **figures)
+
+    samples = [Sample(float(t), {"a": sample(t), "b": sample(0)}) for t in range(5)]
+    return run(policy, timeline=Timeline(samples, 200_000, {"a": SHAPE, "b": SHAPE}, 1))
+
+
+def test_what_tiers_did_counts_from_the_start_of_the_run():
+    built = report.build(SETTING, [tiered("mirage", 0), tiered("mirage-tiers", 10)])
+    found = built["runs"][1]
+    assert (found["tokens_from_device"], found["tokens_from_host"]) == (40, 80)
+    assert (found["tokens_from_peer"], found["tokens_from_ssd"]) == (0, 0)
+    assert (found["kv_bytes_up"], found["kv_bytes_down"]) == (4096 * 40, 8192 * 40)
+    assert (found["prefill_tokens"], found["saved_s"]) == (4000, 20)
+    assert found["tenants"]["b"]["tokens_from_host"] == 0
+    assert found["timeline"]["tenants"]["a"]["tokens_from_host"] == [0, 20, 40, 60, 80]
+    setting = dataclasses.replace(SETTING, repeated_tokens=160)
+    told = table.remarks(report.build(setting, [tiered("mirage", 4), tiered("mirage-tiers", 10)]))
+    assert told == [
+        "160 tokens of prompts began earlier prompts as well, in whole blocks. "
+        "Found again instead of computed: mirage 30%, mirage-tiers 75%."
+    ]
+    labels = [row.label for row in comparison.rows(built["policies"], ["mirage", "mirage-tiers"])]
+    assert "tokens found in host memory" in labels and "computing time saved, s" in labels
+    assert "tokens found in a peer" not in labels, "nobody found any there"
+
+
+def test_pictures_of_tiers_are_there_where_anything_was_found():
+    without, some = tiered("mirage", 0), tiered("mirage-tiers", 10)
+    titles = [f"<h2>{title}</h2>" for title, *_ in html.TIERS]
+    page = html.render(report.build(SETTING, [without, some]), [without, some])
+    assert all(title in page for title in titles)
+    page = html.render(report.build(SETTING, [without]), [without])
+    assert not any(title in page for title in titles)
+
+
+def test_first_and_later_turns_are_told_apart():
+    turns = [
+        dataclasses.replace(o, call=dataclasses.replace(o.call, turn=i // 3))
+        for i, o in enumerate(outcomes())
+    ]
+    built = report.build(SETTING, [run(outcomes=turns), run("mirage")])
+    talked, alone = built["runs"]
+    assert table.remarks(built) == [], "nothing is known to repeat"
+    assert (talked["p50_ttft_first_ms"], talked["p50_ttft_later_ms"]) == (200.0, 500.0)
+    assert talked["tenants"]["a"]["p50_ttft_later_ms"] == 500.0
+    assert (alone["p50_ttft_first_ms"], alone["p99_ttft_later_ms"]) == (None, None)

@@ -22,7 +22,7 @@ def report(wanted: Demand, used: int = 7, usable: int = 19, extent_blocks: int =
         extent_blocks=extent_blocks,
         running=6,
         waiting=8,
-        counted=Counted(9, 10, 11, 12, 1.5, 13, 14, 15, 16, 17, 2.5),
+        counted=Counted(9, 10, 11, 12, 1.5, 13, 14, 15, 16, 17, 2.5, 18, 19, 20, 21, 22),
         times=LayerTimes(0.25, 0.125),
     )
 
@@ -53,6 +53,11 @@ def test_everything_is_where_it_belongs() -> None:
         failed_loads=16,
         late_loads=17,
         saved_s=2.5,
+        prefill_tokens=18,
+        tokens_from_device=19,
+        tokens_from_peer=20,
+        tokens_from_host=21,
+        tokens_from_ssd=22,
         layer_load_s=0.25,
         layer_compute_s=0.125,
     )

@@ -271,7 +271,7 @@ def test_what_would_go_next_lies_below_and_comes_back() -> None:
         shelf.names.add(act.name)
         core.sunk(act.name, whole=True)
     store(core, a, 10, 11, 12)
-    assert found(core, a, 1, 2, 3) == [COMING, ABSENT, ABSENT]
+    assert found(core, a, 1, 2, 3) == [Found.RISING, ABSENT, ABSENT]
 
 
 def test_what_comes_up_is_ready_when_it_is_whole() -> None:
@@ -363,7 +363,7 @@ class Engines(RuleBasedStateMachine):
     def hear(self, act: Tell) -> None:
         number, request = act.seeker
         self.coming.discard((number, request, act.key))
-        if act.found is COMING:
+        if act.found in (COMING, Found.RISING):
             self.coming.add((number, request, act.key))
         if act.found is READY:
             assert self.holds(self.name(number, act.key), act.offset)

@@ -178,10 +178,15 @@ def test_what_was_evicted_comes_back_from_below() -> None:
     risen = 0
     for number in lying:
         if not reads(pool, number, f"r{number}"):
-            assert pool.found(f"r{number}", *keys(number)) is Found.COMING
+            assert pool.found(f"r{number}", *keys(number)) is Found.RISING
             risen += 1
             shelf.work()
             assert reads(pool, number, f"r{number}")
+            (place,) = pool.places(f"r{number}", keys(number))
+            assert (place.medium, place.source) == (Medium.HOST, Medium.SSD)
+            pool.seek("again", keys(number))
+            assert pool.places("again", keys(number))[0].source is Medium.HOST, "it is there now"
+            pool.leave("again")
         pool.leave(f"r{number}")
     assert risen >= 6
     pool.close()

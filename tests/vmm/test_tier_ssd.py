@@ -298,7 +298,7 @@ def reads(pool: LocalPool, store: SsdStore, number: int) -> bool:
     """Whether it is there, at once or after it came up; what is there must be right."""
     key, request = Key(b"%d" % number), f"r{number}"
     pool.seek(request, [key])
-    wait(lambda: pool.found(request, key) is not Found.COMING)
+    wait(lambda: pool.found(request, key) is not Found.RISING)
     ready = pool.found(request, key) is Found.READY
     if ready:
         (place,) = pool.places(request, [key])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mirage.tiers.contract import Medium
+from mirage.tiers.contract import Medium, Place
 
 
 @dataclass
@@ -13,7 +14,9 @@ class TierCounts:
     """All only grow."""
 
     hits: Counter[Medium] = field(default_factory=Counter)
-    """KV blocks loaded, by where they came from."""
+    """KV blocks loaded, by where they were found."""
+    tokens_from: Counter[Medium] = field(default_factory=Counter)
+    """Tokens whose KV was loaded, by where it was found: `tokens_saved` of them."""
     tokens_saved: int = 0
     """Tokens whose KV was loaded instead of computed."""
     saved_s: float = 0.0
@@ -27,3 +30,14 @@ class TierCounts:
     """Requests that stopped waiting for the pool."""
     failed_stores: int = 0
     """Blocks that were to be stored and were not."""
+
+    def loaded(self, tokens: int, places: Sequence[Place]) -> None:
+        """A request has loaded so many tokens; those of each medium by its part of the blocks."""
+        self.tokens_saved += tokens
+        blocks = Counter(place.source for place in places)
+        self.hits.update(blocks)
+        left, among = tokens, len(places)
+        for medium, count in blocks.items():
+            share = left * count // among
+            self.tokens_from[medium] += share
+            left, among = left - share, among - count

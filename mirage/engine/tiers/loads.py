@@ -51,14 +51,13 @@ class Loads:
                 failed.add(request)
                 self._tiers.manager.load_failed(request)
             else:
-                self._tiers.manager.loaded(request)
+                self._tiers.manager.loaded(request, job.places)
                 self._count(job, spec)
         return ended, failed
 
     def _count(self, job: Job, spec: PlacesSpec) -> None:
         counts, tiers = self._tiers.counts, self._tiers
         counts.bytes_up += len(job.blocks) * tiers.block_bytes
-        counts.hits.update(place.medium for place in job.places)
         if tiers.stores is not None:
             tiers.stores.loaded(job.blocks, spec.keys)
 

@@ -70,6 +70,8 @@ class TierManager(OffloadingManager):
         self._pool, self._counts, self._patience, self._clock = pool, counts, patience, clock
         self._recent = recent
         self._seeking: dict[str, _Seeking] = {}
+        self._arrived: dict[str, int] = {}
+        """Tokens that requests loaded which have not started since."""
         self._failed: set[str] = set()
         """Requests whose load failed: they compute."""
         self.pending_work: Callable[[], bool] = lambda: False
@@ -104,11 +106,16 @@ class TierManager(OffloadingManager):
         elif seeking is not None and not seeking.loading:
             self._leave(request)
 
-    def loaded(self, request: str) -> None:
-        """All its blocks arrived."""
+    def loaded(self, request: str, places: Sequence[Place]) -> None:
+        """All its blocks arrived, from these places."""
         if (seeking := self._seeking.get(request)) is not None:
-            self._counts.tokens_saved += seeking.tokens
+            self._counts.loaded(seeking.tokens, places)
             self._counts.saved_s += seeking.tokens * self.token_s()
+            self._arrived[request] = seeking.tokens
+
+    def arrived(self, request: str) -> int:
+        """Tokens that it loaded since this was asked; it starts now."""
+        return self._arrived.pop(request, 0)
 
     def load_failed(self, request: str) -> None:
         """Its blocks are computed, and nothing is sought for it again."""
@@ -179,6 +186,7 @@ class TierManager(OffloadingManager):
         """Or was aborted, perhaps with its load under way."""
         request = req_context.req_id
         self._failed.discard(request)
+        self._arrived.pop(request, None)
         seeking = self._seeking.get(request)
         if seeking is None or not seeking.loading:
             self._leave(request)

@@ -15,6 +15,7 @@ from mirage.engine.reconcile import Fence, Reconciler
 from mirage.engine.tiers import present
 from mirage.engine.tiers.engine_tiers import EngineTiers
 from mirage.facts import KVGroups
+from mirage.tiers.contract import Medium
 
 TIER_POLL_S = 0.001
 """Pause of an engine in which every request waits for blocks from below the device."""
@@ -91,6 +92,10 @@ class TieredMixin(Mixable):
         for request in self.waiting:
             yield request.num_tokens
 
+    def _loaded_tokens(self, request: str) -> int:
+        """Of those that a request which starts need not compute."""
+        return 0 if self.tiers is None else self.tiers.manager.arrived(request)
+
     def _below(self) -> dict[str, Any]:
         """What `Counted` has of blocks below the device."""
         if self.tiers is None:
@@ -98,6 +103,7 @@ class TieredMixin(Mixable):
         counts = self.tiers.counts
         return {
             "tokens_loaded": counts.tokens_saved,
+            **{f"tokens_from_{medium}": counts.tokens_from[medium] for medium in Medium},
             "kv_bytes_up": counts.bytes_up,
             "kv_bytes_down": counts.bytes_down,
             "failed_loads": counts.failed_loads,

@@ -1,0 +1,79 @@
+"""What a replay compares: an engine's policy, with the configuration's tiers or without. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage.config import Config, Policy
+from mirage.errors import Refused
+
+ENDING = "-tiers"
+
+
+class PolicyRefused(Refused):
+    """No policy, or one that this configuration cannot be served under; one line says why."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One column of a report, named as in `mirage simulate`."""
+
+    policy: Policy
+    tiers: bool = False
+    """Whether KV blocks that leave the device go to the configuration's tiers."""
+
+    @property
+    def name(self) -> str:
+        """Of its column."""
+        return name_of(self.policy, self.tiers)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def name_of(policy: str, tiers: bool) -> str:
+    """What an engine's policy is called, with tiers or without."""
+    return f"{policy}{ENDING if tiers else ''}"
+
+
+VARIANTS = {
+    variant.name: variant
+    for variant in (
+        *map(Variant, Policy),
+        *(Variant(policy, tiers=True) for policy in Policy if policy is not Policy.STATIC),
+    )
+}
+
+
+def chosen(text: str | None, config: Config) -> list[Variant]:
+    """Those of ``--policy``, each once; without it all that the configuration has.
+
+    Raises `PolicyRefused`.
+    """
+    tiered = config.tiers.host is not None
+    if text is None:
+        return [variant for variant in VARIANTS.values() if tiered or not variant.tiers]
+    found = [_named(name.strip()) for name in text.split(",")]
+    if not tiered and (lacking := [variant for variant in found if variant.tiers]):
+        raise PolicyRefused(
+            f"policy {lacking[0].name!r} needs tiers, and the configuration has none: "
+            "write tiers.host.bytes"
+        )
+    return list(dict.fromkeys(found))
+
+
+def tiers_unused(variants: list[Variant], config: Config) -> str | None:
+    """What to say of tiers that no column uses; None if there is nothing to say."""
+    elastic = [v.name for v in variants if v.policy is not Policy.STATIC]
+    if config.tiers.host is None or not elastic or any(variant.tiers for variant in variants):
+        return None
+    return (
+        f"policy {elastic[-1]} leaves the configuration's tiers out: "
+        f"{elastic[-1]}{ENDING} uses them"
+    )
+
+
+def _named(name: str) -> Variant:
+    if name not in VARIANTS:
+        raise PolicyRefused(f"unknown policy {name!r}: choose from {', '.join(VARIANTS)}")
+    return VARIANTS[name]

@@ -1,0 +1,45 @@
+"""When a later turn of a conversation may leave: people read an answer before they go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+from mirage.workload.dealing import SESSIONS_KEPT, Call
+
+Send = Callable[[Call, float], Awaitable[None]]
+"""Sends a call that should leave at this time, in seconds since the start; returns at its end."""
+
+
+class Turns:
+    """Of all sessions. A turn leaves at its own time, but no sooner than `think_s` after the
+    answer before it has ended."""
+
+    def __init__(self, think_s: float, send: Send, now: Callable[[], float]) -> None:
+        """`now` gives seconds since the start."""
+        self._think_s, self._send, self._now = think_s, send, now
+        self._answers: OrderedDict[str, asyncio.Future[float]] = OrderedDict()
+        """When the last turn of each session ended."""
+
+    async def take(self, call: Call) -> None:
+        """Send a call in its turn. The calls of a session are given in their order."""
+        if call.session is None:
+            await self._send(call, call.at_s)
+            return
+        before = self._answers.pop(call.session, None)
+        mine = self._answers[call.session] = asyncio.get_running_loop().create_future()
+        self._forget_oldest()
+        try:
+            planned = call.at_s
+            if before is not None:
+                planned = max(planned, await asyncio.shield(before) + self._think_s)
+                await asyncio.sleep(planned - self._now())
+            await self._send(call, planned)
+        finally:
+            mine.set_result(self._now())
+
+    def _forget_oldest(self) -> None:
+        """As dealing forgets where sessions went: memory stays flat."""
+        if len(self._answers) > SESSIONS_KEPT:
+            self._answers.popitem(last=False)
