@@ -30,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engine"))
 
 REQUESTS, PROMPT, ANSWER = 12, 320, 64
-BLOCKS, AT_ONCE = 80, 6
+BLOCKS, AT_ONCE = 120, 6
 """Of the device's KV memory, and requests that run at once: they use most of it."""
 POOL_BYTES = 48 << 20
 """Less than what a few turns store."""
@@ -136,7 +136,7 @@ def measure(folder: Path, rounds: int) -> None:
     with ExitStack() as stack:
         off = stack.enter_context(started(folder, None))
         on = stack.enter_context(started(folder, stack.enter_context(pool(folder / "pool"))))
-        for seed in (-1, -2):  # what is used for the first time, and memory that fills
+        for seed in (rounds, rounds + 1):  # what is used for the first time, memory that fills
             off.turn(seed), on.turn(seed)
         told: dict[str, list[dict[str, Any]]] = {OFF: [], ON: []}
         for number in range(rounds):

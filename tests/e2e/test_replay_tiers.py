@@ -75,7 +75,9 @@ def test_every_text_is_the_same(report: dict[str, Any]) -> None:
 def test_every_token_of_a_prompt_is_computed_or_found(report: dict[str, Any]) -> None:
     for run in report["runs"]:
         assert run["preemptions"] == 0
-        assert run["prefill_tokens"] + found(run) == run["total_input_tokens"]
+        # Of a prompt that is found whole vLLM computes the last token again.
+        twice = run["prefill_tokens"] + found(run) - run["total_input_tokens"]
+        assert 0 <= twice <= run["completed"]
 
 
 def test_no_more_is_found_than_the_trace_repeats(report: dict[str, Any]) -> None:

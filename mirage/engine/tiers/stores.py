@@ -50,6 +50,9 @@ class Stores:
         self._offered: dict[int, tuple[Key, float]] = {}
         """By block: what was offered of it, and until when that is not done again."""
         self._jobs: dict[Job, tuple[list[Any], list[Key]]] = {}
+        self._looked_at: tuple[int, int] | None = None
+        """Head and length of the free queue when it was looked through last."""
+        self._look_again_s = 0.0
         self._lost: dict[Key, Any] = {}
         """What the present schedule() evicted without a copy."""
         blocks.has_copy = self.has_copy
@@ -70,8 +73,13 @@ class Stores:
             self._offered[block] = (key, inf)
 
     def look_ahead(self) -> None:
-        """Store what may be evicted soon."""
+        """Store what may be evicted soon. Most steps take no block, and then nothing is new."""
         now = self._clock()
+        queued = self._blocks.free_block_queue
+        seen = (queued.fake_free_list_head.next_free_block.block_id, queued.num_free_blocks)
+        if seen == self._looked_at and now < self._look_again_s:
+            return
+        self._looked_at, self._look_again_s = seen, now + AGAIN_S
         soon = islice(self._queued(), min(self._window, MOST_KEYS))
         self._store([block for block in soon if self._worth(block, now)], now)
 

@@ -1,0 +1,75 @@
+"""Pictures of a replay's report as PNG, for the documentation.
+
+python benchmarks/pictures.py out/demo-tiers/report.json docs/pictures/demo-tiers
+
+writes docs/pictures/demo-tiers-prompts.png: tokens of prompts computed, and found again by where
+they lay, over the seconds of each policy's first run; and -turns.png: TTFT of the turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from matplotlib.figure import Figure
+
+from mirage.replay import pictures
+from mirage.replay.run import Run
+from mirage.replay.timeline import Timeline
+from mirage.report.drawing import grid, policy_colour, style
+from mirage.samples import SCHEMA_VERSION, Sample, TenantSample, TenantShape
+
+TURNS = {"ttft_first_ms": "First turns, ms", "ttft_later_ms": "Later turns, ms"}
+
+
+def timeline(kept: Mapping[str, Any]) -> Timeline:
+    """As the replay had it, from what its report keeps."""
+
+    def sample(number: int) -> dict[str, TenantSample]:
+        found = {}
+        for name, fields in kept["tenants"].items():
+            values = {field: column[number] for field, column in fields.items()}
+            if None not in values.values():
+                found[name] = TenantSample(**values)
+        return found
+
+    samples = [Sample(t, sample(number)) for number, t in enumerate(kept["t"])]
+    shapes = msgspec.convert(kept["shapes"], dict[str, TenantShape])
+    return Timeline(samples, kept["device_bytes"], shapes, SCHEMA_VERSION)
+
+
+def turns(columns: Sequence[Mapping[str, Any]]) -> Figure:
+    """P50 as a bar and P99 as a line above it, a bar for each policy."""
+    policies = [column["policy"] for column in columns]
+    figure, (cells,) = grid(1, 2, height=2.2)
+    for axes, (key, title) in zip(cells, TURNS.items(), strict=True):
+        middle = [column[f"p50_{key}"] or 0 for column in columns]
+        high = [column[f"p99_{key}"] or 0 for column in columns]
+        colours = [policy_colour(policies, policy) for policy in policies]
+        axes.bar(policies, middle, color=colours, width=0.6)
+        axes.scatter(policies, high, marker="_", s=400, color=colours)
+        axes.set_yscale("log")
+        axes.set_title(f"{title}: TTFT P50 (bar), P99 (line)")
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Pictures of a replay's report.")
+    parser.add_argument("report", type=Path)
+    parser.add_argument("stem", help="where to, without -prompts.png and -turns.png")
+    asked = parser.parse_args()
+    report = json.loads(asked.report.read_text())
+    told = [run for run in report["runs"] if run["repeat"] == 1 and run["timeline"]]
+    runs = [Run(run["policy"], [], [], run["duration"], timeline(run["timeline"])) for run in told]
+    with style():
+        drawn = {"prompts": pictures.prompts(runs), "turns": turns(report["policies"])}
+        for name, figure in drawn.items():
+            figure.savefig(f"{asked.stem}-{name}.png", dpi=110, facecolor="white")
+
+
+if __name__ == "__main__":
+    main()
