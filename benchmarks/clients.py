@@ -1,10 +1,13 @@
 """The replay's client beside `vllm bench serve` and guidellm: the same requests, the same server.
 
-python benchmarks/clients.py [--repeats 3] [--guidellm PATH]
+python benchmarks/clients.py [--repeats 3] [--paced] [--guidellm PATH]
 
 One model is served; every client sends the same prompts, `CONCURRENCY` at a time, greedy and of
 fixed length. Clients take turns. Printed are means and intervals at 95 %, and whether ours differs
-from another client by more than noise. `vllm bench` needs pandas. guidellm (0.8) wants an
+from another client by more than noise. Where clients share the processor with the engine, what a
+client computes lengthens its own figures: how much that is, is printed too, and with ``--paced`` a
+server answers whose times are known and to which that does nothing (`paced_server`).
+`vllm bench` needs pandas. guidellm (0.8) wants an
 environment of its own (``pip install guidellm``), so PATH is that of its executable there; without
 one it is left out. Its figures are computed from the times that it writes for each request.
 """
@@ -18,12 +21,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
+from paced_server import paced
 
 from mirage.demo.models import make_models
 from mirage.replay import client
@@ -40,17 +46,25 @@ FIGURES = (
     *("mean_ttft_ms", "p50_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p50_tpot_ms"),
     *("mean_itl_ms", "p50_itl_ms", "p99_itl_ms", "output_throughput"),
 )
+COMPUTED = "client_ms_a_token"
+"""Processor milliseconds of the client for each output token, its start left out."""
 CONFIG = {
     "device": {"kind": "host", "memory": "96MiB", "page": "64KiB"},
     "tenants": [{"name": NAME, "model": NAME, "share": 100, "max_model_len": 512}],
 }
 BENCH = """
-import sys
-from vllm.benchmarks.serve import add_cli_args, main
+import sys, time
+from vllm.benchmarks import serve
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 parser = FlexibleArgumentParser()
-add_cli_args(parser)
-main(parser.parse_args(sys.argv[1:]))
+serve.add_cli_args(parser)
+plain = serve.benchmark
+async def timed(*args, **kwargs):
+    before = time.process_time()
+    found = await plain(*args, **kwargs)
+    return found | {"processor_s": time.process_time() - before}
+serve.benchmark = timed
+serve.main(parser.parse_args(sys.argv[1:]))
 """
 Figures = dict[str, float]
 
@@ -58,6 +72,7 @@ Figures = dict[str, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--paced", action="store_true")
     parser.add_argument("--guidellm", type=Path, metavar="PATH")
     options = parser.parse_args()
     if options.guidellm is not None and not options.guidellm.is_file():
@@ -67,10 +82,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mirage-clients-") as name:
         folder = Path(name)
         make_models(folder, which=[NAME])
-        (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
         _write_prompts(folder)
-        with Server(folder / "config.yaml", "static", folder / "serve.log") as server:
-            url = asyncio.run(server.ready(lambda seconds: None))
+        with paced(NAME) if options.paced else engine(folder) as url:
             clients: dict[str, Callable[[], Figures]] = {
                 "mirage replay": lambda: ours(url),
                 "vllm bench serve": lambda: vllm_bench(url, folder),
@@ -80,6 +93,14 @@ def main() -> None:
                 clients["guidellm"] = lambda: guidellm(url, folder, tool)
             ours(url)  # warm
             show(taking_turns(clients, options.repeats))
+
+
+@contextmanager
+def engine(folder: Path) -> Iterator[str]:
+    """The address of a served model."""
+    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    with Server(folder / "config.yaml", "static", folder / "serve.log") as server:
+        yield asyncio.run(server.ready(lambda seconds: None))
 
 
 def taking_turns(
@@ -97,7 +118,7 @@ def show(found: dict[str, list[Figures]]) -> None:
     """A row per figure and client, ours first."""
     first = next(iter(found))
     print(f"{'figure':<18} {'client':<18} {'mean':>9} {'± 95 %':>8}  against {first}")
-    for figure in FIGURES:
+    for figure in (*FIGURES, COMPUTED):
         own = [run[figure] for run in found[first]]
         for name, runs in found.items():
             values = [run[figure] for run in runs if figure in run]
@@ -119,10 +140,12 @@ def ours(url: str) -> Figures:
         async with client.session(url, 300.0) as http:
             await client.send_all(http, calls, SEED, journal, Habits(CONCURRENCY))
 
+    before = time.process_time()
     asyncio.run(run())
+    computed = _a_token(time.process_time() - before)
     assert not journal.failed
     found = summarize(journal.outcomes, journal.duration_s)
-    return {name: float(found[name] or 0) for name in FIGURES}
+    return {name: float(found[name] or 0) for name in FIGURES} | computed
 
 
 def vllm_bench(url: str, folder: Path) -> Figures:
@@ -138,7 +161,12 @@ def vllm_bench(url: str, folder: Path) -> Figures:
     _run([sys.executable, "-c", BENCH, *words.split()], folder)
     found = json.loads((folder / "vllm.json").read_text())
     assert found["completed"] == REQUESTS, found
-    return {name: float(found[name]) for name in FIGURES if name in found}
+    figures = {name: float(found[name]) for name in FIGURES if name in found}
+    return figures | _a_token(found["processor_s"])
+
+
+def _a_token(processor_s: float) -> Figures:
+    return {COMPUTED: processor_s / (REQUESTS * OUTPUT) * 1e3}
 
 
 def guidellm(url: str, folder: Path, tool: Path) -> Figures:

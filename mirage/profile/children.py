@@ -22,6 +22,7 @@ TURN_S = 0.5
 """Seconds from one word of progress to the next."""
 ENDING_S = 30.0
 """That a child gets to end by itself when it is asked to."""
+CACHE = "VLLM_CACHE_ROOT"
 
 
 def ask(
@@ -56,6 +57,21 @@ def ask(
     if child.returncode or not answered:
         raise EngineFailed(_why(module, child.returncode, log))
     return json.loads(answered)
+
+
+@contextmanager
+def one_cache(folder: Path) -> Iterator[None]:
+    """vLLM's cache of all children that begin inside, but where the environment names another.
+
+    Each would else find out anew what the models' classes can, some ten seconds a model.
+    """
+    mine = CACHE not in os.environ
+    os.environ.setdefault(CACHE, str(folder))
+    try:
+        yield
+    finally:
+        if mine:
+            del os.environ[CACHE]
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from mirage.config import HARDWARE_FILES, Config, ConfigError
 from mirage.explain.shapes import UnknownShape
 from mirage.explain.subjects import model_of
 from mirage.processes.interrupt import terminate_like_interrupt
-from mirage.profile import engines, hardware, html, progress
+from mirage.profile import children, engines, hardware, html, progress
 from mirage.profile.hardware import Provenance
 from mirage.profile.measuring import Found, Measuring, collected, describe
 from mirage.profile.parts import Part, Parts
@@ -65,7 +66,7 @@ def profile(path: Path, config: Config, output: Output, effort: Effort, *, fresh
     parts = _parts(measuring, output)
     if fresh:
         parts.forget()
-    with terminate_like_interrupt():
+    with terminate_like_interrupt(), _one_cache(config, parts):
         found = _measured(measuring, parts, console)
     loads = {tenant.name: engines.loads(tenant) for tenant in config.tenants}
     cores = os.cpu_count() or 1
@@ -112,6 +113,13 @@ def _parts(measuring: Measuring, output: Output) -> Parts:
         raise ConfigError("device.kind cuda needs cuda-python: pip install '.[vllm]'") from None
     except OSError as error:
         raise ConfigError(f"{output.parts}: cannot be written ({error.strerror})") from None
+
+
+def _one_cache(config: Config, parts: Parts) -> AbstractContextManager[None]:
+    """Engines for a GPU have one that stays, with their kernels."""
+    if config.device.kind == "cuda":
+        return nullcontext()
+    return children.one_cache(parts.folder.absolute() / "vllm")
 
 
 def _measured(measuring: Measuring, parts: Parts, console: Console) -> Found:

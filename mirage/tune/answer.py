@@ -10,7 +10,7 @@ from mirage.config import Config, Policy
 from mirage.report.slo import Slo
 from mirage.tune.choosing import FINALISTS, chosen
 from mirage.tune.goals import Goal, WindowResult, figures
-from mirage.tune.load import derived_slo, pressing
+from mirage.tune.load import derived_slo, each_pressing
 from mirage.tune.progress import Progress
 from mirage.tune.question import Question
 from mirage.tune.runs import Runner, runner
@@ -62,6 +62,9 @@ class Answer:
     slo_is_derived: bool
     slower: float
     """Times the gaps of the trace, beside the configuration's `time_scale`."""
+    pressing: dict[str, float]
+    """The same, with which each policy just does not bear the requests; empty if the load is
+    given."""
     trials: list[Searched]
     choice: Choice
     config: Config
@@ -75,7 +78,7 @@ def answer(question: Question, wish: Wish, folder: Path, progress: Progress) -> 
     """Raises `ConfigError` with one line; `KeyboardInterrupt` leaves the trials in the folder."""
     bench = question.bench(question.config.replay.time_scale)
     with runner(bench, wish.processes, progress.ended) as run:
-        task, derived = _task(question, wish, run, progress)
+        task, derived, presses = _task(question, wish, run, progress)
         windows = task.windows
         progress.stage("searching", wish.trials * len(windows))
         asked = {"objective": wish.objective, "slo": str(task.goal.slo), "slower": task.slower}
@@ -99,6 +102,7 @@ def answer(question: Question, wish: Wish, folder: Path, progress: Progress) -> 
             goal=task.goal,
             slo_is_derived=derived,
             slower=task.slower,
+            pressing=presses,
             trials=trials,
             choice=choice,
             config=config,
@@ -130,17 +134,20 @@ def fixed_name(percent: float) -> str:
     return f"fixed {percent:g} %"
 
 
-def _task(question: Question, wish: Wish, run: Runner, progress: Progress) -> tuple[Task, bool]:
-    """The task, and whether its limits were derived."""
+def _task(
+    question: Question, wish: Wish, run: Runner, progress: Progress
+) -> tuple[Task, bool, dict[str, float]]:
+    """The task, whether its limits were derived, and what presses each policy, if looked for."""
     windows = [window.number for window in question.cut.searched]
     seed, config = question.options.seed, question.config
     progress.stage("looking at the load")
     slo = wish.slo or derived_slo(run, config, windows, seed)
-    slower = wish.slower or 1.0
+    slower, presses = wish.slower or 1.0, dict[str, float]()
     if wish.slower is None and not question.load_is_given:
-        slower = pressing(run, config, slo, windows, seed)
+        presses = each_pressing(run, config, slo, windows, seed)
+        slower = presses[str(config.policy)]
     task = Task(question.space, Goal(wish.objective, slo), windows, seed, slower)
-    return task, wish.slo is None
+    return task, wish.slo is None, presses
 
 
 def _best(goal: Goal, trials: Sequence[Searched]) -> list[Choice]:

@@ -45,6 +45,20 @@ def pressing(run: Runner, config: Config, slo: Slo, windows: Sequence[int], seed
     return float(f"{slower:.3g}")
 
 
+def each_pressing(
+    run: Runner, config: Config, slo: Slo, windows: Sequence[int], seed: int
+) -> dict[str, float]:
+    """`pressing` of the configuration and, beside it, under the policies that lend no layers.
+
+    Between theirs and its own lie the loads that the configuration bears and they do not.
+    """
+    policies = dict.fromkeys((Policy.STATIC, Policy.POOLED, config.policy))
+    return {
+        str(policy): pressing(run, config.model_copy(update={"policy": policy}), slo, windows, seed)
+        for policy in policies
+    }
+
+
 def _outcomes(
     run: Runner, config: Config, windows: Sequence[int], seed: int, slower: float
 ) -> list[WindowResult]:

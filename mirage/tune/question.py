@@ -78,6 +78,13 @@ class Question:
             return False
         return "time_scale" in replay.model_fields_set or self.trace != SAMPLE_NAME
 
+    def rate(self, slower: float) -> float:
+        """Requests a second of the searched windows with gaps so many times as long."""
+        windows = self.cut.searched
+        gaps = sum(len(window.requests) - 1 for window in windows)
+        span_s = sum(window.requests[-1].arrival_s for window in windows)
+        return gaps / (span_s * self.config.replay.time_scale * slower) if span_s else 0.0
+
     def bench(self, time_scale: float) -> Bench:
         """The machine, the models and the windows."""
         windows = (*self.cut.searched, *self.cut.held_back)

@@ -41,6 +41,7 @@ def build(
             "requests": question.requests,
             "time_scale": replay.time_scale * answer.slower,
             "length_scale": replay.length_scale,
+            "too_many_per_s": {n: question.rate(s) for n, s in answer.pressing.items()},
             "searched": [_window(window) for window in question.cut.searched],
             "held_back": [_window(window) for window in question.cut.held_back],
         },

@@ -39,7 +39,13 @@ def found(question: Question, answer: Answer) -> Found:
         tenants=len(config.tenants),
         explained=explain(config, question.subjects.fits, question.explained, link),
         bottleneck=_bottleneck(question, answer),
+        rest_s=_rests(config, answer.config),
     )
+
+
+def _rests(before: Config, after: Config) -> tuple[float, float] | None:
+    at_once = before.sharing.mode == "spatial"
+    return (before.remap.rest_s, after.remap.rest_s) if at_once else None
 
 
 def readable(before: Config, after: Config) -> list[str]:

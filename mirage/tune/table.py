@@ -61,6 +61,9 @@ def about(question: Question, answer: Answer) -> list[str]:
             + ", since neither a trace nor replay.time_scale is given"
             * (not question.options.find_load)
         )
+    if answer.pressing:
+        each = [f"{name} from {question.rate(s):.3g}/s" for name, s in answer.pressing.items()]
+        lines.append(f"too many requests for the limits: {', '.join(each)}")
     return lines
 
 

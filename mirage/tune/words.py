@@ -34,6 +34,8 @@ class Found:
     """The sentences of `mirage explain`."""
     bottleneck: str
     """What else holds the load up, as a clause."""
+    rest_s: tuple[float, float] | None = None
+    """Seconds without work after which a model is idle, before and now; None in turns."""
 
 
 def sentences(found: Found) -> list[str]:
@@ -90,10 +92,17 @@ def _gives(found: Found) -> str:
     idle = f"{found.lent_idle / lent * 100:.0f} % of what is lent"
     if found.lent_idle >= ONE_SIDED * lent and not found.hides:
         return (
-            f"{begin}, and only idle models should give: {idle} is theirs, since over this link "
-            "no layer hides behind the decode of one request."
+            f"{begin}, and only idle models should give{_sooner(found)}: {idle} is theirs, since "
+            "over this link no layer hides behind the decode of one request."
         )
     return f"{begin}: {idle} is idle models', the rest active ones', {_behind(found)}."
+
+
+def _sooner(found: Found) -> str:
+    if found.rest_s is None or found.rest_s[1] >= found.rest_s[0]:
+        return ""
+    before, now = found.rest_s
+    return f", after {now:g} s without work instead of {before:g} s"
 
 
 def _behind(found: Found) -> str:

@@ -20,7 +20,7 @@ import yaml
 from model_folder import make_folder
 
 HERE = Path(__file__).parent
-DEADLINE_S = 60
+DEADLINE_S = 180
 
 WITH_FAKES = str(HERE / "with_fakes.py")
 """The `mirage` command with fake engines: a script, and as a program."""
@@ -135,7 +135,7 @@ def shared_files(family: Iterable[psutil.Process]) -> set[Path]:
     return {Path(name) for name in found}
 
 
-def assert_gone(family: set[psutil.Process], timeout_s: float = 10) -> None:
+def assert_gone(family: set[psutil.Process], timeout_s: float = 60) -> None:
     """No process of `family` is left, not even as a zombie."""
     _, alive = psutil.wait_procs(family, timeout=timeout_s)
     assert not alive, f"left behind: {alive}"

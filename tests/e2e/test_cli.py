@@ -227,7 +227,7 @@ def test_help_imports_nothing_heavy(command: list[str]) -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=180,
     )
     assert done.returncode == 0, done.stderr
     assert "Usage: mirage" in done.stdout

@@ -25,7 +25,7 @@ def explain(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         cwd=folder,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "40"},
-        timeout=60,
+        timeout=180,
     )
 
 
@@ -142,6 +142,6 @@ def test_it_imports_neither_vllm_nor_torch(written: Path) -> None:
         text=True,
         cwd=written,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
-        timeout=60,
+        timeout=180,
     )
     assert done.returncode == 0, done.stderr

@@ -38,7 +38,7 @@ def start(*words: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def mirage(*words: str, folder: Path, timeout_s: float = 60) -> tuple[int, str, str]:
+def mirage(*words: str, folder: Path, timeout_s: float = 180) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command that ends."""
     process = start(*words, folder=folder)
     try:
@@ -142,7 +142,7 @@ def test_interrupted_and_resumed_on_a_real_engine_it_ends_with_a_whole_profile(
     first = start(*words, folder=folder)
     wait_for(folder / "real.parts" / "transfers.json", first)
     first.send_signal(signal.SIGTERM)
-    _, err = first.communicate(timeout=60)
+    _, err = first.communicate(timeout=180)
     assert first.returncode == 130, err
     assert not [p for p in psutil.process_iter(["cmdline"]) if _mentions(p, folder)]
     assert not (folder / "real.yaml").exists()

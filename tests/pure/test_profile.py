@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.profile import hardware, html
+from mirage.profile.children import CACHE, one_cache
 from mirage.profile.fitting import fit, line, step
 from mirage.profile.hardware import Provenance
 from mirage.profile.measuring import Measuring, all_parts
@@ -46,6 +48,19 @@ def measured() -> Measured:
         LOADS,
         2,
     )
+
+
+def test_all_children_have_one_cache_but_where_the_environment_names_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(CACHE, raising=False)
+    with one_cache(tmp_path):
+        assert os.environ[CACHE] == str(tmp_path)
+    assert CACHE not in os.environ
+    monkeypatch.setenv(CACHE, "/mine")
+    with one_cache(tmp_path):
+        assert os.environ[CACHE] == "/mine"
+    assert os.environ[CACHE] == "/mine"
 
 
 # -- fitting ----------------------------------------------------------------------------------

@@ -48,6 +48,12 @@ def test_behind_pcie_only_idle_models_should_give() -> None:
     assert third == "The break-even link is so much."
 
 
+def test_models_that_lend_sooner_than_before_are_told_when() -> None:
+    _, second, _ = told(rest_s=(30.0, 2.0))
+    assert "only idle models should give, after 2 s without work instead of 30 s: 95 %" in second
+    assert "without work" not in told(rest_s=(2.0, 2.0))[1]
+
+
 def test_where_active_ones_hide_layers_they_are_named() -> None:
     _, second, _ = told(hides=["chat"], lent_idle=30.0, lent_active=70.0)
     assert "only idle" not in second
