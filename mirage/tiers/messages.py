@@ -14,7 +14,7 @@ import msgspec
 
 from mirage.tiers.contract import Found, Key
 
-VERSION = 2
+VERSION = 3
 LENGTH = struct.Struct("!I")
 LONGEST = 2**20
 """Bytes of a message."""
@@ -38,6 +38,8 @@ class Join(Message, frozen=True):
 class Seek(Message, frozen=True):
     request: int
     keys: Keys
+    rise: bool = True
+    """Whether what lies deeper starts to come up."""
 
 
 class Leave(Message, frozen=True):

@@ -24,4 +24,4 @@ class Patience:
             self._silent |= waited_s >= self._answer_s
             return not self._silent
         self._silent = False
-        return found is Found.COMING and waited_s < self._coming_s
+        return found in (Found.BELOW, Found.COMING) and waited_s < self._coming_s

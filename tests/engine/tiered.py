@@ -27,12 +27,18 @@ class Tiered:
         blocks: int,
         family: str = "llama",
         worker: str = WORKER,
+        arguments: dict[str, Any] | None = None,
         **mirage: Any,
     ) -> None:
         path = make_models(folder / "demo", which=(family,), layers=4)[family]
         settings = {"base_blocks": blocks, "tier_socket": "the tests'", **mirage}
         self.llm = tiny.make_llm(
-            path, mirage=settings, dtype="float32", worker_cls=worker, blocks=256
+            path,
+            mirage=settings,
+            dtype="float32",
+            worker_cls=worker,
+            blocks=256,
+            **(arguments or {}),
         )
         self.circuit = circuit_of(path)
         self.scheduler = tiny.scheduler_of(self.llm)

@@ -10,6 +10,7 @@ from mirage.engine.settings import EngineSettings
 from mirage.streaming.transfer import LayerStreamer
 from mirage.tiers.contract import Member
 from tests.tampered.compute import RunsAhead
+from tests.tampered.disk_pool import DiskPool
 from tests.tampered.peer_pool import PeerPool
 from tests.tampered.pool import PoisoningPool
 from tests.tampered.strict_pool import StrictPool
@@ -59,3 +60,10 @@ class OverPeers(Poisoning):
 
     def join_pool(self, member: Member) -> PeerPool:
         return PeerPool(member)
+
+
+class OverDisk(Poisoning):
+    """What extents leave is NaN, and below them is the pool itself, with a slow disk."""
+
+    def join_pool(self, member: Member) -> DiskPool:
+        return DiskPool(member)
