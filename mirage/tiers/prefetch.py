@@ -42,6 +42,8 @@ class Prefetch:
         self._found = found
         self._lacks: dict[str, deque[Key]] = {}
         """By request: keys that may lie below, first needed first."""
+        self._near: dict[str, set[Key]] = {}
+        """By request: keys that lie below, and on the device as well when they were looked at."""
         self._coming: dict[Key, str] = {}
         """Keys that were asked to come up, and for whom."""
         self._refused: set[tuple[str, Key]] = set()
@@ -56,9 +58,17 @@ class Prefetch:
         """A request will need these."""
         self._lacks.setdefault(request, deque()).extend(keys)
 
+    def needed(self, request: str, key: Key) -> None:
+        """The scheduler reached it, and the device has not got that key (any more)."""
+        near = self._near.get(request, set())
+        if key in near:
+            near.remove(key)
+            self.sought(request, [key])
+
     def left(self, request: str) -> None:
         """It needs nothing any more."""
         self._lacks.pop(request, None)
+        self._near.pop(request, None)
         self._refused = {pair for pair in self._refused if pair[0] != request}
 
     def refused(self, request: str, key: Key) -> bool:
@@ -73,7 +83,7 @@ class Prefetch:
     ) -> dict[str, list[Key]]:
         """What is to come up now, by request; `queue` is in the order of the scheduler.
 
-        What is `on_device` stays below. `carried` is `window`'s.
+        What is `on_device` stays below until it is `needed`. `carried` is `window`'s.
         """
         came = self._settle()
         room = window(came, carried) - len(self._coming)
@@ -121,7 +131,10 @@ class Prefetch:
                 continue
             elif state is Found.UNKNOWN:
                 return chosen, False
-            elif not on_device(key):
+            elif on_device(key):
+                lacks.remove(key)
+                self._near.setdefault(request, set()).add(key)
+            else:
                 chosen.append(key)
                 self._coming[key] = request
                 self._refused.discard((request, key))

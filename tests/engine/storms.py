@@ -1,8 +1,10 @@
 """A storm over one family of the zoo: all that moves memory moves at random, at once.
 
-Extents and layers come and go, the engine falls asleep and wakes, the pool below it fills, evicts,
-shrinks, is late, silent, or loses what it had, and requests come, are preempted, aborted and
-chunked, with two steps in flight. What they say is compared with what plain vLLM says.
+Extents and layers come and go, the engine falls asleep and wakes, and requests come, are preempted,
+aborted and chunked, with two steps in flight. Below it is in one mode a pool of the tests' that
+fills, evicts, shrinks, is late, silent, or loses what it had; in another one the pool itself, whose
+peers are revoked, whose host memory shrinks and whose blocks go to a disk and come back. What
+requests say is compared with what plain vLLM says.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from tiny import VOCABULARY, make_llm, run
 from mirage.engine.tiers import present
 from tests.zoo import Family, make
 
-PLAIN, STORM, SPOILED = "storm-plain", "storm", "storm-spoiled"
-MODES = (PLAIN, STORM, SPOILED)
+PLAIN, STORM, TIERS, SPOILED = "storm-plain", "storm", "storm-tiers", "storm-spoiled"
+MODES = (PLAIN, STORM, TIERS, SPOILED)
+STORMED = "tests.tampered.cpu_worker.StormedWorker"
 COUNT = 48
 MOST_PROMPT, MOST_TOKENS = 190, 60
 BLOCKS = 512
@@ -54,13 +57,14 @@ def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
         llm = make_llm(path, blocks=BLOCKS, **arguments)
         return {"texts": reference(llm, seed)} | end(llm)
     settings = {"base_blocks": BLOCKS, "tier_socket": "the tests'"}
-    llm = make_llm(path, blocks=BLOCKS, mirage=settings, worker_cls=WORKER, **arguments)
+    worker = STORMED if mode == TIERS else WORKER
+    llm = make_llm(path, blocks=BLOCKS, mirage=settings, worker_cls=worker, **arguments)
     if present.tiers() is None:
         return {"off": True} | end(llm)
     engine = Above(llm)
     if mode == SPOILED:
         spoil(engine)
-    return Storm(engine, seed).blow() | end(llm)
+    return (TiersStorm if mode == TIERS else Storm)(engine, seed).blow() | end(llm)
 
 
 def reference(llm: Any, seed: int) -> list[Any]:
@@ -173,6 +177,10 @@ class Storm:
             alpha = rng.randrange(most + 1) if memory.streamer and rng.random() < 0.5 else 0
             self.engine.allot(rng.randrange(self.least, self.most + 1), alpha)
             self.alphas.add(memory.alpha)
+        self._below(rng, pool)
+
+    def _below(self, rng: random.Random, pool: Any) -> None:
+        """What the pool does."""
         if rng.random() < 0.03:
             pool.shrink(rng.choice((0, 40, 120, 4000)))
         pool.slow = rng.choice((0, 0, 3))
@@ -185,3 +193,18 @@ class Storm:
         pool.silent = pool.loses = False
         self.engine.allot(self.most)
         self.engine.settle()
+
+
+class TiersStorm(Storm):
+    """Above the pool itself."""
+
+    def blow(self) -> dict[str, Any]:
+        facts = super().blow()
+        pool = self.engine.pool
+        return facts | {"risen": pool.risen, "revocations": pool.revocations}
+
+    def _below(self, rng: random.Random, pool: Any) -> None:
+        if rng.random() < 0.03:
+            pool.shrink(rng.choice((0, 20, 40, 40, 40)))
+        if rng.random() < 0.03:
+            pool.lend(rng.choice(("near", "far")), rng.choice((0, 8, 16)))

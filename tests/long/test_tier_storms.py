@@ -1,9 +1,10 @@
-"""Every family that is said to be proven and generates, in a storm above a pool of the tests'."""
+"""Every family that is said to be proven and generates, in storms above pools of the tests'."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,22 +17,25 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * 3600)]
 PROVEN = [
     row.family for row in book().rows if row.proven and FAMILIES[row.family].task == "generate"
 ]
-MODES = ("storm-plain", "storm")
+PLAIN, STORMS = "storm-plain", ("storm", "storm-tiers")
 JOBS = 2
-FIGURES = ("hits", "stored", "evicted", "preemptions", "aborted", "failed_loads")
+FIGURES = ("hits", "stored", "evicted", "risen", "preemptions", "aborted", "failed_loads")
 
 
 def test_texts_are_plain_vllms_while_all_moves_at_once(tmp_path: Path) -> None:
     models = make_all([FAMILIES[name] for name in PROVEN], tmp_path)
-    runs = driving.in_modes(MODES, PROVEN, models, JOBS)
+    runs = driving.in_modes((PLAIN, *STORMS), PROVEN, models, JOBS)
+    tell("family", dict(zip(FIGURES, FIGURES, strict=True)))
     wrong = {}
-    print(f"{'family':24}", *(f"{figure:>12}" for figure in FIGURES), file=sys.stderr)
     for name in PROVEN:
-        plain, ours = runs["storm-plain"][name], runs["storm"][name]
-        if ours.get("off"):
-            print(f"{name:24} keeps nothing below the device", file=sys.stderr)
-            continue
-        if found := other_texts(plain, ours):
-            wrong[name] = found
-        print(f"{name:24}", *(f"{ours.get(f, '-'):>12}" for f in FIGURES), file=sys.stderr)
+        for mode in STORMS:
+            ours = runs[mode][name]
+            tell(f"{name}, {mode}", ours)
+            if not ours.get("off") and (found := other_texts(runs[PLAIN][name], ours)):
+                wrong[name, mode] = found
     assert wrong == {}
+
+
+def tell(name: str, facts: dict[str, Any]) -> None:
+    """A row of the table."""
+    print(f"{name:36}", *(f"{facts.get(f, '-'):>12}" for f in FIGURES), file=sys.stderr)

@@ -80,11 +80,15 @@ def test_eq_1(came: float, carried: float) -> None:
     assert blocks <= max(LEAST, STEPS * min(came, carried))
 
 
-def test_what_the_device_has_stays_below_until_it_lost_it() -> None:
+def test_what_the_device_has_stays_below_until_it_is_needed() -> None:
     disk = Disk()
-    disk.enter("a", 1, 2, 3)
-    assert disk.step("a", device=keys(1, 2)) == keys(3)
-    assert disk.step("a") == keys(1, 2)
+    disk.enter("a", *range(2000))
+    assert disk.step("a", device=keys(*range(1999))) == []  # so many keys are not looked at
+    assert disk.step("a", device=keys(*range(1999))) == keys(1999)
+    assert disk.step("a") == []
+    disk.prefetch.needed("a", keys(7)[0])
+    disk.prefetch.needed("a", keys(7)[0])
+    assert disk.step("a") == keys(7)
 
 
 def test_a_block_that_two_lack_comes_once() -> None:

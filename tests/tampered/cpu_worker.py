@@ -6,6 +6,7 @@ from mirage.engine.cpu_worker import MirageCPUWorker
 from mirage.engine.memory import EngineMemory
 from mirage.engine.settings import EngineSettings
 from tests.tampered.memory import (
+    OverAllTiers,
     OverDisk,
     OverPeers,
     OverStrictPool,
@@ -47,3 +48,10 @@ class DiskedWorker(MirageCPUWorker):
 
     def make_memory(self, settings: EngineSettings) -> EngineMemory:
         return OverDisk(settings)
+
+
+class StormedWorker(MirageCPUWorker):
+    """Above the pool itself, with peers and a disk."""
+
+    def make_memory(self, settings: EngineSettings) -> EngineMemory:
+        return OverAllTiers(settings)

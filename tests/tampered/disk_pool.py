@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -31,17 +32,20 @@ class SlowStore(SsdStore):
         self.risen: list[Key] = []
         """In the order in which they were asked for."""
         self.under_way = self.most_under_way = 0
+        self._counting = threading.Lock()
 
     def rise(self, name: Name, place: Range) -> bool:
         self.risen.append(name.key)
-        self.under_way += 1
-        self.most_under_way = max(self.most_under_way, self.under_way)
+        with self._counting:
+            self.under_way += 1
+            self.most_under_way = max(self.most_under_way, self.under_way)
         return super().rise(name, place)
 
     def _read(self, name: Name, place: Range, slot: Slot) -> None:
         time.sleep(self.read_s)
         super()._read(name, place, slot)
-        self.under_way -= 1
+        with self._counting:
+            self.under_way -= 1
 
 
 class DiskPool(LocalPool):

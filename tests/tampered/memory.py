@@ -13,6 +13,7 @@ from tests.tampered.compute import RunsAhead
 from tests.tampered.disk_pool import DiskPool
 from tests.tampered.peer_pool import PeerPool
 from tests.tampered.pool import PoisoningPool
+from tests.tampered.storm_pool import StormPool
 from tests.tampered.strict_pool import StrictPool
 
 
@@ -67,3 +68,10 @@ class OverDisk(Poisoning):
 
     def join_pool(self, member: Member) -> DiskPool:
         return DiskPool(member)
+
+
+class OverAllTiers(Poisoning):
+    """What extents leave is NaN, and below them are peers, host memory and a disk."""
+
+    def join_pool(self, member: Member) -> StormPool:
+        return StormPool(member)

@@ -160,6 +160,8 @@ class TierManager(OffloadingManager):
             return LookupResult.MISS
         if self._prefetch.refused(request, Key(key)):
             return LookupResult.MISS
+        if found is Found.BELOW:
+            self._prefetch.needed(request, Key(key))
         return LookupResult.RETRY if self._waits(seeking, found) else LookupResult.MISS
 
     def get_load_source(self, key: Any, req_context: ReqContext) -> CacheHitSource:
