@@ -83,6 +83,7 @@ def busy(served: Served, rng: random.Random) -> None:
 
 @contextlib.contextmanager
 def started(config: Path) -> Iterator[Served]:
+    (config.parent / "ready.json").unlink(missing_ok=True)  # of one that was killed
     with serving(config, fake=False, ready_timeout_s=READY_S) as served:
         served.drain()
         yield served

@@ -205,6 +205,6 @@ class TiersStorm(Storm):
 
     def _below(self, rng: random.Random, pool: Any) -> None:
         if rng.random() < 0.03:
-            pool.shrink(rng.choice((0, 20, 40, 40, 40)))
+            pool.shrink(rng.choice((0, 8, 16, 16, 16)))
         if rng.random() < 0.03:
-            pool.lend(rng.choice(("near", "far")), rng.choice((0, 8, 16)))
+            pool.lend(rng.choice(("near", "far")), rng.choice((0, 4, 8)))

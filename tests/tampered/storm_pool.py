@@ -13,8 +13,8 @@ from mirage.tiers.peered import PeerPlan
 from mirage.tiers.space import PAGE
 from mirage.tiers.ssd.store import SsdStore
 
-PEER_BLOCKS = 16
-HOST_BLOCKS = 40
+PEER_BLOCKS = 8
+HOST_BLOCKS = 16
 SSD_BLOCKS = 120
 
 
