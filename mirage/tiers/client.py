@@ -62,7 +62,7 @@ class PoolClient:
 
     # -- finding ------------------------------------------------------------------------
 
-    def seek(self, request: str, keys: Iterable[Key]) -> None:
+    def seek(self, request: str, keys: Iterable[Key], *, rise: bool = True) -> None:
         if self._line is None:
             return
         known = self._requests.get(request)
@@ -72,15 +72,16 @@ class PoolClient:
             self._by_number[known.number] = known
         wanted = list(keys)
         for key in wanted:
-            if known.keys.get(key, (Found.ABSENT, 0))[0] is Found.ABSENT:
+            if known.keys.get(key, (Found.ABSENT, 0))[0] in (Found.ABSENT, Found.BELOW):
                 known.keys[key] = (Found.UNKNOWN, 0)
-        self._say(*(Seek(known.number, some) for some in portions(wanted)))
+        self._say(*(Seek(known.number, some, rise) for some in portions(wanted)))
 
     def found(self, request: str, key: Key) -> Found:
         known = self._requests.get(request)
         if known is None or key not in known.keys:
             return Found.ABSENT
-        self._listen()
+        if known.keys[key][0] not in (Found.ABSENT, Found.BELOW):
+            self._listen()
         return known.keys[key][0] if self._line is not None else Found.ABSENT
 
     def places(self, request: str, keys: Iterable[Key]) -> list[Place]:

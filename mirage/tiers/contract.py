@@ -41,6 +41,8 @@ class Found(Enum):
     UNKNOWN = "unknown"
     """Not answered yet."""
     ABSENT = "absent"
+    BELOW = "below"
+    """Deeper than engines can copy from; it comes up when that is asked for and there is room."""
     COMING = "coming"
     """On its way to a place that an engine can copy from."""
     RISING = "rising"
@@ -79,11 +81,12 @@ class Member:
 class Pool(Protocol):
     """The engine's end. Used by one thread."""
 
-    def seek(self, request: str, keys: Iterable[Key]) -> None:
+    def seek(self, request: str, keys: Iterable[Key], *, rise: bool = True) -> None:
         """A request entered the queue and will need `keys`, in this order.
 
-        What is held is pinned, what lies deeper starts to come up. Asked again, it adds keys, and
-        looks anew for those that were ABSENT. To be sought is to be used, and there is no other
+        What is held is pinned. What lies deeper starts to come up with `rise`, as far as there is
+        room, and is BELOW otherwise. Asked again, it adds keys, and looks anew for those that were
+        ABSENT or BELOW. To be sought is to be used, and there is no other
         use: what the device still caches of a request is sought with the rest, so that its copies
         stay as long as those of what is loaded.
         """

@@ -129,10 +129,12 @@ class Core:
 
     # -- what engines ask ---------------------------------------------------------------
 
-    def seek(self, number: int, request: str | int, keys: Iterable[Key]) -> None:
-        """Pin what is held, bring up what lies below; a `Tell` for each key."""
+    def seek(
+        self, number: int, request: str | int, keys: Iterable[Key], *, rise: bool = True
+    ) -> None:
+        """Pin what is held, with `rise` bring up what lies below; a `Tell` for each key."""
         for key in keys:
-            self._seek(number, Seeker(number, request), key)
+            self._seek(number, Seeker(number, request), key, rise=rise)
 
     def leave(self, number: int, request: str | int, loaded: int = 0, from_peers: int = 0) -> None:
         """A request needs nothing any more; engines copied `loaded` blocks for it.
@@ -226,11 +228,15 @@ class Core:
 
     # -- one block ----------------------------------------------------------------------
 
-    def _seek(self, number: int, seeker: Seeker, key: Key) -> None:
+    def _seek(self, number: int, seeker: Seeker, key: Key, *, rise: bool) -> None:
         member = self._members[number]
         name = Name(member.fingerprint, key)
-        block = self._sought.get(seeker, {}).get(key)
-        block = block or self._find(name) or self._raise(name, member)
+        block = self._sought.get(seeker, {}).get(key) or self._find(name)
+        if block is None and self.below.has(name, member.block_bytes):
+            block = self._raise(name, member) if rise else None
+            if block is None:
+                self._tell(seeker, key, Found.BELOW)
+                return
         if block is None:
             self._count(member.tenant).misses += 1
             self._tell(seeker, key, Found.ABSENT)
@@ -249,9 +255,7 @@ class Core:
         self._tell(seeker, key, Found.READY, block.offset)
 
     def _raise(self, name: Name, member: Member) -> Block | None:
-        """A block that lies below begins to come up."""
-        if not self.below.has(name, member.block_bytes):
-            return None
+        """A block that lies below begins to come up; None without room for it."""
         block = self._held.place(name, member.tenant, member.block_bytes, State.RISING)
         if block is not None:
             self._rising.add(name)

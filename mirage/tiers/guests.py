@@ -162,8 +162,8 @@ class Guest:
 
     def _do(self, number: int, message: FromEngine, core: Core) -> None:
         match message:
-            case Seek(request, keys):
-                core.seek(number, request, map(Key, keys))
+            case Seek(request, keys, rise):
+                core.seek(number, request, map(Key, keys), rise=rise)
             case Leave(request, loaded, from_peers):
                 core.leave(number, request, loaded, from_peers)
             case Reserve(question, keys):

@@ -48,9 +48,9 @@ class LocalPool:
         self._shared.core.resize_peer(device, budget)
         self._shared.carry_out()
 
-    def seek(self, request: str, keys: Iterable[Key]) -> None:
+    def seek(self, request: str, keys: Iterable[Key], *, rise: bool = True) -> None:
         self._answers.setdefault(request, _Answers())
-        self._shared.core.seek(self._number, request, keys)
+        self._shared.core.seek(self._number, request, keys, rise=rise)
         self._shared.carry_out()
 
     def found(self, request: str, key: Key) -> Found:

@@ -38,6 +38,8 @@ class Join(Message, frozen=True):
 class Seek(Message, frozen=True):
     request: int
     keys: Keys
+    rise: bool = True
+    """Whether what lies deeper starts to come up."""
 
 
 class Leave(Message, frozen=True):

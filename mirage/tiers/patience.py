@@ -24,4 +24,5 @@ class Patience:
             self._silent |= waited_s >= self._answer_s
             return not self._silent
         self._silent = False
-        return found in (Found.COMING, Found.RISING) and waited_s < self._coming_s
+        on_its_way = found in (Found.BELOW, Found.RISING, Found.COMING)
+        return on_its_way and waited_s < self._coming_s

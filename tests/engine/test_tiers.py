@@ -70,6 +70,10 @@ def test_the_pool_is_used_again_afterwards(scenes: dict[str, Any]) -> None:
     assert facts["late_loads"] >= 6
 
 
+def test_nobody_waits_for_long_for_what_another_one_loads(scenes: dict[str, Any]) -> None:
+    assert scenes["convoy"]["order"] == ["second", "first"]
+
+
 def test_a_failed_store_is_given_up(scenes: dict[str, Any]) -> None:
     facts = scenes["refused_stores"]
     assert facts["failed"] > 0
@@ -89,6 +93,14 @@ def test_extents_that_are_copied_stay_until_then(scenes: dict[str, Any]) -> None
 def test_without_the_guard_a_copy_faults(tmp_path: Path) -> None:
     result = spawn("tier_guard.py", tmp_path)
     assert result.returncode == -signal.SIGSEGV, result.stderr[-2000:]
+
+
+def test_what_lies_on_a_disk_comes_up_in_the_order_of_the_scheduler(tmp_path: Path) -> None:
+    facts = json.loads(must(spawn("tier_prefetch.py", tmp_path)).splitlines()[-1])
+    assert facts["order"] == [5, 4, 3, 2, 1, 0]  # by priority, against the order of arrival
+    assert facts["risen"] == facts["blocks"] and facts["computed"] < facts["asked"]
+    assert facts["most_under_way"] < facts["blocks"]
+    assert facts["risen_of_the_device"] == 0
 
 
 def test_all_at_random_with_two_steps_in_flight(tmp_path: Path) -> None:

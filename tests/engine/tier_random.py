@@ -73,6 +73,7 @@ def disturb(engine: Tiered, rng: random.Random) -> None:
     if rng.random() < 0.03:
         pool.shrink(rng.choice((0, 20, 60, 4000)))
     pool.slow = rng.choice((0, 0, 3))
+    pool.deep = rng.random() < 0.5
     pool.silent = rng.random() < 0.02
     pool.loses = rng.random() < 0.02
 

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import tiny
+import vllm
 from tier_guard import slow_copies
 from tiered import Tiered
+
+from mirage.tiers.patience import COMING_S
 
 EXTENTS = 40
 TOKENS = 8
@@ -110,6 +113,32 @@ def unmapped(place: Any) -> int:
     raise KeyError(place)
 
 
+def convoy(engine: Tiered) -> dict[str, Any]:
+    """Two requests want the same blocks; the load of the first one stands still."""
+    core = engine.llm.llm_engine
+    (prefix,) = engine.prompts(1, 160, seed=7)
+    engine.run([prefix], TOKENS)
+    engine.sleep_and_wake(EXTENTS)
+    patience, copier = engine.tiers.manager._patience, engine.tiers.copier
+    patience._coming_s, pump = 0.2, copier.pump
+    copier.pump = lambda most_bytes=0.0: None  # type: ignore[method-assign]
+    params = vllm.SamplingParams(max_tokens=TOKENS, temperature=0, ignore_eos=True)
+    asked = {"first": [*prefix, 5], "second": [*prefix, 6]}
+    for name, prompt in asked.items():
+        core.add_request(name, {"prompt_token_ids": prompt}, params)
+    order: list[str] = []
+    while core.has_unfinished_requests():
+        for out in core.step():
+            if out.finished:
+                order.append(out.request_id.split("-")[0])
+                said = list(out.outputs[0].token_ids)
+                assert said == engine.circuit.generate(asked[order[-1]], TOKENS)
+                copier.pump = pump  # type: ignore[method-assign]
+    patience._coming_s = COMING_S
+    engine.settle()
+    return {"order": order}
+
+
 def refused_stores(engine: Tiered) -> dict[str, Any]:
     """Copies down that fail are given up, and done again later."""
     engine.pool.forget()
@@ -136,6 +165,7 @@ def main(models: str) -> None:
         "preempted": preempted(engine, silent=False, seed=5),
         "computed_anew": preempted(engine, silent=True, seed=6),
         "misbehaving": misbehaving(engine),
+        "convoy": convoy(engine),
         "refused_stores": refused_stores(engine),
         "guarded": slow_copies(engine),
         "tokens_saved": engine.counts.tokens_saved,

@@ -17,44 +17,16 @@ WORKER = "tests.tampered.cpu_worker.TieredWorker"
 Batch = Sequence[list[int]]
 
 
-class Tiered:
-    """Steps by hand; every text is compared with what the model says by itself."""
+class Above:
+    """An engine above a pool of the tests', stepped by hand."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        blocks: int,
-        family: str = "llama",
-        worker: str = WORKER,
-        **mirage: Any,
-    ) -> None:
-        path = make_models(folder / "demo", which=(family,), layers=4)[family]
-        settings = {"base_blocks": blocks, "tier_socket": "the tests'", **mirage}
-        self.llm = tiny.make_llm(
-            path, mirage=settings, dtype="float32", worker_cls=worker, blocks=256
-        )
-        self.circuit = circuit_of(path)
-        self.scheduler = tiny.scheduler_of(self.llm)
+    def __init__(self, llm: Any) -> None:
+        self.llm = llm
+        self.scheduler = tiny.scheduler_of(llm)
         tiers = present.tiers()
         assert tiers is not None and tiers.stores is not None
         self.tiers, self.counts, self.pool = tiers, tiers.counts, tiers.pool
         self._revision = 0
-
-    def prompts(self, count: int, length: int, seed: int) -> list[list[int]]:
-        rng = random.Random(seed)
-        return [[rng.randrange(3, 90) for _ in range(length + 5 * i)] for i in range(count)]
-
-    def run(
-        self, batch: Batch, tokens: int, before: Callable[[int], None] = lambda step: None
-    ) -> int:
-        """Tokens that were scheduled for it. Fails if a text is wrong."""
-        begun = self.scheduler.tokens
-        said = tiny.run(self.llm, list(batch), tokens, before, logprobs=None)
-        assert [s[0] for s in said] == [self.circuit.generate(b, tokens) for b in batch]
-        computed = int(self.scheduler.tokens - begun)
-        self.settle()
-        return computed
 
     def settle(self) -> None:
         """Step until all copies have ended."""
@@ -79,6 +51,48 @@ class Tiered:
         self.scheduler.mailbox.post(
             Allotment(self._revision, alpha, beta, extents, grant, recall=recall)
         )
+
+
+class Tiered(Above):
+    """Every text is compared with what the model says by itself."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        blocks: int,
+        family: str = "llama",
+        worker: str = WORKER,
+        arguments: dict[str, Any] | None = None,
+        **mirage: Any,
+    ) -> None:
+        path = make_models(folder / "demo", which=(family,), layers=4)[family]
+        settings = {"base_blocks": blocks, "tier_socket": "the tests'", **mirage}
+        llm = tiny.make_llm(
+            path,
+            mirage=settings,
+            dtype="float32",
+            worker_cls=worker,
+            blocks=256,
+            **(arguments or {}),
+        )
+        super().__init__(llm)
+        self.circuit = circuit_of(path)
+
+    def prompts(self, count: int, length: int, seed: int) -> list[list[int]]:
+        rng = random.Random(seed)
+        return [[rng.randrange(3, 90) for _ in range(length + 5 * i)] for i in range(count)]
+
+    def run(
+        self, batch: Batch, tokens: int, before: Callable[[int], None] = lambda step: None
+    ) -> int:
+        """Tokens that were scheduled for it. Fails if a text is wrong."""
+        begun = self.scheduler.tokens
+        said = tiny.run(self.llm, list(batch), tokens, before, logprobs=None)
+        assert [s[0] for s in said] == [self.circuit.generate(b, tokens) for b in batch]
+        computed = int(self.scheduler.tokens - begun)
+        self.settle()
+        return computed
 
     def sleep_and_wake(self, extents: int) -> None:
         """All that is cached leaves the device."""

@@ -2,7 +2,8 @@
 
 python zoo_run.py MODELS OUT MODE FAMILY...
 
-MODE is one of `identity.MODES`, and with `-async` two steps are in flight, as on a GPU. A family
+MODE is one of `storms.MODES` or of `identity.MODES`, and with `-async` two steps are in flight,
+as on a GPU. A family
 that fails is the last of this process: what it leaves in vLLM could spoil the next one.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import storms
 import vllm._custom_ops as ops
 from deferred import schedule_asynchronously
 from identity import MODES, arguments_of, observe
@@ -144,7 +146,8 @@ def main(models: Path, out: Path, mode: str, names: list[str]) -> None:
     for name in names:
         began = time.monotonic()
         try:
-            facts = prove(FAMILIES[name], models, mode)
+            one = storms.prove if mode in storms.MODES else prove
+            facts = one(FAMILIES[name], models, mode)
         except Exception as error:
             traceback.print_exc()
             facts = failure(error, FAMILIES[name], models)

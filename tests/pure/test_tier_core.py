@@ -295,6 +295,27 @@ def test_what_comes_up_is_ready_when_it_is_whole() -> None:
 numbers_of_blocks = st.integers(0, 11)
 
 
+def test_what_lies_below_comes_up_when_that_is_asked_for_and_there_is_room() -> None:
+    shelf = Shelf()
+    core = Core(2 * KIB4, below=shelf)
+    a = join(core, "a")
+    shelf.names |= {Name(b"a", key(n)) for n in range(3)}
+    core.seek(a, "r", keys(0, 1, 2, 3), rise=False)
+    acts = core.actions()
+    assert not any(isinstance(act, Rise) for act in acts)
+    assert {act.key: act.found for act in acts if isinstance(act, Tell)} == {
+        **dict.fromkeys(keys(0, 1, 2), Found.BELOW),
+        key(3): ABSENT,
+    }
+    assert found(core, a, 0, 1, 2) == [COMING, COMING, Found.BELOW]
+    for n in (0, 1):
+        core.risen(Name(b"a", key(n)), whole=True)
+    assert told(core) == dict.fromkeys(keys(0, 1), READY)
+    assert found(core, a, 2) == [Found.BELOW]  # what its own request needs stays
+    core.leave(a, "r")
+    assert found(core, a, 2, request="s") == [COMING]
+
+
 class Engines(RuleBasedStateMachine):
     """Three tenants, two of the same weights and one with larger blocks, and a tier below.
 
@@ -420,10 +441,17 @@ class Engines(RuleBasedStateMachine):
         self.act()
 
     @precondition(lambda self: set(self.members) - self.lost)
-    @rule(data=st.data(), request=requests, wanted=st.lists(numbers, max_size=6))
-    def seek(self, data: st.DataObject, request: str, wanted: list[int]) -> None:
-        self.core.seek(self.member(data), request, keys(*wanted))
+    @rule(
+        data=st.data(),
+        request=requests,
+        wanted=st.lists(numbers, max_size=6),
+        rise=st.booleans(),
+    )
+    def seek(self, data: st.DataObject, request: str, wanted: list[int], rise: bool) -> None:
+        rising = set(self.rising)
+        self.core.seek(self.member(data), request, keys(*wanted), rise=rise)
         self.act()
+        assert rise or set(self.rising) == rising
 
     @precondition(lambda self: set(self.members) - self.lost)
     @rule(data=st.data(), request=requests)

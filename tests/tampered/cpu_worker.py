@@ -6,6 +6,8 @@ from mirage.engine.cpu_worker import MirageCPUWorker
 from mirage.engine.memory import EngineMemory
 from mirage.engine.settings import EngineSettings
 from tests.tampered.memory import (
+    OverAllTiers,
+    OverDisk,
     OverPeers,
     OverStrictPool,
     Poisoning,
@@ -39,3 +41,17 @@ class PeeredWorker(MirageCPUWorker):
 
     def make_memory(self, settings: EngineSettings) -> EngineMemory:
         return OverPeers(settings)
+
+
+class DiskedWorker(MirageCPUWorker):
+    """Above the pool itself, with a slow disk."""
+
+    def make_memory(self, settings: EngineSettings) -> EngineMemory:
+        return OverDisk(settings)
+
+
+class StormedWorker(MirageCPUWorker):
+    """Above the pool itself, with peers and a disk."""
+
+    def make_memory(self, settings: EngineSettings) -> EngineMemory:
+        return OverAllTiers(settings)

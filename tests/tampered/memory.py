@@ -10,8 +10,10 @@ from mirage.engine.settings import EngineSettings
 from mirage.streaming.transfer import LayerStreamer
 from mirage.tiers.contract import Member
 from tests.tampered.compute import RunsAhead
+from tests.tampered.disk_pool import DiskPool
 from tests.tampered.peer_pool import PeerPool
 from tests.tampered.pool import PoisoningPool
+from tests.tampered.storm_pool import StormPool
 from tests.tampered.strict_pool import StrictPool
 
 
@@ -59,3 +61,17 @@ class OverPeers(Poisoning):
 
     def join_pool(self, member: Member) -> PeerPool:
         return PeerPool(member)
+
+
+class OverDisk(Poisoning):
+    """What extents leave is NaN, and below them is the pool itself, with a slow disk."""
+
+    def join_pool(self, member: Member) -> DiskPool:
+        return DiskPool(member)
+
+
+class OverAllTiers(Poisoning):
+    """What extents leave is NaN, and below them are peers, host memory and a disk."""
+
+    def join_pool(self, member: Member) -> StormPool:
+        return StormPool(member)

@@ -32,6 +32,8 @@ class StrictPool:
         """Its process is gone: nothing is held, nothing can be reserved."""
         self.loses = False
         """Has lost what it found READY by the time it is loaded."""
+        self.deep = False
+        """What is held and nobody asked to come up is BELOW."""
         self.slow = 0
         """A key is COMING for so many askings."""
         self._asked: dict[tuple[str, Key], int] = {}
@@ -41,21 +43,22 @@ class StrictPool:
 
     # -- finding ------------------------------------------------------------------------
 
-    def seek(self, request: str, keys: Iterable[Key]) -> None:
+    def seek(self, request: str, keys: Iterable[Key], *, rise: bool = True) -> None:
         known = self._seeking.setdefault(request, {})
         for key in keys:
             self.sought += 1
             if key in self._held:
                 self._held[key] = self._held.pop(key)
             if known.get(key) is not Found.READY:
-                known[key] = Found.READY if key in self._held else Found.ABSENT
+                here = Found.BELOW if self.deep and not rise else Found.READY
+                known[key] = here if key in self._held else Found.ABSENT
 
     def found(self, request: str, key: Key) -> Found:
         if self.dead:
             return Found.ABSENT
         if self.silent:
             return Found.UNKNOWN
-        state = self._seeking[request][key]
+        state = self._seeking.get(request, {}).get(key, Found.ABSENT)
         asked = self._asked[request, key] = self._asked.get((request, key), 0) + 1
         return Found.COMING if state is Found.READY and asked <= self.slow else state
 

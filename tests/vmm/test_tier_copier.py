@@ -118,6 +118,16 @@ def test_loads_go_first(below: Below) -> None:
     assert (up.issued, down.issued) == (2, 0)
 
 
+def test_of_loads_those_of_the_nearest_request_go_first(below: Below) -> None:
+    first = Job(True, [0, 1], [below.place(0), below.place(1)], rank=1)
+    urgent = Job(True, [2, 3], [below.place(2), below.place(3)], rank=0)
+    below.copier.submit(first)
+    below.copier.pump(0)
+    below.copier.submit(urgent)
+    below.copier.pump(2 * LAYERS * BYTES)
+    assert (urgent.issued, first.issued) == (2, 1)
+
+
 def test_a_failed_job_ends_alone(below: Below) -> None:
     below.lost = True
     lost = Job(True, [0], [below.place(0)])

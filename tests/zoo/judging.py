@@ -40,6 +40,30 @@ def stillness(ours: Facts) -> list[str]:
     return found
 
 
+TIE = 1e-3
+"""Two tokens whose log-probabilities differ by less may change places with the size of a batch."""
+
+
+def other_texts(plain: Facts, ours: Facts) -> list[str]:
+    """Why what was said in a storm is not what plain vLLM says; empty if it is."""
+    for name, facts in (("plain vLLM", plain), ("mirage", ours)):
+        if "failed" in facts:
+            return [f"{name}: {facts['failed']}"]
+    found = []
+    for number, ((tokens, leads), said) in enumerate(
+        zip(plain["texts"], ours["texts"], strict=True)
+    ):
+        if said is None:  # it was aborted
+            continue
+        pairs = enumerate(zip(tokens, said, strict=True))
+        at = next((place for place, (one, other) in pairs if one != other), None)
+        if at is not None and leads[at] > TIE:
+            found.append(
+                f"request {number} differs from token {at + 1}, which led by {leads[at]:.3f}"
+            )
+    return found
+
+
 def numbers(outputs: Any) -> bool:
     """Whether no number in nested lists is NaN. Read from JSON, one NaN is another."""
     if isinstance(outputs, float):

@@ -89,10 +89,28 @@ class TierConnector(OffloadingConnector):
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         """vLLM's. A request that was preempted seeks anew, its own tokens included."""
-        if self.tiers.manager.stores(self._keys(request, num_computed_tokens)):
+        manager = self.tiers.manager
+        if manager.stores(request.request_id, self._keys(request, num_computed_tokens)):
             return None, False
         self._seek(request)
-        return super().get_num_new_matched_tokens(request, num_computed_tokens)
+        manager.waiting, others = False, manager.waiting
+        tokens, later = super().get_num_new_matched_tokens(request, num_computed_tokens)
+        own = manager.waiting
+        manager.waiting |= others
+        if tokens is None and not own and self._convoy(request):
+            # Another request loads the same blocks and is late: it is not waited for any longer.
+            self.scheduler._req_status[request.request_id].update_num_hit_chunks(
+                num_computed_tokens
+            )
+            return 0, False
+        return tokens, later
+
+    def _convoy(self, request: Any) -> bool:
+        """Whether a request has waited too long for what another one loads."""
+        status = self.scheduler._req_status[request.request_id]
+        return not status.transfer_jobs and not self.tiers.manager.waits_for_others(
+            request.request_id
+        )
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """It has its blocks: a load begins, or nothing is to be loaded."""
@@ -107,6 +125,7 @@ class TierConnector(OffloadingConnector):
             stores.harvest()
             stores.rescue()
             stores.look_ahead()
+        self.tiers.rise()
         return meta
 
     def get_kv_connector_stats(self) -> None:

@@ -35,6 +35,8 @@ class Job:
     """Towards the device."""
     blocks: Sequence[int]
     places: Sequence[Place]
+    rank: int = 0
+    """Of jobs towards the device those with the lowest are issued first."""
     failed: bool = False
     issued: int = 0
     streams: dict[Medium, Stream] = field(default_factory=dict, repr=False)
@@ -46,7 +48,7 @@ class Job:
 
 
 class Copier:
-    """Submitted jobs are issued in order by `pump`, and come back from `finished`.
+    """Submitted jobs are issued by `pump`, and come back from `finished`.
 
     Each medium has streams of its own, made by `stream`: a peer's link is not the host's.
     """
@@ -73,9 +75,10 @@ class Copier:
         self._jobs.append(job)
 
     def pump(self, most_bytes: float = inf) -> None:
-        """Issue copies, loads first, of `most_bytes` of the host's link or one block at least."""
+        """Issue copies, loads first and by their rank, of `most_bytes` of the host's link or one
+        block at least."""
         left, issued = most_bytes, False
-        for job in sorted(self._waiting(), key=lambda job: not job.up):
+        for job in sorted(self._waiting(), key=lambda job: (not job.up, job.rank)):
             while job.issued < len(job.blocks) and not job.failed:
                 nbytes = self._link_bytes(job)
                 if issued and nbytes > left:

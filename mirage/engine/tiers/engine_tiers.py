@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from mirage.control.kv_link import bytes_in, spare_bytes
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.memory import EngineMemory
@@ -12,7 +14,7 @@ from mirage.engine.tiers.manager import TierManager
 from mirage.engine.tiers.pool_memory import PoolMemory
 from mirage.engine.tiers.recent import Recent
 from mirage.engine.tiers.stores import Stores
-from mirage.tiers.contract import Medium, Pool
+from mirage.tiers.contract import Key, Medium, Pool
 from mirage.tiers.patience import Patience
 from vmm.driver import Stream
 
@@ -35,6 +37,11 @@ class EngineTiers:
         self._places = PoolMemory(pool, memory.driver, block_bytes)
         self._copier: Copier | None = None
         self.stores: Stores | None = None
+        self.queue: Callable[[], Iterable[str]] = lambda: ()
+        """Requests that wait, in the order in which the scheduler will reach them."""
+        self.loading: Callable[[], Iterable[str]] = lambda: ()
+        """Those of them that have their blocks and wait for what is in them, in that order."""
+        self.on_device: Callable[[Key], bool] = lambda key: False
 
     @property
     def copier(self) -> Copier:
@@ -84,6 +91,12 @@ class EngineTiers:
             load_s=memory.layer_load_s,
             compute_s=memory.layer_compute_s,
         )
+
+    def rise(self) -> None:
+        """At the end of schedule(): what lies on a disk comes up, nearest requests first."""
+        if self.manager.may_rise:
+            carried = self.spare_bytes() / self.block_bytes
+            self.manager.rise(self.queue(), self.on_device, carried)
 
     def demote(self, extents: list[int], *, asleep: bool) -> None:
         """Before extents retire: their content goes down. Waits for it in an engine at rest."""

@@ -33,7 +33,15 @@ class Loads:
             job.failed = len(blocks) != len(spec.places)
             self._jobs[job] = (number, entry.req_id, spec)
             self._tiers.copier.submit(job)
+        if len(self._jobs) > 1:
+            self._rank()
         self._tiers.copier.pump(self._tiers.spare_bytes())
+
+    def _rank(self) -> None:
+        """In the order in which the scheduler will reach the requests that wait for them."""
+        places = {request: place for place, request in enumerate(self._tiers.loading())}
+        for job, (_, request, _) in self._jobs.items():
+            job.rank = places.get(request, len(places))
 
     def wait(self) -> None:
         """Complete what is under way."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from mirage.engine.tiers.counts import TierCounts
 from mirage.engine.tiers.recent import Recent
 from mirage.tiers.contract import Found, Key, Medium, Place, Pool
 from mirage.tiers.patience import Patience
+from mirage.tiers.prefetch import Prefetch
 
 SOURCES = {
     Medium.PEER: CacheHitSource.P2P,
@@ -72,6 +73,9 @@ class TierManager(OffloadingManager):
         self._seeking: dict[str, _Seeking] = {}
         self._arrived: dict[str, int] = {}
         """Tokens that requests loaded which have not started since."""
+        self._prefetch = Prefetch(pool.found)
+        self._put_off: dict[str, float] = {}
+        """Since when requests wait for copies that others began."""
         self._failed: set[str] = set()
         """Requests whose load failed: they compute."""
         self.pending_work: Callable[[], bool] = lambda: False
@@ -90,16 +94,33 @@ class TierManager(OffloadingManager):
             keys = self._recent.since(seeking.mark, keys)
             seeking.mark = self._recent.mark
         if keys:
+            self._pool.seek(request, keys, rise=False)
+            self._prefetch.sought(request, keys)
+
+    @property
+    def may_rise(self) -> bool:
+        """Whether anything that requests lack may lie too deep to be copied from."""
+        return self._prefetch.waits
+
+    def rise(self, queue: Iterable[str], on_device: Callable[[Key], bool], carried: float) -> None:
+        """Once a step: what lies deepest comes up for the `queue`, see `Prefetch.next`."""
+        for request, keys in self._prefetch.next(queue, on_device, carried).items():
             self._pool.seek(request, keys)
 
-    def stores(self, keys: Sequence[Key]) -> bool:
-        """Whether any is on its way down, which ends soon."""
-        under_way = self._recent.any_under_way(keys)
-        self.waiting |= under_way
-        return under_way
+    def stores(self, request: str, keys: Sequence[Key]) -> bool:
+        """Whether any is on its way down, and it is worth to wait for that."""
+        return self._recent.any_under_way(keys) and self.waits_for_others(request)
+
+    def waits_for_others(self, request: str) -> bool:
+        """Whether a request waits on for copies that are not its own: as long as for its own."""
+        since = self._put_off.setdefault(request, self._clock())
+        waits = self._patience.waits(Found.COMING, self._clock() - since)
+        self.waiting |= waits
+        return waits
 
     def admitted(self, request: str, tokens: int) -> None:
         """It has blocks. If it loads no tokens, it needs nothing of the pool any more."""
+        self._put_off.pop(request, None)
         seeking = self._seeking.get(request)
         if seeking is not None and tokens:
             seeking.tokens = tokens
@@ -144,15 +165,11 @@ class TierManager(OffloadingManager):
         if found is Found.ABSENT:
             self._patience.waits(found, 0.0)
             return LookupResult.MISS
-        now = self._clock()
-        if seeking.asked_s is None:
-            seeking.asked_s = now
-        if self._patience.waits(found, now - seeking.asked_s):
-            self.waiting = True
-            return LookupResult.RETRY
-        self._counts.late_loads += not seeking.late
-        seeking.late = True
-        return LookupResult.MISS
+        if self._prefetch.refused(request, Key(key)):
+            return LookupResult.MISS
+        if found is Found.BELOW:
+            self._prefetch.needed(request, Key(key))
+        return LookupResult.RETRY if self._waits(seeking, found) else LookupResult.MISS
 
     def get_load_source(self, key: Any, req_context: ReqContext) -> CacheHitSource:
         """The medium of a block that is about to be loaded."""
@@ -187,6 +204,7 @@ class TierManager(OffloadingManager):
         request = req_context.req_id
         self._failed.discard(request)
         self._arrived.pop(request, None)
+        self._put_off.pop(request, None)
         seeking = self._seeking.get(request)
         if seeking is None or not seeking.loading:
             self._leave(request)
@@ -197,4 +215,16 @@ class TierManager(OffloadingManager):
 
     def _leave(self, request: str) -> None:
         if self._seeking.pop(request, None) is not None:
+            self._prefetch.left(request)
             self._pool.leave(request)
+
+    def _waits(self, seeking: _Seeking, found: Found) -> bool:
+        now = self._clock()
+        if seeking.asked_s is None:
+            seeking.asked_s = now
+        if self._patience.waits(found, now - seeking.asked_s):
+            self.waiting = True
+            return True
+        self._counts.late_loads += not seeking.late
+        seeking.late = True
+        return False

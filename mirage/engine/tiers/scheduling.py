@@ -15,7 +15,7 @@ from mirage.engine.reconcile import Fence, Reconciler
 from mirage.engine.tiers import present
 from mirage.engine.tiers.engine_tiers import EngineTiers
 from mirage.facts import KVGroups
-from mirage.tiers.contract import Medium
+from mirage.tiers.contract import Key, Medium
 
 TIER_POLL_S = 0.001
 """Pause of an engine in which every request waits for blocks from below the device."""
@@ -41,6 +41,14 @@ class TieredMixin(Mixable):
             # What one step may take: its tokens', and a block that each request begins.
             most = self.max_num_scheduled_tokens + self.max_num_running_reqs
             self.tiers.watch(self.pool, window=self.groups.grown(most))
+            self.tiers.queue = lambda: (request.request_id for request in self.waiting)
+            self.tiers.loading = lambda: (r.request_id for r in self.kv_holding_waiting)
+            self.tiers.on_device = self._on_device
+
+    def _on_device(self, key: Key) -> bool:
+        """Whether a block is cached there; keys are vLLM's hashes with their groups."""
+        cached = self.pool.cached_block_hash_to_block
+        return cached.get_one_block(key) is not None
 
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
         output = super()._schedule(*args, **kwargs)

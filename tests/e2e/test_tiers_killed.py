@@ -1,0 +1,145 @@
+"""Real engines and `mirage serve` killed while blocks go down to a disk that outlives them.
+
+Nothing wrong is ever served, before or after; nothing of whom was killed is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervised import Served, assert_gone, serving, shared_files
+from test_serve_tiers_real import configured, drawn
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+MIB = 1 << 20
+SSD_BYTES = 24 * MIB
+TIERS: dict[str, Any] = {"host": {"bytes": 6 * MIB}}
+ASKING = 3
+READY_S = 300.0
+
+
+class Asking:
+    """Threads that ask for known texts until told to stop; whoever is killed may not answer."""
+
+    def __init__(self, served: Served, prompts: list[str], texts: list[str], seed: int) -> None:
+        self._served, self._prompts, self._texts = served, prompts, texts
+        self._stopped = threading.Event()
+        self.right, self.wrong = 0, list[str]()
+        self._threads = [
+            threading.Thread(target=self._ask, args=(random.Random(seed * ASKING + n),))
+            for n in range(ASKING)
+        ]
+
+    def _ask(self, rng: random.Random) -> None:
+        while not self._stopped.is_set():
+            choice = rng.randrange(len(self._prompts))
+            body = {
+                "model": rng.choice("ab"),
+                "prompt": self._prompts[choice],
+                "max_tokens": 8,
+                "temperature": 0,
+            }
+            try:
+                status, answer = self._served.request("POST", "/v1/completions", body)
+            except (OSError, http.client.HTTPException, ValueError):
+                time.sleep(0.05)  # it is being killed, or is gone
+                continue
+            if status != 200:
+                time.sleep(0.05)
+            elif answer["choices"][0]["text"] == self._texts[choice]:
+                self.right += 1
+            else:
+                self.wrong.append(self._prompts[choice])
+
+    def __enter__(self) -> Asking:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def ssd(served: Served) -> dict[str, Any]:
+    return dict(served.request("GET", "/mirage/state")[1]["ssd"])
+
+
+def busy(served: Served, rng: random.Random) -> None:
+    """Wait for a random moment while blocks are on their way to the disk."""
+    more = ssd(served)["stored"] + rng.randrange(10, 60)
+    served.until("blocks go down", lambda: ssd(served)["stored"] >= more, READY_S)
+
+
+@contextlib.contextmanager
+def started(config: Path) -> Iterator[Served]:
+    (config.parent / "ready.json").unlink(missing_ok=True)  # of one that was killed
+    with serving(config, fake=False, ready_timeout_s=READY_S) as served:
+        served.drain()
+        yield served
+
+
+def nothing_is_left(served: Served, disk: Path) -> None:
+    """After the server was killed, and nobody else."""
+    folder, family = served.run_folder(), served.family()
+    shared = shared_files(family)
+    served.process.kill()
+    served.process.wait()
+    assert_gone(family, timeout_s=60)
+    assert folder is not None and not folder.exists()
+    assert not [path for path in shared if path.exists()]
+    assert sum(path.stat().st_blocks * 512 for path in disk.iterdir()) <= SSD_BYTES + MIB
+
+
+def test_engines_and_server_are_killed_at_random(tmp_path: Path) -> None:
+    disk, rng, prompts = tmp_path / "ssd", random.Random(3), drawn(60)
+    kept = {"directory": str(disk), "bytes": SSD_BYTES, "keep": True}
+    config = configured(tmp_path, TIERS | {"ssd": kept})
+    texts: list[str] = []
+    for life in range(3):
+        with started(config) as served:
+            assert bool(life) == (ssd(served)["found"] > 0)
+            if not life:  # with nothing stored all of them are computed
+                for prompt in prompts:
+                    ask = {"model": "a", "prompt": prompt, "max_tokens": 8, "temperature": 0}
+                    status, answer = served.request("POST", "/v1/completions", ask)
+                    assert status == 200, answer
+                    texts.append(answer["choices"][0]["text"])
+            with Asking(served, prompts, texts, seed=life) as asking:
+                busy(served, rng)
+                if not life:
+                    engine_is_killed(served)
+                    busy(served, rng)
+                nothing_is_left(served, disk)
+            assert asking.wrong == [] and asking.right > 0
+    with started(config) as served:
+        assert ssd(served)["found"] > 0
+        for prompt, text in zip(prompts, texts, strict=True):
+            ask = {"model": "b", "prompt": prompt, "max_tokens": 8, "temperature": 0}
+            assert served.request("POST", "/v1/completions", ask)[1]["choices"][0]["text"] == text
+        assert ssd(served)["loaded"] > 0
+
+
+def engine_is_killed(served: Served) -> None:
+    """At once, and waited for until it is back."""
+
+    def engine() -> dict[str, Any]:
+        return dict(served.request("GET", "/mirage/state")[1]["engines"]["a"])
+
+    before = engine()["restarts"]
+    served.engine_core("a").kill()
+    served.until(
+        "the engine is back",
+        lambda: engine()["restarts"] > before and engine()["state"] == "ready",
+        READY_S,
+    )

@@ -1,0 +1,85 @@
+"""The pool itself in its engine's process, above a real folder that is read as slowly as told."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from mirage.tiers.blocks import Name, Sink, State
+from mirage.tiers.contract import Key, Member
+from mirage.tiers.core import Core
+from mirage.tiers.holes import Range
+from mirage.tiers.local import LocalPool
+from mirage.tiers.space import PAGE
+from mirage.tiers.ssd.index import Slot
+from mirage.tiers.ssd.store import SsdStore
+
+HOST_BLOCKS = 400
+SSD_BLOCKS = 800
+PORTION = 100
+"""Blocks that are sent down at once."""
+
+
+class SlowStore(SsdStore):
+    """Each block that is read takes `read_s` seconds more, two of them side by side."""
+
+    read_s = 0.0
+
+    def __init__(self, folder: Path, capacity: int) -> None:
+        super().__init__(folder, capacity)
+        self.risen: list[Key] = []
+        """In the order in which they were asked for."""
+        self.under_way = self.most_under_way = 0
+        self._counting = threading.Lock()
+
+    def rise(self, name: Name, place: Range) -> bool:
+        self.risen.append(name.key)
+        with self._counting:
+            self.under_way += 1
+            self.most_under_way = max(self.most_under_way, self.under_way)
+        return super().rise(name, place)
+
+    def _read(self, name: Name, place: Range, slot: Slot) -> None:
+        time.sleep(self.read_s)
+        super()._read(name, place, slot)
+        with self._counting:
+            self.under_way -= 1
+
+
+class DiskPool(LocalPool):
+    """Its folder goes with the process's temporary ones."""
+
+    def __init__(self, member: Member) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="mirage-disk-")
+        size = member.block_bytes
+        self.disk = SlowStore(Path(self._folder.name), SSD_BLOCKS * (size + 2 * PAGE))
+        super().__init__(Core(HOST_BLOCKS * size, below=self.disk), member)
+
+    def sink_all(self) -> None:
+        """All that host memory holds lies on the disk alone from now on."""
+        core = self._shared.core
+        blocks = [b for b in core._held._blocks.values() if b.state is State.READY]
+        for start in range(0, len(blocks), PORTION):
+            for block in blocks[start : start + PORTION]:
+                block.offered = block.sinking = True
+                core._cleaning._sinking += 1
+                core._act(Sink(block.name, Range(block.offset, block.nbytes)))
+            while any(block.sinking for block in blocks[: start + PORTION]):
+                self._shared.carry_out()
+                time.sleep(0.001)
+        budget = core.ledger.budget
+        self.resize(0)
+        self.resize(budget)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody seeks and nothing is reserved or copied; keeps copies going."""
+        self._shared.carry_out()
+        tenants = self._shared.core.state().tenants.values()
+        return not any(own.pinned_bytes for own in tenants) and not self._answers
+
+    def close(self) -> None:
+        super().close()
+        self._folder.cleanup()
