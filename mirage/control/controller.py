@@ -300,11 +300,13 @@ class Controller:
         assert t.allotment is not None
         sent, shape = t.allotment, t.shape
         most = most_alpha(t.tenant, shape, self._rules)
+        mirage = self._policy is Policy.MIRAGE
+        experts = most_experts(t.tenant, shape, self._rules) if mirage else 0
         legal = (
             sent.grant_bytes == footprint(shape, sent.alpha, sent.kv_extents, sent.experts)
-            and 0 <= sent.experts <= most_experts(shape, self._rules, t.tenant)
+            and 0 <= sent.experts <= experts
             and not (sent.alpha and sent.experts)
-            and 0 <= sent.alpha <= (most if self._policy is Policy.MIRAGE else 0)
+            and 0 <= sent.alpha <= (most if mirage else 0)
             and (sent.alpha == 0 or sent.alpha + sent.beta <= shape.layers - t.tenant.floor_layers)
             and shape.min_extents <= sent.kv_extents <= shape.max_extents
         )

@@ -76,8 +76,8 @@ def most_slots(rules: Rules) -> int:
     return 1 if rules.beta == 1 else 2
 
 
-def most_experts(shape: ModelShape, rules: Rules, tenant: Tenant) -> int:
-    """The most experts of each layer that may ever be given away."""
+def most_experts(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
+    """The most experts of each layer that may ever be given away; none where no layer may."""
     return shape.movable_experts if rules.experts and most_alpha(tenant, shape, rules) else 0
 
 

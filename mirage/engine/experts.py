@@ -8,7 +8,8 @@ Weights as vLLM loads them only, and of whole pages for each expert: kernels do 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -22,7 +23,8 @@ class ExpertsStay(Exception):
     """Why a model's experts are not given away."""
 
 
-class ExpertLayer(NamedTuple):
+@dataclass(frozen=True)
+class ExpertLayer:
     """The experts of one layer."""
 
     index: int
@@ -76,7 +78,7 @@ def hook(found: Sequence[ExpertLayer], streamer: ExpertStreamer) -> None:
 
 
 def _experts(index: int, module: Any) -> ExpertLayer:
-    method = getattr(module, "quant_method", None)
+    method: Any = getattr(module, "quant_method", None)
     kernel = getattr(getattr(method, "moe_kernel", None), "fused_experts", None)
     if type(method).__name__ != UNQUANTISED or kernel is None or method.is_monolithic:
         raise ExpertsStay(f"those of layer {index} are computed by {type(method).__name__}")

@@ -118,7 +118,7 @@ class PlacedLayers:
             unit.sort(key=lambda storage: min(first.get(id(t), len(first)) for t in storage))
 
     def expert_layout(self, page_bytes: int) -> ExpertLayout | None:
-        """Where experts lie that can be given away; None if none can, and `experts_stay` says why."""
+        """Where experts lie that can be given away; None if none can, as `experts_stay` says."""
         if self.experts_stay is not None:
             return None
         try:

@@ -197,9 +197,7 @@ class Reconciler:
         """From or to experts given away, as far as `spare` pages allow, in one go."""
         memory = self.memory
         now = memory.alpha, memory.experts
-        alpha, experts = affordable(
-            memory.layer_pages, now, (target.alpha, target.experts), spare
-        )
+        alpha, experts = affordable(memory.layer_pages, now, (target.alpha, target.experts), spare)
         if (alpha, experts) == now:
             return False
         beta = (target.beta if alpha == target.alpha else memory.beta) if alpha else 0

@@ -1,10 +1,10 @@
 """A layer streamer that can also give away experts, and fetches them when they are routed to.
 
 An expert's parameters are a slice of each of a few tensors, whole pages each. Cold experts of
-resident layers are unmapped: who touches them faults. `routed` stands right before a layer's experts
-are called and puts those that the step routes to where they belong (`residency`). Layers and experts
-are never given away at the same time, but one set can turn into the other in one call, which at no
-moment holds more than the larger of both.
+resident layers are unmapped: who touches them faults. `routed` stands right before a layer's
+experts are called and puts those that the step routes to in place (`residency`). Layers and
+experts are never given away at the same time, but one set can turn into the other in one call,
+which at no moment holds more than the larger of both.
 """
 
 from __future__ import annotations
@@ -117,14 +117,14 @@ class ExpertStreamer(LayerStreamer):
         return self._observed
 
     def spent_s(self) -> float:
-        """Seconds of steps in which experts were mapped, waits left out, since this was last asked."""
+        """Seconds in which steps mapped experts, waits left out, since this was last asked."""
         spent, self._spent_s = self._spent_s, 0.0
         return spent
 
     # -- in a step ----------------------------------------------------------------------
 
     def routed(self, index: int, numbers: Collection[int]) -> None:
-        """Layer `index` is about to compute with these experts: let it wait for their parameters."""
+        """Layer `index` is about to compute with these experts: let it wait for them."""
         self.residency.routing.seen(index, numbers)
         if self.residency.given:
             self._fetch(index, numbers)
@@ -178,14 +178,11 @@ class ExpertStreamer(LayerStreamer):
     def _change(self, alpha: int, beta: int, experts: int, pages: list[Page]) -> list[Page]:
         """With `pages` besides what is held; those that are left over."""
         pages = pages + self._empty_frames()
-        if alpha:
-            pages = self._to_layers(alpha, beta, pages)
-        else:
-            pages = self._to_experts(experts, pages)
+        moved = self._to_layers(alpha, beta, pages) if alpha else self._to_experts(experts, pages)
         self.alpha, self.beta = alpha, beta if alpha else 0
         for _ in range(experts):
-            self._spare.append([pages.pop() for _ in range(self._pages)])
-        return pages
+            self._spare.append(_take(moved, self._pages))
+        return moved
 
     def _empty_frames(self) -> list[Page]:
         frames = [*self._spare, *map(self._unmap, self.residency.framed)]
@@ -277,7 +274,7 @@ class ExpertStreamer(LayerStreamer):
         self.arriving.add(layer)
 
     def check_integrity(self) -> None:
-        """Raise `TransferError` unless exactly what should be there is backed, by pages of its own."""
+        """Raise `TransferError` unless exactly what should be there is backed, once each."""
         if not self.experts:
             super().check_integrity()
             return

@@ -12,7 +12,7 @@ Given = tuple[int, int]
 
 
 def affordable(cost: Callable[[int, int], int], now: Given, to: Given, spare: int) -> Given:
-    """As far from `now` towards `to` as `spare` beside `cost(*now)` pays for, in the units of `cost`.
+    """As far from `now` towards `to` as `spare` beside `cost(*now)` pays for.
 
     What costs no more is there at once. Else the way leads over what `now` is made of, layers or
     experts: fewer and fewer of them, as far as they are affordable.

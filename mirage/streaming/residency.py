@@ -1,13 +1,13 @@
-"""Which experts are in device memory: local ones, and cold ones in frames that all layers share. Pure.
+"""Which experts are in device memory: local ones, and cold ones in shared frames. Pure.
 
-Each layer keeps all experts but g *local*. Of its g *cold* ones a copy lies in host memory only,
-until a step routes to them. Then they are loaded into *spare frames*, of which there are g: as many
-as one layer could need at once, so that any routing can be computed. A frame keeps its expert until
-another one needs it, so a cold expert that was used lately is often still there.
+Each layer keeps all experts but g *local*. Its g *cold* ones lie in host memory only, until a
+step routes to them. Then they are loaded into *spare frames*, of which there are g for all layers:
+as many as one could need at once, so that any routing can be computed. A frame keeps its expert
+until another one needs it, so a cold expert that was used lately is often still there.
 
-Rebalancing moves nothing. A cold expert that has just been loaded and is routed to more often than a
-local one changes places with it in the books: its frame is local from now on, and that of the other
-is a spare one.
+Rebalancing moves nothing. A cold expert that has just been loaded and is routed to more often than
+a local one changes places with it in the books: its frame is local from now on, and that of the
+other is a spare one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from mirage.streaming.routing import Routing, keep_cold
 
 CLEARLY = 0.1
-"""So much larger a share of calls must route to a cold expert than to a local one that they swap."""
+"""A cold expert is swapped for a local one if so much larger a share of calls route to it."""
 
 
 class Expert(NamedTuple):

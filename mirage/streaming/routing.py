@@ -70,7 +70,7 @@ def keep_cold(
 ) -> tuple[list[int], list[int]]:
     """A layer's cold experts from `cold` to `wanted` many: (what turns cold, what turns local).
 
-    Those that are cold stay so, whatever their order: `Residency` swaps them when they are routed to.
+    Those that are cold stay so, whatever their order: `Residency` swaps them when they are used.
     """
     missing = wanted - len(cold)
     if missing >= 0:

@@ -1,4 +1,4 @@
-"""Child process: two mixtures of experts generate while experts, layers and KV memory move at random.
+"""Child process: a mixture generates while experts, layers and KV memory move at random.
 
 python expert_run.py MODELS OUT MODE FAMILY   MODE: one of `MODES`
 
@@ -130,9 +130,7 @@ def main(models: str, out: str, mode: str, family: str) -> None:
     if mode == "nowait":
         _wait_before_memory_moves(scheduler.memory.streamer)
     seeds = (1,) if more and "copy_bytes_per_s" in more else (1, 2, 1)
-    rounds = [
-        run(llm, prompts(6, 40, seed), 40, changes or (lambda step: None)) for seed in seeds
-    ]
+    rounds = [run(llm, prompts(6, 40, seed), 40, changes or (lambda step: None)) for seed in seeds]
     facts: dict[str, Any] = {"rounds": rounds}
     if changes is not None:
         report = scheduler.report()
