@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from mirage.facts import ExpertFacts
 from mirage.streaming.experts import ExpertLayout, ExpertStreamer, Piece
 
 WEIGHTS = ("w13_weight", "w2_weight")
@@ -31,7 +32,7 @@ class ExpertLayer:
     weights: list[torch.Tensor]
     """Tensors of (experts, ...) each."""
     kernel: Any
-    """What vLLM calls with the ids."""
+    """What vLLM calls with the ids; None before a model has weights."""
 
 
 def find(layers: Sequence[torch.nn.Module]) -> list[ExpertLayer]:
@@ -58,17 +59,23 @@ def layout(found: Sequence[ExpertLayer], page_bytes: int) -> ExpertLayout:
     shapes = {tuple((tuple(w.shape), w.dtype) for w in one.weights) for one in found}
     if len(shapes) > 1:
         raise ExpertsStay("its layers' experts differ in size")
+    if any(one.kernel is None for one in found):
+        raise ExpertsStay("it is not known here who computes them")
+    known = facts(found)
+    if (why := known.stay(page_bytes)) is not None:
+        raise ExpertsStay(why)
     start, pieces = 0, []
-    for weight in found[0].weights:
-        nbytes = weight[0].numel() * weight.element_size()
-        if nbytes % page_bytes:
-            raise ExpertsStay(
-                f"{nbytes} bytes of an expert are not whole pages of {page_bytes} bytes"
-            )
+    for nbytes in known.slices:
         pieces.append(Piece(start, nbytes))
-        start += nbytes * len(weight)
-    layers = tuple(one.index for one in found)
-    return ExpertLayout(layers, len(found[0].weights[0]), tuple(pieces))
+        start += nbytes * known.count
+    return ExpertLayout(tuple(one.index for one in found), known.count, tuple(pieces))
+
+
+def facts(found: Sequence[ExpertLayer]) -> ExpertFacts:
+    """Their number and size, by those of the first layer that has some."""
+    weights = found[0].weights
+    slices = tuple(weight[0].numel() * weight.element_size() for weight in weights)
+    return ExpertFacts(len(found), len(weights[0]), slices)
 
 
 def hook(found: Sequence[ExpertLayer], streamer: ExpertStreamer) -> None:
@@ -80,7 +87,7 @@ def hook(found: Sequence[ExpertLayer], streamer: ExpertStreamer) -> None:
 def _experts(index: int, module: Any) -> ExpertLayer:
     method: Any = getattr(module, "quant_method", None)
     kernel = getattr(getattr(method, "moe_kernel", None), "fused_experts", None)
-    if type(method).__name__ != UNQUANTISED or kernel is None or method.is_monolithic:
+    if type(method).__name__ != UNQUANTISED or (kernel is not None and method.is_monolithic):
         raise ExpertsStay(f"those of layer {index} are computed by {type(method).__name__}")
     if getattr(kernel, "_use_zentorch", False):
         raise ExpertsStay("zentorch computes them, of which it is not known what it touches")

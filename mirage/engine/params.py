@@ -100,11 +100,14 @@ class PlacedLayers:
         if self.stays is None and (name := self._sizes.emptied()):
             self.stays = stack.GONE.format(name)
         self.units = units(self.layers, model)
-        if self.stays is None and self.experts_stay is None:
+        if self.stays is None:
             self._find_experts()
 
     def _find_experts(self) -> None:
-        """Their weights come first in their layers, so that they begin on a page."""
+        """Their weights come first in their layers, so that they begin on a page.
+
+        Also if they are to stay: a layer is as large as `mirage check` said in any case.
+        """
         try:
             self.experts = find(self.layers)
             first = {id(weight): n for one in self.experts for n, weight in enumerate(one.weights)}
@@ -112,7 +115,7 @@ class PlacedLayers:
             if not first.keys() <= moving:
                 raise ExpertsStay("something else looks at their weights")
         except ExpertsStay as error:
-            self.experts, self.experts_stay = [], str(error)
+            self.experts, self.experts_stay = [], self.experts_stay or str(error)
             return
         for unit in self.units:
             unit.sort(key=lambda storage: min(first.get(id(t), len(first)) for t in storage))

@@ -137,6 +137,8 @@ def main(models: str, out: str, mode: str, family: str) -> None:
         facts |= {
             "experts": sorted(set(changes.experts)),
             "alphas": sorted(changes.alphas),
+            "expert_bytes": scheduler.shape.expert_bytes,
+            "movable": scheduler.shape.movable_experts,
             "hits": report.expert_hits,
             "loads": report.expert_loads,
             "swaps": scheduler.memory.streamer.residency.swaps,

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from children import must, spawn
+from expert_run import make_mixture
+from test_probe import answers, question
 
 pytestmark = pytest.mark.engine
 
@@ -48,6 +50,14 @@ def test_without_fetching_it_dies(models: Path) -> None:
         128 + signal.SIGSEGV,
     )
     assert not out.exists()
+
+
+def test_what_is_asked_beforehand_is_what_an_engine_has(models: Path) -> None:
+    path = make_mixture("mixtral", models)
+    (said,) = answers([question("m", path, dtype="float32")]).values()
+    assert said["facts"]["experts"] == {"layers": 4, "count": 8, "slices": [65536, 32768]}
+    report = _generated(models, "experts", "mixtral")
+    assert report["expert_bytes"] == 65536 + 32768 and report["movable"] == 7
 
 
 @pytest.mark.slow
