@@ -243,6 +243,8 @@ class Remap(Strict):
     requests get no more than its share."""
     max_percent: float = Field(default=95, ge=0, le=100)
     """Most of a model's layers that may be given away (the remapping percentage)."""
+    experts: bool = False
+    """Whether a mixture of experts that is in use may give away those that it hardly routes to."""
     rest_s: float = Field(default=30, ge=0, le=1e6)
     """At once: seconds without work after which a model lends more layers than hide behind the
     decode of a single request."""

@@ -66,6 +66,24 @@ class KVGroups(msgspec.Struct, frozen=True):
 NO_KV = KVGroups()
 
 
+class ExpertFacts(msgspec.Struct, frozen=True):
+    """The experts of a mixture."""
+
+    layers: int
+    """That have some."""
+    count: int
+    """In each of them."""
+    slices: tuple[int, ...]
+    """Bytes of one expert in each tensor that it is a part of."""
+
+    def stay(self, page_bytes: int) -> str | None:
+        """Why none can be given away with pages of so many bytes; None if they can."""
+        odd = next((nbytes for nbytes in self.slices if nbytes % page_bytes), None)
+        if odd is None:
+            return None
+        return f"{odd} bytes of an expert are not whole pages of {page_bytes} bytes"
+
+
 class ModelFacts(msgspec.Struct, frozen=True):
     """One tenant's model as its engine will build it."""
 
@@ -88,4 +106,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     """Contiguous runs that a KV block consists of: 1, or one a layer."""
     kv: KVGroups
     vllm: str
+    experts: ExpertFacts | None = None
+    """Experts that could be given away; None if there are none."""
+    experts_stay: str | None = None
+    """Why there are none that could."""
     """Version."""

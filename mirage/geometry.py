@@ -10,13 +10,19 @@ from mirage.protocol import ModelShape
 from mirage.units import ceil_div
 
 
-def footprint(shape: ModelShape, alpha: int, kv_extents: int) -> int:
-    """Bytes of device memory of an engine with `alpha` layers given away.
+def footprint(shape: ModelShape, alpha: int, kv_extents: int, experts: int = 0) -> int:
+    """Bytes of device memory of an engine with `alpha` layers, or `experts` of each, given away.
 
-    Its beta slots are inside: n - alpha - beta resident layers, and beta slots.
+    Its beta slots are inside: n - alpha - beta resident layers, and beta slots. So are the spare
+    frames that all layers share, one for each expert that a layer gives.
     """
-    layers = (shape.layers - alpha) * shape.layer_bytes
+    layers = (shape.layers - alpha) * shape.layer_bytes - experts * experts_gain(shape)
     return shape.fixed_bytes + layers + kv_extents * shape.extent_bytes
+
+
+def experts_gain(shape: ModelShape) -> int:
+    """Bytes that one expert of each layer brings: a spare frame stays for it."""
+    return max(0, shape.expert_layers - 1) * shape.expert_bytes
 
 
 def gained_extents(shape: ModelShape, alpha: int) -> int:

@@ -38,6 +38,12 @@ class ModelShape(msgspec.Struct, frozen=True):
     """KV extents below which the engine cannot serve its longest request."""
     movable_layers: int
     """Layers that may ever be given away: all, or none of a model whose layers stay."""
+    movable_experts: int = 0
+    """Experts of each layer with experts that may be given away; 0 if none may."""
+    expert_layers: int = 0
+    """Layers that have experts, if they may be given away."""
+    expert_bytes: int = 0
+    """Of one expert of one layer, whole pages."""
 
 
 class Hello(msgspec.Struct, tag="hello", tag_field="type"):
@@ -114,6 +120,19 @@ class Report(msgspec.Struct, tag="report", tag_field="type"):
     """Requests since start that computed what did not come in time."""
     saved_s: float = 0.0
     """Seconds of steps since start that the tokens loaded would have taken."""
+    experts: int = 0
+    """Experts of each layer whose memory is given away now; alpha is 0 then."""
+    expert_hits: int = 0
+    """Since start, experts that were given away, routed to, and in a spare frame."""
+    expert_loads: int = 0
+    """Since start, those that had to be loaded while a step waited."""
+    expert_bytes_loaded: int = 0
+    """Bytes of those loads."""
+    expert_load_s: float = 0.0
+    """Seconds to load one expert while a step waits, measured; 0 while unknown."""
+    expert_routed: list[float] = []
+    """At index g: of each layer's g coldest experts, how many a step routes to, over all layers.
+    Empty while too little was observed."""
     layer_load_s: float = 0.0
     """T_T: seconds to load one layer from host memory, measured; 0 while unknown."""
     layer_compute_s: float = 0.0
@@ -132,11 +151,13 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     kv_extents: int
     """Extents that hold memory."""
     grant_bytes: int
-    """Device memory of all that: parameters, slots and KV cache."""
+    """Device memory of all that: parameters, slots, spare frames of experts and KV cache."""
     open_extents: int | None = None
     """Of `kv_extents`, those that waiting requests may use as well; None for all of them."""
     recall: bool = False
     """Whether running requests are preempted, newest first, until they fit into `kv_extents`."""
+    experts: int = 0
+    """Experts of each layer whose memory is given away; only where alpha is 0."""
 
 
 class Refusal(msgspec.Struct, tag="refusal", tag_field="type", frozen=True):

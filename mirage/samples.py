@@ -53,6 +53,11 @@ class TenantSample(msgspec.Struct, frozen=True):
     late_loads: int = 0
     saved_s: float = 0.0
     """Seconds of steps that the tokens loaded would have taken."""
+    experts: int = 0
+    """Experts of each layer whose memory was given away."""
+    expert_hits: int = 0
+    expert_loads: int = 0
+    expert_bytes_loaded: int = 0
 
 
 class Sample(msgspec.Struct, frozen=True):

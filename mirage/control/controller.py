@@ -30,7 +30,7 @@ from mirage.control.ledger import LedgerError
 from mirage.control.planner import covers, plan
 from mirage.control.rules import Rules
 from mirage.control.spilling import Turns, spillable
-from mirage.control.targets import Target, base, entitled, most_alpha, toward
+from mirage.control.targets import Target, base, entitled, most_alpha, most_experts, toward
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
@@ -300,9 +300,13 @@ class Controller:
         assert t.allotment is not None
         sent, shape = t.allotment, t.shape
         most = most_alpha(t.tenant, shape, self._rules)
+        mirage = self._policy is Policy.MIRAGE
+        experts = most_experts(t.tenant, shape, self._rules) if mirage else 0
         legal = (
-            sent.grant_bytes == footprint(shape, sent.alpha, sent.kv_extents)
-            and 0 <= sent.alpha <= (most if self._policy is Policy.MIRAGE else 0)
+            sent.grant_bytes == footprint(shape, sent.alpha, sent.kv_extents, sent.experts)
+            and 0 <= sent.experts <= experts
+            and not (sent.alpha and sent.experts)
+            and 0 <= sent.alpha <= (most if mirage else 0)
             and (sent.alpha == 0 or sent.alpha + sent.beta <= shape.layers - t.tenant.floor_layers)
             and shape.min_extents <= sent.kv_extents <= shape.max_extents
         )
@@ -329,8 +333,9 @@ def _as_target(allotment: Allotment) -> Target:
         allotment.kv_extents,
         allotment.open_extents,
         allotment.recall,
+        allotment.experts,
     )
 
 
 def _bytes(t: TenantSnapshot, target: Target) -> int:
-    return footprint(t.shape, target.alpha, target.kv_extents)
+    return footprint(t.shape, target.alpha, target.kv_extents, target.experts)

@@ -55,9 +55,10 @@ class Grants:
             alpha=target.alpha,
             beta=target.beta,
             kv_extents=target.kv_extents,
-            grant_bytes=footprint(shape, target.alpha, target.kv_extents),
+            grant_bytes=footprint(shape, target.alpha, target.kv_extents, target.experts),
             open_extents=target.open_extents,
             recall=target.recall,
+            experts=target.experts,
         )
         self.ledger.offer(name, allotment)
         self._revisions[name] = revision

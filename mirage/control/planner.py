@@ -35,6 +35,11 @@ tenants, demand takes no more than where loading the last byte back takes as muc
 byte adds to the work of one (`lending`). Unless turns drain, it also takes no more than the other
 tenants can cover in each tenant's turn, with what that tenant hides itself.
 
+*Experts.* A mixture that is active gives cold experts instead of layers where that brings more:
+what hides of its layers costs nothing, but of a mixture hardly any does. How many are worth it, by
+how often steps route to them and what a load takes, is said in `expert_asks`. An idle one gives
+layers.
+
 *Way back for a woken donor.* A tenant that becomes active while others' KV sits on its layers
 keeps away more of them than its decode hides only if running requests, their growth up to
 their tenant's share included, cannot do without after everything else was tried. Else an active
@@ -54,12 +59,13 @@ from functools import lru_cache
 from math import inf
 
 from mirage.config import Policy
+from mirage.control.expert_asks import giving_experts
 from mirage.control.hiding import best_beta, largest_alpha
 from mirage.control.lending import worth_lending
 from mirage.control.rules import Rules
 from mirage.control.spilling import Turns, layers_not_spilled_for
 from mirage.control.step_times import nested_step
-from mirage.control.targets import Target, base, most_alpha
+from mirage.control.targets import Target, base, most_alpha, most_experts
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.water_filling import (
     Ask,
@@ -139,13 +145,14 @@ def plan(
     given = _fill(asks, donors, free, lend_percent, rules.reversion, lent, recalls)
     return {
         t.name: Target(
-            alpha,
-            _beta(t, alpha, rules, streams) if alpha else 0,
+            0 if ask.experts else away,
+            _beta(t, away, rules, streams) if away and not ask.experts else 0,
             kv,
             free_for_all,
             kv < t.demand.used,
+            away if ask.experts else 0,
         )
-        for t, (alpha, kv, free_for_all) in zip(tenants, given, strict=True)
+        for t, ask, (away, kv, free_for_all) in zip(tenants, asks, given, strict=True)
     }
 
 
@@ -274,7 +281,7 @@ def _ask(
     unfelt = hidden_alpha(t, t.report.layer_compute_s, rules, streams) if layers else 0
     surely = hidden_alpha(t, t.least_compute_s, rules, streams) if layers else 0
     bears = _bears(t, rules, streams, turns, unfelt) if layers else 0
-    return Ask(
+    ask = Ask(
         name=t.name,
         active=t.active,
         priority=t.tenant.priority,
@@ -294,6 +301,7 @@ def _ask(
         out=t.layers_out,
         late=late,
     )
+    return giving_experts(t, ask, most_experts(t.tenant, shape, rules) if layers else 0)
 
 
 def _bears(t: TenantSnapshot, rules: Rules, streams: int, turns: Turns | None, unfelt: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mirage.control.demand import Demand, in_extents
@@ -20,6 +21,8 @@ class Held(NamedTuple):
     used_blocks: int
     usable_blocks: int
     """That requests may be given, the null block left out; below 0 where even that has none."""
+    experts: int = 0
+    """Of each layer, given away."""
 
 
 class Counted(NamedTuple):
@@ -41,6 +44,9 @@ class Counted(NamedTuple):
     tokens_from_peer: int = 0
     tokens_from_host: int = 0
     tokens_from_ssd: int = 0
+    expert_hits: int = 0
+    expert_loads: int = 0
+    expert_bytes_loaded: int = 0
 
 
 class LayerTimes(NamedTuple):
@@ -50,6 +56,10 @@ class LayerTimes(NamedTuple):
     """T_T."""
     compute_s: float
     """T_c."""
+    expert_s: float = 0.0
+    """Of one expert's load."""
+    expert_routed: Sequence[float] = ()
+    """As `Report.expert_routed`."""
 
 
 def make_report(
@@ -96,6 +106,12 @@ def make_report(
         failed_loads=counted.failed_loads,
         late_loads=counted.late_loads,
         saved_s=counted.saved_s,
+        experts=held.experts,
+        expert_hits=counted.expert_hits,
+        expert_loads=counted.expert_loads,
+        expert_bytes_loaded=counted.expert_bytes_loaded,
+        expert_load_s=times.expert_s,
+        expert_routed=list(times.expert_routed),
         layer_load_s=times.load_s,
         layer_compute_s=times.compute_s,
     )

@@ -8,6 +8,7 @@ from mirage import config
 from mirage.control.rules import Rules
 from mirage.geometry import footprint
 from mirage.protocol import ModelShape
+from mirage.streaming.giving import affordable
 from scheduler.tenants import Tenant
 
 
@@ -28,6 +29,8 @@ class Target:
     kv_extents: int
     open_extents: int | None = None
     recall: bool = False
+    experts: int = 0
+    """Experts of each layer given away; only where alpha is 0."""
 
 
 def entitled(tenant: config.Tenant) -> Tenant:
@@ -73,17 +76,28 @@ def most_slots(rules: Rules) -> int:
     return 1 if rules.beta == 1 else 2
 
 
-def toward(shape: ModelShape, now: Target, target: Target, limit: int) -> Target:
-    """As far from `now` towards `target` as `limit` bytes allow: KV first, then layers.
+def most_experts(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
+    """The most experts of each layer that may ever be given away; none where no layer may."""
+    return shape.movable_experts if rules.experts and most_alpha(tenant, shape, rules) else 0
 
-    `now` must fit into `limit`. The way starts where both ends are cheapest, so that layers
-    given away and the KV they pay for change in one step.
+
+def toward(shape: ModelShape, now: Target, target: Target, limit: int) -> Target:
+    """As far from `now` towards `target` as `limit` bytes allow: KV first, then parameters.
+
+    `now` must fit into `limit`. The way starts where both ends are cheapest, so that what is
+    given away and the KV it pays for change in one step.
     """
-    alpha, extents = max(now.alpha, target.alpha), min(now.kv_extents, target.kv_extents)
-    spare = limit - footprint(shape, alpha, extents)
+
+    def cost(alpha: int, experts: int) -> int:
+        return footprint(shape, alpha, 0, experts)
+
+    ends = (target.alpha, target.experts), (now.alpha, now.experts)
+    start = min(ends, key=lambda given: cost(*given))
+    extents = min(now.kv_extents, target.kv_extents)
+    spare = limit - cost(*start) - extents * shape.extent_bytes
     more = min(target.kv_extents - extents, spare // shape.extent_bytes)
-    if alpha > target.alpha:
-        affordable = (spare - more * shape.extent_bytes) // shape.layer_bytes
-        alpha -= min(alpha - target.alpha, affordable)
+    spare -= more * shape.extent_bytes
+    alpha, experts = affordable(cost, start, ends[0], spare)
     beta = target.beta if alpha == target.alpha else now.beta
-    return Target(alpha, beta, extents + more, target.open_extents, target.recall)
+    kv = extents + more
+    return Target(alpha, beta, kv, target.open_extents, target.recall, experts)

@@ -13,7 +13,10 @@ from mirage.units import ceil_div
 
 
 class Ask(NamedTuple):
-    """One tenant before the plan is made. Extents above, layers below."""
+    """One tenant before the plan is made. Extents above, layers below.
+
+    Of a tenant that gives experts, a layer stands for one expert of each layer.
+    """
 
     name: str
     active: bool
@@ -44,6 +47,8 @@ class Ask(NamedTuple):
 
     late: bool = False
     """Whether its tokens already take longer than they may."""
+    experts: bool = False
+    """Whether it gives experts instead of layers."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ the compute time of a step), and the dearest of all where they do not and the sp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from math import inf
 from typing import NamedTuple
@@ -95,6 +95,41 @@ def experts(nbytes: float, *, routed: float, load_s: float, steps: float) -> Pri
     Then they are loaded in `load_s`, which no compute hides: the router has just decided.
     """
     return Price(Way.EXPERTS, routed * load_s * steps, nbytes)
+
+
+COLD = 0.1
+"""Part of a decode step by which loads of experts may lengthen it."""
+STILL_COLD = 0.15
+"""The same for those that are away already, since what is observed varies."""
+
+
+def cold_experts(
+    routed: Sequence[float],
+    *,
+    load_s: float,
+    step_s: float,
+    gain_bytes: int,
+    kv_bytes: int,
+    most: int,
+    lengthening: float = COLD,
+) -> int:
+    """Experts of each layer that are worth giving while the model decodes, at most `most`.
+
+    A step routes to `routed[g]` of each layer's g coldest and takes `step_s` without loads of
+    `load_s` each. Memory of `gain_bytes` an expert makes a batch larger that fills `kv_bytes`: the
+    number is best where tokens a second are most, (kv + g * gain) / (step + loads). 0 if unknown.
+    """
+    if min(load_s, step_s, gain_bytes) <= 0 or not routed:
+        return 0
+    best, best_rate = 0, float(max(1, kv_bytes))
+    for given in range(1, min(most, len(routed) - 1) + 1):
+        longer = experts(gain_bytes, routed=routed[given], load_s=load_s, steps=1).seconds / step_s
+        if longer > lengthening:
+            break
+        rate = (max(1, kv_bytes) + given * gain_bytes) / (1 + longer)
+        if rate > best_rate:
+            best, best_rate = given, rate
+    return best
 
 
 def spill(nbytes: float, *, down_bytes_s: float, up_bytes_s: float) -> Price:

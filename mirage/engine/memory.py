@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from mirage.config import Policy
+from mirage.control.reporting import LayerTimes
 from mirage.control.token_cost import TokenCost
 from mirage.engine.backend import make_backend
 from mirage.engine.compiled import compiling, eagerly, stay_eager
@@ -31,6 +32,7 @@ from mirage.engine.settings import EngineSettings
 from mirage.facts import KVGroups
 from mirage.geometry import least_extents
 from mirage.protocol import ModelShape
+from mirage.streaming.experts import ExpertStreamer
 from mirage.streaming.transfer import LayerStreamer
 from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import Member, Pool
@@ -59,7 +61,7 @@ class EngineMemory:
         self.backend = make_backend(settings)
         self.driver = self.backend.driver
         self.pool = PagePool(self.driver, UNLIMITED, self.backend.supply)
-        self.parameters = PlacedLayers(settings.moves)
+        self.parameters = PlacedLayers(settings.moves, settings.experts_stay)
         self.compute = self.backend.compute
         self.mailbox = Mailbox()
         self.streamer: LayerStreamer | None = None
@@ -192,7 +194,39 @@ class EngineMemory:
             max_extents=config.num_blocks // blocks if kv.groups else 0,
             min_extents=least_extents(kv.request_blocks, blocks),
             movable_layers=len(self.parameters.layers) if self.streamer else 0,
+            **self._expert_shape(),
         )
+
+    def _expert_shape(self) -> dict[str, int]:
+        if self.giver is None:
+            return {}
+        layout = self.giver.layout
+        return {
+            "movable_experts": layout.most,
+            "expert_layers": len(layout.layers),
+            "expert_bytes": layout.nbytes,
+        }
+
+    def expert_counts(self) -> dict[str, int]:
+        """What `Counted` has of experts."""
+        if self.giver is None:
+            return {}
+        books = self.giver.residency
+        return {
+            "expert_hits": books.hits,
+            "expert_loads": books.loads,
+            "expert_bytes_loaded": self.giver.expert_bytes_loaded,
+        }
+
+    def layer_times(self) -> LayerTimes:
+        """T_T and T_c, and what is known of experts."""
+        giver, times = self.giver, LayerTimes(self.layer_load_s, self.layer_compute_s)
+        if giver is None:
+            return times
+        # Until one was loaded, as long as its part of a layer.
+        part = giver.layout.nbytes / self.layer_bytes
+        load_s = giver.load_s or self.layer_load_s * part
+        return times._replace(expert_s=load_s, expert_routed=giver.observed())
 
     def _extent_geometry(self, config: Any) -> tuple[int, int]:
         """(blocks, bytes) of one extent. A static engine's blocks are only counted in them."""
@@ -220,6 +254,16 @@ class EngineMemory:
         return self.streamer.beta if self.streamer else 0
 
     @property
+    def giver(self) -> ExpertStreamer | None:
+        """The streamer, if it can give experts away as well."""
+        return self.streamer if isinstance(self.streamer, ExpertStreamer) else None
+
+    @property
+    def experts(self) -> int:
+        """Experts of each layer that were given away."""
+        return self.giver.experts if self.giver else 0
+
+    @property
     def streaming(self) -> bool:
         """Whether any layer is loaded step by step, or has not come back yet."""
         return self.streamer is not None and self.streamer.streaming
@@ -235,10 +279,23 @@ class EngineMemory:
             assert self.streamer is not None
             self.streamer.before(len(self.streamer.layers) - 1)
 
-    def move_layers(self, alpha: int, beta: int) -> None:
-        """Change the streamed set, between steps. Raises `TransferError`, `GrantExceeded`."""
+    def move_layers(self, alpha: int, beta: int, experts: int = 0) -> None:
+        """Change the streamed set, or the experts that are away, between steps.
+
+        Raises `TransferError`, `GrantExceeded`.
+        """
         assert self.streamer is not None, "only policy mirage moves layers"
-        self.streamer.set(alpha, beta)
+        if self.giver is not None:
+            self.giver.set(alpha, beta, experts)
+        else:
+            self.streamer.set(alpha, beta)
+
+    def layer_pages(self, alpha: int, experts: int) -> int:
+        """Pages of layers, slots and spare frames of experts."""
+        if self.giver is not None:
+            return self.giver.pages(alpha, experts)
+        assert self.streamer is not None
+        return (len(self.streamer.layers) - alpha) * self.streamer.frame_pages
 
     def affordable_layers(self) -> int:
         """Layers that could turn resident with the pages at hand."""
@@ -297,6 +354,8 @@ class EngineMemory:
 
     def stepped(self, compute_s: float) -> None:
         """T_c, smoothed over about ten steps: seconds of compute per layer and step."""
+        if self.giver is not None:
+            compute_s = max(0.0, compute_s - self.giver.spent_s())
         self.token_cost.end(compute_s)
         sample = compute_s / max(len(self.parameters.layers), 1)
         self.layer_compute_s += (sample - self.layer_compute_s) * (
@@ -310,7 +369,7 @@ class EngineMemory:
         """
         layers = 0
         if self.streamer is not None:
-            layers = (len(self.streamer.layers) - self.alpha) * self.layer_bytes
+            layers = self.layer_pages(self.alpha, self.experts) * self.settings.page
         kv = 0
         if self.kv is not None:
             kv = len(self.kv.extents.mapped) * self.kv.extents.extent_bytes

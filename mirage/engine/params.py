@@ -17,8 +17,10 @@ import torch
 
 from mirage.engine import stack
 from mirage.engine.backend import Backend
+from mirage.engine.experts import ExpertLayer, ExpertsStay, find, hook, layout
 from mirage.engine.pieces import Pieces, UnknownPieces
 from mirage.engine.tensors import Holdings
+from mirage.streaming.experts import ExpertLayout, ExpertStreamer
 from mirage.streaming.transfer import Layer, LayerStreamer
 from mirage.units import MIB, align_up
 from vmm.host import HostBuffer
@@ -56,7 +58,11 @@ class PlacedLayers:
     Without, they only keep plain weights on a CPU, so that all policies run the same kernels.
     """
 
-    def __init__(self, moves: bool = True) -> None:
+    def __init__(self, moves: bool = True, experts_stay: str | None = None) -> None:
+        """`experts_stay`: why experts are not to be given away, if they are not."""
+        self.experts_stay = experts_stay
+        self.experts: list[ExpertLayer] = []
+        """The experts of each layer that has some, if they can be given away."""
         self.layers: list[torch.nn.Module] = []
         self.stays: str | None = None if moves else "max_percent is 0"
         """Why the layers stay where vLLM put them."""
@@ -94,6 +100,35 @@ class PlacedLayers:
         if self.stays is None and (name := self._sizes.emptied()):
             self.stays = stack.GONE.format(name)
         self.units = units(self.layers, model)
+        if self.stays is None:
+            self._find_experts()
+
+    def _find_experts(self) -> None:
+        """Their weights come first in their layers, so that they begin on a page.
+
+        Also if they are to stay: a layer is as large as `mirage check` said in any case.
+        """
+        try:
+            self.experts = find(self.layers)
+            first = {id(weight): n for one in self.experts for n, weight in enumerate(one.weights)}
+            moving = self.moving()
+            if not first.keys() <= moving:
+                raise ExpertsStay("something else looks at their weights")
+        except ExpertsStay as error:
+            self.experts, self.experts_stay = [], self.experts_stay or str(error)
+            return
+        for unit in self.units:
+            unit.sort(key=lambda storage: min(first.get(id(t), len(first)) for t in storage))
+
+    def expert_layout(self, page_bytes: int) -> ExpertLayout | None:
+        """Where experts lie that can be given away; None if none can, as `experts_stay` says."""
+        if self.experts_stay is not None:
+            return None
+        try:
+            return layout(self.experts, page_bytes)
+        except ExpertsStay as error:
+            self.experts_stay = str(error)
+            return None
 
     def hidden(self) -> str | None:
         """Why nobody can tell what the layers contain; None if their parameters can be read."""
@@ -151,13 +186,24 @@ class PlacedLayers:
             driver.copy(master.address, home.address, nbytes)
             self.masters.append(master)
             homes.append(Layer(index, home, master.address, nbytes, driver.event()))
-        streamer = LayerStreamer(driver, pool, homes, backend.compute, chunk_bytes=chunk_bytes)
+        streamer = self._streamer(backend, pool, homes, chunk_bytes)
         if self.pieces is not None:
             self.pieces.order(streamer)
         else:
             for index, module in enumerate(self.layers):
                 module.forward = _ordered(module.forward, streamer, index)
         logger.info("layers placed count=%d layer_bytes=%d", len(homes), frame)
+        return streamer
+
+    def _streamer(
+        self, backend: Backend, pool: PagePool, homes: list[Layer], chunk_bytes: int | None
+    ) -> LayerStreamer:
+        driver, compute = backend.driver, backend.compute
+        lie = self.expert_layout(driver.page_bytes)
+        if lie is None:
+            return LayerStreamer(driver, pool, homes, compute, chunk_bytes=chunk_bytes)
+        streamer = ExpertStreamer(driver, pool, homes, compute, lie, chunk_bytes=chunk_bytes)
+        hook(self.experts, streamer)
         return streamer
 
     def _fill(self, home: Range, unit: Unit) -> int:

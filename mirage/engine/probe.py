@@ -39,7 +39,7 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from mirage.arguments.check import ArgumentRefused
 from mirage.arguments.table import PACKED_LORA
-from mirage.engine import arguments, hollow, kernels, postload, stack
+from mirage.engine import arguments, experts, hollow, kernels, postload, stack
 from mirage.engine.fixed import fixed_bytes
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.kvgroups import kv_groups
@@ -114,6 +114,8 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
         block_runs=runs,
         kv=kv_groups(config, plan.kv_cache_groups) if plan is not None else NO_KV,
         vllm=vllm.__version__,
+        experts=experts.facts(parameters.experts) if parameters.experts else None,
+        experts_stay=parameters.experts_stay,
     )
 
 

@@ -22,6 +22,7 @@ import torch
 
 from mirage.engine.instead import instead
 from mirage.engine.standin import SEED, computing, fed
+from mirage.streaming.experts import ExpertStreamer
 from mirage.streaming.transfer import LayerStreamer
 
 logger = logging.getLogger("mirage.engine.proof")
@@ -165,8 +166,10 @@ class Proof:
             begin()
             where = f"with {streamer.alpha + streamer.beta} of {count} layers streamed"
             self._compare(where)
-        streamer.bytes_streamed = 0
         forwards = len(settings) + 2
+        if isinstance(streamer, ExpertStreamer):
+            forwards += self._experts_moved(streamer, begin)
+        streamer.bytes_streamed = 0
         logger.info(
             "proven to compute the same forwards=%d s=%.2f outputs=%d of %d",
             forwards,
@@ -174,6 +177,15 @@ class Proof:
             sum(self._steady),
             len(self._steady),
         )
+
+    def _experts_moved(self, streamer: ExpertStreamer, begin: Callable[[], None]) -> int:
+        """The same with all experts but one of each layer away, and back; how many forwards."""
+        for experts in (streamer.layout.most, 0):
+            streamer.set(0, 0, experts)
+            begin()
+            self._compare(f"with {experts} experts of each layer away")
+        streamer.forget()
+        return 2
 
     def _observed(self) -> Seen:
         start = time.perf_counter()

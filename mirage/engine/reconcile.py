@@ -16,6 +16,7 @@ from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.memory import EngineMemory
 from mirage.engine.pace import Pace
 from mirage.protocol import Allotment
+from mirage.streaming.giving import affordable
 from vmm.driver import OutOfMemory
 
 logger = logging.getLogger("mirage.engine.reconcile")
@@ -70,7 +71,7 @@ class Reconciler:
         return target is None or (
             self.blocks.backed_extents() == target.kv_extents
             and not self.blocks.retiring
-            and self.memory.alpha == target.alpha
+            and (self.memory.alpha, self.memory.experts) == (target.alpha, target.experts)
         )
 
     @property
@@ -166,6 +167,8 @@ class Reconciler:
 
     def _give_layers(self, target: Allotment) -> bool:
         memory = self.memory
+        if memory.experts or target.experts:
+            return self._move_experts(target, 0)
         count = self._pace.most("layer", target.alpha - memory.alpha)
         if count <= 0:
             return False
@@ -178,6 +181,8 @@ class Reconciler:
         memory = self.memory
         if memory.streamer is None:
             return False
+        if memory.experts or target.experts:
+            return self._move_experts(target, memory.pool.available)
         back = min(memory.alpha - target.alpha, memory.affordable_layers())
         count = self._pace.most("layer", back)
         alpha = memory.alpha - count
@@ -187,6 +192,16 @@ class Reconciler:
             return False
         with self._pace.moving("layer", count):
             return self._had(partial(memory.move_layers, alpha, beta))
+
+    def _move_experts(self, target: Allotment, spare: int) -> bool:
+        """From or to experts given away, as far as `spare` pages allow, in one go."""
+        memory = self.memory
+        now = memory.alpha, memory.experts
+        alpha, experts = affordable(memory.layer_pages, now, (target.alpha, target.experts), spare)
+        if (alpha, experts) == now:
+            return False
+        beta = (target.beta if alpha == target.alpha else memory.beta) if alpha else 0
+        return self._had(partial(memory.move_layers, alpha, beta, experts))
 
     def _had(self, take: Callable[[], None]) -> bool:
         """Whether memory that was granted could be had. If not, the next pass tries again.

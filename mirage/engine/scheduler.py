@@ -19,7 +19,7 @@ from vllm.v1.request import RequestStatus
 
 from mirage.config import Policy
 from mirage.control.demand import Demand, demand, left_free
-from mirage.control.reporting import Counted, Held, LayerTimes, make_report
+from mirage.control.reporting import Counted, Held, make_report
 from mirage.control.turn_taking import TurnTaking
 from mirage.engine import prefill, runtime
 from mirage.engine.agent import Agent
@@ -223,6 +223,7 @@ class ObservingMixin(Mixable):
                 used_extents=used_extents,
                 used_blocks=max(0, usable - 1 - pool.get_num_free_blocks()),
                 usable_blocks=usable - 1,
+                experts=memory.experts,
             ),
             wanted=self._demand(),
             extent_blocks=self.shape.extent_blocks,
@@ -237,8 +238,9 @@ class ObservingMixin(Mixable):
                 tokens_from_device=self.tokens_from_device,
                 stall_s=memory.compute.stall_s,
                 **self._below(),
+                **memory.expert_counts(),
             ),
-            times=LayerTimes(memory.layer_load_s, memory.layer_compute_s),
+            times=memory.layer_times(),
         )
 
     def _kv_extents(self) -> tuple[int, int, int]:

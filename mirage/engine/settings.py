@@ -39,6 +39,8 @@ class EngineSettings(BaseModel):
     is heard (`GrowthHold`)."""
     moves: bool = True
     """False leaves the layers where vLLM puts them, whatever the policy."""
+    experts: bool = False
+    """Whether experts of a mixture may be given away, where that is possible."""
     pieces: bool = False
     """Stream what steps compute between two attentions instead of whole layers."""
     compiled: bool = False
@@ -50,6 +52,16 @@ class EngineSettings(BaseModel):
     """Bytes of a layer that are copied at a time; None copies it whole."""
     copy_bytes_per_s: float | None = None
     """Host only: imitate a link of that speed."""
+
+    @property
+    def experts_stay(self) -> str | None:
+        """Why experts are not given away; None if they may be.
+
+        Which experts a step needs is known in its middle, where a captured graph cannot wait.
+        """
+        if not self.experts:
+            return "remap.experts is false"
+        return "steps are captured or compiled" if self.pieces or self.compiled else None
 
 
 def from_vllm(vllm_config: Any) -> EngineSettings:

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from mirage.config import Config, Policy, Tenant
 from mirage.control.targets import entitled
-from mirage.facts import NO_KV, KVGroups, ModelFacts
+from mirage.facts import NO_KV, ExpertFacts, KVGroups, ModelFacts
 from mirage.geometry import least_blocks
 from mirage.serve.page_size import PageSize, Sizes, page_size
 from mirage.units import MIB, align_up
 from vmm.space import extent_blocks
+
+NOT_ASKED = "remap.experts is false"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Fit:
     architecture: str = ""
     quantisation: str = ""
     kv: KVGroups = NO_KV
+    experts: ExpertFacts | None = None
+    """Those that may be given away."""
+    experts_stay: str | None = None
+    """Why there are none; None if there are, or if none were asked for."""
 
     @property
     def parameter_bytes(self) -> int:
@@ -98,6 +104,8 @@ def _fit_tenant(
     most = base
     if extent_bytes and config.policy is not Policy.STATIC:
         most = max(base, movable // extent_bytes)
+    asked = config.policy is Policy.MIRAGE and config.remap.experts and facts.stays is None
+    stay = _experts_stay(config, facts, page) if asked else NOT_ASKED
     return Fit(
         page=size,
         grant_bytes=grant,
@@ -114,7 +122,15 @@ def _fit_tenant(
         architecture=facts.architecture,
         quantisation=facts.quantisation,
         kv=facts.kv,
+        experts=None if stay else facts.experts,
+        experts_stay=stay if asked else None,
     )
+
+
+def _experts_stay(config: Config, facts: ModelFacts, page: int) -> str | None:
+    if config.device.graphs or config.device.compile:
+        return "steps are captured or compiled"
+    return facts.experts.stay(page) if facts.experts else facts.experts_stay
 
 
 def _floor_too_high(tenant: Tenant, facts: ModelFacts) -> str | None:

@@ -151,6 +151,7 @@ def engine_settings(
         "temporal": config.sharing.mode == "temporal",
         "hold_s": config.sharing.patience_s,
         "moves": fit.movable_layers > 0,
+        "experts": config.remap.experts,
         "move_s": MOVE_S[config.device.kind],
     }
 

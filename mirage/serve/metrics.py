@@ -15,6 +15,7 @@ GAUGES = {
     "kv_blocks": ("mirage_kv_blocks", "KV blocks granted and usable"),
     "kv_used_blocks": ("mirage_kv_used_blocks", "KV blocks that belong to running requests"),
     "alpha": ("mirage_layers_remapped", "Decoder layers whose memory was given away"),
+    "experts": ("mirage_experts_remapped", "Experts of each layer whose memory was given away"),
     "held_bytes": ("mirage_held_bytes", "Device memory held"),
     "running": ("mirage_requests_running", "Requests in the running batch"),
     "waiting": ("mirage_requests_waiting", "Requests waiting to be scheduled"),
@@ -22,6 +23,9 @@ GAUGES = {
 COUNTERS = {
     "preemptions": ("mirage_preemptions", "Preempted requests"),
     "bytes_streamed": ("mirage_streamed_bytes", "Parameter bytes loaded from host memory"),
+    "expert_hits": ("mirage_expert_hits", "Given experts that a step found in a spare frame"),
+    "expert_loads": ("mirage_expert_loads", "Given experts that a step had to load"),
+    "expert_bytes_loaded": ("mirage_expert_loaded_bytes", "Bytes of those loads"),
     "stall_s": ("mirage_stall_seconds", "Time that compute waited for a layer to arrive"),
     "steps": ("mirage_steps", "Scheduler steps"),
     "tokens": ("mirage_tokens", "Tokens computed"),

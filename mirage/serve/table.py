@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from mirage.arguments.check import normalised
 from mirage.config import Config
-from mirage.facts import KVGroup, KVGroups
+from mirage.facts import ExpertFacts, KVGroup, KVGroups
 from mirage.serve.fit import Fit, mib
 from mirage.serve.proven import verdict
 
@@ -47,7 +47,20 @@ def _model_line(config: Config, name: str, fit: Fit) -> str:
         parts.append(f"{fit.kv.request_blocks} KV blocks for {longest} tokens")
     if fit.stays is not None:
         parts.append(f"its layers stay: {fit.stays}")
+    if fit.experts is not None:
+        parts.append(expert_words(fit.experts))
+    elif fit.experts_stay is not None:
+        parts.append(f"its experts stay: {fit.experts_stay}")
     return "; ".join(parts)
+
+
+def expert_words(experts: ExpertFacts) -> str:
+    """``"up to 7 of 8 experts of each of 32 layers can go, 10230.0 MiB for one of each"``."""
+    gain = (experts.layers - 1) * sum(experts.slices)
+    return (
+        f"up to {experts.count - 1} of {experts.count} experts of each of {experts.layers} layers "
+        f"can go, {mib(gain)} for one of each"
+    )
 
 
 def kv_words(kv: KVGroups) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from mirage.control.targets import Target
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape
+from mirage.streaming.giving import affordable
 from mirage.units import ceil_div
 
 
@@ -30,19 +31,24 @@ class Holding:
         scattered: bool = False,
     ) -> None:
         self.shape = shape
-        self.alpha, self.beta = base.alpha, base.beta
+        self.alpha, self.beta, self.experts = base.alpha, base.beta, base.experts
         self.extents = base.kv_extents
         self.revision = 0
         self.reconciled = True
         self._copies = copies
         self._scattered = scattered
         self._target = Allotment(
-            0, base.alpha, base.beta, base.kv_extents, footprint(shape, base.alpha, base.kv_extents)
+            0,
+            base.alpha,
+            base.beta,
+            base.kv_extents,
+            footprint(shape, base.alpha, base.kv_extents, base.experts),
+            experts=base.experts,
         )
 
     @property
     def held_bytes(self) -> int:
-        return footprint(self.shape, self.alpha, self.extents)
+        return footprint(self.shape, self.alpha, self.extents, self.experts)
 
     @property
     def blocks(self) -> int:
@@ -81,15 +87,18 @@ class Holding:
 
     def reconcile(self, used_blocks: int) -> tuple[bool, int]:
         """One pass towards the target: whether anything moved, and layers to load for it."""
-        target, before = self._target, (self.alpha, self.beta, self.extents)
-        if target.alpha > self.alpha:
-            self.alpha, self.beta = target.alpha, target.beta
+        target, before = self._target, self._state
+        self._move(target, 0)
         shrunk = min(self.extents, max(target.kv_extents, self.busy_extents(used_blocks), 1))
         self.extents = shrunk
         self._grow(target)
         self._restore(target)
-        after = (self.alpha, self.beta, self.extents)
-        self.reconciled = (self.alpha, self.extents) == (target.alpha, target.kv_extents)
+        after = self._state
+        self.reconciled = (self.alpha, self.experts, self.extents) == (
+            target.alpha,
+            target.experts,
+            target.kv_extents,
+        )
         if before == after:
             return False, 0
         return True, self._copies(before[:2], after[:2])
@@ -99,8 +108,22 @@ class Holding:
         more = min(target.kv_extents - self.extents, spare // self.shape.extent_bytes)
         self.extents += max(0, more)
 
+    @property
+    def _state(self) -> tuple[int, int, int, int]:
+        return self.alpha, self.beta, self.experts, self.extents
+
     def _restore(self, target: Allotment) -> None:
-        spare = target.grant_bytes - self.held_bytes
-        self.alpha -= max(0, min(self.alpha - target.alpha, spare // self.shape.layer_bytes))
+        self._move(target, max(0, target.grant_bytes - self.held_bytes))
         if self.alpha == target.alpha:
             self.beta = target.beta
+
+    def _move(self, target: Allotment, spare: int) -> None:
+        now = self.alpha, self.experts
+        to = target.alpha, target.experts
+        self.alpha, self.experts = affordable(self._parameters, now, to, spare)
+        if self.alpha > now[0]:
+            self.beta = target.beta
+        self.beta = self.beta if self.alpha else 0
+
+    def _parameters(self, alpha: int, experts: int) -> int:
+        return footprint(self.shape, alpha, 0, experts)

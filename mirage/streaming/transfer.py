@@ -351,10 +351,13 @@ class LayerStreamer:
 
     def load(self, layer: Layer) -> None:
         """Enqueue the copy of a layer's parameters from their master into its range."""
-        step = self._chunk_bytes or layer.nbytes
-        for start in range(0, layer.nbytes, step):
-            nbytes = min(step, layer.nbytes - start)
-            self.copies.copy(layer.range.address + start, layer.master + start, nbytes)
+        self._copy_part(layer, 0, layer.nbytes)
+
+    def _copy_part(self, layer: Layer, offset: int, nbytes: int) -> None:
+        step = self._chunk_bytes or nbytes
+        for start in range(offset, offset + nbytes, step):
+            part = min(step, offset + nbytes - start)
+            self.copies.copy(layer.range.address + start, layer.master + start, part)
 
     def _copy(self, layer: Layer, arrival: Event) -> None:
         self.load(layer)

@@ -10,6 +10,7 @@ from vllm.v1.core.block_pool import BlockPool
 
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.settings import EngineSettings
+from mirage.streaming.experts import ExpertLayout, ExpertStreamer, Piece
 from mirage.streaming.transfer import Layer, LayerStreamer
 from tests.tampered.memory import Poisoning
 from vmm.host import HostBuffer
@@ -21,15 +22,21 @@ EXTENTS, START = 16, 6
 """KV extents of one page and one block each: at most, and at the start."""
 
 
-def grant_of(alpha: int, extents: int) -> int:
-    """Bytes of the layers that are not given away, and of extents."""
-    return (LAYERS - alpha) * LAYER_BYTES + extents * PAGE
+EXPERTS = ExpertLayout(tuple(range(LAYERS)), 3, (Piece(0, PAGE),))
+"""Experts of one page: a layer has nothing else."""
+
+
+def grant_of(alpha: int, extents: int, experts: int = 0) -> int:
+    """Bytes of the layers and experts that are not given away, and of extents."""
+    away = experts * (LAYERS - 1) * EXPERTS.nbytes
+    return (LAYERS - alpha) * LAYER_BYTES - away + extents * PAGE
 
 
 class HostMemory:
     """Layers of which each holds its number plus one in every byte, and `START` extents."""
 
-    def __init__(self) -> None:
+    def __init__(self, experts: bool = False) -> None:
+        """`experts`: whether they can be given away, too."""
         self.memory = Poisoning(
             EngineSettings(policy="mirage", tenant="t", base_blocks=START, page=PAGE)
         )
@@ -37,7 +44,8 @@ class HostMemory:
         self.masters = [HostBuffer(LAYER_BYTES) for _ in range(LAYERS)]
         layers = [self._layer(index) for index in range(LAYERS)]
         memory = self.memory
-        memory.streamer = LayerStreamer(memory.driver, memory.pool, layers, memory.compute)
+        parts = memory.driver, memory.pool, layers, memory.compute
+        memory.streamer = ExpertStreamer(*parts, EXPERTS) if experts else LayerStreamer(*parts)
         self.range = Range(memory.driver, EXTENTS * PAGE)
         self.extents = ExtentMap(self.range, memory.pool, [0], PAGE, EXTENTS)
         self.extents.map(range(START))

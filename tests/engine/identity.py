@@ -69,8 +69,7 @@ class Changes:
             return
         scheduler = self.scheduler
         pool, memory, shape = scheduler.pool, scheduler.memory, scheduler.shape
-        beta = self.rng.choice((1, 2))
-        alpha = self.rng.randrange(0, max(shape.movable_layers - beta, 1))
+        alpha, beta, experts = self.given()
         # Blocks in use and cached ones stay, or prefix hits, and batches, would differ.
         cached = sum(b.block_hash is not None and b.ref_cnt == 0 for b in pool.blocks)
         # Neither may a newcomer wait for memory: it would join another batch than without us.
@@ -84,14 +83,22 @@ class Changes:
         grant = (
             shape.fixed_bytes
             + (shape.layers - alpha) * shape.layer_bytes
+            - experts * max(0, shape.expert_layers - 1) * shape.expert_bytes
             + extents * shape.extent_bytes
         )
-        scheduler.mailbox.post(Allotment(self.revision, alpha, beta, extents, grant))
+        scheduler.mailbox.post(
+            Allotment(self.revision, alpha, beta, extents, grant, experts=experts)
+        )
         self.alphas.add(memory.alpha)
         self.betas.add(memory.beta)
         memory.check_integrity()
         pool.check_integrity()
         assert memory.held_bytes(0, 0) <= grant or not scheduler.reconciler.reconciled
+
+    def given(self) -> tuple[int, int, int]:
+        """What is to be away: alpha, beta, experts of each layer."""
+        beta = self.rng.choice((1, 2))
+        return self.rng.randrange(0, max(self.scheduler.shape.movable_layers - beta, 1)), beta, 0
 
 
 def compute_beside_gpu() -> None:

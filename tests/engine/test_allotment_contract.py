@@ -12,7 +12,16 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import pytest
-from host_memory import EXTENTS, LAYER_BYTES, LAYERS, PAGE, START, HostMemory, grant_of
+from host_memory import (
+    EXPERTS,
+    EXTENTS,
+    LAYER_BYTES,
+    LAYERS,
+    PAGE,
+    START,
+    HostMemory,
+    grant_of,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -31,9 +40,22 @@ from mirage.simulate.holding import Holding
 
 pytestmark = pytest.mark.engine
 
-SHAPE = ModelShape(LAYERS, LAYER_BYTES, 0, PAGE, 1, 16, EXTENTS, 1, LAYERS)
-State = tuple[int, int, int]
-"""Alpha, beta, extents."""
+SHAPE = ModelShape(
+    LAYERS,
+    LAYER_BYTES,
+    0,
+    PAGE,
+    1,
+    16,
+    EXTENTS,
+    1,
+    LAYERS,
+    movable_experts=EXPERTS.most,
+    expert_layers=LAYERS,
+    expert_bytes=EXPERTS.nbytes,
+)
+State = tuple[int, int, int, int]
+"""Alpha, beta, extents, experts."""
 
 
 class Way(Protocol):
@@ -49,6 +71,7 @@ class Way(Protocol):
     def start(self, blocks: int) -> None: ...
     def finish(self, which: int) -> None: ...
     def requests(self) -> list[int]: ...
+    def route(self, layer: int, experts: set[int]) -> None: ...
     def check(self) -> None: ...
     def close(self) -> None: ...
 
@@ -57,7 +80,7 @@ class Real:
     """`mirage.engine.reconcile` over pages of this process."""
 
     def __init__(self) -> None:
-        self.host = HostMemory()
+        self.host = HostMemory(experts=True)
         self.reconciler = Reconciler(self.host.memory, self.host.blocks, Fence())
         self.taken: list[list[Any]] = []
 
@@ -69,7 +92,7 @@ class Real:
 
     def state(self) -> State:
         memory = self.host.memory
-        return memory.alpha, memory.beta, self.host.blocks.backed_extents()
+        return memory.alpha, memory.beta, self.host.blocks.backed_extents(), memory.experts
 
     def held_bytes(self) -> int:
         return self.host.memory.pool.held_bytes
@@ -92,9 +115,22 @@ class Real:
     def requests(self) -> list[int]:
         return [len(blocks) for blocks in self.taken]
 
+    def route(self, layer: int, experts: set[int]) -> None:
+        """A step computes with these: they are there, and hold what they should."""
+        streamer = self.host.memory.giver
+        assert streamer is not None
+        streamer.before(layer)
+        streamer.routed(layer, experts)
+        home = streamer.layers[layer].range
+        for expert in experts:
+            for span in EXPERTS.spans(expert):
+                assert bool((home.tensor(*span) == layer + 1).all())
+        streamer.after(layer)
+
     def check(self) -> None:
         """Nothing that is in use was given."""
         self.host.memory.check_integrity()
+        self.host.memory.self_check()
         self.host.blocks.check_integrity()
         used = {block.block_id for blocks in self.taken for block in blocks}
         assert used <= set(self.host.extents.mapped)
@@ -120,7 +156,8 @@ class Simulated:
         return self.holding.reconcile(sum(self.taken))[0]
 
     def state(self) -> State:
-        return self.holding.alpha, self.holding.beta, self.holding.extents
+        holding = self.holding
+        return holding.alpha, holding.beta, holding.extents, holding.experts
 
     def held_bytes(self) -> int:
         return self.holding.held_bytes
@@ -143,6 +180,8 @@ class Simulated:
     def requests(self) -> list[int]:
         return self.taken
 
+    def route(self, layer: int, experts: set[int]) -> None: ...
+
     def check(self) -> None:
         """Nothing that is in use was given."""
         used = sum(self.taken)
@@ -153,14 +192,17 @@ class Simulated:
 
 WAYS = {"real": Real, "simulated": Simulated}
 each_way = pytest.mark.parametrize("kind", WAYS)
-allotted = st.tuples(st.integers(0, 3), st.integers(1, 2), st.integers(1, EXTENTS))
+allotted = st.tuples(
+    st.integers(0, 3), st.integers(1, 2), st.integers(1, EXTENTS), st.integers(0, EXPERTS.most)
+).map(lambda drawn: (*drawn[:3], 0 if drawn[0] else drawn[3]))
 
 
 def allotment(
-    revision: int, alpha: int, beta: int, extents: int, recall: bool = False
+    revision: int, alpha: int, beta: int, extents: int, experts: int = 0, recall: bool = False
 ) -> Allotment:
     slots = beta if alpha else 0
-    return Allotment(revision, alpha, slots, extents, grant_of(alpha, extents), None, recall)
+    grant = grant_of(alpha, extents, experts)
+    return Allotment(revision, alpha, slots, extents, grant, None, recall, experts)
 
 
 class Contract(RuleBasedStateMachine):
@@ -175,20 +217,22 @@ class Contract(RuleBasedStateMachine):
         self.ceiling = grant_of(0, START)
 
     @rule(to=allotted, recall=st.booleans())
-    def newer(self, to: tuple[int, int, int], recall: bool) -> None:
+    def newer(self, to: tuple[int, int, int, int], recall: bool) -> None:
         """Is adopted at once; what is to go may not be taken any more."""
         revision = self.sent.revision + 1 if self.sent else 1
-        self.sent = allotment(revision, *to, recall)
+        self.sent = allotment(revision, *to, recall=recall)
         self.ceiling = max(self.way.held_bytes(), self.sent.grant_bytes)
-        alpha = self.way.state()[0]
+        alpha, _, _, experts = self.way.state()
         assert self.way.aim(self.sent)
-        assert self.way.state()[0] >= min(alpha, self.sent.alpha)
-        if self.sent.alpha > alpha:
-            assert self.way.state()[0] == self.sent.alpha, "layers are given at once"
+        if experts == self.sent.experts == 0:
+            assert self.way.state()[0] >= min(alpha, self.sent.alpha)
+        if grant_of(self.sent.alpha, 0, self.sent.experts) < grant_of(alpha, 0, experts):
+            there = self.way.state()[0], self.way.state()[3]
+            assert there == (self.sent.alpha, self.sent.experts), "they are given at once"
 
     @precondition(lambda self: self.sent)
     @rule(to=allotted, before=st.integers(0, 3))
-    def older(self, to: tuple[int, int, int], before: int) -> None:
+    def older(self, to: tuple[int, int, int, int], before: int) -> None:
         assert self.sent is not None
         state, held = self.way.state(), self.way.held_bytes()
         assert not self.way.aim(allotment(self.sent.revision - before, *to))
@@ -202,6 +246,12 @@ class Contract(RuleBasedStateMachine):
             assert moved
         if settled:
             assert self.way.state() == before, "once settled, nothing moves"
+
+    @rule(layer=st.integers(0, LAYERS - 1), experts=st.sets(st.integers(0, EXPERTS.count - 1)))
+    def route(self, layer: int, experts: set[int]) -> None:
+        state = self.way.state()
+        self.way.route(layer, experts)
+        assert self.way.state() == state
 
     @rule(count=st.integers(1, 5))
     def start(self, count: int) -> None:
@@ -229,8 +279,9 @@ class Contract(RuleBasedStateMachine):
     def sound(self) -> None:
         self.way.check()
         held = self.way.held_bytes()
-        alpha, _, extents = self.way.state()
-        assert held == grant_of(alpha, extents)
+        alpha, _, extents, experts = self.way.state()
+        assert held == grant_of(alpha, extents, experts)
+        assert 0 in (alpha, experts)
         grant = self.sent.grant_bytes if self.sent else grant_of(0, START)
         self.ceiling = max(grant, min(self.ceiling, held))
         assert held <= self.ceiling, "never above what was held, or granted"
@@ -255,6 +306,7 @@ class Contract(RuleBasedStateMachine):
             assert self.way.state()[0] == self.sent.alpha
             assert self.way.state()[2] == self.sent.kv_extents
             assert self.way.state()[1] == self.sent.beta
+            assert self.way.state()[3] == self.sent.experts
             assert self.way.held_bytes() == self.sent.grant_bytes
         self.way.close()
 
@@ -279,9 +331,23 @@ def test_one_pass_gives_before_it_takes(kind: str) -> None:
     way = WAYS[kind]()
     pages = LAYER_BYTES // PAGE
     assert way.aim(allotment(1, 2, 2, START + 2 * pages))
-    assert way.state() == (2, 2, START + 2 * pages)
+    assert way.state() == (2, 2, START + 2 * pages, 0)
     assert way.aim(allotment(2, 0, 0, START))
-    assert way.state() == (0, 0, START)
+    assert way.state() == (0, 0, START, 0)
+    assert way.settled() and not way.settle()
+    way.close()
+
+
+@each_way
+def test_layers_and_experts_turn_into_each_other(kind: str) -> None:
+    """In one pass, with what both cost; no more than what is affordable of what does not fit."""
+    way = WAYS[kind]()
+    assert way.aim(allotment(1, 0, 0, START + 10, 2))
+    assert way.state() == (0, 0, START + 10, 2)
+    assert way.aim(allotment(2, 2, 1, START + 6))
+    assert way.state() == (2, 1, START + 6, 0)
+    assert way.aim(allotment(3, 0, 0, START + 5, 1))
+    assert way.state() == (0, 0, START + 5, 1)
     assert way.settled() and not way.settle()
     way.close()
 

@@ -396,9 +396,11 @@ def shapes(draw: st.DrawFn) -> ModelShape:
     least = draw(st.integers(1, 4))
     found = draw(st.sampled_from([True, True, False]))
     layers = draw(st.integers(3, 16)) if found else 0
+    layer_bytes = draw(st.integers(1, 12)) if found else 0
+    experts = draw(st.sampled_from([0, 0, 1, 3])) if layer_bytes >= 4 else 0
     return ModelShape(
         layers=layers,
-        layer_bytes=draw(st.integers(1, 12)) if found else 0,
+        layer_bytes=layer_bytes,
         fixed_bytes=draw(st.integers(0, 20)),
         extent_bytes=draw(st.integers(1, 9)),
         extent_blocks=draw(st.integers(1, 5)),
@@ -406,6 +408,9 @@ def shapes(draw: st.DrawFn) -> ModelShape:
         max_extents=draw(st.integers(least, 80)),
         min_extents=least,
         movable_layers=draw(st.sampled_from([0, layers])),
+        movable_experts=experts,
+        expert_layers=draw(st.integers(2, layers)) if experts else 0,
+        expert_bytes=layer_bytes // (experts + 1) if experts else 0,
     )
 
 
@@ -418,6 +423,7 @@ def remaps(draw: st.DrawFn) -> Rules:
         tbt_ms=draw(st.sampled_from([None, 1e-3, 1e6])),
         beta=draw(st.sampled_from([1, 2])),
         max_percent=draw(st.sampled_from([0.0, 33.0, 75.0, 100.0])),
+        experts=draw(st.booleans()),
         decode_cap=draw(st.booleans()),
         headroom_extents=draw(st.integers(0, 2)),
         slack_extents=draw(st.integers(0, 4)),
@@ -521,6 +527,13 @@ class Worlds(RuleBasedStateMachine):
         engine = self.world.alive[self.pick(data)]
         engine.load_s, engine.compute_s = load / 10, compute / 10
 
+    @precondition(anyone_alive)
+    @rule(data=st.data(), load=st.integers(0, 3), hot=st.integers(0, 9))
+    def routing_changes(self, data: st.DataObject, load: int, hot: int) -> None:
+        engine = self.world.alive[self.pick(data)]
+        engine.expert_load_s = load / 100
+        engine.routed = [n * hot / 10 for n in range(engine.shape.movable_experts + 2)]
+
     @rule(seconds=st.sampled_from([0.0, 0.1, 0.3, 0.6]))
     def time_passes(self, seconds: float) -> None:
         self.world.wait(seconds)
@@ -585,7 +598,7 @@ def quiet_brings_everything_back(world: World) -> None:
     for name, engine in world.alive.items():
         target = world.base(name)
         assert (world.sent[name].alpha, world.sent[name].kv_extents) == (0, target.kv_extents)
-        assert (engine.alpha, engine.mapped) == (0, target.kv_extents)
+        assert (engine.alpha, engine.experts, engine.mapped) == (0, 0, target.kv_extents)
 
 
 class StaticWorlds(Worlds):

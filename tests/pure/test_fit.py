@@ -13,7 +13,7 @@ from model_facts import full_attention, make_facts
 from model_folder import make_folder
 
 from mirage.config import Config, ConfigError, Device
-from mirage.facts import KVGroup, KVGroups
+from mirage.facts import ExpertFacts, KVGroup, KVGroups
 from mirage.serve.checkpoint import check_checkpoint
 from mirage.serve.fit import Fit, fit
 from mirage.serve.page_size import PageSize
@@ -268,6 +268,31 @@ def test_the_table_has_a_row_per_tenant_and_says_what_the_models_are() -> None:
     assert "in no share 12.8 MiB" in lines[3]
     assert "LlamaForCausalLM" in lines[4] and "4 KV blocks for 100 tokens" in lines[4]
     assert lines[5].endswith("its layers stay: packed by oneDNN")
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts", "words"),
+    [
+        ({}, {}, "; up to 3 of 4 experts of each of 8 layers can go, 0.7 MiB for one of each"),
+        ({}, {"slices": (98304, 5000)}, "experts stay: 5000 bytes of an expert are not whole "),
+        ({"compile": True}, {}, "; its experts stay: steps are captured or compiled"),
+    ],
+)
+def test_the_table_says_what_experts_can_give(changes: Any, facts: Any, words: str) -> None:
+    config = make_config(50, policy="mirage")
+    experts = ExpertFacts(**{"layers": 8, "count": 4, "slices": (65536, 32768 + 4096)} | facts)
+    mixture = make_facts(8, MIB, MIB, experts=experts)
+    assert "experts" not in fit_table(config, fitted(config, {"a": mixture}))
+    asked = config.model_copy(
+        update={
+            "remap": config.remap.model_copy(update={"experts": True}),
+            "device": config.device.model_copy(update={"page": 4096} | changes),
+        }
+    )
+    assert words in fit_table(asked, fitted(asked, {"a": mixture})).splitlines()[-1]
+    plain = make_facts(8, MIB, MIB, experts_stay="it has none")
+    table = fit_table(asked, fitted(asked, {"a": plain}))
+    assert changes or table.endswith("; its experts stay: it has none")
 
 
 def test_the_table_says_how_large_pages_are_if_that_was_left_open() -> None:

@@ -12,13 +12,15 @@ from msgspec import structs
 from world import SHAPE
 
 from mirage.config import Policy
+from mirage.control.expert_asks import experts_out
 from mirage.control.planner import covers, hidden_alpha, plan
 from mirage.control.rules import Rules
 from mirage.control.spilling import Turns
-from mirage.control.targets import Target, base, most_alpha
+from mirage.control.targets import Target, base, most_alpha, most_experts
 from mirage.control.tenant_state import Demand, TenantSnapshot
-from mirage.geometry import footprint
+from mirage.geometry import experts_gain, footprint
 from mirage.protocol import Allotment, Report
+from mirage.units import ceil_div
 from scheduler.tenants import Tenant
 
 pytestmark = pytest.mark.pure
@@ -524,6 +526,29 @@ def sharing_exactly(tenants: list[TenantSnapshot], device: int = 0) -> list[Tena
 
 
 @st.composite
+def mixtures(draw: st.DrawFn, t: TenantSnapshot) -> TenantSnapshot:
+    """The same with experts, of which some may be away instead of layers."""
+    count = draw(st.integers(1, 3))
+    shape = structs.replace(
+        t.shape,
+        movable_experts=count,
+        expert_layers=draw(st.integers(2, t.shape.layers)),
+        expert_bytes=t.shape.layer_bytes // (count + 1),
+    )
+    out = 0 if t.report.alpha else draw(st.integers(0, count))
+    report = structs.replace(
+        t.report,
+        experts=out,
+        expert_load_s=draw(st.sampled_from([0.0, 0.01, 1.0])),
+        expert_routed=[n * draw(st.sampled_from([0.0, 0.1, 1.0])) for n in range(count + 2)],
+    )
+    assert t.allotment is not None
+    return replace(
+        t, shape=shape, report=report, allotment=structs.replace(t.allotment, experts=out)
+    )
+
+
+@st.composite
 def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
     """Tenants of any shape in any state that fits, and the device's bytes."""
     several = []
@@ -552,9 +577,12 @@ def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
         sizes = {"layer_bytes": draw(st.integers(7, 30)), "extent_bytes": draw(st.integers(1, 7))}
         compute = draw(st.integers(0, 4))
         shape = structs.replace(SHAPE, **sizes)
-        several.append(replace(some, shape=shape, peak_compute_s=compute))
+        some = replace(some, shape=shape, peak_compute_s=compute)
+        several.append(draw(mixtures(some)) if draw(st.booleans()) else some)
     least = held([replace(t, demand=Demand()) for t in several])
-    running = sum(footprint(t.shape, t.layers_out, max(t.demand.used, 2)) for t in several)
+    running = sum(
+        footprint(t.shape, t.layers_out, max(t.demand.used, 2), experts_out(t)) for t in several
+    )
     device = max(least, running) + draw(st.integers(0, 600))
     spare = (device - least) // len(several)
     shared = []
@@ -571,6 +599,7 @@ SETTINGS = st.builds(
     tbt_ms=st.sampled_from([None, 1e-3, 1e3, 1e6]),
     decode_cap=st.booleans(),
     slack_extents=st.integers(0, 3),
+    experts=st.just(True),
 )
 
 
@@ -588,6 +617,10 @@ WHEN = st.fixed_dictionaries(
 )
 
 
+def _given_bytes(t: TenantSnapshot) -> int:
+    return experts_out(t) * experts_gain(t.shape)
+
+
 @given(situations(), SETTINGS, WHEN)
 def test_any_plan_keeps_its_bounds(situation, remap: Rules, when) -> None:
     tenants, device = situation
@@ -595,14 +628,17 @@ def test_any_plan_keeps_its_bounds(situation, remap: Rules, when) -> None:
     total = 0
     for t in tenants:
         target = targets[t.name]
-        total += footprint(t.shape, target.alpha, target.kv_extents)
+        total += footprint(t.shape, target.alpha, target.kv_extents, target.experts)
+        assert 0 <= target.experts <= most_experts(t.tenant, t.shape, remap)
+        assert not (target.alpha and target.experts)
         share = base(t.tenant, t.shape, device).kv_extents
         least = min(t.demand.used, share) if target.recall else t.demand.used
         assert max(least, t.shape.min_extents) <= target.kv_extents <= t.shape.max_extents
         assert target.recall == (target.kv_extents < t.demand.used)
         most = most_alpha(t.tenant, t.shape, remap)
         hidden = hidden_alpha(t, t.report.layer_compute_s, remap)
-        assert target.alpha <= (max(hidden, t.layers_out) if t.active else most)
+        away = max(t.layers_out, ceil_div(_given_bytes(t), t.shape.layer_bytes))
+        assert target.alpha <= (max(hidden, away) if t.active else most)
         assert (
             target.alpha == 0
             or target.alpha + target.beta <= t.shape.layers - t.tenant.floor_layers

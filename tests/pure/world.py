@@ -17,6 +17,7 @@ from mirage.control.spilling import Turns
 from mirage.control.targets import Target, base, most_alpha
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
+from mirage.streaming.giving import affordable
 from scheduler.tenants import Tenant
 
 SHAPE = ModelShape(
@@ -47,6 +48,7 @@ class FakeEngine:
     headroom: int
     seen: Allotment | None = None
     alpha: int = 0
+    experts: int = 0
     mapped: int = 0
     loaded: bool = False
     """Whether its parameters hold memory yet."""
@@ -58,10 +60,14 @@ class FakeEngine:
     outbox: deque[Report] = field(default_factory=deque)
     load_s: float = 0.0
     compute_s: float = 0.0
+    expert_load_s: float = 0.0
+    routed: list[float] = field(default_factory=list)
 
     @property
     def held(self) -> int:
-        return footprint(self.shape, self.alpha, self.mapped) if self.loaded else 0
+        if not self.loaded:
+            return 0
+        return footprint(self.shape, self.alpha, self.mapped, self.experts)
 
     @property
     def used(self) -> int:
@@ -96,7 +102,11 @@ class FakeEngine:
         if not self.loaded:
             self.loaded = footprint(self.shape, 0, 0) <= to.grant_bytes
             return self.loaded
-        if self.alpha < to.alpha:
+        now, wanted = (self.alpha, self.experts), (to.alpha, to.experts)
+        experts = self.experts or to.experts
+        if experts and self._given(affordable(self._parameters, now, wanted, 0)):
+            return True
+        if not experts and self.alpha < to.alpha:
             self.alpha += 1
         elif to.recall and self.used > to.kv_extents and len(self.running) > 1:
             self.waiting.insert(0, self.running.pop().extents)
@@ -105,11 +115,21 @@ class FakeEngine:
             self.mapped -= 1
         elif self.mapped < to.kv_extents and free >= self.shape.extent_bytes:
             self.mapped += 1
+        elif experts:
+            return self._given(affordable(self._parameters, now, wanted, max(0, free)))
         elif self.alpha > to.alpha and free >= self.shape.layer_bytes:
             self.alpha -= 1
         else:
             return False
         return True
+
+    def _parameters(self, alpha: int, experts: int) -> int:
+        return footprint(self.shape, alpha, 0, experts)
+
+    def _given(self, given: tuple[int, int]) -> bool:
+        before = self.alpha, self.experts
+        self.alpha, self.experts = given
+        return given != before
 
     # -- requests -----------------------------------------------------------------------
 
@@ -164,6 +184,9 @@ class FakeEngine:
             kv_blocks=max(0, self.usable * self.shape.extent_blocks - 1),
             layer_load_s=self.load_s,
             layer_compute_s=self.compute_s,
+            experts=self.experts,
+            expert_load_s=self.expert_load_s,
+            expert_routed=self.routed,
         )
         self.outbox.append(report)
         return report
@@ -357,8 +380,9 @@ class World:
 
     def _check_allotment(self, name: str, before: Allotment | None, sent: Allotment) -> None:
         shape, tenant = self.shapes[name], self.tenants[name]
-        target = Target(sent.alpha, sent.beta, sent.kv_extents)
-        assert sent.grant_bytes == footprint(shape, sent.alpha, sent.kv_extents)
+        target = Target(sent.alpha, sent.beta, sent.kv_extents, experts=sent.experts)
+        assert sent.grant_bytes == footprint(shape, sent.alpha, sent.kv_extents, sent.experts)
+        assert 0 <= sent.experts <= shape.movable_experts and not (sent.alpha and sent.experts)
         assert (sent.beta > 0) == (sent.alpha > 0), "no layer is away, and no slot is wanted"
         if before is None or self.policy is Policy.STATIC:
             assert before is None
@@ -366,7 +390,7 @@ class World:
             return
         assert sent.revision > before.revision
         assert (target, sent.open_extents, sent.recall) != (
-            Target(before.alpha, before.beta, before.kv_extents),
+            Target(before.alpha, before.beta, before.kv_extents, experts=before.experts),
             before.open_extents,
             before.recall,
         )

@@ -1,0 +1,211 @@
+"""What giving cold experts adds to giving layers: the same requests, three policies, one model.
+
+python benchmarks/experts.py [--rounds N] [--requests N] [--skew S] [--link GB_S]
+
+A mixture of experts with random weights, whose routers prefer some experts over others by `skew`
+(expert e is preferred by -skew * log(e + 1); 0: all alike). Its device holds the model and few KV
+blocks; the requests, all at once, want many more. Three engines live in this process and take
+turns, each under the real controller: `pooled`, `mirage` (layers) and `mirage` with
+`remap.experts`. Printed are medians over rounds; ratios are of neighbouring turns, to `pooled`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engine"))
+
+from tiny import VOCABULARY, make_llm, scheduler_of
+
+from mirage.config import Policy
+from mirage.control.controller import Controller
+from mirage.control.rules import Rules
+from scheduler.tenants import Tenant
+
+LAYERS, EXPERTS, HIDDEN, INNER = 8, 16, 256, 256
+UNIVERSE, BASE = 192, 36
+"""KV blocks: at most, and those that the device holds beside the model."""
+PROMPT, ANSWER = 64, 128
+"""Tokens of a request."""
+STRONG = 8.0
+"""Of the one channel that routers see a preference by, beside noise of about 1."""
+VARIANTS = {
+    "pooled": (Policy.POOLED, False),
+    "mirage": (Policy.MIRAGE, False),
+    "mirage with experts": (Policy.MIRAGE, True),
+}
+
+
+def make_skewed(folder: Path, skew: float) -> Path:
+    """A random float32 Mixtral whose routers prefer low numbers."""
+    import torch
+    import transformers as hf
+
+    torch.manual_seed(0)
+    config = hf.MixtralConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        intermediate_size=INNER,
+        num_local_experts=EXPERTS,
+        num_experts_per_tok=2,
+        max_position_embeddings=1024,
+        initializer_range=0.05,
+        tie_word_embeddings=False,
+    )
+    model = hf.AutoModelForCausalLM.from_config(config).to(torch.float32)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[:, 0] = STRONG
+        for layer in model.model.layers:
+            gate = next(p for n, p in layer.named_parameters() if n.endswith("gate.weight"))
+            # The norm before a router brings the strong channel to about 16, of 256 channels.
+            gate[:, 0] = torch.tensor([-skew * log(e + 1) / 16 for e in range(EXPERTS)])
+    model.save_pretrained(folder)
+    return folder
+
+
+@dataclass
+class Turn:
+    """What one engine did with one round of requests."""
+
+    seconds: float
+    ttfts: list[float]
+    preemptions: int
+    loads: int
+    hits: int
+    experts: int
+    layers: int
+    blocks: int
+
+
+class Served:
+    """One engine with the real controller in this process, asked before each step."""
+
+    def __init__(self, model: Path, policy: Policy, experts: bool, link: float | None) -> None:
+        rules = Rules(experts=experts)
+        settings = {
+            "policy": policy.value,
+            "base_blocks": BASE,
+            "experts": experts,
+            "kept": rules.kept(policy),
+            "copy_bytes_per_s": link,
+        }
+        more = {"dtype": "float32", "max_num_seqs": 64, "enable_prefix_caching": False}
+        self.llm = make_llm(model, blocks=UNIVERSE, mirage=settings, **more)
+        self.scheduler = scheduler_of(self.llm)
+        report = self.scheduler.report()
+        tenant = Tenant("t", 100, 0, max_percent=None, floor_layers=1)
+        self.controller = Controller([tenant], report.held_bytes, policy, rules)
+        self.controller.joined("t", self.scheduler.shape, report.held_bytes, time.monotonic())
+
+    def control(self) -> Any:
+        """One report, and what the controller says to it; the report."""
+        report, now = self.scheduler.report(), time.monotonic()
+        self.controller.reported("t", report, now)
+        for command in self.controller.decide(now):
+            self.scheduler.mailbox.post(command.message)
+        return report
+
+    def turn(self, batch: list[list[int]]) -> Turn:
+        from vllm import SamplingParams
+
+        params = SamplingParams(max_tokens=ANSWER, temperature=0, ignore_eos=True, detokenize=False)
+        engine, before = self.llm.llm_engine, self.scheduler.report()
+        start, ttfts = time.perf_counter(), {}
+        most = Turn(0, [], 0, 0, 0, 0, 0, 0)
+        for i, prompt in enumerate(batch):
+            engine.add_request(str(i), {"prompt_token_ids": prompt}, params)
+        while engine.has_unfinished_requests():
+            report = self.control()
+            most.experts = max(most.experts, report.experts)
+            most.layers = max(most.layers, report.alpha)
+            most.blocks = max(most.blocks, report.kv_blocks)
+            for out in engine.step():
+                ttfts.setdefault(out.request_id, time.perf_counter() - start)
+        most.seconds, most.ttfts = time.perf_counter() - start, sorted(ttfts.values())
+        after = self.control()
+        most.preemptions = after.preemptions - before.preemptions
+        most.loads = after.expert_loads - before.expert_loads
+        most.hits = after.expert_hits - before.expert_hits
+        return most
+
+
+def row(name: str, turns: list[Turn], beside: list[Turn]) -> str:
+    """Medians, and medians of ratios of neighbouring turns."""
+
+    def middle(value: Any) -> float:
+        return statistics.median(value(turn) for turn in turns)
+
+    def ratio(value: Any) -> float:
+        pairs = zip(turns, beside, strict=True)
+        return statistics.median(value(mine) / max(value(other), 1e-9) for mine, other in pairs)
+
+    def p50(turn: Turn) -> float:
+        return statistics.median(turn.ttfts)
+
+    def longest(turn: Turn) -> float:
+        return turn.ttfts[-1]
+
+    return (
+        f"{name:20} {middle(lambda t: t.preemptions):8.0f}"
+        f" {middle(lambda t: t.seconds):8.2f} ({1 / ratio(lambda t: t.seconds):.2f}x)"
+        f" {middle(p50) * 1e3:8.0f} ({ratio(p50):.2f}x)"
+        f" {middle(longest) * 1e3:8.0f} ({ratio(longest):.2f}x)"
+        f" {middle(lambda t: t.blocks):7.0f} {middle(lambda t: t.layers):6.0f}"
+        f" {middle(lambda t: t.experts):7.0f} {middle(lambda t: t.loads):7.0f}"
+        f" {middle(lambda t: t.hits):6.0f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=20)
+    parser.add_argument("--skew", type=float, default=1.0)
+    parser.add_argument("--link", type=float, default=None, help="GB (1e9 bytes) a second")
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)
+    link = options.link and options.link * 1e9
+    rng = random.Random(0)
+    with tempfile.TemporaryDirectory() as folder:
+        model = make_skewed(Path(folder), options.skew)
+        engines = {n: Served(model, *how, link) for n, how in VARIANTS.items()}
+        turns: dict[str, list[Turn]] = {name: [] for name in VARIANTS}
+        for round_ in range(options.rounds + 1):
+            batch = [
+                [rng.randrange(3, VOCABULARY) for _ in range(PROMPT)]
+                for _ in range(options.requests)
+            ]
+            for name, engine in engines.items():
+                done = engine.turn(batch)
+                if round_:  # the first one is for routing to be observed, and times
+                    turns[name].append(done)
+    report = engines["mirage with experts"].scheduler.report()
+    routed = [f"{r:.1f}" for r in report.expert_routed]
+    print(f"\nexperts a step routes to, of each layer's g coldest: {' '.join(routed)}")
+    print(
+        f"a load {report.expert_load_s * 1e3:.2f} ms, T_c {report.layer_compute_s * 1e3:.2f} ms, "
+        f"T_T {report.layer_load_s * 1e3:.2f} ms"
+    )
+    print(
+        "\n                     preempted  seconds (rate)   TTFT P50 ms         longest"
+        "          blocks layers experts   loads   hits"
+    )
+    for name, done in turns.items():
+        print(row(name, done, turns["pooled"]))
+
+
+if __name__ == "__main__":
+    main()

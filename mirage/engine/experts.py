@@ -1,0 +1,117 @@
+"""Which experts of a model can be given away, and the hook around vLLM's call of them.
+
+vLLM routes first and then calls a layer's experts with the ids that were chosen (`topk_ids`), and
+its kernels touch no other expert's weights. So whatever is missing can be put in place in between.
+Weights as vLLM loads them only, and of whole pages for each expert: kernels do not take strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mirage.facts import ExpertFacts
+from mirage.streaming.experts import ExpertLayout, ExpertStreamer, Piece
+
+WEIGHTS = ("w13_weight", "w2_weight")
+UNQUANTISED = "UnquantizedFusedMoEMethod"
+
+
+class ExpertsStay(Exception):
+    """Why a model's experts are not given away."""
+
+
+@dataclass(frozen=True)
+class ExpertLayer:
+    """The experts of one layer."""
+
+    index: int
+    weights: list[torch.Tensor]
+    """Tensors of (experts, ...) each."""
+    kernel: Any
+    """What vLLM calls with the ids; None before a model has weights."""
+
+
+def find(layers: Sequence[torch.nn.Module]) -> list[ExpertLayer]:
+    """Those of all layers that have some. Raises `ExpertsStay` if they are not as known here."""
+    found = []
+    for index, layer in enumerate(layers):
+        modules = [m for m in layer.modules() if hasattr(m, WEIGHTS[0]) and hasattr(m, WEIGHTS[1])]
+        if len(modules) > 1:
+            raise ExpertsStay(f"layer {index} has several groups of experts")
+        if modules:
+            found.append(_experts(index, modules[0]))
+    if not found:
+        raise ExpertsStay("it has none")
+    if len(found) == 1:
+        raise ExpertsStay("one layer alone has some, so that nothing would be gained")
+    return found
+
+
+def layout(found: Sequence[ExpertLayer], page_bytes: int) -> ExpertLayout:
+    """Where they lie if each layer's weights come first in its range.
+
+    Raises `ExpertsStay` if an expert is not of whole pages, or layers differ.
+    """
+    shapes = {tuple((tuple(w.shape), w.dtype) for w in one.weights) for one in found}
+    if len(shapes) > 1:
+        raise ExpertsStay("its layers' experts differ in size")
+    if any(one.kernel is None for one in found):
+        raise ExpertsStay("it is not known here who computes them")
+    known = facts(found)
+    if (why := known.stay(page_bytes)) is not None:
+        raise ExpertsStay(why)
+    start, pieces = 0, []
+    for nbytes in known.slices:
+        pieces.append(Piece(start, nbytes))
+        start += nbytes * known.count
+    return ExpertLayout(tuple(one.index for one in found), known.count, tuple(pieces))
+
+
+def facts(found: Sequence[ExpertLayer]) -> ExpertFacts:
+    """Their number and size, by those of the first layer that has some."""
+    weights = found[0].weights
+    slices = tuple(weight[0].numel() * weight.element_size() for weight in weights)
+    return ExpertFacts(len(found), len(weights[0]), slices)
+
+
+def hook(found: Sequence[ExpertLayer], streamer: ExpertStreamer) -> None:
+    """Let each layer's experts be there when they are called."""
+    for one in found:
+        one.kernel.apply = _routed(one.kernel.apply, streamer, one.index)
+
+
+def _experts(index: int, module: Any) -> ExpertLayer:
+    method: Any = getattr(module, "quant_method", None)
+    kernel = getattr(getattr(method, "moe_kernel", None), "fused_experts", None)
+    if type(method).__name__ != UNQUANTISED or (kernel is not None and method.is_monolithic):
+        raise ExpertsStay(f"those of layer {index} are computed by {type(method).__name__}")
+    if getattr(kernel, "_use_zentorch", False):
+        raise ExpertsStay("zentorch computes them, of which it is not known what it touches")
+    if module.expert_map is not None:
+        raise ExpertsStay("each process has some of them only")
+    weights = [getattr(module, name) for name in WEIGHTS]
+    if not all(_whole(weight) for weight in weights):
+        raise ExpertsStay(f"the weights of layer {index} are not one tensor of one storage")
+    return ExpertLayer(index, weights, kernel)
+
+
+def _whole(weight: torch.Tensor) -> bool:
+    nbytes = weight.numel() * weight.element_size()
+    return weight.is_contiguous() and weight.untyped_storage().nbytes() == nbytes
+
+
+def _routed(apply: Callable[..., Any], streamer: ExpertStreamer, index: int) -> Callable[..., Any]:
+    """`apply` once the experts that it is told of are in place."""
+
+    def applied(*args: Any, **kwargs: Any) -> Any:
+        ids = kwargs["topk_ids"] if "topk_ids" in kwargs else args[5]
+        # Ids that are on a device are waited for here, as whoever acts on them must.
+        if ids.device.type == "cpu" or streamer.experts:
+            streamer.routed(index, [e for e in ids.unique().tolist() if e >= 0])
+        return apply(*args, **kwargs)
+
+    return applied

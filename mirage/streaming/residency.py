@@ -1,0 +1,109 @@
+"""Which experts are in device memory: local ones, and cold ones in shared frames. Pure.
+
+Each layer keeps all experts but g *local*. Its g *cold* ones lie in host memory only, until a
+step routes to them. Then they are loaded into *spare frames*, of which there are g for all layers:
+as many as one could need at once, so that any routing can be computed. A frame keeps its expert
+until another one needs it, so a cold expert that was used lately is often still there.
+
+Rebalancing moves nothing. A cold expert that has just been loaded and is routed to more often than
+a local one changes places with it in the books: its frame is local from now on, and that of the
+other is a spare one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mirage.streaming.routing import Routing, keep_cold
+
+CLEARLY = 0.1
+"""A cold expert is swapped for a local one if so much larger a share of calls route to it."""
+
+
+class Expert(NamedTuple):
+    """By layer and number."""
+
+    layer: int
+    number: int
+
+
+class Fetch(NamedTuple):
+    """What has to move before a layer's experts are called, in this order."""
+
+    leave: list[Expert]
+    """Cold experts that lose their frames."""
+    load: list[Expert]
+    """Cold experts that get one."""
+
+
+class Residency:
+    """Books of local and cold experts, spare frames, hits and loads."""
+
+    def __init__(self, routing: Routing) -> None:
+        self.routing = routing
+        self.given = 0
+        """Cold experts of each layer, and spare frames."""
+        self.cold: dict[int, set[int]] = {layer: set() for layer in routing.layers}
+        self.framed: OrderedDict[Expert, None] = OrderedDict()
+        """Cold experts in spare frames, the one that was used least lately first."""
+        self.hits = self.loads = self.swaps = 0
+
+    def give(self, given: int) -> tuple[list[Expert], list[Expert]]:
+        """From now on each layer has `given` cold experts: (what turns cold, what turns local).
+
+        The frames are empty then.
+        """
+        self.framed.clear()
+        away: list[Expert] = []
+        back: list[Expert] = []
+        for layer, cold in self.cold.items():
+            order = self.routing.coldest_first(layer)
+            colder, warmer = keep_cold(cold, order, given)
+            cold.update(colder)
+            cold.difference_update(warmer)
+            away += [Expert(layer, number) for number in colder]
+            back += [Expert(layer, number) for number in warmer]
+        self.given = given
+        return away, back
+
+    def route(self, layer: int, numbers: Iterable[int]) -> Fetch:
+        """A step is about to use these experts of a layer: what must move before."""
+        used = set(numbers)
+        cold = sorted(used & self.cold[layer])
+        if not cold:
+            return Fetch([], [])
+        wanted = [Expert(layer, number) for number in cold]
+        load = [expert for expert in wanted if expert not in self.framed]
+        self.hits += len(wanted) - len(load)
+        self.loads += len(load)
+        leave = self._make_room(len(load), set(wanted))
+        for expert in wanted:
+            self.framed[expert] = None
+            self.framed.move_to_end(expert)
+        self._swap(layer, cold, used)
+        return Fetch(leave, load)
+
+    def _make_room(self, count: int, wanted: set[Expert]) -> list[Expert]:
+        short = max(0, count - (self.given - len(self.framed)))
+        leave = [expert for expert in self.framed if expert not in wanted][:short]
+        for expert in leave:
+            del self.framed[expert]
+        return leave
+
+    def _swap(self, layer: int, cold: list[int], used: set[int]) -> None:
+        """Cold experts that are there now change places with colder local ones."""
+        order = self.routing.coldest_first(layer)
+        local = [e for e in order if e not in self.cold[layer] and e not in used]
+        hottest = sorted(cold, key=order.index, reverse=True)
+        for hot, colder in zip(hottest, local, strict=False):
+            share = self.routing.share
+            if share(layer, hot) < share(layer, colder) + CLEARLY:
+                return
+            self.cold[layer].remove(hot)
+            self.cold[layer].add(colder)
+            del self.framed[Expert(layer, hot)]
+            self.framed[Expert(layer, colder)] = None
+            self.framed.move_to_end(Expert(layer, colder), last=False)
+            self.swaps += 1

@@ -1,0 +1,153 @@
+"""Child process: a mixture generates while experts, layers and KV memory move at random.
+
+python expert_run.py MODELS OUT MODE FAMILY   MODE: one of `MODES`
+
+`unfetched` leaves out what maps and loads experts that a step routes to; `nowait` the wait for the
+loads, over a slow link.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from identity import BASE, UNIVERSE, Changes
+from tiny import POISONING, UNAWAITED, VOCABULARY, make_llm, prompts, run, scheduler_of
+
+LAYERS, EXPERTS, HIDDEN, INNER = 4, 8, 128, 64
+LINK = 20e6
+OURS: dict[str, Any] = {"base_blocks": BASE, "experts": True}
+MODES: dict[str, dict[str, Any] | None] = {
+    "plain": None,
+    "experts": OURS,
+    "slow": OURS | {"copy_bytes_per_s": LINK},
+    "nowait": OURS | {"copy_bytes_per_s": LINK},
+    "unfetched": OURS,
+}
+
+
+def make_mixture(family: str, folder: Path) -> Path:
+    """A random float32 model whose experts are whole pages of 4 KiB, made once."""
+    import torch
+    import transformers as hf
+
+    path = folder / family
+    if (path / "model.safetensors").exists():
+        return path
+    torch.manual_seed(0)
+    common = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.1,
+        "num_experts_per_tok": 2,
+        "tie_word_embeddings": False,
+    }
+    config = {
+        "mixtral": lambda: hf.MixtralConfig(
+            **common, num_local_experts=EXPERTS, intermediate_size=INNER
+        ),
+        "qwen3moe": lambda: hf.Qwen3MoeConfig(
+            **common,
+            num_experts=EXPERTS,
+            moe_intermediate_size=INNER,
+            intermediate_size=INNER,
+            head_dim=32,
+        ),
+    }[family]()
+    hf.AutoModelForCausalLM.from_config(config).to(torch.float32).save_pretrained(path)
+    return path
+
+
+class ExpertChanges(Changes):
+    """Experts away in three of four allotments, layers in the fourth; then more often none."""
+
+    def __init__(self, scheduler: Any, seed: int) -> None:
+        super().__init__(scheduler, seed)
+        self.experts: list[int] = []
+
+    def __call__(self, step: int) -> None:
+        super().__call__(step)
+        self.experts.append(self.scheduler.memory.experts)
+        assert self.scheduler.memory.streamer.layout.count == EXPERTS
+        self._cold_ones_fault()
+
+    def given(self) -> tuple[int, int, int]:
+        alpha, beta, _ = super().given()
+        experts = self.rng.choice((0, 1, 3, 5, EXPERTS - 1)) if self.rng.random() < 0.75 else 0
+        return (0, 0, experts) if experts else (alpha, beta, 0)
+
+    def _cold_ones_fault(self) -> None:
+        """Their addresses are reserved and nothing else, as the kernel tells."""
+        streamer = self.scheduler.memory.streamer
+        if not streamer.experts:
+            return
+        books = streamer.residency
+        layer = streamer.layers[self.rng.randrange(LAYERS)]
+        framed = {e.number for e in books.framed if e.layer == layer.index}
+        for number in books.cold[layer.index] - framed:
+            for offset, nbytes in streamer.layout.spans(number):
+                assert access(layer.range.address + offset) == "---p", "mapped though given away"
+                assert not layer.range.backed_in(offset, nbytes)
+
+
+def access(address: int) -> str:
+    """What this process may do there."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, how = line.split()[:2]
+        start, end = (int(part, 16) for part in span.split("-"))
+        if start <= address < end:
+            return how
+    return "nothing is there"
+
+
+def _wait_before_memory_moves(streamer: Any) -> None:
+    """Else the copies that nobody waited for would be refused: late is what they shall be."""
+    unmap = streamer._unmap
+
+    def unmapped(expert: Any) -> Any:
+        streamer.copies.synchronize()
+        return unmap(expert)
+
+    streamer._unmap = unmapped
+
+
+def main(models: str, out: str, mode: str, family: str) -> None:
+    more = MODES[mode]
+    worker = UNAWAITED if mode == "nowait" else POISONING
+    ours = {"mirage": more, "worker_cls": worker} if more is not None else {}
+    path = make_mixture(family, Path(models))
+    llm = make_llm(path, blocks=UNIVERSE, dtype="float32", max_num_batched_tokens=1024, **ours)
+    scheduler = scheduler_of(llm)
+    changes = None if more is None else ExpertChanges(scheduler, len(family))
+    if mode == "unfetched":
+        scheduler.memory.streamer._fetch = lambda index, numbers: None
+    if mode == "nowait":
+        _wait_before_memory_moves(scheduler.memory.streamer)
+    seeds = (1,) if more and "copy_bytes_per_s" in more else (1, 2, 1)
+    rounds = [run(llm, prompts(6, 40, seed), 40, changes or (lambda step: None)) for seed in seeds]
+    facts: dict[str, Any] = {"rounds": rounds}
+    if changes is not None:
+        report = scheduler.report()
+        facts |= {
+            "experts": sorted(set(changes.experts)),
+            "alphas": sorted(changes.alphas),
+            "expert_bytes": scheduler.shape.expert_bytes,
+            "movable": scheduler.shape.movable_experts,
+            "hits": report.expert_hits,
+            "loads": report.expert_loads,
+            "swaps": scheduler.memory.streamer.residency.swaps,
+            "load_s": report.expert_load_s,
+            "routed": report.expert_routed,
+        }
+    Path(out).write_text(json.dumps(facts))
+    llm.llm_engine.engine_core.shutdown()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,127 @@
+"""Which experts are where: books against a plain model, and what observing makes of routing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.control.worth import cold_experts
+from mirage.streaming.giving import affordable
+from mirage.streaming.residency import Expert, Residency
+from mirage.streaming.routing import Routing
+
+pytestmark = pytest.mark.pure
+
+LAYERS, COUNT = (0, 2, 5), 6
+numbers = st.sets(st.integers(0, COUNT - 1), min_size=1)
+events = st.lists(
+    st.integers(0, COUNT - 1) | st.tuples(st.sampled_from(LAYERS), numbers), max_size=60
+)
+
+
+@given(events)
+def test_whatever_is_routed_to_is_there_and_frames_suffice(todo) -> None:
+    """`mapped` is what an engine that obeys has in device memory."""
+    books = Residency(Routing(LAYERS, COUNT))
+    mapped = {Expert(layer, n) for layer in LAYERS for n in range(COUNT)}
+    for event in todo:
+        if isinstance(event, int):
+            mapped -= set(books.framed)
+            away, back = books.give(event)
+            assert set(away) <= mapped and not set(back) & mapped
+            mapped = mapped - set(away) | set(back)
+            assert books.given == event and not books.framed
+        else:
+            layer, used = event
+            books.routing.seen(layer, used)
+            seen = books.hits + books.loads
+            cold = used & books.cold[layer]
+            leave, load = books.route(layer, used)
+            assert set(leave) <= mapped and not set(load) & mapped
+            mapped = mapped - set(leave) | set(load)
+            assert {Expert(layer, n) for n in used} <= mapped
+            assert books.hits + books.loads == seen + len(cold)
+        local = {Expert(i, n) for i in LAYERS for n in range(COUNT) if n not in books.cold[i]}
+        assert mapped == local | set(books.framed) and not local & set(books.framed)
+        assert len(books.framed) <= books.given
+        assert all(len(cold) == books.given for cold in books.cold.values())
+
+
+def test_the_coldest_go_and_stay_cold() -> None:
+    books = Residency(Routing(LAYERS, COUNT))
+    for _ in range(50):
+        for layer in LAYERS:
+            books.routing.seen(layer, {0, 1, 3})
+    books.give(2)
+    assert all(cold == {4, 5} for cold in books.cold.values())
+    books.give(3)
+    assert all(cold == {2, 4, 5} for cold in books.cold.values())
+    assert books.routing.routed() == pytest.approx([0, 0, 0, 0, 3, 6, 9])
+
+
+def test_what_turns_hot_is_swapped_without_a_copy_more() -> None:
+    books = Residency(Routing((0,), 4))
+    for _ in range(200):
+        books.routing.seen(0, {0, 1})
+    books.give(2)
+    assert books.cold[0] == {2, 3}
+    loads = []
+    for _ in range(200):
+        books.routing.seen(0, {2})
+        loads += books.route(0, {2}).load
+    assert loads == [Expert(0, 2)], "loaded once, then it is local"
+    assert 2 not in books.cold[0] and books.swaps == 1
+    assert books.route(0, {0, 1}).load == [], "what it was swapped for is still in its frame"
+
+
+def test_like_shares_are_not_swapped_to_and_fro() -> None:
+    books = Residency(Routing((0,), 4))
+    books.give(2)
+    for step in range(400):
+        used = {step % 4}
+        books.routing.seen(0, used)
+        books.route(0, used)
+    assert books.swaps <= 2
+
+
+@given(st.lists(numbers, min_size=1, max_size=400))
+def test_shares_are_shares(calls) -> None:
+    routing = Routing((0,), COUNT, window=1)  # weighs a call twice the one before: soon rescaled
+    for used in calls:
+        routing.seen(0, used)
+    assert all(0 <= routing.share(0, n) <= 1 + 1e-9 for n in range(COUNT))
+    newest = [routing.share(0, n) for n in calls[-1]]
+    assert min(newest) >= 0.5 - 1e-9
+    assert routing.calls == len(calls)
+
+
+given_away = st.one_of(
+    st.tuples(st.integers(0, 5), st.just(0)), st.tuples(st.just(0), st.integers(0, 5))
+)
+
+
+@given(given_away, given_away, st.integers(0, 40), st.integers(1, 9), st.integers(1, 9))
+def test_the_way_is_paid_for_and_ends(now, to, spare: int, layer: int, expert: int) -> None:
+    def cost(alpha: int, experts: int) -> int:
+        return 100 - alpha * layer - experts * expert
+
+    there = affordable(cost, now, to, spare)
+    assert cost(*there) <= cost(*now) + spare
+    assert 0 in there and min(there) >= 0
+    if cost(*to) <= cost(*now) + spare:
+        assert there == to
+    assert affordable(cost, there, to, 0) == there, "in one step as far as it goes"
+    assert affordable(cost, there, to, 1000) == to
+
+
+def test_how_many_are_worth_it() -> None:
+    known = {"load_s": 0.001, "step_s": 0.1, "gain_bytes": 10, "kv_bytes": 100, "most": 7}
+    free = [0.0] * 4 + [2.0, 5.0, 20.0, 40.0, 80.0]
+    assert cold_experts(free, **known) == 5, "the sixth lengthens a step by a fifth"
+    assert cold_experts(free, **known | {"most": 3}) == 3
+    assert cold_experts(free, **known | {"kv_bytes": 10**6}) == 3, "what hardly helps must be free"
+    assert cold_experts(free, **known, lengthening=1.0) == 5, "more would cost more than it adds"
+    assert cold_experts(free, **known | {"kv_bytes": 1}, lengthening=1.0) == 6
+    assert cold_experts([], **known) == 0, "nothing was observed"
+    assert cold_experts(free, **known | {"load_s": 0.0}) == 0
