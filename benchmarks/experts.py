@@ -35,7 +35,7 @@ from scheduler.tenants import Tenant
 LAYERS, EXPERTS, HIDDEN, INNER = 8, 16, 256, 256
 UNIVERSE, BASE = 192, 36
 """KV blocks: at most, and those that the device holds beside the model."""
-PROMPT, ANSWER = 64, 128
+PROMPT, ANSWER = 64, 64
 """Tokens of a request."""
 STRONG = 8.0
 """Of the one channel that routers see a preference by, beside noise of about 1."""
@@ -70,7 +70,9 @@ def make_skewed(folder: Path, skew: float) -> Path:
         model.model.embed_tokens.weight[:, 0] = STRONG
         for layer in model.model.layers:
             gate = next(p for n, p in layer.named_parameters() if n.endswith("gate.weight"))
-            # The norm before a router brings the strong channel to about 16, of 256 channels.
+            # The norm before a router brings the strong channel to about 16, and all others
+            # together to 1.6: made stronger, they are noise of about 1.
+            gate *= 12
             gate[:, 0] = torch.tensor([-skew * log(e + 1) / 16 for e in range(EXPERTS)])
     model.save_pretrained(folder)
     return folder
@@ -172,8 +174,8 @@ def row(name: str, turns: list[Turn], beside: list[Turn]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=20)
-    parser.add_argument("--skew", type=float, default=1.0)
+    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--skew", type=float, default=2.0)
     parser.add_argument("--link", type=float, default=None, help="GB (1e9 bytes) a second")
     options = parser.parse_args()
     logging.disable(logging.WARNING)

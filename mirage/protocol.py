@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 BEAT_S = 0.5
 """Seconds between two `Alive`."""
 

@@ -16,7 +16,11 @@ pytestmark = pytest.mark.pure
 LAYERS, COUNT = (0, 2, 5), 6
 numbers = st.sets(st.integers(0, COUNT - 1), min_size=1)
 events = st.lists(
-    st.integers(0, COUNT - 1) | st.tuples(st.sampled_from(LAYERS), numbers), max_size=60
+    st.integers(0, COUNT - 1)
+    | st.tuples(st.sampled_from(LAYERS), numbers)
+    | st.tuples(st.sampled_from(LAYERS), numbers),
+    min_size=10,
+    max_size=60,
 )
 
 
@@ -46,6 +50,19 @@ def test_whatever_is_routed_to_is_there_and_frames_suffice(todo) -> None:
         assert mapped == local | set(books.framed) and not local & set(books.framed)
         assert len(books.framed) <= books.given
         assert all(len(cold) == books.given for cold in books.cold.values())
+
+
+def test_what_a_step_uses_keeps_its_frame() -> None:
+    books = Residency(Routing((0, 1), 4))
+    books.give(2)
+    assert books.cold[0] == {2, 3}
+    assert books.route(0, {2}) == ([], [Expert(0, 2)])
+    assert books.route(1, {3}) == ([], [Expert(1, 3)])
+    assert books.route(0, {2, 3}) == ([Expert(1, 3)], [Expert(0, 3)]), (
+        "not the one used longest ago"
+    )
+    assert books.route(1, {2}) == ([Expert(0, 2)], [Expert(1, 2)])
+    assert (books.hits, books.loads) == (1, 4)
 
 
 def test_the_coldest_go_and_stay_cold() -> None:
