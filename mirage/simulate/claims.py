@@ -1,7 +1,8 @@
 """``mirage simulate --claims``: the paper's claims and our acceptance bands, side by side.
 
-A row is one claim of MIRAGE (arXiv 2507.11507; M1 to M17) or one band (B1 …) that a result
-should fall into. Each figure is the mean over the seeds of a change in per cent, seed by seed.
+A row is one claim of MIRAGE (arXiv 2507.11507; M1 to M17), TierKV (T), Harvest (H) or the articles
+on offloading (A), or one band (B1 …) that a result should fall into. Each figure is the mean over
+the seeds of a change in per cent, seed by seed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from mirage.simulate import scenes
+from mirage.simulate import decode_scenes, scenes
+from mirage.simulate.decoding import DecodeSetup
+from mirage.simulate.experiment import Setup
 from mirage.simulate.pool import Job, run_all
 from mirage.simulate.progress import counting
 from mirage.simulate.run import Metrics
@@ -59,6 +62,8 @@ class Row:
     paper: str
     why: str = ""
     needs: tuple[tuple[str, str], ...] = ()
+    table: Callable[[Results], list[list[str]]] | None = None
+    """More figures, with a heading in the first row."""
 
     def evaluate(self, results: Results) -> dict[str, Any]:
         """`measured`, `band`, `in_band` and `verdict`."""
@@ -108,7 +113,7 @@ class Compared(Row):
         for name, (paper, keys) in self.figures.items():
             ranges = {key: self._range(results, key, self.against) for key in keys}
             measured |= {key: list(found) for key, found in ranges.items()}
-            best = min((_verdict(paper, r) for r in ranges.values()), key=_RANK.index)
+            best = min((verdict(paper, r) for r in ranges.values()), key=_RANK.index)
             measured[f"{name}: verdict"] = best
             verdicts.append(best)
         measured |= {key: list(self._range(results, key, self.against)) for key in self.extra}
@@ -122,7 +127,7 @@ class Compared(Row):
             "measured": measured,
             "band": None,
             "in_band": None,
-            "verdict": _overall(verdicts),
+            "verdict": overall(verdicts),
         }
 
     def _range(self, results: Results, key: str, against: str) -> tuple[float, float]:
@@ -161,7 +166,7 @@ SEEDS = [0, 1, 2, 3, 4]
 _RANK: list[Verdict] = ["reproduced", "direction", "not reproduced"]
 
 
-def _verdict(paper: float, found: tuple[float, float]) -> Verdict:
+def verdict(paper: float, found: tuple[float, float]) -> Verdict:
     """Whether a range over loads bears the paper's figure, or its sign at least."""
     low, high = found
     if low - NEAR <= paper <= high + NEAR:
@@ -169,7 +174,7 @@ def _verdict(paper: float, found: tuple[float, float]) -> Verdict:
     return "direction" if low * paper > 0 and high * paper > 0 else "not reproduced"
 
 
-def _overall(verdicts: list[Verdict]) -> Verdict:
+def overall(verdicts: list[Verdict]) -> Verdict:
     """The worst; but one figure of several that goes the other way leaves a direction."""
     if len(verdicts) > 1 and verdicts.count("not reproduced") == 1:
         return "direction"
@@ -185,8 +190,9 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """Run what the rows need, each run once, and judge them. Raises `ConfigError`."""
     rows = list(rows)
-    setups = scenes.setups(trace)
     needed = sorted({need for row in rows for need in row.needs})
+    setups: dict[str, Setup | DecodeSetup] = dict(scenes.setups(trace))
+    setups |= {name: decode_scenes.setup(name) for name, _ in needed if decode_scenes.is_one(name)}
     keys = [(scene, policy, seed) for scene, policy in needed for seed in seeds]
     jobs = [Job(setups[scene], policy, seed) for scene, policy, seed in keys]
     with counting(len(jobs), console, "claims") as seen:
@@ -199,6 +205,7 @@ def evaluate(
             "paper": row.paper,
             **row.evaluate(results),
             "why": row.why,
+            "table": row.table(results) if row.table else None,
             "seeds": list(seeds),
         }
         for row in rows

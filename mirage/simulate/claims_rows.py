@@ -351,5 +351,3 @@ BANDS: tuple[Row, ...] = (
         **_of_endless("c2-3-endless-undrained"),
     ),
 )
-
-ROWS = CLAIMS + BANDS

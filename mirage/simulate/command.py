@@ -62,7 +62,9 @@ def simulate_command(
         _check_words(experiment, claims, policy, trace_file)
         numbers = parse_seeds(seeds)
         with terminate_like_interrupt():
-            if experiment is not None:
+            if experiment is not None and _decodes(experiment):
+                _decode(experiment, numbers, policy, output, processes)
+            elif experiment is not None:
                 simulate(experiment, numbers, policy, output, processes)
             else:
                 _check_claims(numbers, output, processes, trace_file)
@@ -147,6 +149,34 @@ def _write(result: Result, output: Path) -> None:
             output / "report.html": html.render(result),
         }
     )
+
+
+def _decodes(path: Path) -> bool:
+    from mirage.config import read_yaml
+    from mirage.simulate.decoding import asks_to_decode
+
+    return asks_to_decode(read_yaml(path))
+
+
+def _decode(
+    path: Path, seeds: list[int], policies: str | None, output: Path, processes: int | None
+) -> None:
+    """A decoding batch over tiers: write ``result.json``, print the table."""
+    from mirage.simulate import decode_report, decoding
+    from mirage.simulate.pool import Job, run_all
+    from mirage.simulate.progress import counting
+
+    setup = decoding.load(path)
+    if policies is not None:
+        names = [name.strip() for name in policies.split(",")]
+        changed = setup.experiment.model_copy(update={"policies": names})
+        setup = decoding.DecodeSetup(changed, setup.near)
+    make_room(output, [output / name for name in FILES])
+    jobs = [Job(setup, name, seed) for seed in seeds for name in setup.policies]
+    with counting(len(jobs)) as seen:
+        result = decode_report.build(setup, seeds, run_all(jobs, processes, seen))
+    write_all({output / "result.json": decode_report.as_json(result)})
+    decode_report.show(result, output, Console())
 
 
 def _check_claims(

@@ -20,3 +20,7 @@ class Lane:
         """When a copy that is asked for now has ended; latencies overlap with others' copies."""
         self._free_at = max(now, self._free_at) + self.takes(nbytes)
         return self._free_at + self._latency_ps
+
+    def backlog(self, now: int) -> int:
+        """Picoseconds for which copies that were asked for still take the lane."""
+        return max(0, self._free_at - now)

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from mirage.errors import Failed
 from mirage.processes.interrupt import interrupts_wait
+from mirage.simulate.decoding import DecodeSetup
 from mirage.simulate.experiment import Setup
 from mirage.simulate.run import Metrics, run
 from mirage.simulate.world import World
@@ -32,9 +33,15 @@ Given = TypeVar("Given")
 class Job:
     """One run: an experiment that was checked, a policy and a seed."""
 
-    setup: Setup
+    setup: Setup | DecodeSetup
     policy: str
     seed: int
+
+    def run(self, begun: Callable[[World], None] = lambda world: None) -> Metrics:
+        """Its figures. `begun` is given the world of engines, where there is one."""
+        if isinstance(self.setup, DecodeSetup):
+            return self.setup.run(self.policy, self.seed)
+        return run(self.setup, self.policy, self.seed, begun=begun)
 
 
 class RunKilled(Failed):
@@ -68,7 +75,7 @@ def run_all(
     """
     watcher = watcher or Nobody()
     if processes == 1:
-        return [_and_then(run(job.setup, job.policy, job.seed), watcher) for job in jobs]
+        return [_and_then(job.run(), watcher) for job in jobs]
     workers = min(processes or os.cpu_count() or 1, len(jobs)) or 1
     context = multiprocessing.get_context("spawn")
     requests = context.Value("Q", 0)
@@ -140,7 +147,7 @@ def _begin(requests: Synchronized[int]) -> None:
 def _run(job: Job) -> Metrics:
     worlds: list[World] = []
     with _counted(worlds):
-        return run(job.setup, job.policy, job.seed, begun=worlds.append)
+        return job.run(begun=worlds.append)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from mirage import profiles
 from mirage.config import ConfigError
 from mirage.geometry import footprint
 from mirage.profiles import MIB, Sourced, shape
-from mirage.simulate import build, workload
+from mirage.simulate import build, decoding, workload
 from mirage.simulate.experiment import Experiment, Setup, load
 from mirage.workload.trace import TraceError
 
@@ -20,6 +20,7 @@ HARDWARE = sorted(path.stem for path in (configs.HERE / "hardware").glob("*.yaml
 MODELS = sorted(path.stem for path in (configs.HERE / "models").glob("*.yaml"))
 PUBLISHED = {
     "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
     "llama-2-7b": 6_738_415_616,
     "llama-3-8b": 8_030_261_248,
     "mixtral-8x7b": 46_702_792_704,
@@ -27,6 +28,7 @@ PUBLISHED = {
     "opt-30b": 29_974_540_288,
     "opt-6.7b": 6_658_473_984,
     "qwen2.5-7b": 7_615_616_512,
+    "qwen3-30b-a3b": 30_532_122_624,
 }
 """Parameters, as model cards state them."""
 TRACE = {"arrivals": "trace", "file": "nowhere.csv"}
@@ -92,7 +94,12 @@ def test_every_bundled_experiment_is_accepted(name) -> None:
     assert load(configs.HERE / "experiments" / f"{name}.yaml").shapes
 
 
-@pytest.mark.parametrize("name", ["sharegpt", "alpaca", "long", "short"])
+@pytest.mark.parametrize("name", ["tierkv", "decode-ssd"])
+def test_every_bundled_decoding_batch_is_accepted(name) -> None:
+    assert decoding.load(configs.HERE / "experiments" / f"{name}.yaml").block_bytes
+
+
+@pytest.mark.parametrize("name", ["sharegpt", "alpaca", "long", "short", "tierkv"])
 def test_lengths_are_named(name) -> None:
     assert workload.lengths(name).output_mean > 0
 

@@ -1,0 +1,74 @@
+"""What a decoding batch did under each policy: ``result.json``, and a table on the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mirage.simulate.decode_metrics import Metrics
+from mirage.simulate.decoding import DecodeSetup
+from mirage.simulate.report import SCHEMA_VERSION, summary
+from mirage.units import GIB
+from mirage.workload.lengths import lengths
+
+Result = dict[str, Any]
+COLUMNS = (
+    ("output_throughput", "tokens/s", 1.0, 0),
+    ("mean_tpot_ms", "TPOT, ms", 1.0, 2),
+    ("p95_tpot_ms", "P95", 1.0, 2),
+    ("hit_percent", "in time, %", 1.0, 1),
+    ("blocks_from_device", "stayed", 1.0, 0),
+    ("blocks_from_early", "came early", 1.0, 0),
+    ("blocks_from_host", "host", 1.0, 0),
+    ("blocks_from_ssd", "SSD", 1.0, 0),
+    ("kv_bytes_up", "GiB up", GIB, 1),
+    ("kv_bytes_down", "down", GIB, 1),
+    ("saved_s", "s saved", 1.0, 1),
+)
+"""Key, heading, divisor and digits."""
+
+
+def build(setup: DecodeSetup, seeds: Sequence[int], runs: Sequence[Metrics]) -> Result:
+    """The whole result, ready for JSON, from one run of each policy under each of `seeds`."""
+    by_policy = {name: [r for r in runs if r["policy"] == name] for name in setup.policies}
+    shape = setup.experiment.decode.lengths
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "decoding": setup.experiment.model_dump(mode="json"),
+        "hardware": setup.hardware.model_dump(mode="json"),
+        "model": setup.model.model_dump(mode="json"),
+        "lengths": {"name": shape, **lengths(shape).model_dump()},
+        "seeds": list(seeds),
+        "policies": list(by_policy),
+        "figures": {name: summary(parts) for name, parts in by_policy.items()},
+    }
+
+
+def as_json(result: Result) -> str:
+    """NaN and infinity are refused: they are no JSON."""
+    return json.dumps(result, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def show(result: Result, output: Path, console: Console) -> None:
+    """Print the means over the seeds, and where the file lies."""
+    title = escape(result["decoding"]["title"])
+    made = Table("", *(heading for _, heading, *_ in COLUMNS), title=title)
+    made.columns[0].no_wrap = True
+    for column in made.columns[1:]:
+        column.justify = "right"
+    for policy, figures in result["figures"].items():
+        made.add_row(policy, *(_cell(figures[key], by, digits) for key, _, by, digits in COLUMNS))
+    console.print(made)
+    seeds = result["seeds"]
+    said = f"Seed {seeds[0]}" if len(seeds) == 1 else f"Means of {len(seeds)} seeds"
+    console.out(f"{said}. Written: {output / 'result.json'}", highlight=False)
+
+
+def _cell(spread: Mapping[str, Any] | None, divisor: float, digits: int) -> str:
+    return "–" if spread is None else f"{spread['mean'] / divisor:,.{digits}f}"

@@ -1,0 +1,112 @@
+"""Harvest's figures and two articles', from links and roofline: peers, experts, sums."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from mirage import profiles
+from mirage.profiles import Model
+from mirage.simulate.experts import Mixture
+from mirage.simulate.hierarchy import Speed
+from mirage.simulate.roofline import PS, Roofline, Work
+from mirage.units import GIB
+
+H100 = profiles.hardware("h100")
+KIMI_TOKEN = 61 * (512 + 64) * 2
+"""Bytes of a token's latent keys and values: layers, kv_lora_rank + qk_rope_head_dim, 16 bits
+(Hugging Face moonshotai/Kimi-K2-Instruct, config.json)."""
+ENTRIES = (100, 1000, 8000)
+BATCHES = (1, 8, 32, 256, 4536)
+"""Tokens a step; the last is Harvest's 14 micro-batches of 324."""
+MIXTURES = ("mixtral-8x7b", "qwen3-30b-a3b")
+
+
+def peer() -> Speed:
+    """Another H100's memory."""
+    return _speed("peer")
+
+
+def host(one_way: bool = True) -> Speed:
+    """Host memory over PCIe, which carries more while nothing goes the other way."""
+    mixed = _speed("host")
+    rate = H100.link_gb_s.value * 1e9 if one_way else mixed.bytes_per_s
+    return Speed(mixed.capacity, rate, mixed.latency_ps)
+
+
+def reload_ratio(nbytes: int, one_way: bool = True) -> float:
+    """How many times as long one copy up takes from host memory as from a peer."""
+    return host(one_way).lane().copy(0, nbytes) / peer().lane().copy(0, nbytes)
+
+
+def copies() -> list[float]:
+    """Ratios for copies from a megabyte to an expert of Mixtral, one way and both."""
+    mixtral = profiles.model("mixtral-8x7b")
+    sizes = (2**20, 2**24, Mixture(mixtral, H100, 1).expert_bytes)
+    return [reload_ratio(size, one_way) for size in sizes for one_way in (True, False)]
+
+
+def reloads() -> list[float]:
+    """Ratios for 100 to 8,000 tokens of Kimi-K2."""
+    return [
+        reload_ratio(entries * KIMI_TOKEN, one_way)
+        for entries in ENTRIES
+        for one_way in (True, False)
+    ]
+
+
+def expert_gains(share: float) -> list[float]:
+    """Per cent more tokens a second over a peer than over host memory, with a share of each
+    layer's experts away, for each mixture and batch."""
+    return [
+        100 * (mixture.step_s(away, host()) / mixture.step_s(away, peer()) - 1)
+        for mixture in _mixtures()
+        for away in [round(share * mixture.model.experts)]
+    ]
+
+
+def gain_grows() -> bool:
+    """Whether no mixture and batch gains clearly less with more experts away."""
+    shares = (0.125, 0.25, 0.5, 0.75, 1.0)
+    columns = zip(*(expert_gains(share) for share in shares), strict=True)
+    return all(
+        later >= earlier - 0.01 * (100 + earlier)
+        for gains in columns
+        for earlier, later in pairwise(gains)
+    )
+
+
+def entry_bytes(ratio: float, entries: int, most: float, latency_us: float = 1.0) -> float:
+    """Bytes of one entry for which copies of so many differ by a ratio, on links of 300 GB/s and
+    a `most`-th of that that begin after the same latency."""
+    moving = latency_us * 1e-6 * (ratio - 1) / (most - ratio)
+    return moving * 300e9 / entries
+
+
+def hit_over_miss(model: Model, tokens: int) -> float:
+    """Bringing a prefix from host memory, over computing it."""
+    bring = host().lane().copy(0, tokens * model.kv_token_bytes)
+    work = Work(0, 0, tokens, tokens * (tokens + 1))
+    return bring / Roofline(model, H100).compute_ps(work)
+
+
+def blocks_in_step(step_s: float, block_bytes: float, rate: float) -> float:
+    """Blocks that a link brings while a step computes."""
+    return step_s * rate / block_bytes
+
+
+def sequences(device_blocks: int, below_bytes: float, block_bytes: float, each: int) -> float:
+    """Sequences of so many blocks that fit the device and what is below it."""
+    return (device_blocks + below_bytes / block_bytes) / each
+
+
+def _speed(medium: str) -> Speed:
+    tiers = H100.tiers
+    assert tiers is not None
+    found = getattr(tiers, medium)
+    latency = round(found.latency_us.value * 1e-6 * PS)
+    return Speed(int(found.capacity_gib.value * GIB), found.bandwidth_gb_s.value * 1e9, latency)
+
+
+def _mixtures() -> list[Mixture]:
+    models = [profiles.model(name) for name in MIXTURES]
+    return [Mixture(model, H100, batch) for model in models for batch in BATCHES]

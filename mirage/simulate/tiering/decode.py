@@ -1,0 +1,117 @@
+"""One policy, step by step: what a step's batch lacks comes first, then the step computes."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from mirage.simulate.hierarchy import Speed
+from mirage.simulate.tiering import prefetching
+from mirage.simulate.tiering.movement import Movement
+from mirage.simulate.tiering.orders import POLICIES, Known
+from mirage.simulate.tiering.outcome import Machine, Outcome
+from mirage.simulate.tiering.places import Places, Tier
+from mirage.simulate.tiering.rotation import Change, Rotation
+from mirage.tiers.blocks import Name
+
+
+class Decode:
+    """A run under one of `POLICIES`. With `ahead` steps blocks come early, if it does that."""
+
+    def __init__(
+        self, name: str, rotation: Rotation, machine: Machine, ahead: int, stay: int
+    ) -> None:
+        """`stay` is the room on the device for blocks that stay there, under `static`."""
+        self.policy, self.rotation, self.machine = POLICIES[name], rotation, machine
+        self.ahead = ahead if self.policy.ahead else 0
+        self.now = 0
+        self.outcome = Outcome()
+        self.places = Places(machine.sizes, machine.host, machine.ssd)
+        self._sequences = {s.id: s for s in (*rotation.running, *rotation.queue)}
+        known = Known(rotation, self._sequences.__getitem__, stay)
+        self.movement = Movement(self.places, lambda: self.policy.order(known))
+        self.movement.place(n for s in (*rotation.running, *rotation.queue) for n in s.blocks)
+
+    def run(self, steps: int) -> Outcome:
+        """Raises `FullError` if the device does not hold a batch."""
+        for _ in range(steps):
+            self.step()
+        self.outcome.blocks_up = self.places.blocks_up
+        self.outcome.blocks_down = self.places.blocks_down
+        return self.outcome
+
+    def step(self) -> None:
+        change = self.rotation.step()
+        self._depart(change)
+        missing, ready = self._look(change)
+        come = self.movement.bring(missing, self.now)
+        for name in change.written:
+            self.places.written(name)
+        ready = max(ready, self.movement.bear(change.born, self.now))
+        running = self.rotation.running
+        computed = self.machine.compute_ps(len(running), self.rotation.context)
+        if self.policy.layered:
+            end = self._layered(max(ready, self.now), come, computed)
+        else:
+            end = max(ready, come) + computed
+        if self.ahead:
+            self._prefetch(end - computed, computed)
+        self.outcome.add(end - self.now, computed, len(running))
+        self.now = end
+
+    def _depart(self, change: Change) -> None:
+        for sequence in change.finished:
+            self.movement.remove(sequence.blocks, self.now)
+            del self._sequences[sequence.id]
+        for sequence in change.left:
+            self.movement.used(sequence.blocks)
+        for sequence in change.entered:
+            self._sequences[sequence.id] = sequence
+        self.movement.staying = {sequence.id for sequence in self.rotation.running}
+
+    def _look(self, change: Change) -> tuple[list[Name], int]:
+        """What requests lack whose turns begin, and when what comes already will have come."""
+        missing: list[Name] = []
+        ready = self.now
+        for name in (name for names in change.returned for name in names):
+            tier = self.places.at[name]
+            if tier is not Tier.DEVICE:
+                missing.append(name)
+                where = tier.name.lower()
+            else:
+                ready = max(ready, self.places.ready(name))
+                where = "early" if name in self.movement.early else "device"
+                self.movement.early.discard(name)
+            self.outcome.found[where] += 1
+            if where != "device":
+                self.outcome.below[int(name.key)] += 1
+        return missing, ready
+
+    def _layered(self, start: int, come: int, computed: int) -> int:
+        """Each layer's blocks come while the layer before computes; the first layer waits."""
+        loading, layers = max(0, come - start), self.machine.layers
+        slower = max(computed, loading)
+        return start + (loading + (layers - 1) * slower + computed) // layers
+
+    def _prefetch(self, start: int, computed: int) -> None:
+        """Algorithm 1, at the start of a step: the links bring what fits its window."""
+        window, places = self.ahead * computed, self.places
+        movement = self.movement
+        movement.staying = {s.id for s in self.rotation.coming(self.ahead)} | movement.staying
+        down = self._fitting(window - places.down.backlog(start))
+        spare = prefetching.births(self.rotation, self.ahead)
+        movement.clear(spare, down, start)
+        lacking = list(prefetching.wanted(self.rotation, places, self.ahead))
+        queued, block = places.up.backlog(start), places.up.takes(self.machine.sizes.block_bytes)
+        self.outcome.crowded_steps += prefetching.crowded(
+            self.rotation, lacking, self.ahead, computed, block, queued
+        )
+        far = {name for name in lacking if places.at[name] is Tier.SSD}
+        read = self._fitting(window - places.read.backlog(start), self.machine.ssd) if far else 0
+        left_out = set(islice((name for name in lacking if name in far), read, None))
+        up = self._fitting(window - queued)
+        movement.bring_early([name for name in lacking if name not in left_out][:up], spare, start)
+
+    def _fitting(self, window: int, link: Speed | None = None) -> int:
+        link = link or self.machine.host
+        block_bytes = self.machine.sizes.block_bytes
+        return prefetching.fitting(window, link.latency_ps, link.bytes_per_s, block_bytes)

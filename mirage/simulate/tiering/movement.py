@@ -1,0 +1,118 @@
+"""Blocks go down to make room and come up when they are wanted, in the orders of one policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Set
+from itertools import islice
+
+from mirage.simulate.tiering.places import FullError, Places, Tier
+from mirage.tiers.blocks import Name
+from mirage.tiers.policies import EvictionPolicy
+
+
+class Movement:
+    """Of one run. Blocks of the requests in `staying` are not moved down."""
+
+    def __init__(self, places: Places, order: Callable[[], EvictionPolicy]) -> None:
+        self.places = places
+        self.orders = {tier: order() for tier in Tier}
+        self.staying: Set[bytes] = frozenset()
+        self.early: set[Name] = set()
+        """Blocks that came ahead of need and were not needed yet."""
+
+    def place(self, names: Iterable[Name]) -> None:
+        """Blocks that are there when it begins: on the quickest tier that has room."""
+        for name in names:
+            tier = next(tier for tier in Tier if self.places.free(tier))
+            self.places.put(name, tier)
+            self.orders[tier].add(name)
+
+    def used(self, names: Iterable[Name]) -> None:
+        for name in names:
+            self.orders[Tier.DEVICE].use(name)
+
+    def remove(self, names: Iterable[Name], now: int) -> None:
+        for name in names:
+            self.orders[self.places.at[name]].drop(name)
+            self.places.remove(name, now)
+            self.early.discard(name)
+
+    def bring(self, names: list[Name], now: int) -> int:
+        """When the last of them has come up. Raises `FullError`."""
+        victims = self._victims(Tier.DEVICE, len(names))
+        ends = [now]
+        for name in names:
+            self._make_room(victims, now)
+            ends.append(self._move(name, Tier.DEVICE, now))
+        return max(ends)
+
+    def bring_early(self, names: list[Name], spare: int, now: int) -> None:
+        """As many as find room that no request in `staying` has; `spare` places stay free."""
+        victims = self._victims(Tier.DEVICE, len(names) + spare)
+        for name in names:
+            if self.places.free(Tier.DEVICE) <= spare:
+                victim = next(victims, None)
+                if victim is None:
+                    return
+                self._sink(victim, now)
+            self._move(name, Tier.DEVICE, now, patient=True)
+            self.early.add(name)
+
+    def bear(self, names: list[Name], now: int) -> int:
+        """Blocks that are new on the device; when all can be written. Raises `FullError`."""
+        victims = self._victims(Tier.DEVICE, len(names))
+        ends = [now]
+        for name in names:
+            self._make_room(victims, now)
+            ends.append(self.places.put(name, Tier.DEVICE))
+            self.orders[Tier.DEVICE].add(name)
+        return max(ends)
+
+    def clear(self, places: int, most: int, now: int) -> None:
+        """Have so many places of the device free, as far as `most` copies down make them."""
+        for victim in islice(self._victims(Tier.DEVICE, places), most):
+            self._sink(victim, now)
+
+    def _victims(self, tier: Tier, places: int) -> Iterator[Name]:
+        """Enough of them to have so many places free, if there are."""
+        lacking = max(0, places - self.places.free(tier))
+        return iter(list(islice(self._going(tier), lacking)))
+
+    def _going(self, tier: Tier) -> Iterator[Name]:
+        staying = self.staying
+        return (n for n in self.orders[tier].victims() if n.fingerprint not in staying)
+
+    def _make_room(self, victims: Iterator[Name], now: int) -> None:
+        if not self.places.free(Tier.DEVICE):
+            victim = next(victims, None)
+            if victim is None:
+                raise FullError("device")
+            self._sink(victim, now)
+
+    def _sink(self, name: Name, now: int) -> None:
+        """To where its copy is, or to the next tier below that has or makes room."""
+        places = self.places
+        at = places.at[name]
+        target = places.copies.get(name)
+        if target is None:
+            lower = (tier for tier in Tier if tier > at and places.holds(tier))
+            target = next((tier for tier in lower if self._has_room(tier, now)), None)
+        if target is None:
+            raise FullError("all below " + at.name)
+        self._move(name, target, now)
+        self.early.discard(name)
+
+    def _has_room(self, tier: Tier, now: int) -> bool:
+        """Perhaps since a copy was given up, or the next block to go went further down."""
+        if self.places.free(tier) or self.places.drop_copy(tier):
+            return True
+        victim = None if tier is Tier.SSD else next(self._going(tier), None)
+        if victim is not None:
+            self._sink(victim, now)
+        return victim is not None
+
+    def _move(self, name: Name, tier: Tier, now: int, *, patient: bool = False) -> int:
+        self.orders[self.places.at[name]].evict(name)
+        end = self.places.move(name, tier, now, patient=patient)
+        self.orders[tier].add(name)
+        return end

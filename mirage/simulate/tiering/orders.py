@@ -1,0 +1,184 @@
+"""In which order the blocks of one tier go down. LRU and frequency are those of `mirage/tiers`."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mirage.simulate.tiering.rotation import Rotation, Sequence
+from mirage.tiers.blocks import Name
+from mirage.tiers.policies import LRU, EvictionPolicy, Frequency
+
+Lookup = Callable[[bytes], Sequence]
+"""A request by its id."""
+
+
+class Static(LRU):
+    """Blocks stay where they were first written: the first `room` of them on this tier.
+
+    Others are there for a turn, and go first.
+    """
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self._room = room
+        self._placed: dict[Name, None] = {}
+        self._seen: set[Name] = set()
+
+    def add(self, name: Name) -> None:
+        if name not in self._seen and len(self._placed) < self._room:
+            self._placed[name] = None
+        elif name not in self._placed:
+            super().add(name)
+        self._seen.add(name)
+
+    def drop(self, name: Name) -> None:
+        self._seen.discard(name)
+        self.evict(name)
+
+    def evict(self, name: Name) -> None:
+        self._placed.pop(name, None)
+        super().evict(name)
+
+    def victims(self) -> Iterator[Name]:
+        yield from super().victims()
+        yield from self._placed
+
+    def __len__(self) -> int:
+        return super().__len__() + len(self._placed)
+
+
+class Ranked:
+    """Lowest rank first, of equals the one that got its rank first."""
+
+    def __init__(self) -> None:
+        self._rank: dict[Name, int] = {}
+        self._at: dict[int, OrderedDict[Name, None]] = {}
+
+    def add(self, name: Name) -> None:
+        self._enter(name, self.rank(name))
+
+    def use(self, name: Name) -> None:
+        if name in self._rank:
+            self._enter(name, self.rank(name))
+
+    def evict(self, name: Name) -> None:
+        rank = self._rank.pop(name, None)
+        if rank is not None:
+            names = self._at[rank]
+            del names[name]
+            if not names:
+                del self._at[rank]
+
+    drop = evict
+
+    def victims(self) -> Iterator[Name]:
+        for rank in sorted(self._at):
+            yield from self._at[rank]
+
+    def __len__(self) -> int:
+        return len(self._rank)
+
+    def rank(self, name: Name) -> int:
+        """Of a block that has just come, or was used."""
+        raise NotImplementedError
+
+    def _enter(self, name: Name, rank: int) -> None:
+        self.evict(name)
+        self._rank[name] = rank
+        self._at.setdefault(rank, OrderedDict())[name] = None
+
+
+class ByReads(Ranked):
+    """Read by the fewest decode steps first, since it was written, wherever it lay.
+
+    The host pool's frequency counts turns and ages: what takes turns in a queue goes almost as
+    under LRU.
+    """
+
+    def __init__(self, sequence: Lookup, block_tokens: int) -> None:
+        super().__init__()
+        self._sequence, self._block_tokens = sequence, block_tokens
+
+    def rank(self, name: Name) -> int:
+        sequence = self._sequence(name.fingerprint)
+        return sequence.tokens - max(sequence.prompt, int(name.key) * self._block_tokens)
+
+
+class ByAttention(Ranked):
+    """Least attention first: the further from the newest token the less; a first block last.
+
+    A stand-in for measured scores: attention falls with distance, but for its sinks.
+    """
+
+    def __init__(self, sequence: Lookup) -> None:
+        super().__init__()
+        self._sequence = sequence
+
+    def rank(self, name: Name) -> int:
+        number = int(name.key)
+        return number - len(self._sequence(name.fingerprint).blocks) if number else 0
+
+
+class ByTurn:
+    """What the scheduler reaches last goes first. In a queue that is Belady's rule."""
+
+    def __init__(self, rotation: Rotation) -> None:
+        self._rotation = rotation
+        self._held: dict[bytes, dict[Name, None]] = {}
+
+    def add(self, name: Name) -> None:
+        self._held.setdefault(name.fingerprint, {})[name] = None
+
+    def use(self, name: Name) -> None: ...
+
+    def evict(self, name: Name) -> None:
+        held = self._held.get(name.fingerprint, {})
+        held.pop(name, None)
+        if not held:
+            self._held.pop(name.fingerprint, None)
+
+    drop = evict
+
+    def victims(self) -> Iterator[Name]:
+        for sequence in reversed(self._rotation.queue):
+            yield from reversed(self._held.get(sequence.id, {}))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._held.values()))
+
+
+class Known(NamedTuple):
+    """What an order may go by."""
+
+    rotation: Rotation
+    sequence: Lookup
+    stay: int
+    """Places for blocks that never move."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One of TierKV's, but for the oracle, which is a bound (see `oracle.py`)."""
+
+    order: Callable[[Known], EvictionPolicy]
+    ahead: bool = False
+    """Whether blocks come before their requests' turns, in the order of those (Algorithm 1)."""
+    layered: bool = False
+    """Whether a step's missing blocks come layer by layer, one layer ahead of the attention."""
+
+
+SIX = ("lru", "frequency", "static", "attention", "prefetch", "oracle")
+"""TierKV's, in its order: the slowest first."""
+POLICIES: dict[str, Policy] = {
+    "lru": Policy(lambda known: LRU()),
+    "frequency": Policy(lambda known: Frequency()),
+    "reads": Policy(lambda known: ByReads(known.sequence, known.rotation.block_tokens)),
+    "static": Policy(lambda known: Static(known.stay)),
+    "attention": Policy(lambda known: ByAttention(known.sequence), layered=True),
+    "prefetch": Policy(lambda known: ByTurn(known.rotation), ahead=True),
+}
+ORACLE = "oracle"
+NAMES = (*POLICIES, ORACLE)

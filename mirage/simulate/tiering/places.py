@@ -1,0 +1,147 @@
+"""Where every block lies, and the copies that move it, in time. Times are picoseconds.
+
+A block lies on one tier: what moves is there when its copy has ended. What came up leaves its copy
+below for as long as nobody else needs that place: a full block never changes, so it goes down
+again at no cost. A tier is a number of places; one that is given back can be taken from the
+moment its block's copy has ended.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass
+from enum import IntEnum
+
+from mirage.simulate.hierarchy import Speed
+from mirage.simulate.lanes import Lane
+from mirage.tiers.blocks import Name
+
+
+class Tier(IntEnum):
+    """From the quickest to the largest."""
+
+    DEVICE = 0
+    HOST = 1
+    SSD = 2
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Blocks that each tier holds, and bytes of a block."""
+
+    device: int
+    host: int
+    ssd: int
+    block_bytes: int
+
+
+class FullError(Exception):
+    """A tier has no place, and it was not asked to make one."""
+
+
+class Places:
+    """All blocks. `host` is the link between device and host memory, `ssd` that of the disk."""
+
+    def __init__(self, sizes: Sizes, host: Speed, ssd: Speed | None) -> None:
+        self.sizes = sizes
+        self.at: dict[Name, Tier] = {}
+        self.copies: dict[Name, Tier] = {}
+        """Where blocks on the device lie as well, the oldest first."""
+        self.up, self.down = host.lane(), host.lane()
+        disk = ssd or host
+        self.read, self._write = disk.lane(), disk.lane()
+        self._free = {
+            tier: [0] * number
+            for tier, number in zip(Tier, (sizes.device, sizes.host, sizes.ssd), strict=True)
+        }
+        """When each place can be taken, of those that hold nothing; in that order."""
+        self._ready: dict[Name, int] = {}
+        self.blocks_up, self.blocks_down = 0, 0
+
+    def free(self, tier: Tier) -> int:
+        """Places of a tier that hold nothing."""
+        return len(self._free[tier])
+
+    def holds(self, tier: Tier) -> bool:
+        """Whether a tier has places at all."""
+        return self._numbers[tier] > 0
+
+    def ready(self, name: Name) -> int:
+        """When a block has come to where it lies."""
+        return self._ready.get(name, 0)
+
+    def put(self, name: Name, tier: Tier) -> int:
+        """A block that is new; when it can be written. Raises `FullError`."""
+        at = self._take(tier)
+        self.at[name] = tier
+        return at
+
+    def remove(self, name: Name, now: int) -> None:
+        """A block that nobody needs any more."""
+        self.written(name)
+        insort(self._free[self.at.pop(name)], max(now, self._ready.pop(name, 0)))
+
+    def written(self, name: Name) -> None:
+        """A block that changes: a copy of it is worth nothing."""
+        if name in self.copies:
+            insort(self._free[self.copies.pop(name)], self.ready(name))
+
+    def drop_copy(self, tier: Tier) -> bool:
+        """Give one place of a tier back that a block on the device does not need."""
+        name = next((name for name, at in self.copies.items() if at is tier), None)
+        if name is None:
+            return False
+        self.written(name)
+        return True
+
+    def move(self, name: Name, tier: Tier, now: int, *, patient: bool = False) -> int:
+        """When its copy, asked for now, has ended. Raises `FullError`.
+
+        A `patient` one leaves to others the places that can be taken soonest.
+        """
+        source = self.at[name]
+        start = max(now, self.ready(name))
+        if self.copies.get(name) is tier:
+            del self.copies[name]
+            end = start
+        else:
+            end = self._copy(source, tier, max(start, self._take(tier, patient)))
+        if tier is Tier.DEVICE:
+            self.copies[name] = source
+        else:
+            insort(self._free[source], end)
+        self.at[name] = tier
+        self._ready[name] = end
+        return end
+
+    def check(self) -> None:
+        """Every place is a block's, a copy's or free, in each tier."""
+        held = [*self.at.values(), *self.copies.values()]
+        for tier, number in zip(Tier, self._numbers, strict=True):
+            assert held.count(tier) + self.free(tier) == number, (tier, number)
+        assert all(self.at[name] is Tier.DEVICE for name in self.copies), "a copy of a copy"
+
+    @property
+    def _numbers(self) -> tuple[int, int, int]:
+        return self.sizes.device, self.sizes.host, self.sizes.ssd
+
+    def _take(self, tier: Tier, patient: bool = False) -> int:
+        if not self._free[tier]:
+            raise FullError(tier.name)
+        return self._free[tier].pop(-1 if patient else 0)
+
+    def _copy(self, source: Tier, target: Tier, start: int) -> int:
+        """Between device and disk it passes host memory, in a buffer that is no place."""
+        lanes = self._lanes(source, target)
+        if source is Tier.DEVICE:
+            self.blocks_down += 1
+        if target is Tier.DEVICE:
+            self.blocks_up += 1
+        for lane in lanes:
+            start = lane.copy(start, self.sizes.block_bytes)
+        return start
+
+    def _lanes(self, source: Tier, target: Tier) -> list[Lane]:
+        if source > target:
+            return [self.read] * (source is Tier.SSD) + [self.up] * (target is Tier.DEVICE)
+        return [self.down] * (source is Tier.DEVICE) + [self._write] * (target is Tier.SSD)

@@ -1,0 +1,109 @@
+"""`mirage simulate` of a decoding batch over tiers: what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
+SIX = ["lru", "frequency", "static", "attention", "prefetch", "oracle"]
+
+
+def simulate(folder: Path, *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mirage", "simulate", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "150"},
+        timeout=120,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def content(decode: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """Eight of forty requests decode at once; an SSD holds what host memory does not."""
+    batch = {"requests": 40, "size": 8, "turn_steps": 16, "turns": 60, "oversubscription": 2.5}
+    return {
+        "title": "A small batch",
+        "model": "llama-3-8b",
+        "decode": batch | (decode or {}),
+        "tiers": {"host": {"bytes": "1GiB"}, "ssd": {"bytes": "10GiB"}},
+    } | changes
+
+
+def write(folder: Path, what: dict[str, Any]) -> str:
+    (folder / "batch.yaml").write_text(yaml.safe_dump(what))
+    return "batch.yaml"
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a run over two seeds, and what it printed."""
+    folder = tmp_path_factory.mktemp("decode")
+    code, out, err = simulate(folder, write(folder, content()), "--seeds", "0-1", "--output", "one")
+    assert (code, err) == (0, "")
+    return folder, out
+
+
+def means(folder: Path) -> dict[str, dict[str, float]]:
+    figures = json.loads((folder / "result.json").read_text())["figures"]
+    return {
+        policy: {key: spread and spread["mean"] for key, spread in of.items()}
+        for policy, of in figures.items()
+    }
+
+
+def test_hits_by_tier_bytes_and_time_saved_are_told(done: tuple[Path, str]) -> None:
+    folder, out = done
+    found = means(folder / "one")
+    assert sorted(found) == sorted(SIX) and all(policy in out for policy in SIX)
+    lru, prefetch = found["lru"], found["prefetch"]
+    assert lru["blocks_from_host"] > 0 and lru["blocks_from_ssd"] > 0
+    assert lru["blocks_from_early"] == 0 < prefetch["blocks_from_early"]
+    assert lru["kv_bytes_up"] > lru["kv_bytes_down"] > 0 and lru["saved_s"] > 0
+    best = found["oracle"]["mean_tpot_ms"]
+    assert all(best <= one["mean_tpot_ms"] for one in found.values())
+    assert prefetch["mean_tpot_ms"] < lru["mean_tpot_ms"]
+
+
+def test_the_same_seeds_give_the_same_bytes(done: tuple[Path, str]) -> None:
+    folder, _ = done
+    words = ["batch.yaml", "--seeds", "0-1", "--output", "two", "--processes", "1"]
+    assert simulate(folder, *words)[0] == 0
+    assert (folder / "two/result.json").read_bytes() == (folder / "one/result.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (content(policies=["belady"]), "no policy of a decoding batch is named 'belady'"),
+        (content({"oversubscription": 20}), "lower decode.oversubscription or decode.size"),
+        (content({"size": 40}), "nobody takes turns, lower it"),
+        (content({"lengths": "x"}), "no lengths are named 'x'"),
+        (content(tiers={"host": {"bytes": "64MiB"}}), "raise tiers.host.bytes or tiers.ssd.bytes"),
+        (content(tiers={}), "write tiers.host.bytes"),
+        (content({"turns": 10**9}), "at most 1000000"),
+        (content(hardware="a100"), "does not say how fast"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(tmp_path: Path, what: dict[str, Any], message: str) -> None:
+    words = [write(tmp_path, what), "--seeds", "0", "--output", "out", "--processes", "1"]
+    code, out, err = simulate(tmp_path, *words)
+    assert (code, out) == (2, "") and message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "out" / "result.json").exists()
+
+
+def test_policies_can_be_named_on_the_command_line(tmp_path: Path) -> None:
+    words = [write(tmp_path, content()), "--seeds", "0", "--policy", "reads, oracle"]
+    assert simulate(tmp_path, *words, "--output", "out", "--processes", "1")[0] == 0
+    assert means(tmp_path / "out").keys() == {"reads", "oracle"}
