@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from mirage.replay import pictures
 from mirage.replay.run import Run
 from mirage.replay.timeline import Timeline
-from mirage.report.drawing import grid, policy_colour, style
+from mirage.report.drawing import grid, log_scale, policy_colour, style
 from mirage.samples import SCHEMA_VERSION, Sample, TenantSample, TenantShape
 
 TURNS = {"ttft_first_ms": "First turns, ms", "ttft_later_ms": "Later turns, ms"}
@@ -43,17 +43,20 @@ def timeline(kept: Mapping[str, Any]) -> Timeline:
 
 
 def turns(columns: Sequence[Mapping[str, Any]]) -> Figure:
-    """P50 as a bar and P99 as a line above it, a bar for each policy."""
+    """P50 (dot) and P99 (line) of each policy, further left is better."""
     policies = [column["policy"] for column in columns]
-    figure, (cells,) = grid(1, 2, height=2.2)
+    figure, (cells,) = grid(1, 2, height=1.6, sharex="all", sharey="all")
     for axes, (key, title) in zip(cells, TURNS.items(), strict=True):
-        middle = [column[f"p50_{key}"] or 0 for column in columns]
-        high = [column[f"p99_{key}"] or 0 for column in columns]
-        colours = [policy_colour(policies, policy) for policy in policies]
-        axes.bar(policies, middle, color=colours, width=0.6)
-        axes.scatter(policies, high, marker="_", s=400, color=colours)
-        axes.set_yscale("log")
-        axes.set_title(f"{title}: TTFT P50 (bar), P99 (line)")
+        for place, column in enumerate(reversed(columns)):
+            colour = policy_colour(policies, column["policy"])
+            middle, high = column[f"p50_{key}"], column[f"p99_{key}"]
+            axes.plot([middle, high], [place, place], color=colour, lw=1.2)
+            axes.scatter([middle], [place], color=colour, s=60)
+            axes.scatter([high], [place], color=colour, marker="|", s=120)
+        axes.set_yticks(range(len(policies)), policies[::-1])
+        axes.set_ylim(-0.6, len(policies) - 0.4)
+        axes.set_title(f"{title}: TTFT P50 (dot) to P99 (line)")
+        log_scale(axes)
     return figure
 
 

@@ -60,7 +60,7 @@ def named(columns: Sequence[Column], files: Iterable[str]) -> list[str]:
 def _replayed(report: Mapping[str, Any]) -> list[Column]:
     work = tuple(
         str(report.get(key))
-        for key in ("requests", "trace", "window", "time_scale", "length_scale", "seed")
+        for key in ("requests", "trace", "window", "time_scale", "length_scale", "seed", "think_s")
     )
     whole = [run for run in report["runs"] if not run["interrupted"]]
     return [

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from mirage.replay.metrics import LATENCIES, latencies_ms
 from mirage.replay.run import Run
 from mirage.replay.series import series, summed, tenants_of
+from mirage.replay.timeline import growth
 from mirage.report.drawing import (
     counts_from_zero,
     cumulative,
@@ -109,11 +110,12 @@ def prompts(runs: Sequence[Run]) -> Figure:
     """Tokens of prompts so far, computed (below) and by where they were found: a column per
     policy."""
     figure, cells = over_time(1, _named(runs), height=2.3)
+    some = [field for field in PROMPTS if any(_grows(run, field) for run in runs)]
+    colours, labels = zip(*(PROMPTS[field] for field in some), strict=True)
     for axes, run in zip(cells[0], runs, strict=True):
         assert run.timeline
-        drawn = [summed(run.timeline, attrgetter(field)) for field in PROMPTS]
+        drawn = [summed(run.timeline, attrgetter(field)) for field in some]
         heights = [values - values[:1] for _, values in drawn]
-        colours, labels = zip(*PROMPTS.values(), strict=True)
         axes.stackplot(
             drawn[0][0], *heights, colors=colours, labels=labels, alpha=0.8, lw=0, step="post"
         )
@@ -121,6 +123,11 @@ def prompts(runs: Sequence[Run]) -> Figure:
     cells[0][0].set_ylim(bottom=0)
     legend_below(figure, cells[0][0])
     return figure
+
+
+def _grows(run: Run, field: str) -> bool:
+    assert run.timeline
+    return any(growth(run.timeline, attrgetter(field)).values())
 
 
 def below(runs: Sequence[Run]) -> Figure:

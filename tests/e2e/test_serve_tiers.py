@@ -132,8 +132,9 @@ def test_a_folder_that_another_server_has_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "tiers.sock").exists()
 
 
-def test_without_one_nothing_is_told(tmp_path: Path) -> None:
-    with serving(write_config(tmp_path, "a", tiers=TIERS, policy="static")) as served:
+@pytest.mark.parametrize("options", [["--policy", "static"], ["--no-tiers"]])
+def test_without_one_nothing_is_told(tmp_path: Path, options: list[str]) -> None:
+    with serving(write_config(tmp_path, "a", tiers=TIERS), *options) as served:
         assert "host_pool" not in served.request("GET", "/mirage/state")[1]
         assert "host_pool" not in served.request("GET", "/health")[1]
         assert b"mirage_tier" not in served.request("GET", "/metrics")[1]

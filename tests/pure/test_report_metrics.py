@@ -161,7 +161,9 @@ def test_the_servers_json_is_read():
     found = parse_timeline(json.dumps(SERVED).encode())
     assert found.samples == [Sample(0.5, {"a": TenantSample(*[1] * len(FIELDS))})]
     state = parse_state(json.dumps({**SERVED["samples"][0], "policy": "pooled"}).encode())
-    assert (state.t, state.policy) == (0.5, "pooled")
+    assert (state.t, state.policy, state.name) == (0.5, "pooled", "pooled")
+    tiered = {**SERVED["samples"][0], "policy": "mirage", "host_pool": {"blocks": 3}}
+    assert parse_state(json.dumps(tiered).encode()).name == "mirage-tiers"
 
 
 @pytest.mark.parametrize(
