@@ -2,9 +2,9 @@
 
 python zoo_run.py MODELS OUT MODE FAMILY...
 
-MODE is one of `storms.MODES` or of `identity.MODES`, and with `-async` two steps are in flight,
-as on a GPU. A family
-that fails is the last of this process: what it leaves in vLLM could spoil the next one.
+MODE is one of `tier_storms.MODES` or of `identity.MODES`, where with `-async` two steps are in
+flight, as on a GPU. A family that fails is the last of this process: what it leaves in vLLM could
+spoil the next one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import storms
+import tier_storms
 import vllm._custom_ops as ops
 from deferred import schedule_asynchronously
 from identity import MODES, arguments_of, observe
@@ -146,7 +146,7 @@ def main(models: Path, out: Path, mode: str, names: list[str]) -> None:
     for name in names:
         began = time.monotonic()
         try:
-            one = storms.prove if mode in storms.MODES else prove
+            one = tier_storms.prove if mode in tier_storms.MODES else prove
             facts = one(FAMILIES[name], models, mode)
         except Exception as error:
             traceback.print_exc()

@@ -124,6 +124,8 @@ class Storm:
                 self._sleep()
             if number < len(self.asked) and not self.drowsy and self.rng.random() < 0.3:
                 self._ask(number)
+                if number % 12 == 7:
+                    self._abort(self.rng.choice(sorted(self.live)))
                 number += 1
                 self.drowsy = number % 12 == 0
             if self.live and self.rng.random() < 0.01:
