@@ -10,6 +10,8 @@ from mirage.control.worth import COLD, STILL_COLD, cold_experts
 from mirage.geometry import experts_gain
 from mirage.units import ceil_div
 
+STAYS = 2.0
+"""What experts bring counts so many times where some are away already, against going to and fro."""
 ANOTHER_STEP = 1.0
 """Part of a step by which it is lengthened before running requests of others make room."""
 
@@ -25,7 +27,7 @@ def giving_experts(t: TenantSnapshot, ask: Ask, most: int) -> Ask:
     `most`: experts of each layer that may be away. Those that are away are given up for layers only
     where these bring twice as much: going from one to the other copies a good part of the model.
     What is away of one kind counts as so much of the other, since others may sit on that memory;
-    where that is more than there can be, it stays as it is.
+    where that is more than there can be, or than hides while the tenant runs, it stays as it is.
     """
     gain = experts_gain(t.shape)
     if not (most and gain):
@@ -35,8 +37,9 @@ def giving_experts(t: TenantSnapshot, ask: Ask, most: int) -> Ask:
     as_layers, as_experts = ceil_div(away, ask.layer_bytes), ceil_div(away, gain)
     worth = partial(_worth, t, gain, most)
     cold = max(worth(COLD), min(out, worth(STILL_COLD))) if t.active else 0
-    better = cold * gain * (2 if out else 1) > ask.hidden * ask.layer_bytes
-    if as_experts > most or (as_layers <= ask.most and not better):
+    better = cold * gain * (STAYS if out else 1.0) > ask.hidden * ask.layer_bytes
+    fitting = ask.hidden if t.active and out else ask.most
+    if as_experts > most or (as_layers <= fitting and not better):
         return ask._replace(out=as_layers)
     return ask._replace(
         experts=True,

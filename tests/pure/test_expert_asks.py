@@ -1,0 +1,72 @@
+"""Layers or experts, and how many: one rule at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from msgspec import structs
+from test_planner import REMAP, SHARE, tenant
+from world import SHAPE
+
+from mirage.config import Policy
+from mirage.control.planner import plan
+from mirage.control.tenant_state import TenantSnapshot
+from mirage.geometry import experts_gain, footprint
+
+pytestmark = pytest.mark.pure
+
+MIXTURE = structs.replace(SHAPE, movable_experts=4, expert_layers=SHAPE.layers, expert_bytes=20)
+GAIN = experts_gain(MIXTURE)
+FREE = [0.0] * 4 + [50.0, 100.0]
+"""Three of each layer's five experts are never routed to, the others always."""
+RULES = REMAP.model_copy(update={"experts": True})
+
+
+def mixture(*demand: int, out: int = 0, routed: list[float] = FREE, **more: Any) -> TenantSnapshot:
+    """Of whose layers none hides, at a step of so many seconds as it has layers."""
+    t = tenant("a", *demand, of=1, **{"times": (100.0, 1.0)} | more)
+    report = structs.replace(t.report, experts=out, expert_load_s=1.0, expert_routed=routed)
+    return replace(t, shape=MIXTURE, report=report)
+
+
+def planned(t: TenantSnapshot, rules: Any = RULES, policy: Policy = Policy.MIRAGE) -> Any:
+    """(alpha, experts, extents), which fit into the device."""
+    target = plan([t], SHARE, 0, policy, rules)["a"]
+    given = target.alpha, target.kv_extents, target.experts
+    assert footprint(MIXTURE, *given) <= SHARE
+    return target.alpha, target.experts, target.kv_extents
+
+
+def test_an_active_mixture_gives_as_many_as_its_demand_takes() -> None:
+    extra = GAIN // MIXTURE.extent_bytes
+    assert planned(mixture(10)) == (0, 0, 10)
+    assert planned(mixture(10, extra)) == (0, 1, 10 + extra)
+    assert planned(mixture(10, 0, 1000)) == (0, 3, 10 + 3 * GAIN // MIXTURE.extent_bytes)
+
+
+@pytest.mark.parametrize("policy", [Policy.POOLED, Policy.MIRAGE])
+def test_only_if_it_is_told_to_and_knows_its_routing(policy: Policy) -> None:
+    assert planned(mixture(10, 100), REMAP, policy) == (0, 0, 10)
+    assert planned(mixture(10, 100, routed=[]), policy=policy) == (0, 0, 10)
+    assert planned(mixture(10, 100), policy=Policy.POOLED) == (0, 0, 10)
+
+
+def test_layers_that_hide_go_first_where_they_bring_as_much() -> None:
+    alpha, experts, _ = planned(mixture(10, 1000, times=(1.0, 1.0)))
+    assert alpha > 0 and experts == 0
+
+
+def test_what_own_requests_sit_on_stays_away_though_it_is_hot_now() -> None:
+    hot = [0.0, 50.0, 100.0, 150.0, 200.0, 250.0]
+    used = 10 + 2 * GAIN // MIXTURE.extent_bytes
+    assert planned(mixture(used, out=2, kv=used, routed=hot))[1] == 2
+    assert planned(mixture(10, out=2, kv=used, routed=hot)) == (0, 0, 10)
+
+
+def test_an_idle_one_gives_layers() -> None:
+    hungry = replace(tenant("b", 10, 0, 100), shape=SHAPE)
+    idle = replace(mixture(active=False, last_busy=0.0), tenant=tenant("a").tenant)
+    targets = plan([idle, hungry], 2 * SHARE, 0, Policy.MIRAGE, RULES)
+    assert targets["a"].alpha > 0 and targets["a"].experts == 0
