@@ -63,7 +63,7 @@ def ask(
 def one_cache(folder: Path) -> Iterator[None]:
     """vLLM's cache of all children that begin inside, but where the environment names another.
 
-    Each would else find out anew what the models' classes can, some ten seconds a model.
+    Each would else find out anew what the models' classes can, which takes seconds.
     """
     mine = CACHE not in os.environ
     os.environ.setdefault(CACHE, str(folder))

@@ -247,7 +247,7 @@ def until(process: subprocess.Popen[str], holds: Callable[[], Any]) -> None:
 @pytest.fixture
 def endless(tmp_path: Path) -> Path:
     """Takes many times `DEADLINE_S`: who waits for its end does not get there."""
-    return write(tmp_path, content(workload={"requests": 10_000_000}))
+    return write(tmp_path, content(workload={"requests": 5_000_000}))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
