@@ -307,13 +307,13 @@ def test_what_lies_below_comes_up_when_that_is_asked_for_and_there_is_room() -> 
         **dict.fromkeys(keys(0, 1, 2), Found.BELOW),
         key(3): ABSENT,
     }
-    assert found(core, a, 0, 1, 2) == [COMING, COMING, Found.BELOW]
+    assert found(core, a, 0, 1, 2) == [Found.RISING, Found.RISING, Found.BELOW]
     for n in (0, 1):
         core.risen(Name(b"a", key(n)), whole=True)
     assert told(core) == dict.fromkeys(keys(0, 1), READY)
     assert found(core, a, 2) == [Found.BELOW]  # what its own request needs stays
     core.leave(a, "r")
-    assert found(core, a, 2, request="s") == [COMING]
+    assert found(core, a, 2, request="s") == [Found.RISING]
 
 
 class Engines(RuleBasedStateMachine):
