@@ -158,6 +158,20 @@ def test_a_step_computes_when_the_batch_is_on_the_device(name: str, case: Case) 
             assert run.places.at[block] is Tier.DEVICE and run.places.ready(block) <= start
 
 
+def test_a_block_that_is_still_on_its_way_is_waited_for() -> None:
+    """Six steps ahead over a slow link: turns begin before all that was asked for has come."""
+    run = decode("prefetch", Case(897, 12, 1, 2, 3.7, 1.0, 800, 5))
+    late = 0
+    for _ in range(STEPS):
+        began, early = run.now, set(run.movement.early)
+        run.step()
+        start = run.now - run.outcome.computed[-1]
+        blocks = [block for s in run.rotation.running for block in s.blocks]
+        late += sum(block in early and run.places.ready(block) > began for block in blocks)
+        assert all(run.places.ready(block) <= start for block in blocks)
+    assert late, "else nothing was shown"
+
+
 @settings(max_examples=30, deadline=None)
 @given(name=policies, case=cases)
 def test_the_oracle_is_never_slower(name: str, case: Case) -> None:
