@@ -36,6 +36,7 @@ from mirage.replay import client
 from mirage.replay.child import Server
 from mirage.replay.client import Habits, Journal
 from mirage.replay.metrics import summarize
+from mirage.replay.policies import VARIANTS
 from mirage.report.intervals import difference, mean
 from mirage.workload.dealing import Call, prompt
 
@@ -99,7 +100,7 @@ def main() -> None:
 def engine(folder: Path) -> Iterator[str]:
     """The address of a served model."""
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
-    with Server(folder / "config.yaml", "static", folder / "serve.log") as server:
+    with Server(folder / "config.yaml", VARIANTS["static"], folder / "serve.log") as server:
         yield asyncio.run(server.ready(lambda seconds: None))
 
 

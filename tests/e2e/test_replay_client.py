@@ -409,7 +409,7 @@ def test_requests_without_arrivals_come_at_the_rate(command, config, tmp_path):
 
 
 def test_against_a_running_server(command, config, tmp_path):
-    with child.Server(config, "pooled", tmp_path / "log") as server:
+    with child.Server(config, VARIANTS["pooled"], tmp_path / "log") as server:
         url = asyncio.run(server.ready(lambda seconds: None))
         result = command(config, "--output", tmp_path, "--limit", 3, "--server", url)
         assert server._process.poll() is None, "a server that was there before stays"
@@ -553,7 +553,7 @@ def test_a_server_that_dies_ends_the_replay(command, modes, config, tmp_path):
 def test_a_server_that_will_not_end_is_killed(modes, config, tmp_path, monkeypatch):
     monkeypatch.setattr(child, "PATIENCE", ((signal.SIGINT, 0.1), (signal.SIGTERM, 0.1)))
     modes["static"] = "deaf"
-    with child.Server(config, "static", tmp_path / "log") as server:
+    with child.Server(config, VARIANTS["static"], tmp_path / "log") as server:
         asyncio.run(server.ready(lambda seconds: None))
     assert server._process.returncode == -signal.SIGKILL
 
@@ -646,12 +646,14 @@ HOLD = f"""
 import os, signal, sys, time
 from pathlib import Path
 from mirage.replay import child
+from mirage.replay.policies import VARIANTS
 from mirage.processes.interrupt import terminate_like_interrupt
 child.serve_command = lambda config, variant, ready, memory: [
     sys.executable, {str(FAKE)!r}, variant.name, str(ready), "answer"
 ]
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it runs in background
-with terminate_like_interrupt(), child.Server(Path("c"), "static", Path("log")) as server:
+static = VARIANTS["static"]
+with terminate_like_interrupt(), child.Server(Path("c"), static, Path("log")) as server:
     print(server._process.pid, flush=True)
     time.sleep(600)
 """
