@@ -27,7 +27,9 @@ def exits(
         end(f"error: {error}", REFUSED)
     except failures as error:
         end(f"error: {_said(error)}", FAILED)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
+        if not _is_of_interrupt(error):
+            raise
         end(interrupted, INTERRUPTED)
 
 
@@ -36,6 +38,13 @@ def end(message: str, code: int) -> NoReturn:
     if message:
         print(f"mirage: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
+
+
+def _is_of_interrupt(error: BaseException | None) -> bool:
+    """Ctrl-C itself, or what a library made of it: pydantic wraps what its callbacks raise."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _said(error: Exception) -> str:

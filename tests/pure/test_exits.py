@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, field_serializer
+from pydantic_core import PydanticSerializationError
 
 from mirage.config import ConfigError
 from mirage.errors import Failed, Refused
@@ -40,6 +42,22 @@ def test_a_fault_of_the_program_passes(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(OSError, match="no route"), exits(failures=(Failed,)):
         raise OSError("no route")
     assert capsys.readouterr() == ("", "")
+
+
+def test_ctrl_c_that_a_library_wrapped_is_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+    class Wraps(BaseModel):
+        at: int
+
+        @field_serializer("at")
+        def interrupted(self, at: int) -> int:
+            raise KeyboardInterrupt
+
+    with pytest.raises(PydanticSerializationError):
+        Wraps(at=1).model_dump(mode="json")
+    with pytest.raises(SystemExit) as ended, exits():
+        Wraps(at=1).model_dump(mode="json")
+    assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "mirage: interrupted\n")
 
 
 def test_ctrl_c_may_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
