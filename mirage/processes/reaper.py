@@ -1,15 +1,16 @@
 """The last one to leave: ends what a killed supervisor could not end itself.
 
 Run as a plain script beside the supervisor, in a session of its own, with the run folder as
-its argument. Its standard input is a pipe from the supervisor: ``+N`` and ``-N`` lines say
-that process group N began and ended. However the supervisor dies, the pipe closes; then the
-groups that are left are killed and the run folder is removed. Imports nothing of the project,
-so that it starts at once and stays small.
+its argument, and the ready file if there is one. Its standard input is a pipe from the supervisor:
+``+N`` and ``-N`` lines say that process group N began and ended. However the supervisor dies, the
+pipe closes; then its ready file is removed, the groups that are left are killed, and the run folder
+is removed. Imports nothing of the project, so that it starts at once and stays small.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -69,8 +70,18 @@ def watch(lines: Iterable[str]) -> set[int]:
     return groups
 
 
+def unsay(ready_file: Path, pid: int) -> None:
+    """Remove the file that calls process `pid` ready; another one's stays."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        if json.loads(ready_file.read_text())["pid"] == pid:
+            ready_file.unlink()
+
+
 def main() -> None:
+    supervisor = os.getppid()
     groups = watch(sys.stdin)
+    for ready_file in sys.argv[2:]:
+        unsay(Path(ready_file), supervisor)
     deadline = time.monotonic() + PATIENCE_S
     while sum([kill_members(group) for group in groups]) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -27,9 +27,9 @@ class ReaperClient:
     A reaper that dies itself is replaced: a thread waits for its end.
     """
 
-    def __init__(self, rundir: Path) -> None:
-        """Raises `OSError` if no reaper can be started."""
-        self._rundir = rundir
+    def __init__(self, rundir: Path, ready_file: Path | None = None) -> None:
+        """`ready_file` goes with this process too. Raises `OSError` if no reaper can be started."""
+        self._paths = [str(path.absolute()) for path in (rundir, ready_file) if path is not None]
         self._groups: set[int] = set()
         self._lock = threading.Lock()
         """Around the groups and the reaper that was told of them."""
@@ -108,7 +108,7 @@ class ReaperClient:
 
     def _start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-I", str(reaper.__file__), str(self._rundir)],
+            [sys.executable, "-I", str(reaper.__file__), *self._paths],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

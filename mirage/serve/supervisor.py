@@ -67,7 +67,7 @@ def serve(config: Config, options: Options, means: Means) -> int:
     if found.refused and options.all_or_nothing:
         raise refusal(found.refused)
     adopt_orphans()
-    with RunDir(options.log_dir) as rundir, ReaperClient(rundir.path) as reaper:
+    with RunDir(options.log_dir) as rundir, ReaperClient(rundir.path, options.ready_file) as reaper:
         return asyncio.run(Supervisor(config, found, options, rundir, reaper, means).run())
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from supervised import DEADLINE_S, assert_gone, serving, write_config
 
-from mirage.processes import reaper_client
+from mirage.processes import reaper, reaper_client
 from mirage.processes.reaper_client import ReaperClient
 
 pytestmark = pytest.mark.e2e
@@ -50,10 +50,12 @@ def test_a_reaper_that_was_killed_is_replaced_by_one_that_knows_all_engines(
         )
         assert set(reapers(served.process.pid)) - {first}
         family, folder = served.family(), served.run_folder()
+        assert served.ready_file.exists()
         served.process.kill()  # it reads what it was told, whenever it comes to it
         served.process.wait()
         assert_gone(family, DEADLINE_S)
         assert folder is not None and not folder.exists()
+        assert not served.ready_file.exists()
 
 
 def test_one_that_cannot_be_replaced_is_told_once_and_tried_again(
@@ -94,3 +96,12 @@ def test_the_end_of_a_run_is_no_death(tmp_path: Path, caplog: pytest.LogCaptureF
     with ReaperClient(tmp_path / "run"):
         pass
     assert not caplog.records
+
+
+@pytest.mark.parametrize("content", ['{"pid": 8}', "[]", "{}", "", None])
+def test_a_ready_file_that_is_another_ones_stays(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "ready.json"
+    if content is not None:
+        file.write_text(content)
+    reaper.unsay(file, 7)
+    assert file.exists() is (content is not None)
