@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import multiprocessing
 import os
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from time import perf_counter
 
 import numpy as np
 from aiohttp import web
+from answering import DONE, answering, event, streamed
 
 from mirage.replay import client
 from mirage.replay.client import Habits, Journal, Outcome
@@ -31,6 +29,7 @@ STREAM_TOKENS_PER_S = 50
 STAMP = 16
 """Characters of a token: nanoseconds of the monotonic clock, as `perf_counter` counts."""
 PROMPT_TOKENS = 100
+ABOUT = {"id": "cmpl-0", "object": "text_completion", "created": 0, "model": "echo"}
 
 
 def main() -> None:
@@ -48,25 +47,21 @@ def main() -> None:
 
 def measured(rate: int, seconds: float, cores: list[int]) -> str:
     """One line of the table."""
-    here, there = multiprocessing.Pipe()
-    server = multiprocessing.Process(target=serve, args=(there, cores[0]), daemon=True)
-    server.start()
-    try:
+    with answering(stream, core=cores[0]) as url:
         os.sched_setaffinity(0, {cores[-1]})
-        return asyncio.run(_measured(here.recv(), rate, seconds))
-    finally:
-        os.sched_setaffinity(0, cores)
-        server.kill()
-        server.join()
+        try:
+            return asyncio.run(_measured(url, rate, seconds))
+        finally:
+            os.sched_setaffinity(0, cores)
 
 
-async def _measured(port: int, rate: int, seconds: float) -> str:
+async def _measured(url: str, rate: int, seconds: float) -> str:
     streams, tokens = max(1, rate // STREAM_TOKENS_PER_S), round(seconds * STREAM_TOKENS_PER_S)
     # Spread over a token's time: many at one instant would wait for each other.
     gap = 1 / STREAM_TOKENS_PER_S / streams
     calls = [Call(n, n * gap, "echo", PROMPT_TOKENS, tokens, clipped=False) for n in range(streams)]
     journal = Journal()
-    async with client.session(f"http://127.0.0.1:{port}", seconds * 10 + 60) as http:
+    async with client.session(url, seconds * 10 + 60) as http:
         start, busy = perf_counter(), time.process_time()
         await client.send_all(http, calls, 0, journal, Habits(keep_texts=True))
         wall, busy = perf_counter() - start, time.process_time() - busy
@@ -85,44 +80,21 @@ def added_ms(outcome: Outcome, start: float) -> Iterator[float]:
         yield float(when - int(text) / 1e9) * 1e3
 
 
-def serve(pipe: Connection, core: int) -> None:
-    """A server that streams as vLLM does, on `core`; it tells its port."""
-    os.sched_setaffinity(0, {core})
-
-    async def run() -> None:
-        app = web.Application()
-        app.router.add_post("/v1/completions", _stream)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        pipe.send(runner.addresses[0][1])
-        await asyncio.Event().wait()
-
-    asyncio.run(run())
-
-
-async def _stream(request: web.Request) -> web.StreamResponse:
+async def stream(request: web.Request) -> web.StreamResponse:
+    """As vLLM streams, every token with the time at which it is sent."""
     body = await request.json()
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
+    response = await streamed(request)
     start = perf_counter()
     for number in range(body["max_tokens"]):
         await asyncio.sleep(start + (number + 1) / STREAM_TOKENS_PER_S - perf_counter())
         choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": None}
         choice |= {"stop_reason": None, "token_ids": [number], "prompt_token_ids": None}
         choice["text"] = f"{round(perf_counter() * 1e9):0{STAMP}d}"
-        event = {"id": "cmpl-0", "object": "text_completion", "created": 0, "model": "echo"}
-        await response.write(
-            b"data: " + json.dumps(event | {"choices": [choice]}).encode() + b"\n\n"
-        )
+        await response.write(event(**ABOUT, choices=[choice]))
     usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": body["max_tokens"]}
-    await _send(response, {"choices": [], "usage": usage})
-    await response.write(b"data: [DONE]\n\n")
+    await response.write(event(choices=[], usage=usage))
+    await response.write(DONE)
     return response
-
-
-async def _send(response: web.StreamResponse, event: dict[str, object]) -> None:
-    await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Ten million rows of a trace become calls in flat memory: the peak after 1, 5 and 10 million.
 
-    python -m benchmarks.flat_memory [--rows N] [--requests N] [SOURCE…]
+    python benchmarks/flat_memory.py [--rows N] [--requests N] [SOURCE…]
 
 Sources: `synthetic` (drawn), `sessions` (drawn, in conversations with shared prefixes), `azure`
 (a CSV file, written first), `mooncake` (JSON lines with hashes, written first). Each is read in a
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import multiprocessing
 import resource
 import subprocess
 import sys
@@ -24,13 +23,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import psutil
 from aiohttp import web
+from answering import DONE, answering, event
 
 from mirage.config import Config
 from mirage.replay import client
@@ -72,7 +70,7 @@ def main() -> None:
     for source in words.sources or (*SOURCES, OUTCOMES):
         if source == OUTCOMES:
             for tokens in LENGTHS:
-                command = [sys.executable, "-m", __spec__.name, "--send", str(tokens)]
+                command = [sys.executable, __file__, "--send", str(tokens)]
                 subprocess.run([*command, "--requests", str(words.requests)], check=True)
             continue
         with TemporaryDirectory() as folder:
@@ -80,7 +78,7 @@ def main() -> None:
             print(
                 f"{source}: {words.rows:,} rows, {path.stat().st_size / MIB:,.1f} MiB", flush=True
             )
-            command = [sys.executable, "-m", __spec__.name, "--rows", str(words.rows)]
+            command = [sys.executable, __file__, "--rows", str(words.rows)]
             subprocess.run([*command, "--read", str(path)], check=True)
 
 
@@ -105,20 +103,14 @@ def read(path: Path, rows: int) -> None:
 
 def send(tokens: int, requests: int) -> None:
     """Send requests of so many output tokens, and print what holding what came of them takes."""
-    here, there = multiprocessing.Pipe()
-    server = multiprocessing.Process(target=serve, args=(there,), daemon=True)
-    server.start()
-    try:
-        asyncio.run(_send(here.recv(), tokens, requests))
-    finally:
-        server.kill()
-        server.join()
+    with answering(at_once) as url:
+        asyncio.run(_send(url, tokens, requests))
 
 
-async def _send(port: int, tokens: int, requests: int) -> None:
+async def _send(url: str, tokens: int, requests: int) -> None:
     journal, habits, process = Journal(), Habits(CONCURRENCY), psutil.Process()
     begun, seen = time.perf_counter(), [(0, 0)]
-    async with client.session(f"http://127.0.0.1:{port}", 600.0) as http:
+    async with client.session(url, 600.0) as http:
         for part in PARTS:
             numbers = range(seen[-1][0], round(requests * part))
             calls = (Call(n, 0.0, "echo", 100, tokens, clipped=False) for n in numbers)
@@ -136,29 +128,13 @@ async def _send(port: int, tokens: int, requests: int) -> None:
     )
 
 
-def serve(pipe: Connection) -> None:
-    """A server that answers at once, with as many tokens as are asked for; it tells its port."""
-
-    async def answer(request: web.Request) -> web.Response:
-        tokens = (await request.json())["max_tokens"]
-        events: list[dict[str, Any]] = [
-            {"choices": [{"index": 0, "text": f" w{n}", "token_ids": [50_000 + n]}]}
-            for n in range(tokens)
-        ]
-        events.append({"usage": {"prompt_tokens": 100, "completion_tokens": tokens}})
-        body = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
-        return web.Response(text=body + "data: [DONE]\n\n", content_type="text/event-stream")
-
-    async def run() -> None:
-        app = web.Application()
-        app.router.add_post("/v1/completions", answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        pipe.send(runner.addresses[0][1])
-        await asyncio.Event().wait()
-
-    asyncio.run(run())
+async def at_once(request: web.Request) -> web.Response:
+    """An answer with as many tokens as are asked for."""
+    tokens = (await request.json())["max_tokens"]
+    choices = ({"index": 0, "text": f" w{n}", "token_ids": [50_000 + n]} for n in range(tokens))
+    usage = {"prompt_tokens": 100, "completion_tokens": tokens}
+    body = b"".join(event(choices=[choice]) for choice in choices) + event(usage=usage) + DONE
+    return web.Response(body=body, content_type="text/event-stream")
 
 
 def peak_mib() -> float:
