@@ -75,16 +75,20 @@ class Copier:
         self._jobs.append(job)
 
     def pump(self, most_bytes: float = inf) -> None:
-        """Issue copies, loads first and by their rank, of `most_bytes` of the host's link or one
-        block at least."""
-        left, issued = most_bytes, False
+        """Issue copies of `most_bytes` of the host's link, loads first and by their rank.
+
+        One block of each direction goes at least: a stored block is pinned until it is copied, and
+        where loads always wait it would stay so for good.
+        """
+        left, begun = most_bytes, set[bool]()
         for job in sorted(self._waiting(), key=lambda job: (not job.up, job.rank)):
             while job.issued < len(job.blocks) and not job.failed:
                 nbytes = self._link_bytes(job)
-                if issued and nbytes > left:
-                    return
+                if job.up in begun and nbytes > left:
+                    break
                 self._issue(job)
-                left, issued = left - nbytes, True
+                left -= nbytes
+                begun.add(job.up)
 
     def before_steps(self, job: Job) -> None:
         """Issue all of a job now; steps and loads that begin later come behind it."""
