@@ -199,8 +199,8 @@ def main(arguments: list[str] | None = None, means: Means | None = None) -> None
     `means` are other ones than `mirage check` and `mirage serve` have by themselves.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    _register_own(asked_for=words[:1])
     with exits(interrupted="", failures=(Failed,)), _usage():
+        _register_own(asked_for=words[:1])
         sys.exit(app(words or ["--help"], prog_name="mirage", standalone_mode=False, obj=means))
 
 

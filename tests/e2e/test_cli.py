@@ -254,3 +254,23 @@ def test_models_makes_folders_that_check_accepts(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
     for name in ("OPTForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"):
         assert name in checked.stdout
+
+
+IMPORTING = """
+import builtins, sys
+imported = builtins.__import__
+
+def interrupted(name, *rest):
+    if name == "mirage.cli":
+        raise KeyboardInterrupt
+    return imported(name, *rest)
+
+builtins.__import__ = interrupted
+from mirage.__main__ import run
+run()
+"""
+
+
+def test_ctrl_c_while_it_is_imported_is_no_traceback() -> None:
+    ended = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
