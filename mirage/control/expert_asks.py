@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
+from mirage.control.spilling import Turns, layers_of, spilled
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.water_filling import Ask
-from mirage.control.worth import COLD, STILL_COLD, cold_experts
+from mirage.control.worth import (
+    Mixture,
+    Price,
+    Way,
+    active_layers,
+    best,
+    cold_experts,
+    worth_giving,
+)
 from mirage.geometry import experts_gain
 from mirage.units import ceil_div
 
+COLD = 0.1
+"""Part of a decode step by which loads of experts may lengthen it."""
+STILL_COLD = 0.15
+"""The same for those that are away already, since what is observed varies."""
 STAYS = 2.0
-"""What experts bring counts so many times where some are away already, against going to and fro."""
+"""What layers bring counts so many times less where experts are away, against going to and fro."""
 ANOTHER_STEP = 1.0
 """Part of a step by which it is lengthened before running requests of others make room."""
+SPAN_S = 1.0
+"""Of both ways as much is lost in every second, so that any span decides alike."""
 
 
 def experts_out(t: TenantSnapshot) -> int:
@@ -21,8 +37,8 @@ def experts_out(t: TenantSnapshot) -> int:
     return max(t.report.experts, t.allotment.experts if t.allotment else 0)
 
 
-def giving_experts(t: TenantSnapshot, ask: Ask, most: int) -> Ask:
-    """`ask` with experts in the place of layers, if the tenant runs and they bring more.
+def giving_experts(t: TenantSnapshot, ask: Ask, most: int, turns: Turns | None = None) -> Ask:
+    """`ask` with experts in the place of layers, if the tenant runs and that is the cheaper.
 
     `most`: experts of each layer that may be away. Those that are away are given up for layers only
     where these bring twice as much: going from one to the other copies a good part of the model.
@@ -35,35 +51,72 @@ def giving_experts(t: TenantSnapshot, ask: Ask, most: int) -> Ask:
     out = experts_out(t)
     away = max(out * gain, ask.out * ask.layer_bytes)
     as_layers, as_experts = ceil_div(away, ask.layer_bytes), ceil_div(away, gain)
-    worth = partial(_worth, t, gain, most)
-    cold = max(worth(COLD), min(out, worth(STILL_COLD))) if t.active else 0
-    better = cold * gain * (STAYS if out else 1.0) > ask.hidden * ask.layer_bytes
+    cold = list(_cold(t, most)) if t.active else []
     fitting = ask.hidden if t.active and out else ask.most
-    if as_experts > most or (as_layers <= fitting and not better):
+    experts_are_best = _chosen(t, [_layers(t, ask.hidden), *cold]) > 0
+    if as_experts > most or (as_layers <= fitting and not experts_are_best):
         return ask._replace(out=as_layers)
+    unfelt = _chosen(t, cold)
     return ask._replace(
         experts=True,
         layer_bytes=gain,
         most=most,
         lends=0 if t.active else as_experts,
         surely_hidden=0,
-        hidden=cold,
-        lately_hidden=cold,
-        bears=max(cold, worth(ANOTHER_STEP)),
+        hidden=unfelt,
+        lately_hidden=unfelt,
+        bears=max(unfelt, _bears(t, unfelt, most, turns)),
         out=as_experts,
     )
 
 
-def _worth(t: TenantSnapshot, gain: int, most: int, lengthening: float) -> int:
-    report = t.report
-    given = experts_out(t) * gain
-    return cold_experts(
-        report.expert_routed,
-        load_s=report.expert_load_s,
-        step_s=t.shape.layers * report.layer_compute_s,
-        gain_bytes=gain,
-        # Without what experts pay for already: else what they brought would make them worth less.
-        kv_bytes=max(0, report.kv_extents * t.shape.extent_bytes - given),
-        most=most,
-        lengthening=lengthening,
+def _mixture(t: TenantSnapshot) -> Mixture | None:
+    """None while its times or its routing are unknown."""
+    report, shape = t.report, t.shape
+    compute_s = shape.layers * report.layer_compute_s
+    if min(report.expert_load_s, compute_s) <= 0 or not report.expert_routed:
+        return None
+    return Mixture(
+        experts_gain(shape), tuple(report.expert_routed), report.expert_load_s, compute_s
     )
+
+
+def _cold(t: TenantSnapshot, most: int) -> Iterator[Price]:
+    """Prices of all numbers of experts whose loads lengthen a step by little."""
+    mixture = _mixture(t)
+    if mixture is None:
+        return
+    out = experts_out(t)
+    for given in range(1, min(most, len(mixture.routed) - 1) + 1):
+        lengthening = STILL_COLD if given <= out else COLD
+        if mixture.step_s(given) <= (1 + lengthening) * mixture.compute_s:
+            yield cold_experts(mixture, 0, given, SPAN_S)
+
+
+def _layers(t: TenantSnapshot, hidden: int) -> Price:
+    price = active_layers(layers_of(t), 0, hidden, SPAN_S)
+    return price._replace(nbytes=price.nbytes / STAYS) if experts_out(t) else price
+
+
+def _chosen(t: TenantSnapshot, ways: list[Price]) -> int:
+    """Experts of the best of `ways`; 0 if that gives layers or nothing."""
+    # Without what is paid for already: else what was brought would make more of it worth less.
+    given = experts_out(t) * experts_gain(t.shape) + t.layers_out * t.shape.layer_bytes
+    kv_bytes = max(1, t.report.kv_extents * t.shape.extent_bytes - given)
+    price = best(ways, kv_bytes, SPAN_S)
+    if price is None or price.way is not Way.EXPERTS:
+        return 0
+    return round(price.nbytes) // experts_gain(t.shape)
+
+
+def _bears(t: TenantSnapshot, unfelt: int, most: int, turns: Turns | None) -> int:
+    """Experts that stay away before requests of others make room, as `planner` says of layers."""
+    mixture = _mixture(t)
+    if mixture is None:
+        return 0
+    most = min(most, len(mixture.routed) - 1)
+    if turns is not None:
+        price = partial(cold_experts, mixture, span_s=turns.seconds)
+        return worth_giving(price, unfelt, most, [spilled(t)])
+    bearable = (1 + ANOTHER_STEP) * mixture.compute_s
+    return max(g for g in range(most + 1) if mixture.step_s(g) <= bearable or not g)

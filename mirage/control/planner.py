@@ -35,10 +35,10 @@ tenants, demand takes no more than where loading the last byte back takes as muc
 byte adds to the work of one (`lending`). Unless turns drain, it also takes no more than the other
 tenants can cover in each tenant's turn, with what that tenant hides itself.
 
-*Experts.* A mixture that is active gives cold experts instead of layers where that brings more:
-what hides of its layers costs nothing, but of a mixture hardly any does. How many are worth it, by
-how often steps route to them and what a load takes, is said in `expert_asks`. An idle one gives
-layers.
+*Experts.* A mixture that is active gives cold experts instead of layers where that is the cheaper
+by `worth`: what hides of its layers costs nothing, but of a mixture hardly any does. How many are
+worth it, by how often steps route to them and what a load takes, is said in `expert_asks`. An idle
+one gives layers.
 
 *Way back for a woken donor.* A tenant that becomes active while others' KV sits on its layers
 keeps away more of them than its decode hides only if running requests, their growth up to
@@ -301,7 +301,7 @@ def _ask(
         out=t.layers_out,
         late=late,
     )
-    return giving_experts(t, ask, most_experts(t.tenant, shape, rules) if layers else 0)
+    return giving_experts(t, ask, most_experts(t.tenant, shape, rules) if layers else 0, turns)
 
 
 def _bears(t: TenantSnapshot, rules: Rules, streams: int, turns: Turns | None, unfelt: int) -> int:

@@ -31,7 +31,18 @@ def layers_not_spilled_for(t: TenantSnapshot, hidden: int, most: int, turn_s: fl
 
     At least the `hidden` ones, at most `most`; all while T_T or T_c is unknown.
     """
-    return worth_streaming(_layers(t), hidden, most, turn_s, [_down(t, t.shape.extent_bytes)])
+    return worth_streaming(layers_of(t), hidden, most, turn_s, [spilled(t)])
+
+
+def spilled(t: TenantSnapshot) -> Price:
+    """Of KV that goes below the device instead, by what is known of the link of `t`."""
+    return _down(t, t.shape.extent_bytes)
+
+
+def layers_of(t: TenantSnapshot) -> Layers:
+    """A tenant's layers as `worth` sees them."""
+    shape, report = t.shape, t.report
+    return Layers(shape.layers, shape.layer_bytes, report.layer_load_s, report.layer_compute_s)
 
 
 def spillable(tenants: Sequence[TenantSnapshot], name: str, device_bytes: int, turns: Turns) -> int:
@@ -64,10 +75,5 @@ def worth_spilling(
 
 
 def _down(t: TenantSnapshot, nbytes: int) -> Price:
-    rate = _layers(t).link_bytes_s
+    rate = layers_of(t).link_bytes_s
     return spill(nbytes, down_bytes_s=rate, up_bytes_s=rate)
-
-
-def _layers(t: TenantSnapshot) -> Layers:
-    shape, report = t.shape, t.report
-    return Layers(shape.layers, shape.layer_bytes, report.layer_load_s, report.layer_compute_s)

@@ -7,13 +7,19 @@ T_T, the time to load one layer, and T_c, the compute time of one layer in one s
 
 A layer is streamed in every step; what is spilled crosses the link once down and once up.
 So layers are cheapest as long as their loads hide (MIRAGE, arXiv 2507.11507: T_T * N is at most
-the compute time of a step), and the dearest of all where they do not and the span is long.
+the compute time of a step), and the dearest of all where they do not and the span is long. Cold
+experts cost what loading those takes that a step routes to, which no compute hides.
+
+Ways that exclude one another, as a model gives layers or experts, bring different amounts. What
+one does not bring of the most that any brings is then paid for by a smaller batch
+(`with_smaller_batch`), and again the cheapest a byte is taken (`best`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -25,8 +31,8 @@ class Way(StrEnum):
 
     UNUSED = "unused KV of others"
     IDLE_LAYERS = "layers of an idle model"
-    EXPERTS = "cold experts"
     LAYERS = "layers of an active model"
+    EXPERTS = "cold experts of an active model"
     SPILL = "KV of suspended requests, to the tier below"
     DROP = "KV of suspended requests, computed anew"
 
@@ -65,6 +71,25 @@ class Layers(NamedTuple):
         return min(nested_step(alpha, b, self.n, self.load_s, self.compute_s) for b in betas)
 
 
+class Mixture(NamedTuple):
+    """The experts of a model that decodes. `gain_bytes` is what one of each layer brings."""
+
+    gain_bytes: int
+    routed: Sequence[float]
+    """At index g: of each layer's g coldest experts, how many a step routes to, over all layers."""
+    load_s: float
+    """Of one expert while the step waits."""
+    compute_s: float
+    """Of a step without loads."""
+
+    def step_s(self, given: int) -> float:
+        """A step with `given` experts of each layer away: no compute hides their loads.
+
+        The router has just decided.
+        """
+        return self.compute_s + self.routed[given] * self.load_s
+
+
 def unused(nbytes: float, *, cached_bytes: float, again: float, compute_bytes_s: float) -> Price:
     """Lending KV memory that no request uses: free, but for the prefixes that are cached there.
 
@@ -82,54 +107,16 @@ def idle_layers(model: Layers, alpha: int) -> Price:
 def active_layers(model: Layers, before: int, alpha: int, span_s: float) -> Price:
     """`alpha` layers given away instead of `before`, by a model that decodes all the while.
 
-    What hides costs nothing. Else each step is longer, and of `span_s` the part is lost by which
-    it is.
+    What hides costs nothing.
     """
-    lost = 1 - model.step_s(before) / model.step_s(alpha) if alpha > before else 0.0
-    return Price(Way.LAYERS, max(0.0, lost) * span_s, (alpha - before) * model.layer_bytes)
+    seconds = _slower(model.step_s(before), model.step_s(alpha), span_s) if alpha > before else 0.0
+    return Price(Way.LAYERS, seconds, (alpha - before) * model.layer_bytes)
 
 
-def experts(nbytes: float, *, routed: float, load_s: float, steps: float) -> Price:
-    """Experts of `nbytes` that a step routes to with probability `routed` (0 to 1).
-
-    Then they are loaded in `load_s`, which no compute hides: the router has just decided.
-    """
-    return Price(Way.EXPERTS, routed * load_s * steps, nbytes)
-
-
-COLD = 0.1
-"""Part of a decode step by which loads of experts may lengthen it."""
-STILL_COLD = 0.15
-"""The same for those that are away already, since what is observed varies."""
-
-
-def cold_experts(
-    routed: Sequence[float],
-    *,
-    load_s: float,
-    step_s: float,
-    gain_bytes: int,
-    kv_bytes: int,
-    most: int,
-    lengthening: float = COLD,
-) -> int:
-    """Experts of each layer that are worth giving while the model decodes, at most `most`.
-
-    A step routes to `routed[g]` of each layer's g coldest and takes `step_s` without loads of
-    `load_s` each. Memory of `gain_bytes` an expert makes a batch larger that fills `kv_bytes`: the
-    number is best where tokens a second are most, (kv + g * gain) / (step + loads). 0 if unknown.
-    """
-    if min(load_s, step_s, gain_bytes) <= 0 or not routed:
-        return 0
-    best, best_rate = 0, float(max(1, kv_bytes))
-    for given in range(1, min(most, len(routed) - 1) + 1):
-        longer = experts(gain_bytes, routed=routed[given], load_s=load_s, steps=1).seconds / step_s
-        if longer > lengthening:
-            break
-        rate = (max(1, kv_bytes) + given * gain_bytes) / (1 + longer)
-        if rate > best_rate:
-            best, best_rate = given, rate
-    return best
+def cold_experts(mixture: Mixture, before: int, given: int, span_s: float) -> Price:
+    """`given` experts of each layer given away instead of `before`, as with `active_layers`."""
+    seconds = _slower(mixture.step_s(before), mixture.step_s(given), span_s)
+    return Price(Way.EXPERTS, seconds, (given - before) * mixture.gain_bytes)
 
 
 def spill(nbytes: float, *, down_bytes_s: float, up_bytes_s: float) -> Price:
@@ -155,21 +142,56 @@ def cheapest(prices: Iterable[Price]) -> Price | None:
     return next(iter(ordered(prices)), None)
 
 
+def with_smaller_batch(price: Price, wanted: float, kv_bytes: float, span_s: float) -> Price:
+    """`price`, and the price of what it leaves of `wanted` bytes: batches stay smaller.
+
+    Of a batch on `kv_bytes` and all that is wanted the rest makes up its part, in each step of
+    `span_s` seconds.
+    """
+    batch = (kv_bytes + price.nbytes) / (kv_bytes + wanted)
+    return Price(price.way, span_s - (span_s - price.seconds) * batch, wanted)
+
+
+def best(ways: Sequence[Price], kv_bytes: float, span_s: float) -> Price | None:
+    """Of ways of which only one can be gone, that with which most is served in `span_s` seconds.
+
+    None if none brings anything. `kv_bytes` is the KV memory that is there without any.
+    """
+    wanted = max((price.nbytes for price in ways), default=0)
+    whole = [with_smaller_batch(price, wanted, kv_bytes, span_s) for price in ways if wanted]
+    first = cheapest(whole)
+    return None if first is None else ways[whole.index(first)]
+
+
+def worth_giving(
+    price: Callable[[int, int], Price], free: int, most: int, instead: Iterable[Price]
+) -> int:
+    """The number up to which giving is no dearer a byte than what could be done instead.
+
+    From `free`, which are given anyway, at most `most`. `price(before, given)` is what more of them
+    cost; `instead` are prices of any amount, and without any all is worth it.
+    """
+    other = cheapest(instead)
+    if other is None:
+        return most
+    for given in range(free + 1, most + 1):
+        if price(free, given).per_byte > other.per_byte:
+            return given - 1
+    return most
+
+
 def worth_streaming(
     model: Layers, hidden: int, most: int, span_s: float, instead: Iterable[Price] = ()
 ) -> int:
-    """Layers up to which streaming is no dearer a byte than what could be done instead.
-
-    From `hidden`, which cost nothing, at most `most`. `instead`: prices of any amount; without any
-    all layers are worth it.
-    """
-    other = cheapest(instead)
-    if other is None or model.load_s <= 0 or model.compute_s <= 0:
+    """`worth_giving` of layers from `hidden` on; all while times are unknown."""
+    if model.load_s <= 0 or model.compute_s <= 0:
         return most
-    for alpha in range(hidden + 1, most + 1):
-        if active_layers(model, hidden, alpha, span_s).per_byte > other.per_byte:
-            return alpha - 1
-    return most
+    return worth_giving(partial(active_layers, model, span_s=span_s), hidden, most, instead)
+
+
+def _slower(before_s: float, after_s: float, span_s: float) -> float:
+    """Seconds lost of a span whose steps take `after_s` instead of `before_s`."""
+    return max(0.0, 1 - before_s / after_s) * span_s if after_s > 0 else 0.0
 
 
 def _over(amount: float, rate: float) -> float:

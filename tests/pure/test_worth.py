@@ -12,16 +12,19 @@ from hypothesis import strategies as st
 from mirage.control.hiding import largest_alpha
 from mirage.control.worth import (
     Layers,
+    Mixture,
     Price,
     Way,
     active_layers,
+    best,
     cheapest,
+    cold_experts,
     drop,
-    experts,
     idle_layers,
     ordered,
     spill,
     unused,
+    worth_giving,
     worth_streaming,
 )
 
@@ -29,6 +32,7 @@ pytestmark = pytest.mark.pure
 
 MODEL = Layers(n=10, layer_bytes=1000, load_s=0.1, compute_s=0.05)
 """The link carries 10,000 bytes a second; a step computes for half a second."""
+MIXTURE = Mixture(gain_bytes=100, routed=[0.0, 0.0, 0.02, 0.5, 2.0], load_s=0.5, compute_s=0.5)
 MODELS = st.builds(
     Layers,
     n=st.integers(4, 40),
@@ -61,7 +65,8 @@ def test_each_way_in_numbers() -> None:
     assert idle_layers(MODEL, 3) == Price(Way.IDLE_LAYERS, pytest.approx(0.3), 3000)
     assert kv(5000).seconds == pytest.approx(1.0)
     assert drop(5000, token_bytes=10, prefill_tokens_s=100).seconds == pytest.approx(5.0)
-    assert experts(800, routed=0.02, load_s=0.5, steps=100).seconds == pytest.approx(1.0)
+    # A step of 0.5 s is 0.01 s longer, so of 51 seconds one is lost.
+    assert cold_experts(MIXTURE, 0, 2, 51.0) == Price(Way.EXPERTS, pytest.approx(1.0), 200)
     free = unused(5000, cached_bytes=2000, again=0.5, compute_bytes_s=1000)
     assert free.seconds == pytest.approx(1.0)
     assert unused(5000, cached_bytes=0, again=1, compute_bytes_s=0).seconds == 0
@@ -95,6 +100,69 @@ def test_idle_layers_are_cheaper_than_kv_that_moves_both_ways() -> None:
 def test_what_brings_nothing_is_no_way() -> None:
     assert idle_layers(MODEL, 0).per_byte == inf
     assert cheapest([idle_layers(MODEL, 0), kv(10, bytes_s=0)]) is None
+
+
+def test_experts_that_nobody_needs_cost_nothing() -> None:
+    assert cold_experts(MIXTURE, 0, 1, 9.0) == Price(Way.EXPERTS, 0.0, 100)
+    assert cheapest([cold_experts(MIXTURE, 0, 1, 9.0), kv(1000)]).way is Way.EXPERTS
+    assert cheapest([cold_experts(MIXTURE, 0, 4, 9.0), kv(1000)]).way is Way.SPILL
+
+
+@pytest.mark.parametrize(
+    ("layers", "experts", "kv_bytes", "found"),
+    [
+        # Of equals layers, which no routing can make dearer.
+        (Price(Way.LAYERS, 0.0, 300), Price(Way.EXPERTS, 0.0, 300), 1000, Way.LAYERS),
+        (Price(Way.LAYERS, 0.0, 300), Price(Way.EXPERTS, 0.1, 300), 1000, Way.LAYERS),
+        # 1,400 bytes instead of 1,300 for 5 % of the time are worth it, and for 10 % are not.
+        (Price(Way.LAYERS, 0.0, 300), Price(Way.EXPERTS, 0.05, 400), 1000, Way.EXPERTS),
+        (Price(Way.LAYERS, 0.0, 300), Price(Way.EXPERTS, 0.10, 400), 1000, Way.LAYERS),
+        # A large cache gains little by either.
+        (Price(Way.LAYERS, 0.0, 300), Price(Way.EXPERTS, 0.05, 400), 9000, Way.LAYERS),
+        (Price(Way.LAYERS, 0.0, 0), Price(Way.EXPERTS, 0.05, 400), 1000, Way.EXPERTS),
+    ],
+)
+def test_of_layers_and_experts_that_with_which_more_is_served(
+    layers: Price, experts: Price, kv_bytes: int, found: Way
+) -> None:
+    chosen = best([experts, layers], kv_bytes, 1.0)
+    assert chosen is not None and chosen.way is found
+
+
+def test_of_nothing_nothing_is_best() -> None:
+    assert best([], 1000, 1.0) is None
+    assert best([Price(Way.LAYERS, 0.0, 0)], 1000, 1.0) is None
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 1 << 40)), min_size=1, max_size=8),
+    st.integers(1, 1 << 40),
+    st.floats(1e-3, 1e4),
+)
+def test_the_best_way_serves_most(
+    drawn: list[tuple[float, int]], kv_bytes: int, span_s: float
+) -> None:
+    """Tokens a second: larger batches, over longer steps."""
+    ways = [Price(Way.EXPERTS, lost * span_s, nbytes) for lost, nbytes in drawn]
+    chosen = best(ways, kv_bytes, span_s)
+    if chosen is None:
+        assert not any(nbytes for _, nbytes in drawn)
+        return
+
+    def rate(price: Price) -> float:
+        return (kv_bytes + price.nbytes) * (1 - price.seconds / span_s)
+
+    most = max(map(rate, ways))
+    assert rate(chosen) >= most - 1e-9 * (kv_bytes + max(p.nbytes for p in ways))
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1.0, 1e6))
+def test_experts_are_given_as_long_as_spilling_costs_more(span_s: float, bytes_s: float) -> None:
+    kept = worth_giving(lambda a, b: cold_experts(MIXTURE, a, b, span_s), 1, 4, [kv(1, bytes_s)])
+    dear = [
+        cold_experts(MIXTURE, 1, g, span_s).per_byte > kv(1, bytes_s).per_byte for g in (2, 3, 4)
+    ]
+    assert kept == 1 + [*dear, True].index(True)
 
 
 @given(MODELS, st.floats(1e-3, 1e4))
