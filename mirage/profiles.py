@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 import configs
 from mirage.config import HARDWARE_FILES, ConfigError, Count, Strict, read_yaml, validated
+from mirage.facts import ExpertFacts
 from mirage.geometry import least_extents
 from mirage.protocol import ModelShape
 from mirage.units import GIB, MIB, align_up, ceil_div
@@ -187,6 +188,13 @@ class Model(Strict):
         return 2 * self.layers * self.kv_heads * self.head_size * self.weight_bytes
 
     @property
+    def expert_facts(self) -> ExpertFacts:
+        """Its experts as an engine has them: of each all matrices but the last in one tensor."""
+        matrix = self.hidden * self.ffn * self.weight_bytes
+        slices = (matrix * (self.ffn_matrices - 1), matrix)
+        return ExpertFacts(self.layers, self.experts, slices)
+
+    @property
     def _expert_weights(self) -> int:
         return self.ffn_matrices * self.hidden * self.ffn
 
@@ -201,13 +209,16 @@ def shape(
 ) -> ModelShape:
     """What an engine of this model would tell the controller in its hello.
 
-    With `parts`, a layer moves in that many equal pieces, each of which counts as a layer.
+    With `parts`, a layer moves in that many equal pieces, each of which counts as a layer, and
+    experts stay.
     """
     page = hardware.page_bytes
     block = block_tokens * model.kv_token_bytes
     blocks = extent_blocks(block, page)
     extent = blocks * block
     reserved = int(hardware.reserved_mb.value * 1e6)
+    experts = model.expert_facts
+    move = model.experts > 1 and parts == 1 and experts.stay(page) is None
     return ModelShape(
         layers=model.layers * parts,
         layer_bytes=align_up(ceil_div(model.layer_weights * model.weight_bytes, parts), page),
@@ -218,6 +229,9 @@ def shape(
         max_extents=max(1, device_bytes // extent),
         min_extents=least_extents(ceil_div(max_len, block_tokens), blocks),
         movable_layers=model.layers * parts,
+        movable_experts=experts.count - 1 if move else 0,
+        expert_layers=experts.layers if move else 0,
+        expert_bytes=sum(experts.slices) if move else 0,
     )
 
 

@@ -9,6 +9,7 @@ from mirage.control.spilling import Turns, layers_of, spilled
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.water_filling import Ask
 from mirage.control.worth import (
+    Batches,
     Mixture,
     Price,
     Way,
@@ -24,12 +25,12 @@ COLD = 0.1
 """Part of a decode step by which loads of experts may lengthen it."""
 STILL_COLD = 0.15
 """The same for those that are away already, since what is observed varies."""
-STAYS = 2.0
-"""What layers bring counts so many times less where experts are away, against going to and fro."""
 ANOTHER_STEP = 1.0
 """Part of a step by which it is lengthened before running requests of others make room."""
-SPAN_S = 1.0
-"""Of both ways as much is lost in every second, so that any span decides alike."""
+SPAN_S = 10.0
+"""For which a model is taken to keep to layers or experts, whose copies it pays for once."""
+CLEARLY = 0.02
+"""Part of that time by which another way must be better, besides: what is measured varies."""
 
 
 def experts_out(t: TenantSnapshot) -> int:
@@ -40,8 +41,7 @@ def experts_out(t: TenantSnapshot) -> int:
 def giving_experts(t: TenantSnapshot, ask: Ask, most: int, turns: Turns | None = None) -> Ask:
     """`ask` with experts in the place of layers, if the tenant runs and that is the cheaper.
 
-    `most`: experts of each layer that may be away. Those that are away are given up for layers only
-    where these bring twice as much: going from one to the other copies a good part of the model.
+    `most`: experts of each layer that may be away. Going from one to the other copies what returns.
     What is away of one kind counts as so much of the other, since others may sit on that memory;
     where that is more than there can be, or than hides while the tenant runs, it stays as it is.
     """
@@ -90,12 +90,19 @@ def _cold(t: TenantSnapshot, most: int) -> Iterator[Price]:
     for given in range(1, min(most, len(mixture.routed) - 1) + 1):
         lengthening = STILL_COLD if given <= out else COLD
         if mixture.step_s(given) <= (1 + lengthening) * mixture.compute_s:
-            yield cold_experts(mixture, 0, given, SPAN_S)
+            price = cold_experts(mixture, 0, given, SPAN_S)
+            yield _instead_of(price, t.layers_out * t.report.layer_load_s)
 
 
 def _layers(t: TenantSnapshot, hidden: int) -> Price:
     price = active_layers(layers_of(t), 0, hidden, SPAN_S)
-    return price._replace(nbytes=price.nbytes / STAYS) if experts_out(t) else price
+    return _instead_of(price, experts_out(t) * t.shape.expert_layers * t.report.expert_load_s)
+
+
+def _instead_of(price: Price, returns_s: float) -> Price:
+    """With what it takes to leave the other way, if that is gone now."""
+    more = returns_s + CLEARLY * SPAN_S if returns_s else 0.0
+    return price._replace(seconds=min(SPAN_S, price.seconds + more))
 
 
 def _chosen(t: TenantSnapshot, ways: list[Price]) -> int:
@@ -103,7 +110,7 @@ def _chosen(t: TenantSnapshot, ways: list[Price]) -> int:
     # Without what is paid for already: else what was brought would make more of it worth less.
     given = experts_out(t) * experts_gain(t.shape) + t.layers_out * t.shape.layer_bytes
     kv_bytes = max(1, t.report.kv_extents * t.shape.extent_bytes - given)
-    price = best(ways, kv_bytes, SPAN_S)
+    price = best(ways, Batches(kv_bytes, t.staying_part), SPAN_S)
     if price is None or price.way is not Way.EXPERTS:
         return 0
     return round(price.nbytes) // experts_gain(t.shape)

@@ -214,20 +214,12 @@ def _most_lent(
     worth = worth_lending(
         pool,
         max(rates, default=0.0) * turns.seconds,
-        min(map(_staying_part, tenants), default=1.0),
+        min((t.staying_part for t in tenants), default=1.0),
         most=inf if turns.drains else covered(asks),
         lending=any(t.layers_out for t in tenants),
     )
     largest = max((a.layer_bytes for a in asks), default=0)
     return worth - worth % max(1, largest)  # what whole layers bring too much comes back as well
-
-
-def _staying_part(t: TenantSnapshot) -> float:
-    """Of its decode step on average, what a single request's takes as well.
-
-    Not of its present one: what is lent would come and go with the batch.
-    """
-    return t.least_compute_s / t.mean_compute_s if t.mean_compute_s else 1.0
 
 
 def covered(asks: Sequence[Ask]) -> int:

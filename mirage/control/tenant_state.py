@@ -77,6 +77,14 @@ class TenantSnapshot:
         """Layers that are given away, or told to be."""
         return max(self.report.alpha, self.allotment.alpha if self.allotment else 0)
 
+    @property
+    def staying_part(self) -> float:
+        """Of its decode step on average, what a single request's takes as well: 0 to 1.
+
+        Not of its present one: what follows from it would come and go with the batch.
+        """
+        return self.least_compute_s / self.mean_compute_s if self.mean_compute_s else 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

@@ -12,7 +12,7 @@ experts cost what loading those takes that a step routes to, which no compute hi
 
 Ways that exclude one another, as a model gives layers or experts, bring different amounts. What
 one does not bring of the most that any brings is then paid for by a smaller batch
-(`with_smaller_batch`), and again the cheapest a byte is taken (`best`).
+(`Batches`), and again the cheapest a byte is taken (`best`).
 """
 
 from __future__ import annotations
@@ -142,23 +142,31 @@ def cheapest(prices: Iterable[Price]) -> Price | None:
     return next(iter(ordered(prices)), None)
 
 
-def with_smaller_batch(price: Price, wanted: float, kv_bytes: float, span_s: float) -> Price:
-    """`price`, and the price of what it leaves of `wanted` bytes: batches stay smaller.
+class Batches(NamedTuple):
+    """What memory is worth to a model that decodes: larger batches on more than `kv_bytes`."""
 
-    Of a batch on `kv_bytes` and all that is wanted the rest makes up its part, in each step of
-    `span_s` seconds.
-    """
-    batch = (kv_bytes + price.nbytes) / (kv_bytes + wanted)
-    return Price(price.way, span_s - (span_s - price.seconds) * batch, wanted)
+    kv_bytes: float
+    """Of KV memory, without any that is given."""
+    staying: float = 1.0
+    """Part of a step that does not grow with its batch, such as reading the parameters."""
+
+    def with_smaller(self, price: Price, wanted: float, span_s: float) -> Price:
+        """`price`, and the price of what it leaves of `wanted` bytes: batches stay smaller.
+
+        A batch that is x times as large takes steps of p + (1 - p) x, p of which stay.
+        """
+        batch = (self.kv_bytes + price.nbytes) / (self.kv_bytes + wanted)
+        served = batch / (self.staying + (1 - self.staying) * batch)
+        return Price(price.way, span_s - (span_s - price.seconds) * served, wanted)
 
 
-def best(ways: Sequence[Price], kv_bytes: float, span_s: float) -> Price | None:
+def best(ways: Sequence[Price], batches: Batches, span_s: float) -> Price | None:
     """Of ways of which only one can be gone, that with which most is served in `span_s` seconds.
 
-    None if none brings anything. `kv_bytes` is the KV memory that is there without any.
+    None if none brings anything.
     """
     wanted = max((price.nbytes for price in ways), default=0)
-    whole = [with_smaller_batch(price, wanted, kv_bytes, span_s) for price in ways if wanted]
+    whole = [batches.with_smaller(price, wanted, span_s) for price in ways if wanted]
     first = cheapest(whole)
     return None if first is None else ways[whole.index(first)]
 

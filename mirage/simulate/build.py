@@ -12,8 +12,10 @@ from mirage.control.arbiter import Arbiter
 from mirage.control.targets import base, entitled
 from mirage.simulate import workload
 from mirage.simulate.batch import Request
-from mirage.simulate.engine import Engine
+from mirage.simulate.costs import StepCosts
+from mirage.simulate.engine import Engine, MakeCosts
 from mirage.simulate.experiment import Setup
+from mirage.simulate.expert_costs import ExpertCosts
 from mirage.simulate.hierarchy import Hierarchy
 from mirage.simulate.holding import Holding
 from mirage.simulate.lanes import Lane
@@ -21,6 +23,7 @@ from mirage.simulate.limits import StepLimits
 from mirage.simulate.loads import TierLoads
 from mirage.simulate.reuse import PrefixCache
 from mirage.simulate.roofline import LAYER_SETS, PS, Roofline, Sets
+from mirage.simulate.routing import Routers
 from mirage.simulate.savings import Savings
 from mirage.simulate.swap import SpillCosts, SpillRoom
 from mirage.simulate.tally import Tally
@@ -60,7 +63,7 @@ def world(
     for wall in walls:
         config = setup.config(variant, only=wall)
         engines = [
-            _Builder(setup, variant, config, t, max_num_seqs).engine(
+            _Builder(setup, variant, config, t, max_num_seqs, seed).engine(
                 arrivals[t.name], made, hierarchy
             )
             for t in config.tenants
@@ -79,7 +82,9 @@ class _Builder:
         config: Config,
         tenant: Served,
         max_num_seqs: Mapping[str, int] | None,
+        seed: int,
     ) -> None:
+        self.seed = seed
         self.setup, self.variant, self.rules = setup, variant, setup.rules(variant)
         limits, own = setup.experiment.limits, setup.tenant(tenant.name)
         most = own.max_num_seqs or limits.max_num_seqs
@@ -102,10 +107,11 @@ class _Builder:
         roofline = Roofline(model, setup.hardware, self.fraction, parts, sets)
         load_ps = self._over_link(self.shape.layer_bytes, setup.hardware.link_gb_s.value)
         whole = (name, self._holding(), roofline, load_ps, self._limits(), arrivals, world)
+        costs = self._costs()
         if hierarchy is not None or setup.experiment.prefix_cache:
-            return Engine(*whole, **self._reusing(roofline, hierarchy))
+            return Engine(*whole, make_costs=costs, **self._reusing(roofline, hierarchy))
         if not self.variant.swaps:
-            return Engine(*whole)
+            return Engine(*whole, make_costs=costs)
         mixed = setup.hardware.link_mixed_gb_s.value
         token_ps = self._over_link(model.kv_token_bytes, mixed)
         block_tokens = setup.experiment.limits.block_tokens
@@ -114,6 +120,14 @@ class _Builder:
             make_room=partial(SpillRoom, roofline=roofline, token_ps=token_ps),
             make_costs=partial(SpillCosts, token_ps=token_ps, block_tokens=block_tokens),
         )
+
+    def _costs(self) -> MakeCosts:
+        """Where experts may go, steps load those that they route to."""
+        routing, model = self.setup.experiment.routing, self.setup.models[self.tenant.name]
+        if routing is None or not self.shape.movable_experts or not self.rules.experts:
+            return StepCosts
+        routers = Routers(model, routing, f"routing {self.seed} {self.tenant.name}")
+        return partial(ExpertCosts, routers=routers)
 
     def _reusing(self, roofline: Roofline, hierarchy: Hierarchy | None) -> dict[str, Any]:
         """What an engine needs beside to keep what requests leave."""

@@ -10,12 +10,13 @@ from rich.console import Console
 
 from mirage.simulate import claims_page
 from mirage.simulate.claims import PAGE, SEEDS, evaluate
+from mirage.simulate.claims_experts import BANDS as EXPERT_BANDS
 from mirage.simulate.claims_harvest import CLAIMS as HARVEST
 from mirage.simulate.claims_rows import BANDS, CLAIMS
 from mirage.simulate.claims_tiers import BANDS as TIER_BANDS
 from mirage.simulate.claims_tiers import CLAIMS as TIERS
 
-ROWS = CLAIMS + TIERS + HARVEST + BANDS + TIER_BANDS
+ROWS = CLAIMS + TIERS + HARVEST + BANDS + TIER_BANDS + EXPERT_BANDS
 
 
 def command(

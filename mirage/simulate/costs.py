@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from mirage.simulate.batch import Batch
 from mirage.simulate.holding import Holding
 from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, Work
+
+
+class ExpertTimes(NamedTuple):
+    """What an engine reports of its experts; nothing of a model that gives none."""
+
+    load_s: float = 0.0
+    """Seconds to load one while a step waits."""
+    routed: Sequence[float] = ()
+    """As `Report.expert_routed`."""
 
 
 class StepCosts:
@@ -26,12 +36,20 @@ class StepCosts:
         self.roofline, self.load_ps = roofline, load_ps
         self._holding, self._co_runners = holding, co_runners
 
-    def bounds(self) -> tuple[CostBound, ...]:
-        """All bounds of the next step."""
+    def bounds(self, tokens: int) -> tuple[CostBound, ...]:
+        """All bounds of the next step, which computes so many tokens."""
         co_runners, streams = self._co_runners()
         holding = self._holding
         load = self.load_ps * max(1, streams) if holding.alpha else 0
         return self.roofline.bounds(Streaming(holding.alpha, holding.beta, load), co_runners)
+
+    def took(self, tokens: int, steps: int) -> float:
+        """So many steps of so many tokens are over: experts that they had to load."""
+        return 0.0
+
+    def expert_times(self) -> ExpertTimes:
+        """As far as they are known."""
+        return ExpertTimes()
 
     def layer_compute_s(self, batch: Batch) -> float:
         """T_c of a decode step of `batch`, in seconds."""

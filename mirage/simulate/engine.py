@@ -161,8 +161,8 @@ class Engine:
 
     @property
     def streams(self) -> bool:
-        """Whether steps load layers."""
-        return self.holding.alpha > 0
+        """Whether steps load layers, or experts."""
+        return self.holding.alpha > 0 or self.holding.experts > 0
 
     def report(self) -> Report:
         """The present state."""

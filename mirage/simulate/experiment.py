@@ -28,6 +28,7 @@ from mirage.control.targets import DoesNotFitError, base
 from mirage.profiles import Hardware, Model
 from mirage.protocol import ModelShape
 from mirage.simulate import variants
+from mirage.simulate.routing import Routing
 from mirage.simulate.tier_settings import SimulatedTiers, speeds
 from mirage.workload.chosen import located
 from mirage.workload.formats import registry
@@ -196,6 +197,8 @@ class Experiment(Strict):
     tiers: SimulatedTiers | None = None
     """Memory below the device, for the policies that use it."""
     remap: Remap = Remap()
+    routing: Routing | None = None
+    """How mixtures' routers prefer some experts; for policies that give those."""
     ablations: Ablations = Ablations()
     """What engines never do, to be measured against what they do."""
     policies: list[str] = Field(default_factory=lambda: ["mirage"])
@@ -248,6 +251,7 @@ class Setup:
         self.shapes = {t.name: self._shape(t) for t in experiment.tenants}
         for tenant in experiment.tenants:
             self._check_fit(tenant)
+        self._check_experts()
 
     @property
     def device_bytes(self) -> int:
@@ -304,6 +308,25 @@ class Setup:
         uses = [variant.name for variant in self.variants if variant.tiers]
         if uses and self.experiment.tiers is None:
             raise ConfigError(f"policy {uses[0]!r} needs tiers: write tiers.host.bytes")
+
+    def _check_experts(self) -> None:
+        gives = [variant.name for variant in self.variants if variant.changes.get("experts")]
+        if not gives:
+            return
+        if not any(shape.movable_experts for shape in self.shapes.values()):
+            raise ConfigError(f"policy {gives[0]!r} gives experts, {self._why_they_stay()}")
+        if self.experiment.routing is None:
+            raise ConfigError(
+                f"policy {gives[0]!r} needs to know how experts are used: write routing.skew, "
+                "0 for all alike"
+            )
+
+    def _why_they_stay(self) -> str:
+        for name, model in self.models.items():
+            why = model.expert_facts.stay(self.hardware.page_bytes)
+            if model.experts > 1:
+                return f"and those of {name!r} stay: {why or 'layers move in parts'}"
+        return "and no tenant's model has any: name a mixture, or another policy"
 
     def _check_tenants(self) -> None:
         names = [t.name for t in self.experiment.tenants]

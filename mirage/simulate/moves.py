@@ -7,7 +7,10 @@ from mirage.simulate.tally import Tally
 
 
 class Moves:
-    """Acting on an allotment takes `apply_ps`, and each layer that comes back `load_ps`."""
+    """Acting on an allotment takes `apply_ps`, and each layer that comes back `load_ps`.
+
+    Experts take their part of that.
+    """
 
     def __init__(self, holding: Holding, load_ps: int, apply_ps: int, tally: Tally) -> None:
         self._holding, self._tally = holding, tally
@@ -19,15 +22,19 @@ class Moves:
 
     def reconcile(self, used_blocks: int, now: int) -> bool:
         """One pass towards the target; True if anything moved."""
-        holding, counters = self._holding, self._tally.counters
+        holding, counters, shape = self._holding, self._tally.counters, self._holding.shape
+        before = holding.experts
         moved, copies = holding.reconcile(used_blocks)
-        if copies:
-            self._loaded_at = max(self._loaded_at, now) + copies * self._load_ps
-            counters.bytes_restored += copies * holding.shape.layer_bytes
+        back = max(0, before - holding.experts) * shape.expert_layers * shape.expert_bytes
+        if copies or back:
+            experts_ps = self._load_ps * back // shape.layer_bytes
+            self._loaded_at = max(self._loaded_at, now) + copies * self._load_ps + experts_ps
+            counters.bytes_restored += copies * shape.layer_bytes + back
         if moved:
             counters.moves += 1
             self.ready_at = max(now, self.ready_at) + self._apply_ps
         counters.most_alpha = max(counters.most_alpha, holding.alpha)
+        counters.most_experts = max(counters.most_experts, holding.experts)
         return moved
 
     def wait(self, until: int) -> None:

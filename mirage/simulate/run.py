@@ -131,6 +131,8 @@ def _counted(counters: list[Counters]) -> Metrics:
         "holds": sum(c.holds for c in counters),
         "moves": sum(c.moves for c in counters),
         "layers_remapped_max": max(c.most_alpha for c in counters),
+        "experts_remapped_max": max(c.most_experts for c in counters),
+        "expert_loads": sum(c.expert_loads for c in counters),
         "bytes_streamed": sum(c.bytes_streamed for c in counters),
         "bytes_restored": sum(c.bytes_restored for c in counters),
         "busy_s": sum(c.busy_ps for c in counters) / PS,

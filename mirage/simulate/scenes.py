@@ -10,12 +10,21 @@ from pydantic import Field, PositiveFloat
 import configs
 from mirage.config import Count, Strict, read_yaml, validated
 from mirage.simulate.experiment import Experiment, Peak, Rate, Setup, SimulatedSharing
+from mirage.simulate.routing import Routing
 from mirage.simulate.tier_settings import SimulatedTiers
 
 FOLDER = configs.HERE / "experiments"
 
 
-COPIED = ("sharing", "step_overhead_ms", "link_mixed_gb_s", "hardware", "memory_gib", "tiers")
+COPIED = (
+    "sharing",
+    "step_overhead_ms",
+    "link_mixed_gb_s",
+    "hardware",
+    "memory_gib",
+    "tiers",
+    "routing",
+)
 """Keys of a scene that are an experiment's as they are."""
 
 
@@ -34,6 +43,7 @@ class Scene(Strict):
     hardware: str | None = None
     memory_gib: PositiveFloat | None = None
     tiers: SimulatedTiers | None = None
+    routing: Routing | None = None
     requests: Count | None = None
     peak: Peak | None = None
 

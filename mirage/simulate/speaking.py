@@ -67,6 +67,7 @@ class Speaker:
                 holding.busy_extents(used),
                 used,
                 holding.blocks,
+                holding.experts,
             ),
             wanted=self._room.demand() if self._limits.elastic else Demand(),
             extent_blocks=holding.shape.extent_blocks,
@@ -77,8 +78,14 @@ class Speaker:
                 counters.steps,
                 counters.bytes_streamed,
                 **{f"tokens_from_{place}": counters.found[place] for place in PLACES},
+                expert_loads=round(counters.expert_loads),
+                expert_bytes_loaded=round(counters.expert_loads * holding.shape.expert_bytes),
             ),
-            times=LayerTimes(self._costs.load_ps / PS, self._costs.layer_compute_s(queues.batch)),
+            times=LayerTimes(
+                self._costs.load_ps / PS,
+                self._costs.layer_compute_s(queues.batch),
+                *self._costs.expert_times(),
+            ),
         )
 
     def _holds_turn(self) -> bool:

@@ -60,7 +60,8 @@ class Stepper:
     def begin(self, now: int, chunks: Sequence[Chunk], horizon: Horizon | None) -> None:
         """One step with `chunks`, or a span of pure decode; None for single steps only."""
         self.stepping, self.chunks = True, chunks
-        work, bounds, span = self.work(), self._costs.bounds(), self.span
+        work, span = self.work(), self.span
+        bounds = self._costs.bounds(work.sequences + work.prefill)
         bound, first = largest(bounds, work)
         delay = self._moves.delay(now, first)
         span.begin, span.first_ps, span.growth_ps = now, first + delay, 0
@@ -112,6 +113,8 @@ class Stepper:
         counters, steps, holding = self._tally.counters, self.span.steps, self._holding
         counters.steps += steps
         counters.busy_ps += now - self.span.begin
+        tokens = self._queues.batch.size + sum(n for _, n in self.chunks)
+        counters.expert_loads += self._costs.took(tokens, steps)
         if holding.alpha:
             streamed = holding.alpha + holding.beta
             counters.bytes_streamed += steps * streamed * holding.shape.layer_bytes

@@ -63,8 +63,7 @@ class SpillCosts(StepCosts):
         super().__init__(roofline, holding, load_ps, co_runners)
         self._token_ps, self._block_tokens = token_ps, block_tokens
 
-    def bounds(self) -> tuple[CostBound, ...]:
-        """All bounds of the next step."""
+    def bounds(self, tokens: int) -> tuple[CostBound, ...]:
         resident = self._holding.blocks * self._block_tokens
         fixed = self.roofline.overhead_ps - resident * self._token_ps
-        return (*super().bounds(), CostBound(fixed, self._token_ps, self._token_ps, 0, 0))
+        return (*super().bounds(tokens), CostBound(fixed, self._token_ps, self._token_ps, 0, 0))

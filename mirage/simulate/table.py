@@ -39,8 +39,10 @@ METRICS = (
     Metric("bytes_restored", "restored, GiB", divide=GIB, digits=1),
     Metric("moves", "moves of memory"),
 )
-TIERS = (
+IF_ANY = (
     *comparison.TIERS,
+    Metric("experts_remapped_max", "experts of each layer given, most"),
+    Metric("expert_loads", "experts loaded"),
     Metric("spills", "requests spilled at the end of a turn"),
 )
 """Shown where some policy has any."""
@@ -55,7 +57,7 @@ VERDICT = {
 def rows(result: Mapping[str, Any], tenant: str | None = None, of: Of = "mean") -> list[Row]:
     """A row per metric, a cell per policy, of all tenants or of one."""
     means = _parts(result, tenant, "mean")
-    some = [metric for metric in TIERS if any(part.get(metric.key) for part in means)]
+    some = [metric for metric in IF_ANY if any(part.get(metric.key) for part in means)]
     told = [replace(metric, if_any=False) for metric in some]
     wanted = [_fitting(metric, means) for metric in (*METRICS, *told)]
     return comparison.rows(_parts(result, tenant, of), result["policies"], wanted)

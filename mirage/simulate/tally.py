@@ -130,6 +130,10 @@ class Counters:
     bytes_restored: int = 0
     busy_ps: int = 0
     most_alpha: int = 0
+    most_experts: int = 0
+    """Of each layer."""
+    expert_loads: float = 0.0
+    """An expected number."""
     moves: int = 0
     found: Counter[str] = field(default_factory=Counter)
     """Tokens that were not computed, by where their KV lay."""

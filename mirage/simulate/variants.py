@@ -36,6 +36,7 @@ VARIANTS = {
         Variant("pooled", Policy.POOLED),
         Variant("swap", Policy.STATIC, swaps=True),
         Variant("mirage", Policy.MIRAGE),
+        Variant("mirage-experts", Policy.MIRAGE, {"experts": True}),
         Variant("mirage-tiers", Policy.MIRAGE, tiers=True),
         Variant("pooled-tiers", Policy.POOLED, tiers=True),
         Variant("lru", Policy.MIRAGE, {"victims": "lru"}),

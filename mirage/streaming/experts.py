@@ -15,15 +15,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mirage.streaming.residency import Expert, Residency
-from mirage.streaming.routing import Routing
+from mirage.streaming.routing import OBSERVE_CALLS, Routing
 from mirage.streaming.transfer import Compute, Frame, Layer, LayerStreamer, TransferError
 from mirage.streaming.transition import transition
 from vmm.driver import Driver, Page, VmmError
 from vmm.pages import PagePool
 
 SMOOTHING = 0.1
-OBSERVE_CALLS = 32
-"""Steps between two looks at how often experts are routed to."""
 
 
 class Piece(NamedTuple):

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 WINDOW = 128
 """Calls after which an observation counts 1/e of a new one."""
+OBSERVE_CALLS = 32
+"""Steps between two looks at how often experts are routed to."""
 _RESCALE = 1e100
 
 

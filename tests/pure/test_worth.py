@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mirage.control.hiding import largest_alpha
 from mirage.control.worth import (
+    Batches,
     Layers,
     Mixture,
     Price,
@@ -125,35 +126,38 @@ def test_experts_that_nobody_needs_cost_nothing() -> None:
 def test_of_layers_and_experts_that_with_which_more_is_served(
     layers: Price, experts: Price, kv_bytes: int, found: Way
 ) -> None:
-    chosen = best([experts, layers], kv_bytes, 1.0)
+    chosen = best([experts, layers], Batches(kv_bytes), 1.0)
     assert chosen is not None and chosen.way is found
 
 
 def test_of_nothing_nothing_is_best() -> None:
-    assert best([], 1000, 1.0) is None
-    assert best([Price(Way.LAYERS, 0.0, 0)], 1000, 1.0) is None
+    assert best([], Batches(1000), 1.0) is None
+    assert best([Price(Way.LAYERS, 0.0, 0)], Batches(1000), 1.0) is None
 
 
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.integers(0, 1 << 40)), min_size=1, max_size=8),
     st.integers(1, 1 << 40),
+    st.floats(0, 1),
     st.floats(1e-3, 1e4),
 )
 def test_the_best_way_serves_most(
-    drawn: list[tuple[float, int]], kv_bytes: int, span_s: float
+    drawn: list[tuple[float, int]], kv_bytes: int, staying: float, span_s: float
 ) -> None:
     """Tokens a second: larger batches, over longer steps."""
     ways = [Price(Way.EXPERTS, lost * span_s, nbytes) for lost, nbytes in drawn]
-    chosen = best(ways, kv_bytes, span_s)
+    chosen = best(ways, Batches(kv_bytes, staying), span_s)
     if chosen is None:
         assert not any(nbytes for _, nbytes in drawn)
         return
 
-    def rate(price: Price) -> float:
-        return (kv_bytes + price.nbytes) * (1 - price.seconds / span_s)
+    full = kv_bytes + max(p.nbytes for p in ways)
 
-    most = max(map(rate, ways))
-    assert rate(chosen) >= most - 1e-9 * (kv_bytes + max(p.nbytes for p in ways))
+    def rate(price: Price) -> float:
+        batch = (kv_bytes + price.nbytes) / full
+        return batch / (staying + (1 - staying) * batch) * (1 - price.seconds / span_s)
+
+    assert rate(chosen) >= max(map(rate, ways)) - 1e-9
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1.0, 1e6))

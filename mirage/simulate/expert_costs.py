@@ -1,0 +1,51 @@
+"""What a step of a mixture costs whose cold experts lie in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirage.simulate.costs import ExpertTimes, StepCosts
+from mirage.simulate.holding import Holding
+from mirage.simulate.roofline import PS, CostBound, Roofline, plus
+from mirage.simulate.routing import Observed, Routers
+
+
+class ExpertCosts(StepCosts):
+    """A step waits for the cold experts that it routes to: the router has just decided.
+
+    Each is loaded anew. Spare frames keep what was used last, but all layers share as many as one
+    layer has cold experts, so that little of it is there when it is needed again.
+    """
+
+    def __init__(
+        self,
+        roofline: Roofline,
+        holding: Holding,
+        load_ps: int,
+        co_runners: Callable[[], tuple[int, int]],
+        *,
+        routers: Routers,
+    ) -> None:
+        super().__init__(roofline, holding, load_ps, co_runners)
+        self._routers, self._observed = routers, Observed(routers)
+        shape = holding.shape
+        self._expert_ps = round(load_ps * shape.expert_bytes / shape.layer_bytes)
+
+    def bounds(self, tokens: int) -> tuple[CostBound, ...]:
+        bounds, loads = super().bounds(tokens), self._loads(tokens)
+        if not loads:
+            return bounds
+        streams = max(1, self._co_runners()[1])
+        waits = CostBound(round(loads * self._expert_ps * streams), 0, 0, 0, 0)
+        return tuple(plus(bound, waits) for bound in bounds)
+
+    def took(self, tokens: int, steps: int) -> float:
+        self._observed.step(tokens, steps)
+        return self._loads(tokens) * steps
+
+    def expert_times(self) -> ExpertTimes:
+        return ExpertTimes(self._expert_ps / PS, self._observed.routed())
+
+    def _loads(self, tokens: int) -> float:
+        """Experts that a step of so many tokens loads."""
+        return self._routers.routed(tokens)[self._holding.experts]

@@ -1,0 +1,94 @@
+"""Which experts the steps of a simulated mixture route to: expected numbers. Pure.
+
+How often one token needs an expert falls with the expert's rank by a Zipf law, in each layer with
+an exponent of its own. Which experts rank first differs from layer to layer and changes nothing, so
+experts are numbered by how rarely they are needed. Nothing of a step is drawn: an expert counts by
+how likely some token of the step needs it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from random import Random
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from mirage.config import Strict
+from mirage.profiles import Model
+from mirage.streaming.routing import OBSERVE_CALLS, WINDOW
+
+SPREAD = 0.25
+"""A layer's exponent is at most this part of the mean above or below it."""
+
+Floats = npt.NDArray[np.float64]
+
+
+class Routing(Strict):
+    """How a mixture's routers prefer some experts."""
+
+    skew: Annotated[float, Field(ge=0, le=20)]
+    """The mean exponent of the layers' Zipf laws; 0 is even."""
+
+
+class Routers:
+    """Those of one model, drawn by `seed`."""
+
+    def __init__(self, model: Model, routing: Routing, seed: str) -> None:
+        rng = Random(seed)
+        exponents = [
+            routing.skew * rng.uniform(1 - SPREAD, 1 + SPREAD) for _ in range(model.layers)
+        ]
+        ranks = np.arange(model.experts, 0, -1, dtype=np.float64)
+        rows = [_needed(ranks**-exponent, model.active_experts) for exponent in exponents]
+        self.needed = np.array(rows)
+        """By layer and expert, the rarest first: how likely one token needs it."""
+        self.routed = lru_cache(maxsize=4096)(self._routed)
+
+    def _routed(self, tokens: int) -> tuple[float, ...]:
+        """At index g: of each layer's g rarest, how many a step of so many tokens routes to."""
+        some = 1 - (1 - self.needed) ** tokens
+        return (0.0, *map(float, np.cumsum(some.sum(axis=0))))
+
+
+class Observed:
+    """What of it an engine has seen, as `mirage.streaming.routing.Routing` counts."""
+
+    def __init__(self, routers: Routers) -> None:
+        self._routers = routers
+        self._sums: Floats = np.zeros(routers.needed.shape[1] + 1)
+        self._weight = 0.0
+        self._steps = self._looked_at = 0
+        self._routed: tuple[float, ...] = ()
+
+    def step(self, tokens: int, steps: int) -> None:
+        """So many steps, each of so many tokens."""
+        kept = (1 + 1 / WINDOW) ** -steps
+        self._sums = self._sums * kept + np.array(self._routers.routed(tokens)) * (1 - kept)
+        self._weight = self._weight * kept + 1 - kept
+        self._steps += steps
+
+    def routed(self) -> tuple[float, ...]:
+        """As `Report.expert_routed`: not older than some steps, empty before those."""
+        if self._steps >= self._looked_at + OBSERVE_CALLS:
+            self._routed = tuple(map(float, self._sums / self._weight))
+            self._looked_at = self._steps
+        return self._routed
+
+
+def _needed(shares: Floats, count: int) -> Floats:
+    """How likely a token needs each expert if it needs `count` different ones, by their shares.
+
+    Together they are `count`, and none is more than 1: what an expert cannot take others do.
+    """
+    needed = np.zeros_like(shares)
+    free = np.ones(len(shares), dtype=bool)
+    while True:
+        needed[free] = (count - (~free).sum()) * shares[free] / shares[free].sum()
+        beyond = free & (needed > 1)
+        if not beyond.any():
+            return needed
+        needed[beyond] = 1.0
+        free &= ~beyond
