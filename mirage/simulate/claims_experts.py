@@ -82,8 +82,9 @@ BANDS: tuple[Row, ...] = (
         "OLMoE 1B-7B, 64 experts of which a token uses 8, and some 2 GB for KV. Over PCIe no layer "
         "hides, over NVLink-C2C one does. Routing follows a Zipf law of the exponent `skew`, which "
         "differs from layer to layer by up to a quarter; at 0 it is even. Prompts need more "
-        "experts than decode, so that a skew under 2 leaves none that steps hardly route to. Mean "
-        "gaps between tokens fall, but P99 rises by half: a step with a prompt waits for experts.",
+        "experts than decode, so that up to a skew of 2 there are none that steps hardly route to. "
+        "Larger batches and loads make gaps between tokens a tenth longer on average, and P99 1.3 to "
+        "1.9 times as long: a step with a prompt waits for the experts that the prompt needs.",
         NEEDS,
         band=(0.98, None),
         unit="x",

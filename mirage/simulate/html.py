@@ -34,6 +34,7 @@ MEANING = {
     "static": "each tenant keeps the memory of its share",
     "pooled": "KV memory moves between tenants; parameters stay where they are",
     "swap": "as static, and KV that finds no place lies in host memory (Pie, arXiv 2411.09317)",
+    "mirage-experts": "as mirage, and a mixture may give experts that it hardly routes to instead",
     "pooled-tiers": "as pooled, and KV blocks that leave the device go to the tiers below",
     "mirage-tiers": "as mirage, and KV blocks that leave the device go to the tiers below",
     "mirage": "KV memory moves, and layers give theirs to it and are streamed from host memory",

@@ -1,17 +1,22 @@
-"""Which blocks come up next from below host memory, and for whom. No clock, no I/O.
+"""Which blocks come up next from below, and for whom. No clock, no I/O.
 
-TierKV's Algorithm 1: blocks are brought up in the order in which the scheduler will reach the
-requests that lack them. Its Eq. 1 bounds how many are under way: those that the disk and the
-link can carry in the next `STEPS` steps. So who steps ahead in the queue waits for few, and who
-is aborted leaves few behind.
+TierKV's Algorithm 1 (`ahead`): blocks are brought up in the order in which the scheduler will reach
+the requests that lack them. Its Eq. 1 (`fitting`) bounds how many are under way. Engines and the
+simulator take both from here.
+
+In engines (`Prefetch`) those come from below host memory that the disk and the link can carry in
+the next `STEPS` steps. So who steps ahead in the queue waits for few, and who is aborted leaves few
+behind.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
+from typing import TypeVar
 
 from mirage.tiers.contract import Found, Key
 
@@ -26,6 +31,42 @@ UNDER_WAY = (Found.UNKNOWN, Found.RISING, Found.COMING)
 SETTLED = (Found.ABSENT, Found.RISING, Found.COMING, Found.READY)
 
 
+Request = TypeVar("Request")
+Block = TypeVar("Block")
+
+
+def fitting(window: float, bytes_each: float, block_bytes: int, latency: float = 0.0) -> float:
+    """Eq. 1: blocks that a link brings in a window, all of them together.
+
+    It carries `bytes_each` unit of the window's time. Each block tested alone against the window
+    would fit as well: that overcommits the link.
+    """
+    return max(0.0, window - latency) * bytes_each / block_bytes
+
+
+def ahead(
+    queue: Iterable[Request],
+    lacks: Callable[[Request], Iterable[Block]],
+    room: int,
+    fits: Callable[[Block], bool] = lambda block: True,
+) -> Iterator[tuple[Request, Block]]:
+    """Algorithm 1: at most `room` blocks, in the order of the scheduler's `queue`.
+
+    `lacks` are what a request lacks, first needed first; what does not `fits`, since another link
+    on its way is full, is left out. Nobody is asked once there is no room.
+    """
+    if room <= 0:
+        return
+    for request in queue:
+        for block in lacks(request):
+            if not fits(block):
+                continue
+            yield request, block
+            room -= 1
+            if not room:
+                return
+
+
 def window(came: float, carried: float, *, steps: int = STEPS, least: int = LEAST) -> int:
     """Blocks that may be under way (Eq. 1).
 
@@ -33,6 +74,15 @@ def window(came: float, carried: float, *, steps: int = STEPS, least: int = LEAS
     blocks in one step beside streamed layers.
     """
     return max(least, int(min(steps * came, steps * carried, 1 << 30)))
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Who is asked in one step, and whether all that was asked was answered."""
+
+    found: Callable[[str, Key], Found]
+    on_device: Callable[[Key], bool]
+    answered: bool = True
 
 
 class Prefetch:
@@ -87,21 +137,27 @@ class Prefetch:
         """
         came = self._settle()
         room = window(came, carried) - len(self._coming)
-        looks, chosen = LOOK, dict[str, list[Key]]()
-        for request in queue:
-            if room <= 0 or looks <= 0 or not self._lacks:
-                break
-            lacks = self._lacks.get(request)
-            if lacks is None:
-                continue
-            looks -= len(lacks)
-            some, answered = self._choose(request, lacks, on_device, room)
-            if some:
-                chosen[request] = some
-                room -= len(some)
-            if not answered:
-                break  # its turn comes before those behind it
+        asked = _Asked(self._found, on_device)
+        chosen = dict[str, list[Key]]()
+        reached = self._reached(queue, asked)
+        for request, key in ahead(reached, lambda r: self._lacking(r, asked), room):
+            chosen.setdefault(request, []).append(key)
+            self._coming[key] = request
+            self._refused.discard((request, key))
         return chosen
+
+    def _reached(self, queue: Iterable[str], asked: _Asked) -> Iterator[str]:
+        """Those that lack anything, up to one of whose keys the pool has not answered.
+
+        Its turn comes before those behind it.
+        """
+        looks = LOOK
+        for request in queue:
+            if looks <= 0 or not self._lacks or not asked.answered:
+                return
+            if request in self._lacks:
+                looks -= len(self._lacks[request])
+                yield request
 
     def _settle(self) -> int:
         """Keys that have come since the last call."""
@@ -116,28 +172,22 @@ class Prefetch:
                 self._refused.add((request, key))
         return came
 
-    def _choose(
-        self, request: str, lacks: deque[Key], on_device: Callable[[Key], bool], room: int
-    ) -> tuple[list[Key], bool]:
-        """Of one request, and whether the pool has answered for what was looked at."""
-        chosen: list[Key] = []
+    def _lacking(self, request: str, asked: _Asked) -> Iterator[Key]:
+        """What of one request lies below and was not asked to come up."""
+        lacks = self._lacks[request]
         for key in list(islice(lacks, LOOK)):
-            if len(chosen) == room:
-                break
-            state = self._found(request, key)
+            state = asked.found(request, key)
             if state in SETTLED:
                 lacks.remove(key)
             elif key in self._coming:
                 continue
             elif state is Found.UNKNOWN:
-                return chosen, False
-            elif on_device(key):
+                asked.answered = False
+                break
+            elif asked.on_device(key):
                 lacks.remove(key)
                 self._near.setdefault(request, set()).add(key)
             else:
-                chosen.append(key)
-                self._coming[key] = request
-                self._refused.discard((request, key))
+                yield key
         if not lacks:
             del self._lacks[request]
-        return chosen, True

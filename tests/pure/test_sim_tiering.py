@@ -23,6 +23,7 @@ from mirage.simulate.tiering.places import FullError, Places, Sizes, Tier
 from mirage.simulate.tiering.rotation import Drawn, Rotation
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Key
+from mirage.tiers.prefetch import ahead
 
 pytestmark = pytest.mark.pure
 
@@ -242,10 +243,23 @@ def test_blocks_come_in_the_order_of_the_queue() -> None:
     for sequence in (*turns.running, *turns.queue):
         for block in sequence.blocks:
             places.put(block, Tier.HOST)
-    found = [block.fingerprint for block in prefetching.wanted(turns, places, 4)]
-    order = [s.id for s in turns.coming(4)]
-    assert order == [s.id for s in list(turns.queue)[: 2 * 3 + 1]]
-    assert list(dict.fromkeys(found)) == order
+    coming = turns.coming(4)
+    found = list(ahead(coming, lambda s: prefetching.lacking(s, places), 10**6))
+    assert [s.id for s in coming] == [s.id for s in list(turns.queue)[: 2 * 3 + 1]]
+    assert [block for _, block in found] == [block for s in coming for block in s.blocks]
+
+
+def test_the_disks_link_bounds_its_own_blocks_alone() -> None:
+    case = Case(3, 20, 2, 1, 3.0, 1.0, 100, 4)
+    made, _ = machine(case)
+    turns, places = rotation(case), Places(made.sizes, made.host, made.ssd)
+    first, second = turns.coming(4)[:2]
+    for block in (*first.blocks, *second.blocks):
+        places.put(block, Tier.SSD if block in first.blocks else Tier.HOST)
+    assert len(first.blocks) > 1
+    far = prefetching.Far(places, 1)
+    found = ahead([first, second], lambda s: prefetching.lacking(s, places), 100, far.fits)
+    assert [block for _, block in found] == [first.blocks[0], *second.blocks]
 
 
 @pytest.mark.parametrize(

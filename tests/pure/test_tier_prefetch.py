@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.tiers.contract import Found, Key
-from mirage.tiers.prefetch import LEAST, STEPS, Prefetch, window
+from mirage.tiers.prefetch import LEAST, STEPS, Prefetch, ahead, fitting, window
 
 pytestmark = pytest.mark.pure
 
@@ -154,3 +154,37 @@ def test_all_that_is_sought_comes_up_once_in_order(data: st.DataObject) -> None:
         disk.come()
     assert len(risen) == len(set(risen)) and set(risen) == sought
     assert risen == sorted(risen, key=int)
+
+
+@given(st.floats(0, 1e3), st.floats(0, 1e12), st.integers(1, 1 << 30), st.floats(0, 1e3))
+def test_what_fits_a_window_is_carried_in_it(
+    window_s: float, bytes_s: float, block: int, latency_s: float
+) -> None:
+    """All of it together, which no test of each block alone would say."""
+    blocks = fitting(window_s, bytes_s, block, latency_s)
+    assert blocks >= 0
+    if blocks:
+        assert latency_s + blocks * block / bytes_s <= window_s * (1 + 1e-9)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 99), max_size=6), max_size=6),
+    st.integers(-2, 20),
+    st.sets(st.integers(0, 99)),
+)
+def test_blocks_come_in_the_order_in_which_requests_are_reached(
+    lacks: list[list[int]], room: int, left_out: set[int]
+) -> None:
+    queue = range(len(lacks))
+    asked: list[int] = []
+
+    def lacking(request: int) -> list[int]:
+        asked.append(request)
+        return lacks[request]
+
+    found = list(ahead(queue, lacking, room, lambda block: block not in left_out))
+    whole = [(r, block) for r in queue for block in lacks[r] if block not in left_out]
+    assert found == whole[: max(0, room)]
+    if found and len(found) == room:
+        assert asked[-1] == found[-1][0], "nobody is asked for whom there is no room"
+    assert asked or room <= 0 or not lacks

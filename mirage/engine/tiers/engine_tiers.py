@@ -16,6 +16,7 @@ from mirage.engine.tiers.recent import Recent
 from mirage.engine.tiers.stores import Stores
 from mirage.tiers.contract import Key, Medium, Pool
 from mirage.tiers.patience import Patience
+from mirage.tiers.prefetch import fitting
 from vmm.driver import Stream
 
 DEMOTE_S = 0.1
@@ -95,7 +96,7 @@ class EngineTiers:
     def rise(self) -> None:
         """At the end of schedule(): what lies on a disk comes up, nearest requests first."""
         if self.manager.may_rise:
-            carried = self.spare_bytes() / self.block_bytes
+            carried = fitting(1, self.spare_bytes(), self.block_bytes)
             self.manager.rise(self.queue(), self.on_device, carried)
 
     def demote(self, extents: list[int], *, asleep: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterable, Iterator
 
 from mirage.simulate.hierarchy import Speed
 from mirage.simulate.tiering import prefetching
@@ -10,8 +10,9 @@ from mirage.simulate.tiering.movement import Movement
 from mirage.simulate.tiering.orders import POLICIES, Known
 from mirage.simulate.tiering.outcome import Machine, Outcome
 from mirage.simulate.tiering.places import Places, Tier
-from mirage.simulate.tiering.rotation import Change, Rotation
+from mirage.simulate.tiering.rotation import Change, Rotation, Sequence
 from mirage.tiers.blocks import Name
+from mirage.tiers.prefetch import ahead
 
 
 class Decode:
@@ -100,16 +101,19 @@ class Decode:
         down = self._fitting(window - places.down.backlog(start))
         spare = prefetching.births(self.rotation, self.ahead)
         movement.clear(spare, down, start)
-        lacking = list(prefetching.wanted(self.rotation, places, self.ahead))
+        coming = self.rotation.coming(self.ahead)
         queued, block = places.up.backlog(start), places.up.takes(self.machine.sizes.block_bytes)
         self.outcome.crowded_steps += prefetching.crowded(
-            self.rotation, lacking, self.ahead, computed, block, queued
+            self.rotation, self._lacking(coming), self.ahead, computed, block, queued
         )
-        far = {name for name in lacking if places.at[name] is Tier.SSD}
-        read = self._fitting(window - places.read.backlog(start), self.machine.ssd) if far else 0
-        left_out = set(islice((name for name in lacking if name in far), read, None))
-        up = self._fitting(window - queued)
-        movement.bring_early([name for name in lacking if name not in left_out][:up], spare, start)
+        read = self._fitting(window - places.read.backlog(start), self.machine.ssd)
+        far = prefetching.Far(places, read)
+        room = self._fitting(window - queued)
+        chosen = ahead(coming, lambda s: prefetching.lacking(s, places), room, far.fits)
+        movement.bring_early([name for _, name in chosen], spare, start)
+
+    def _lacking(self, coming: Iterable[Sequence]) -> Iterator[Name]:
+        return (n for sequence in coming for n in prefetching.lacking(sequence, self.places))
 
     def _fitting(self, window: int, link: Speed | None = None) -> int:
         link = link or self.machine.host

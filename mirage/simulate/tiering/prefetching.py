@@ -1,4 +1,4 @@
-"""TierKV's Eq. 1 and Algorithm 1: how many blocks fit a window, and which ones come ahead."""
+"""What Eq. 1 and Algorithm 1 (`mirage.tiers.prefetch`) are told of a decoding batch."""
 
 from __future__ import annotations
 
@@ -7,29 +7,34 @@ from collections.abc import Iterable, Iterator
 
 from mirage.simulate.roofline import PS
 from mirage.simulate.tiering.places import Places, Tier
-from mirage.simulate.tiering.rotation import Rotation
+from mirage.simulate.tiering.rotation import Rotation, Sequence
+from mirage.tiers import prefetch
 from mirage.tiers.blocks import Name
 from mirage.units import ceil_div
 
 
 def fitting(window_ps: int, latency_ps: int, bytes_per_s: float, block_bytes: int) -> int:
-    """Eq. 1: blocks that one link brings in a window, all of them together.
-
-    Each block tested alone against the window would fit as well: that overcommits the link.
-    """
-    spare = max(0, window_ps - latency_ps)
-    return int(spare * bytes_per_s / PS / block_bytes)
+    """Whole blocks of Eq. 1, times in picoseconds."""
+    return int(prefetch.fitting(window_ps / PS, bytes_per_s, block_bytes, latency_ps / PS))
 
 
-def wanted(rotation: Rotation, places: Places, steps: int) -> Iterator[Name]:
-    """Algorithm 1: what the requests need that the scheduler reaches within so many steps.
+def lacking(sequence: Sequence, places: Places) -> Iterator[Name]:
+    """What a request needs and is not on the device, nor comes."""
+    return (name for name in sequence.blocks if places.at[name] is not Tier.DEVICE)
 
-    In the order in which it reaches them; what is on the device or comes is left out.
-    """
-    for sequence in rotation.coming(steps):
-        for name in sequence.blocks:
-            if places.at[name] is not Tier.DEVICE:
-                yield name
+
+class Far:
+    """Blocks on the disk, of which its link has room for `most`."""
+
+    def __init__(self, places: Places, most: int) -> None:
+        self._places, self._left = places, most
+
+    def fits(self, name: Name) -> bool:
+        """Whether a block need not cross that link, or may; then there is room for one less."""
+        if self._places.at[name] is not Tier.SSD:
+            return True
+        self._left -= 1
+        return self._left >= 0
 
 
 def births(rotation: Rotation, steps: int) -> int:
