@@ -83,8 +83,8 @@ BANDS: tuple[Row, ...] = (
         "hides, over NVLink-C2C one does. Routing follows a Zipf law of the exponent `skew`, which "
         "differs from layer to layer by up to a quarter; at 0 it is even. Prompts need more "
         "experts than decode, so that up to a skew of 2 there are none that steps hardly route to. "
-        "Larger batches and loads make gaps between tokens a tenth longer on average, and P99 1.3 to "
-        "1.9 times as long: a step with a prompt waits for the experts that the prompt needs.",
+        "Larger batches and loads make gaps between tokens a tenth longer on average, and P99 1.3 "
+        "to 1.9 times as long: a step with a prompt waits for the experts that the prompt needs.",
         NEEDS,
         band=(0.98, None),
         unit="x",
