@@ -161,8 +161,8 @@ def _decodes(path: Path) -> bool:
 def _decode(
     path: Path, seeds: list[int], policies: str | None, output: Path, processes: int | None
 ) -> None:
-    """A decoding batch over tiers: write ``result.json``, print the table."""
-    from mirage.simulate import decode_report, decoding
+    """A decoding batch over tiers: write both files, print the table."""
+    from mirage.simulate import decode_html, decode_report, decoding
     from mirage.simulate.pool import Job, run_all
     from mirage.simulate.progress import counting
 
@@ -175,7 +175,12 @@ def _decode(
     jobs = [Job(setup, name, seed) for seed in seeds for name in setup.policies]
     with counting(len(jobs)) as seen:
         result = decode_report.build(setup, seeds, run_all(jobs, processes, seen))
-    write_all({output / "result.json": decode_report.as_json(result)})
+    write_all(
+        {
+            output / "result.json": decode_report.as_json(result),
+            output / "report.html": decode_html.render(result),
+        }
+    )
     decode_report.show(result, output, Console())
 
 

@@ -43,6 +43,7 @@ def build(setup: DecodeSetup, seeds: Sequence[int], runs: Sequence[Metrics]) -> 
         "decoding": setup.experiment.model_dump(mode="json"),
         "hardware": setup.hardware.model_dump(mode="json"),
         "model": setup.model.model_dump(mode="json"),
+        "block_bytes": setup.block_bytes,
         "lengths": {"name": shape, **lengths(shape).model_dump()},
         "seeds": list(seeds),
         "policies": list(by_policy),
@@ -67,7 +68,8 @@ def show(result: Result, output: Path, console: Console) -> None:
     console.print(made)
     seeds = result["seeds"]
     said = f"Seed {seeds[0]}" if len(seeds) == 1 else f"Means of {len(seeds)} seeds"
-    console.out(f"{said}. Written: {output / 'result.json'}", highlight=False)
+    files = f"{output / 'report.html'}, {output / 'result.json'}"
+    console.out(f"{said}. Report: {files}", highlight=False)
 
 
 def _cell(spread: Mapping[str, Any] | None, divisor: float, digits: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from mirage.profiles import Model
-from mirage.report import drawing
+from mirage.report import comparison, drawing
 from mirage.report.comparison import Cell
 from mirage.report.page import Picture, inline, picture, template
 from mirage.simulate import pictures, table
@@ -78,8 +78,8 @@ def render(result: Result) -> str:
         pictures=list(_pictures(result)),
         meanings={policy: meaning(result, policy) for policy in policies},
         models=[_model(result, tenant) for tenant in result["experiment"]["tenants"]],
-        settings=dict(_settings(result["experiment"])),
-        hardware=_hardware(result["hardware"]),
+        settings=dict(settings(result["experiment"])),
+        hardware=hardware(result["hardware"]),
     )
 
 
@@ -88,8 +88,14 @@ def rows(result: Result, tenant: str | None = None) -> list[Row]:
     means = table.rows(result, tenant)
     if len(result["seeds"]) == 1:
         return [Row(row.label, [(cell, None) for cell in row.cells]) for row in means]
+    return with_ranges(means, *(table.rows(result, tenant, of) for of in ("min", "max")))
+
+
+def with_ranges(
+    means: Iterable[comparison.Row], lows: Iterable[comparison.Row], highs: Iterable[comparison.Row]
+) -> list[Row]:
+    """A table of means, with the range of each cell over the seeds."""
     found = []
-    lows, highs = table.rows(result, tenant, "min"), table.rows(result, tenant, "max")
     for mean, low, high in zip(means, lows, highs, strict=True):
         ranges = [_range(a, b) for a, b in zip(low.cells, high.cells, strict=True)]
         found.append(Row(mean.label, list(zip(mean.cells, ranges, strict=True))))
@@ -173,16 +179,16 @@ def _drawn(lengths: Mapping[str, Any] | None) -> str:
     )
 
 
-def _settings(part: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def settings(part: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Every setting of the experiment by its dotted name, but what has a table of its own."""
     for key, value in part.items():
         if isinstance(value, Mapping) and value:
-            yield from _settings(value, f"{prefix}{key}.")
+            yield from settings(value, f"{prefix}{key}.")
         elif key not in ("tenants", "title", "policies"):
             yield f"{prefix}{key}", _said(value)
 
 
-def _hardware(hardware: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def hardware(hardware: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Name with its unit, value and source of each figure."""
     figures = {key: figure for key, figure in hardware.items() if key != "tiers"}
     for medium, tier in (hardware["tiers"] or {}).items():

@@ -33,24 +33,24 @@ Result = Mapping[str, Any]
 
 def throughput(result: Result) -> Figure:
     """Output tokens and requests per second: a bar per policy, a whisker over the seeds."""
-    figure, (cells,) = grid(1, 2, height=_bars_height(result), sharey="all")
+    figure, (cells,) = grid(1, 2, height=bars_height(result), sharey="all")
     for axes, key, title in zip(
         cells,
         ("output_throughput", "request_throughput"),
         ("Output tokens per s", "Requests per s"),
         strict=True,
     ):
-        _bars(axes, result, key)
+        bars(axes, result, key)
         axes.set_title(title)
     return figure
 
 
 def latencies(result: Result) -> Figure:
     """P50 (upper row) and P99 of TTFT, TPOT and ITL: bars as in `throughput`."""
-    figure, cells = grid(2, len(LATENCIES), height=_bars_height(result), sharey="all")
+    figure, cells = grid(2, len(LATENCIES), height=bars_height(result), sharey="all")
     for row, statistic in zip(cells, ("p50", "p99"), strict=True):
         for axes, name in zip(row, LATENCIES, strict=True):
-            _bars(axes, result, f"{statistic}_{name}")
+            bars(axes, result, f"{statistic}_{name}")
             axes.set_title(f"{name.removesuffix('_ms').upper()} {statistic.upper()}, ms")
     return figure
 
@@ -132,12 +132,12 @@ def most_remapped(result: Result, policy: str) -> int:
     return max((max(line["alpha"], default=0) for line in lines), default=0)
 
 
-def _bars_height(result: Result) -> float:
+def bars_height(result: Result) -> float:
     """Inches of a cell with a bar per policy."""
     return 0.7 + 0.27 * len(result["policies"])
 
 
-def _bars(axes: Any, result: Result, key: str) -> None:
+def bars(axes: Any, result: Result, key: str) -> None:
     """A bar per policy from the top down: the mean, its number, and the seeds' range."""
     policies = result["policies"]
     spreads = [result["results"][policy]["figures"][key] for policy in policies]

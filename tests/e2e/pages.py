@@ -34,6 +34,7 @@ def all_pages(folder: Path) -> dict[str, Path]:
     return {
         "replay": replayed(folder),
         "simulate": simulated(folder),
+        "decode": decoded(folder),
         "tune": tuned(folder),
         "profile": profile(folder),
     }
@@ -88,6 +89,15 @@ def simulated(folder: Path) -> Path:
     (folder / "experiment.yaml").write_text(yaml.safe_dump(experiment))
     _mirage(folder, "simulate", "experiment.yaml", "--seeds", "0-1", "--output", "simulated")
     return folder / "simulated" / "report.html"
+
+
+def decoded(folder: Path) -> Path:
+    batch = {"requests": 40, "size": 8, "turn_steps": 16, "turns": 60, "oversubscription": 2.5}
+    tiers = {"host": {"bytes": "1GiB"}, "ssd": {"bytes": "10GiB"}}
+    asked = {"title": "A batch", "model": "llama-3-8b", "decode": batch, "tiers": tiers}
+    (folder / "batch.yaml").write_text(yaml.safe_dump(asked))
+    _mirage(folder, "simulate", "batch.yaml", "--seeds", "0-1", "--output", "decoded")
+    return folder / "decoded" / "report.html"
 
 
 def tuned(folder: Path) -> Path:

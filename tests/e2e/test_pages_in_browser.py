@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 BROWSER = Path(__file__).with_name("browser.py")
-PAGES = ("replay", "simulate", "tune", "profile")
+PAGES = ("replay", "simulate", "decode", "tune", "profile")
 SCREEN, PHONE = 1280, 390
 """CSS pixels."""
 LEGIBLE = 3.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,7 +80,21 @@ def test_the_same_seeds_give_the_same_bytes(done: tuple[Path, str]) -> None:
     folder, _ = done
     words = ["batch.yaml", "--seeds", "0-1", "--output", "two", "--processes", "1"]
     assert simulate(folder, *words)[0] == 0
-    assert (folder / "two/result.json").read_bytes() == (folder / "one/result.json").read_bytes()
+    for name in ("result.json", "report.html"):
+        assert (folder / "two" / name).read_bytes() == (folder / "one" / name).read_bytes()
+
+
+def test_the_report_has_a_table_and_pictures(done: tuple[Path, str]) -> None:
+    folder, out = done
+    page = (folder / "one" / "report.html").read_text()
+    assert page.startswith("<!doctype html>") and "one/report.html" in out
+    for policy in SIX:
+        assert f"</i>{policy}</th>" in page and f"<dt>{policy}</dt>" in page
+    names = re.findall(r'<svg role="img" aria-label="([^"]*)"', page)
+    assert names == ["Throughput", "Hits by tier", "Stalls"]
+    assert not re.search(r"https?:|@import|url\((?!#)|<script|<img", page)
+    tpot = f"{means(folder / 'one')['prefetch']['mean_tpot_ms']:.2f}"
+    assert f">{tpot} <small>" in page
 
 
 @pytest.mark.parametrize(
@@ -100,10 +115,12 @@ def test_what_cannot_be_run_is_one_line(tmp_path: Path, what: dict[str, Any], me
     code, out, err = simulate(tmp_path, *words)
     assert (code, out) == (2, "") and message in err
     assert len(err.strip().splitlines()) == 1
-    assert not (tmp_path / "out" / "result.json").exists()
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
 def test_policies_can_be_named_on_the_command_line(tmp_path: Path) -> None:
     words = [write(tmp_path, content()), "--seeds", "0", "--policy", "reads, oracle"]
     assert simulate(tmp_path, *words, "--output", "out", "--processes", "1")[0] == 0
     assert means(tmp_path / "out").keys() == {"reads", "oracle"}
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "ratio to reads" in page and "their range below" not in page

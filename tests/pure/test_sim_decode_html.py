@@ -1,0 +1,73 @@
+"""The report of a decoding batch, from results that are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mirage.simulate import decode_html
+from mirage.simulate import decode_pictures as pictures
+from mirage.simulate.decode_metrics import WHERE
+from mirage.simulate.tiering.orders import NAMES
+
+pytestmark = pytest.mark.pure
+
+
+def figures(**changes: float | None) -> dict[str, Any]:
+    """Of one policy and one seed: a step computes for 2 ms and waits for 3."""
+    values: dict[str, float | None] = {
+        **{metric.key: 1.0 for metric in decode_html.METRICS},
+        "steps": 100,
+        "duration": 0.5,
+        "waited_s": 0.3,
+        **{f"blocks_from_{where}": 25 for where in WHERE},
+    }
+    return {
+        key: value if value is None else {"mean": value, "min": value, "max": value}
+        for key, value in (values | changes).items()
+    }
+
+
+def given(**policies: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "policies": list(policies),
+        "seeds": [0],
+        "figures": policies,
+        "results": {name: {"figures": part} for name, part in policies.items()},
+    }
+
+
+def widths(figure: Any) -> dict[str, list[float]]:
+    """Of each bar, by what it shows."""
+    axes = figure.axes[0]
+    return {
+        bars.get_label(): [bar.get_width() for bar in bars]
+        for bars in axes.containers
+        if bars.get_label()
+    }
+
+
+def test_every_policy_is_said_to_be_something() -> None:
+    assert set(decode_html.MEANING) == set(NAMES)
+
+
+def test_hits_are_parts_of_all_blocks() -> None:
+    some = figures(blocks_from_device=60, blocks_from_early=0, blocks_from_host=20)
+    none = figures(**{f"blocks_from_{where}": 0 for where in WHERE})
+    found = widths(pictures.hits_by_tier(given(lru=some, oracle=none)))
+    assert found["on the device"] == pytest.approx([100 * 60 / 105, 0])
+    assert "came ahead of need" not in found, "nobody had any"
+    assert sum(part[0] for part in found.values()) == pytest.approx(100)
+
+
+def test_a_stall_is_what_a_step_does_not_compute() -> None:
+    found = widths(pictures.stalls(given(lru=figures(), oracle=figures(waited_s=0.0))))
+    assert found["waiting for blocks"] == pytest.approx([3.0, 0.0])
+    assert found["computing"] == pytest.approx([2.0, 5.0])
+
+
+def test_what_is_unknown_is_a_dash() -> None:
+    rows = decode_html.rows(given(lru=figures(), oracle=figures(saved_s=None)))
+    saved = next(row for row in rows if row.label.startswith("computing time saved"))
+    assert [cell.text for cell, _ in saved.cells] == ["1.0", "–"]
