@@ -32,6 +32,9 @@ SPAN_S = 10.0
 CLEARLY = 0.02
 """Part of that time by which another way must be better, besides: what is measured varies."""
 
+NOTHING = Price(Way.LAYERS, 0.0, 0)
+"""Is given."""
+
 
 def experts_out(t: TenantSnapshot) -> int:
     """Experts of each layer that are given away, or told to be."""
@@ -56,7 +59,7 @@ def giving_experts(t: TenantSnapshot, ask: Ask, most: int, turns: Turns | None =
     experts_are_best = _chosen(t, [_layers(t, ask.hidden), *cold]) > 0
     if as_experts > most or (as_layers <= fitting and not experts_are_best):
         return ask._replace(out=as_layers)
-    unfelt = _chosen(t, cold)
+    unfelt = _chosen(t, [NOTHING, *cold])
     return ask._replace(
         experts=True,
         layer_bytes=gain,

@@ -67,6 +67,15 @@ def test_experts_that_bring_more_are_given_if_their_loads_cost_less_than_that() 
     assert planned(mixture(10, 1000, times=(2.5, 1.0), routed=routed, kv=600))[0] > 0
 
 
+def test_experts_that_cost_more_than_they_bring_are_asked_for_by_nobody() -> None:
+    """One is away already, and stays for those who sit on it; but there is no free one."""
+    costly = [0.0, 0.5, 0.5, 0.5, 0.5, 100.0]
+    for kv, unfelt in ((20, 4), (600, 0)):
+        t = mixture(10, 1000, routed=costly, out=1, kv=kv)
+        ask = _ask(t, SHARE, Policy.MIRAGE, RULES, 1, True, None)
+        assert (ask.experts, ask.hidden, ask.out) == (True, unfelt, 1)
+
+
 def test_in_turns_experts_stay_away_as_long_as_spilling_costs_more() -> None:
     """The others' requests sit on what the woken mixture gives; a step with all four takes twice
     as long."""
