@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.control.worth import cold_experts
+from mirage.control.worth import Batches, Mixture, best, cold_experts
 from mirage.streaming.giving import affordable
 from mirage.streaming.residency import Expert, Residency
 from mirage.streaming.routing import Routing
@@ -132,13 +132,19 @@ def test_the_way_is_paid_for_and_ends(now, to, spare: int, layer: int, expert: i
     assert affordable(cost, there, to, 1000) == to
 
 
+def worth(kv_bytes: int = 100, most: int = 7, lengthening: float = 0.1) -> int:
+    """The best number of experts where loads lengthen a step by at most so much."""
+    routed = [0.0] * 4 + [2.0, 5.0, 20.0, 40.0, 80.0]
+    mixture = Mixture(gain_bytes=10, routed=routed, load_s=0.001, compute_s=0.1)
+    cold = [g for g in range(most + 1) if mixture.step_s(g) <= (1 + lengthening) * 0.1]
+    price = best([cold_experts(mixture, 0, g, 1.0) for g in cold], Batches(kv_bytes), 1.0)
+    assert price is not None
+    return round(price.nbytes) // mixture.gain_bytes
+
+
 def test_how_many_are_worth_it() -> None:
-    known = {"load_s": 0.001, "step_s": 0.1, "gain_bytes": 10, "kv_bytes": 100, "most": 7}
-    free = [0.0] * 4 + [2.0, 5.0, 20.0, 40.0, 80.0]
-    assert cold_experts(free, **known) == 5, "the sixth lengthens a step by a fifth"
-    assert cold_experts(free, **known | {"most": 3}) == 3
-    assert cold_experts(free, **known | {"kv_bytes": 10**6}) == 3, "what hardly helps must be free"
-    assert cold_experts(free, **known, lengthening=1.0) == 5, "more would cost more than it adds"
-    assert cold_experts(free, **known | {"kv_bytes": 1}, lengthening=1.0) == 6
-    assert cold_experts([], **known) == 0, "nothing was observed"
-    assert cold_experts(free, **known | {"load_s": 0.0}) == 0
+    assert worth() == 5, "the sixth lengthens a step by a fifth"
+    assert worth(most=3) == 3
+    assert worth(kv_bytes=10**6) == 3, "what hardly helps must be free"
+    assert worth(lengthening=1.0) == 5, "more would cost more than it adds"
+    assert worth(kv_bytes=1, lengthening=1.0) == 6
