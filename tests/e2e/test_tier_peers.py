@@ -121,7 +121,7 @@ def test_a_killed_holders_blocks_are_misses(
     eventually(lambda: lent(server) == 2 * BLOCK)
     lenders = server._acting._lenders
     assert lenders is not None
-    os.kill(lenders._lenders["gpu1"]._process.pid, signal.SIGKILL)
+    os.kill(lenders.pids()["gpu1"], signal.SIGKILL)
     eventually(lambda: peers(server).devices["gpu1"].budget_bytes == 0)
     assert b("reads(2)") == {2: "absent"}
     assert b("reads(1)") == {1: "absent"}, "no further request finds what one still needs"

@@ -127,7 +127,7 @@ class World:
         return self.lenders.take_back(PEER, Range(BASE + start, PAGE))
 
     def kill(self) -> None:
-        os.kill(self.lenders._lenders[PEER]._process.pid, signal.SIGKILL)
+        os.kill(self.lenders.pids()[PEER], signal.SIGKILL)
 
     def close(self) -> None:
         self.lenders.end()
@@ -281,7 +281,7 @@ def test_what_was_asked_of_a_killed_holder_comes_to_nothing(world: World, engine
     world.lend(0)
     engine.use(0)
     world.take_back(0)
-    os.kill(world.lenders._lenders[PEER]._process.pid, signal.SIGSTOP)
+    os.kill(world.lenders.pids()[PEER], signal.SIGSTOP)
     world.lenders.move(PEER, name, Range(BASE, 4096), 0)
     world.kill()
     eventually(lambda: len(world.told.words) == 3)

@@ -99,6 +99,10 @@ class Lenders:
         """Begin to copy a block to host memory; False if its holder has ended."""
         return self._lenders[device].move(name, source, target)
 
+    def pids(self) -> dict[str, int]:
+        """Of the holders, by the peer's name."""
+        return {name: lender.pid for name, lender in self._lenders.items()}
+
     def end(self) -> None:
         """End all holders; nothing is copied any more when it returns. Idempotent."""
         for lender in self._lenders.values():
@@ -135,6 +139,10 @@ class _Lender:
         self._threads: list[threading.Thread] = []
         self._wanted = False
         """Its end."""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def begin(self) -> None:
         """Once it is ready. Raises `HolderRefused`."""

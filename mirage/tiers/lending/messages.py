@@ -1,39 +1,39 @@
 """What the server, the holders of peers' memory and the engines say to each other.
 
-One message is one packet of a Unix socket (`SOCK_SEQPACKET`). Offsets are those of
+One message is one packet of a Unix socket (`SOCK_SEQPACKET`), in JSON. Offsets are those of
 `mirage.tiers.contract.Place` on medium PEER.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Sequence
-
-import msgspec
+from dataclasses import astuple, dataclass
+from typing import get_args
 
 LONGEST = 2**16
 """Bytes of a message."""
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Written as a list that begins with the class's name."""
-
-
-class Lend(Message, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Lend:
     """Server to holder: make memory for these bytes."""
 
     offset: int
     nbytes: int
 
 
-class Return(Message, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Return:
     """Server to holder: nobody needs what was made for them."""
 
     offset: int
 
 
-class Copy(Message, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Copy:
     """Server to holder: bytes of the peer to host memory."""
 
     number: int
@@ -43,58 +43,67 @@ class Copy(Message, frozen=True):
     nbytes: int
 
 
-class Ready(Message, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Ready:
     """Holder to server: engines may come; or why none can."""
 
     why: str = ""
 
 
-class Failed(Message, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Failed:
     """Holder to server: there is no memory for a `Lend`."""
 
     offset: int
     why: str
 
 
-class Returned(Message, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Returned:
     """Holder to server: nobody has it, and it is free memory."""
 
     offset: int
 
 
-class Copied(Message, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Copied:
     """Holder to server."""
 
     number: int
     whole: bool
 
 
-class Want(Message, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Want:
     """Engine to holder: the memory that has this byte."""
 
     offset: int
 
 
-class Dropped(Message, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Dropped:
     """Engine to holder: what begins there is not mapped here any more."""
 
     offset: int
 
 
-class Here(Message, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Here:
     """Holder to engine: memory of these bytes; a file descriptor comes with it."""
 
     offset: int
     nbytes: int
 
 
-class Gone(Message, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Gone:
     """Holder to engine: there is none at this byte."""
 
     offset: int
 
 
-class Drop(Message, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Drop:
     """Holder to engine: let go of what begins there."""
 
     offset: int
@@ -104,8 +113,7 @@ Any = (
     Lend | Return | Copy | Ready | Failed | Returned | Copied | Want | Dropped | Here | Gone | Drop
 )
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Any)
+_KINDS = {kind.__name__: kind for kind in get_args(Any)}
 
 
 class Ended(Exception):
@@ -114,7 +122,7 @@ class Ended(Exception):
 
 def say(there: socket.socket, message: Any, fds: Sequence[int] = ()) -> None:
     """One message. The descriptors stay open here. Raises `OSError`."""
-    socket.send_fds(there, [_encoder.encode(message)], list(fds))
+    socket.send_fds(there, [_encode(message)], list(fds))
 
 
 def hear(there: socket.socket) -> tuple[Any, list[int]]:
@@ -130,8 +138,22 @@ def hear(there: socket.socket) -> tuple[Any, list[int]]:
             raise Ended("it has gone")
         if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
             raise Ended("a message was too long, or this process has no descriptors left")
-        return _decoder.decode(data), fds
-    except (Ended, msgspec.DecodeError) as error:
+        return _decode(data), fds
+    except Ended:
         for fd in fds:
             os.close(fd)
-        raise Ended(str(error)) from None
+        raise
+
+
+def _encode(message: Any) -> bytes:
+    """A list that begins with the class's name."""
+    return json.dumps([type(message).__name__, *astuple(message)]).encode()
+
+
+def _decode(data: bytes) -> Any:
+    try:
+        kind, *values = json.loads(data)
+        message: Any = _KINDS[kind](*values)
+    except (ValueError, TypeError, KeyError) as error:
+        raise Ended(f"{error} in {data[:80]!r}") from None
+    return message
