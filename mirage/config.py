@@ -340,18 +340,29 @@ class HostTier(Strict):
     """In which order a tenant's own blocks are evicted."""
 
 
+class Peer(Strict):
+    """What one other device lends; written as a size alone on a host."""
+
+    bytes: Bytes
+    device: int | None = Field(default=None, ge=0)
+    """Which GPU, counted as `device.index` is; None: memory of this host stands in for it."""
+
+
+def parse_peer(value: Any) -> Any:
+    """``2GiB`` is ``{bytes: 2GiB}``."""
+    return value if isinstance(value, (dict, Peer)) else {"bytes": value}
+
+
 class PeerTier(Strict):
-    """Idle memory of other devices for KV blocks, above host memory (docs/tiers.md).
+    """Idle memory of other devices for KV blocks, above host memory (docs/tiers.md)."""
 
-    As yet memory of this host stands in for them, with a copy speed of its own.
-    """
-
-    devices: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")], Bytes] = Field(
-        min_length=1
-    )
+    devices: dict[
+        Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")],
+        Annotated[Peer, BeforeValidator(parse_peer)],
+    ] = Field(min_length=1)
     """What each may lend at most, by its name."""
     link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
-    """Imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
+    """Host only: imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
     backed: bool = True
     """What a peer wants back is copied to host memory first; else it is dropped."""
 
@@ -363,7 +374,18 @@ class PeerTier(Strict):
     @property
     def bytes(self) -> int:
         """Of all of them."""
-        return sum(self.devices.values())
+        return sum(self.lent.values())
+
+    @property
+    def lent(self) -> dict[str, int]:
+        """Bytes of each by its name."""
+        return {name: peer.bytes for name, peer in self.devices.items()}
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        """Numbers of those that are GPUs, by their names."""
+        found = {name: peer.device for name, peer in self.devices.items()}
+        return {name: device for name, device in found.items() if device is not None}
 
 
 class SsdTier(Strict):
@@ -393,6 +415,28 @@ class Tiers(Strict):
         if self.ssd is not None and self.host is None:
             raise ValueError("ssd needs a host pool above it: set tiers.host.bytes as well")
         return self
+
+
+def _check_peers(peer: PeerTier, device: Device) -> None:
+    """Other GPUs for a GPU, and memory of the host for a host. Raises `ValueError`."""
+    if device.kind == "host":
+        for name, gpu in peer.gpus.items():
+            raise ValueError(f"tiers.peer.devices.{name}.device is {gpu}: leave it out on a host")
+        return
+    if peer.link_gb_s is not None:
+        raise ValueError("tiers.peer.link_gb_s imitates a link: leave it out on a GPU")
+    taken = {device.index: "device.index"}
+    for name, one in peer.devices.items():
+        if one.device is None:
+            raise ValueError(
+                f"tiers.peer.devices.{name} names no GPU: write {{device: 1, bytes: 2GiB}}"
+            )
+        if one.device in taken:
+            raise ValueError(
+                f"tiers.peer.devices.{name}.device is {one.device}, as {taken[one.device]} is: "
+                "name another GPU"
+            )
+        taken[one.device] = f"tiers.peer.devices.{name}.device"
 
 
 class Config(Strict):
@@ -433,9 +477,9 @@ class Config(Strict):
         return self
 
     @model_validator(mode="after")
-    def _peers_are_of_a_host(self) -> Config:
-        if self.tiers.peer is not None and self.device.kind == "cuda":
-            raise ValueError("tiers.peer is for device.kind host as yet: leave it out on a GPU")
+    def _peers_are_devices_like_it(self) -> Config:
+        if (peer := self.tiers.peer) is not None:
+            _check_peers(peer, self.device)
         return self
 
     def _check_traces(self, names: list[str]) -> None:

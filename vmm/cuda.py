@@ -19,7 +19,7 @@ from cuda.bindings import driver as cu
 
 from vmm.cuda_calls import call
 from vmm.cuda_context import PrimaryContext
-from vmm.cuda_device import POSIX_FD, DeviceFacts, allocation, device_facts, driver_version
+from vmm.cuda_device import POSIX_FD, DeviceFacts, access, allocation, device_facts, driver_version
 from vmm.cuda_streams import CudaEvent, CudaStream
 from vmm.driver import (
     Closed,
@@ -90,7 +90,7 @@ class CudaDriver(Driver):
             raise
         self.capacity_bytes = capacity_bytes
         self._tensors_on = tensors_on or f"cuda:{device}"
-        self._access = _access(self._property.location)
+        self._access = access(self._property.location)
         self._table = PageTable(self.page_bytes)
         self._handles: dict[Page, Any] = {}
         self._next = 0
@@ -393,13 +393,6 @@ def _check_able(facts: DeviceFacts, shareable: bool) -> None:
         raise DeviceUnavailable(
             f"device {facts.index} ({facts.name}) cannot share memory by file descriptors"
         )
-
-
-def _access(location: Any) -> Any:
-    made = cu.CUmemAccessDesc()
-    made.location = location
-    made.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-    return made
 
 
 def _tensor(address: int, nbytes: int, device: str) -> torch.Tensor:

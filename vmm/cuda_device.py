@@ -98,6 +98,14 @@ def allocation(index: int, shareable: bool = False) -> Any:
     return made
 
 
+def access(location: Any) -> Any:
+    """The driver's description of who may read and write memory."""
+    made = cu.CUmemAccessDesc()
+    made.location = location
+    made.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    return made
+
+
 def granularity(wanted: Any) -> int:
     """What sizes of such memory, and addresses, are multiples of, in bytes."""
     return int(call(cu.cuMemGetAllocationGranularity, wanted, MINIMUM))

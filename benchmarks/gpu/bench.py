@@ -80,6 +80,7 @@ def dry(device: str | None = None, memory_bytes: int = 512 * MIB) -> Bench:
     standin.reset(memory_bytes=memory_bytes, granularity=2 * MIB)
     if device is None:  # open for as long as this process lives
         device = f"/proc/{os.getpid()}/fd/{os.memfd_create('mirage-device')}"
+    standin.flags(devices=2)
     standin.share(device)
 
     def opened(*args: object, **kwargs: object) -> CudaDriver:

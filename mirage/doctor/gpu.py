@@ -62,7 +62,22 @@ def _memory(facts: DeviceFacts) -> Iterator[Finding]:
     else:
         advice = "leave device.exchange out: they are released and created"
         yield limited(TOPIC, "pages between processes", "no", advice)
+    yield from _peers(facts.index)
     yield from _link(facts.index)
+
+
+def _peers(index: int) -> Iterator[Finding]:
+    """Other GPUs that may lend memory (tiers.peer); no line where there is none."""
+    from vmm.cuda_device import device_count
+    from vmm.cuda_slab import reachable
+
+    others = [other for other in range(device_count()) if other != index]
+    near = [str(other) for other in others if reachable(index, other)]
+    if near:
+        yield works(TOPIC, "memory of other GPUs", f"reaches that of GPU {', '.join(near)}")
+    elif others:
+        advice = "leave tiers.peer out: `nvidia-smi topo -p2p r` shows which GPUs can"
+        yield limited(TOPIC, "memory of other GPUs", f"reaches none of {len(others)}", advice)
 
 
 def _link(index: int) -> Iterator[Finding]:

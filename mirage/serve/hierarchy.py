@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mirage.config import Config
+from mirage.config import Config, Peer
 from mirage.serve.fit import Fit, mib
 from mirage.tiers.ledger import Ledger, PriorityClass
 from mirage.tiers.space import stride_of
@@ -26,13 +26,18 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
         for name, fit in fits.items()
     ]
     if (peer := config.tiers.peer) is not None:
-        lend = ", ".join(f"{name} {mib(nbytes)}" for name, nbytes in peer.devices.items())
+        lend = ", ".join(_peer(name, one) for name, one in peer.devices.items())
         wanted = "copied to host memory" if peer.backed else "dropped"
         lines.append(f"peers above it: {lend}; what they want back is {wanted}")
     if (ssd := config.tiers.ssd) is not None:
         kept = "kept" if ssd.keep else "emptied at start and end"
         lines.append(f"ssd {mib(ssd.bytes)} in {ssd.directory} below it, {kept}")
     return lines
+
+
+def _peer(name: str, peer: Peer) -> str:
+    where = "" if peer.device is None else f" of GPU {peer.device}"
+    return f"{name} {mib(peer.bytes)}{where}"
 
 
 def _tenant(name: str, fit: Fit, longest: int, nbytes: int, share: int) -> str:

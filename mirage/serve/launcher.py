@@ -221,7 +221,7 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
     if config.device.kind == "cuda":
         fixed |= {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": _visible(config.device.index),
+            "CUDA_VISIBLE_DEVICES": ",".join(map(_visible, _gpus(config))),
             **(BREAKABLE if config.device.graphs and not config.device.compile else {}),
         }
     return defaults | dict(os.environ) | fixed
@@ -231,6 +231,12 @@ def _cache(device: Device, rundir: RunDir) -> Path:
     if device.kind == "host":
         return rundir.path / "cache"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mirage"
+
+
+def _gpus(config: Config) -> list[int]:
+    """The engines' own, which is number 0 for them, and behind it those whose memory they use."""
+    peer = config.tiers.peer if config.host_tier is not None else None
+    return [config.device.index, *(peer.gpus.values() if peer is not None else ())]
 
 
 def _visible(index: int) -> str:

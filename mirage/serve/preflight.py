@@ -14,7 +14,7 @@ from mirage.serve import adapters, ask, files, launcher
 from mirage.serve.checkpoint import check_checkpoint
 from mirage.serve.fit import Fit, fit, mib
 from mirage.serve.outlook import Speeds
-from vmm.driver import DeviceUnavailable
+from vmm.driver import DeviceUnavailable, VmmError
 
 
 class Preflight(NamedTuple):
@@ -40,6 +40,7 @@ def preflight(config: Config, probe: tuple[str, ...] = ask.PROBE) -> Preflight:
     _check_memory(config.device)
     _check_host_tier(config)
     _check_exchange(config.device)
+    _check_peers(config)
     named, refused = adapters.check(config)
     refused = _refused_here(config) | refused
     left = _without(config, refused)
@@ -104,7 +105,8 @@ def _check_host_tier(config: Config) -> None:
     if config.host_tier is None:
         return
     has, wanted = psutil.virtual_memory().total, config.host_tier.bytes
-    lent = config.tiers.peer.bytes if config.tiers.peer else 0
+    peer = config.tiers.peer
+    lent = peer.bytes if peer is not None and not peer.gpus else 0
     beside = config.device.memory if config.device.kind == "host" else 0
     if wanted + lent + beside > has:
         words = f" beside device.memory {mib(beside)}" if beside else ""
@@ -125,6 +127,32 @@ def _check_exchange(device: Device) -> None:
             f"device.exchange: GPU {device.index} ({facts.name}) cannot share memory by file "
             "descriptors: leave it out"
         )
+
+
+def _check_peers(config: Config) -> None:
+    """GPUs that lend their memory to the one that is served from."""
+    if config.host_tier is None or config.tiers.peer is None or not config.tiers.peer.gpus:
+        return
+    from vmm.cuda_device import device_facts
+    from vmm.cuda_slab import check_reachable
+
+    for name, gpu in config.tiers.peer.gpus.items():
+        where, wanted = f"tiers.peer.devices.{name}", config.tiers.peer.lent[name]
+        try:
+            facts = device_facts(gpu)
+            check_reachable(config.device.index, gpu)
+        except VmmError as error:
+            raise ConfigError(f"{where}.device: {error}") from None
+        if not facts.shareable:
+            raise ConfigError(
+                f"{where}: GPU {gpu} ({facts.name}) cannot share memory by file descriptors: "
+                "leave it out"
+            )
+        if not facts.granularity <= wanted <= facts.total_bytes:
+            raise ConfigError(
+                f"{where}.bytes is {mib(wanted)}, GPU {gpu} lends {mib(facts.granularity)} to "
+                f"{mib(facts.total_bytes)}: write that"
+            )
 
 
 def speeds(device: Device) -> Speeds:

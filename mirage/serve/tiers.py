@@ -7,11 +7,12 @@ import logging
 import time
 from pathlib import Path
 
-from mirage.config import Config, ConfigError
+from mirage.config import Config, ConfigError, PeerTier
 from mirage.serve.registry import EngineState, Registry
 from mirage.serve.resizing import Resize
 from mirage.tiers.core import Core
 from mirage.tiers.counts import PoolState
+from mirage.tiers.lending.lenders import HolderRefused, Lenders
 from mirage.tiers.peered import PeerPlan
 from mirage.tiers.policies import POLICIES
 from mirage.tiers.server import PoolServer
@@ -33,11 +34,12 @@ class Tiers:
             if (ssd := config.tiers.ssd) is not None:
                 self._ssd = SsdStore(ssd.directory, ssd.bytes, keep=ssd.keep)
             peer, pace = config.tiers.peer, None
-            plan = PeerPlan()
+            plan, lenders = PeerPlan(), None
             if peer is not None:
-                plan, pace = PeerPlan(peer.devices, peer.backed), peer.bytes_per_s
+                plan = PeerPlan(peer.lent, peer.backed, granule_of(peer))
+                pace, lenders = peer.bytes_per_s, lenders_of(peer, socket)
             core = Core(host.bytes, POLICIES[host.policy], self._ssd, plan)
-            self._pool = PoolServer(socket, core, self._priorities, pace)
+            self._pool = PoolServer(socket, core, self._priorities, pace, lenders)
 
     def start(self) -> None:
         """Before any engine. Raises `ConfigError`."""
@@ -47,6 +49,8 @@ class Tiers:
             self._pool.start()
         except FolderRefused as error:
             raise ConfigError(f"tiers.ssd.directory {error}: name another one") from None
+        except HolderRefused as error:
+            raise ConfigError(f"tiers.peer.devices.{error}: leave it out") from None
         except OSError as error:
             why = error.strerror or str(error)
             raise ConfigError(
@@ -93,3 +97,21 @@ class Tiers:
     def disk(self) -> dict[str, int | bool] | None:
         """Of the SSD tier; None without one."""
         return None if self._ssd is None else self._ssd.state()
+
+
+def granule_of(peer: PeerTier) -> int:
+    """Bytes that GPUs make memory in; 0 where this host's stands in. Raises `DeviceUnavailable`."""
+    if not peer.gpus:
+        return 0
+    from vmm.cuda_device import device_facts
+
+    return max(device_facts(gpu).granularity for gpu in peer.gpus.values())
+
+
+def lenders_of(peer: PeerTier, socket: Path) -> Lenders | None:
+    """Who will have their memory; sockets are beside that of the pool, numbered as names may be
+    long."""
+    if not peer.gpus:
+        return None
+    numbers = {name: number for number, name in enumerate(peer.gpus)}
+    return Lenders(peer.gpus, lambda name: socket.with_name(f"peer{numbers[name]}.sock"))

@@ -7,29 +7,37 @@ from functools import partial
 from typing import Protocol
 
 from mirage.tiers.below import Above
-from mirage.tiers.blocks import Move, Name, Punch, Rise, Sink, Tell
+from mirage.tiers.blocks import Lend, Move, Name, Punch, Return, Rise, Sink, Tell
 from mirage.tiers.core import Core
 from mirage.tiers.holes import Range
+from mirage.tiers.lending.lenders import HolderRefused, Lenders, Owner
 from mirage.tiers.mover import Mover
-from mirage.tiers.region import Regions
+from mirage.tiers.region import Region, Regions
 
 logger = logging.getLogger("mirage.tiers")
 
 
-class Hears(Above, Protocol):
-    """The pool, for whoever copies. Calls may come from any thread, also after its end."""
-
-    def moved(self, name: Name, *, whole: bool) -> None:
-        """A copy from a peer to host memory has ended."""
+class Hears(Above, Owner, Protocol):
+    """The pool, for whoever copies and lends. Calls come from any thread, also after its end."""
 
 
 class Acting:
-    """`above` hears of copies that have ended, in whatever thread."""
+    """`above` hears of copies that have ended, in whatever thread. With `lenders`, holders have
+    the memory of peers."""
 
-    def __init__(self, core: Core, above: Hears, peer_bytes_per_s: float | None = None) -> None:
-        """Makes the regions. Raises `OSError`."""
-        self.core = core
-        self.regions = Regions.create(core.span, core.peer_span, peer_bytes_per_s)
+    def __init__(
+        self,
+        core: Core,
+        above: Hears,
+        peer_bytes_per_s: float | None = None,
+        lenders: Lenders | None = None,
+    ) -> None:
+        """Makes the regions. Raises `OSError` and `HolderRefused`, and nothing is left then."""
+        self.core, self._lenders = core, lenders
+        if lenders is None:
+            self.regions = Regions.create(core.span, core.peer_span, peer_bytes_per_s)
+        else:
+            self.regions = _lent(core, above, lenders)
         self._mover = Mover(partial(above.moved, whole=True), peer_bytes_per_s)
         try:
             self.core.below.begin(above, self.regions.host.memory)
@@ -48,8 +56,13 @@ class Acting:
                     case Punch(hole):
                         self._punch(hole)
                     case Move(name, source, target):
-                        view = self.regions.view
-                        self._mover.move(name, view(source), view(target))
+                        self._move(name, source, target)
+                    case Lend(device, memory):
+                        if self._lenders and not self._lenders.lend(device, memory):
+                            self.core.lent_in_vain(memory.offset)
+                    case Return(device, memory):
+                        if self._lenders and not self._lenders.take_back(device, memory):
+                            self.core.returned(memory.offset)
                     case Sink(name, place):
                         if not self.core.below.sink(name, place):
                             self.core.sunk(name, whole=False)
@@ -62,10 +75,29 @@ class Acting:
         """Idempotent."""
         self.core.below.end()
         self._mover.end()
+        if self._lenders is not None:
+            self._lenders.end()
         self.regions.close()
+
+    def _move(self, name: Name, source: Range, target: Range) -> None:
+        if self._lenders is None:
+            self._mover.move(name, self.regions.view(source), self.regions.view(target))
+        elif not self._lenders.move(self.core.peer_of(source.offset), name, source, target.offset):
+            self.core.moved(name, whole=False)
 
     def _punch(self, hole: Range) -> None:
         try:
             self.regions.punch(hole)
         except OSError as error:  # the memory stays, nothing else is wrong
             logger.warning("%d bytes of the host pool were not given back: %s", hole.nbytes, error)
+
+
+def _lent(core: Core, above: Hears, lenders: Lenders) -> Regions:
+    """Host memory here, that of peers with holders."""
+    host = Region.create(core.span)
+    try:
+        lent = lenders.start(above, host.fd, core.peer_starts, core.peer_sizes)
+    except HolderRefused:
+        host.close()
+        raise
+    return Regions(host, lenders=lent)

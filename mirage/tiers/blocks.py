@@ -102,5 +102,21 @@ class Move:
     target: Range
 
 
-Action = Tell | Punch | Sink | Rise | Move
+@dataclass(frozen=True, slots=True)
+class Lend:
+    """Memory that a peer's holder has to make, before anybody hears of a place in it."""
+
+    device: str
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """Memory of a peer that nobody needs; it is lent until `Core.returned`."""
+
+    device: str
+    range: Range
+
+
+Action = Tell | Punch | Sink | Rise | Move | Lend | Return
 """What the acting code has to do, in the order in which it is given."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mirage.tiers.contract import ANSWER_S, Found, Key, Medium, Member, Place
+from mirage.tiers.contract import ANSWER_S, Found, Key, LentBy, Medium, Member, Place
 from mirage.tiers.line import Line, LineLost
 from mirage.tiers.messages import (
     Abandon,
@@ -135,6 +135,9 @@ class PoolClient:
         if self._regions is None:
             raise KeyError(medium)
         return self._regions.memory(medium)
+
+    def lenders(self) -> tuple[LentBy, ...]:
+        return () if self._regions is None else self._regions.lenders
 
     def bytes_per_s(self, medium: Medium) -> float | None:
         return None if self._regions is None else self._regions.bytes_per_s(medium)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 Key = NewType("Key", bytes)
 
@@ -33,6 +33,15 @@ class Medium(StrEnum):
     PEER = "peer"
     HOST = "host"
     SSD = "ssd"
+
+
+class LentBy(NamedTuple):
+    """Who has the memory of these bytes of medium PEER, if no region has."""
+
+    socket: str
+    """The path of its socket; what is said there is `mirage.tiers.lending.messages`."""
+    offset: int
+    nbytes: int
 
 
 class Found(Enum):
@@ -114,6 +123,9 @@ class Pool(Protocol):
 
     def memory(self, medium: Medium) -> memoryview:
         """The medium's region, as mapped in this process. Raises `KeyError` without one."""
+
+    def lenders(self) -> tuple[LentBy, ...]:
+        """Who has the memory of peers, if it is not in a region; none otherwise."""
 
     def bytes_per_s(self, medium: Medium) -> float | None:
         """At what pace copies from and to it have to go; None: as fast as they can."""

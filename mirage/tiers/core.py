@@ -71,6 +71,20 @@ class Core:
         return self._held.space.span
 
     @property
+    def peer_starts(self) -> dict[str, int]:
+        """Where the offsets of each peer begin."""
+        return self._peered.offsets.starts
+
+    @property
+    def peer_sizes(self) -> dict[str, int]:
+        """Bytes of each peer, at most."""
+        return self._peered.sizes
+
+    def peer_of(self, offset: int) -> str:
+        """Whose memory an offset is of. Raises `ValueError`."""
+        return self._peered.offsets.device(offset)
+
+    @property
     def peer_span(self) -> int:
         """Bytes of peers' memory that offsets are of, behind those of host memory."""
         return self._peered.offsets.span
@@ -214,6 +228,18 @@ class Core:
     def resize_peer(self, device: str, budget: int) -> None:
         """What a peer lends from now on; what is beyond it is revoked. Raises `ValueError`."""
         self._peered.resize(device, budget)
+
+    def returned(self, offset: int) -> None:
+        """The memory of a `Return` is gone."""
+        self._peered.returned(offset)
+
+    def lent_in_vain(self, offset: int) -> None:
+        """There is no memory for a `Lend`."""
+        self._peered.failed(offset)
+
+    def lost(self, device: str) -> None:
+        """The holder of a peer's memory has ended. Every `Return` of it is `returned` at once."""
+        self._peered.lost(device)
 
     def stand(self, tenant: str, standing: PriorityClass) -> None:
         """What class a tenant is of now."""

@@ -157,8 +157,8 @@ class Guest:
     def _welcome(self, regions: Regions) -> None:
         host, peer = regions.host, regions.peer
         self._fds = [host.fd] if peer is None else [host.fd, peer.fd]
-        more = (peer.nbytes, regions.peer_bytes_per_s) if peer is not None else ()
-        self._out += encode(Welcome(host.nbytes, *more))
+        size, pace = (0, None) if peer is None else (peer.nbytes, regions.peer_bytes_per_s)
+        self._out += encode(Welcome(host.nbytes, size, pace, list(regions.lenders)))
 
     def _do(self, number: int, message: FromEngine, core: Core) -> None:
         match message:

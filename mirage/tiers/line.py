@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
-from mirage.tiers.contract import Member
+from mirage.tiers.contract import LentBy, Member
 from mirage.tiers.messages import (
     VERSION,
     Frames,
@@ -84,7 +84,8 @@ class Line:
         finally:
             for fd in fds:
                 socket.close(fd)
-        return Regions(host, peer, message.peer_bytes_per_s)
+        lenders = tuple(LentBy(*lender) for lender in message.lenders)
+        return Regions(host, peer, message.peer_bytes_per_s, lenders)
 
     def say(self, messages: Iterable[FromEngine]) -> None:
         """What cannot be sent now is sent later."""

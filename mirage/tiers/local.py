@@ -9,18 +9,25 @@ from queue import SimpleQueue
 
 from mirage.tiers.acting import Acting
 from mirage.tiers.blocks import Name, Tell
-from mirage.tiers.contract import Found, Key, Medium, Member, Place
+from mirage.tiers.contract import Found, Key, LentBy, Medium, Member, Place
 from mirage.tiers.core import Core
+from mirage.tiers.lending.lenders import Lenders
 
 
 class LocalPool:
     """A `mirage.tiers.contract.Pool`. `core` is its own from now on.
 
-    Several members of one core are several `LocalPool`s: see `beside`. Raises `OSError`.
+    Several members of one core are several `LocalPool`s: see `beside`. Raises as `Acting` does.
     """
 
-    def __init__(self, core: Core, member: Member, peer_bytes_per_s: float | None = None) -> None:
-        self._shared = _Shared(core, peer_bytes_per_s)
+    def __init__(
+        self,
+        core: Core,
+        member: Member,
+        peer_bytes_per_s: float | None = None,
+        lenders: Lenders | None = None,
+    ) -> None:
+        self._shared = _Shared(core, peer_bytes_per_s, lenders)
         self._join(member)
 
     @classmethod
@@ -89,6 +96,9 @@ class LocalPool:
     def memory(self, medium: Medium) -> memoryview:
         return self._shared.acting.regions.memory(medium)
 
+    def lenders(self) -> tuple[LentBy, ...]:
+        return self._shared.acting.regions.lenders
+
     def bytes_per_s(self, medium: Medium) -> float | None:
         return self._shared.acting.regions.bytes_per_s(medium)
 
@@ -127,11 +137,11 @@ class _Answers(dict[Key, tuple[Found, int]]):
 class _Shared:
     """One core, and who hears of what."""
 
-    def __init__(self, core: Core, peer_bytes_per_s: float | None) -> None:
+    def __init__(self, core: Core, peer_bytes_per_s: float | None, lenders: Lenders | None) -> None:
         self.core = core
         self.listeners: dict[int, dict[str, _Answers]] = {}
         self._words: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.acting = Acting(core, self, peer_bytes_per_s)
+        self.acting = Acting(core, self, peer_bytes_per_s, lenders)
 
     def sunk(self, name: Name, *, whole: bool) -> None:
         self._words.put(partial(self.core.sunk, name, whole=whole))
@@ -141,6 +151,15 @@ class _Shared:
 
     def moved(self, name: Name, *, whole: bool) -> None:
         self._words.put(partial(self.core.moved, name, whole=whole))
+
+    def returned(self, offset: int) -> None:
+        self._words.put(partial(self.core.returned, offset))
+
+    def lent_in_vain(self, offset: int) -> None:
+        self._words.put(partial(self.core.lent_in_vain, offset))
+
+    def lost(self, device: str) -> None:
+        self._words.put(partial(self.core.lost, device))
 
     def carry_out(self) -> None:
         while not self._words.empty():

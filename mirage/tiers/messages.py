@@ -14,7 +14,7 @@ import msgspec
 
 from mirage.tiers.contract import Found, Key
 
-VERSION = 3
+VERSION = 4
 LENGTH = struct.Struct("!I")
 LONGEST = 2**20
 """Bytes of a message."""
@@ -74,6 +74,8 @@ class Welcome(Message, frozen=True):
     peer_nbytes: int = 0
     """Of peers' memory, whose offsets begin behind it; if there is some, a second file has it."""
     peer_bytes_per_s: float | None = None
+    lenders: list[tuple[str, int, int]] = []
+    """Who has the memory of peers, as in `LentBy`; then no second file does."""
 
 
 class Sorry(Message, frozen=True):

@@ -30,6 +30,9 @@ class PeerPlan:
     devices: dict[str, int] = field(default_factory=dict)
     backed: bool = True
     """What a peer wants back is copied to host memory first; else it is dropped."""
+    granule: int = 0
+    """Bytes that peers lend multiples of, if holders have their memory and make it when it is
+    lent; 0: it is there already."""
 
 
 class Peered:
@@ -50,21 +53,31 @@ class Peered:
         lost: Callable[[Block], None],
         evicted: Callable[[Block], None],
     ) -> None:
+        self.sizes = plan.devices
         self.start, self._backed = host.space.span, plan.backed
         self._host, self._below, self._act = host, below, act
         self._copy_ready, self._copy_lost = ready, lost
-        self.offsets = LeasedOffsets(plan.devices, self.start, backed=plan.backed)
+        self.offsets = LeasedOffsets(
+            plan.devices,
+            self.start,
+            backed=plan.backed,
+            granule=plan.granule or 1,
+            act=act if plan.granule else None,
+        )
+        self._lost: set[str] = set()
+        """Devices whose holder has ended."""
         self.ledger = Ledger(self.offsets.span)
         self.held = Held(
             self.ledger,
             policy,
             evicted,
-            lambda memory: act(Punch(memory)),
+            lambda memory: None if plan.granule else act(Punch(memory)),
             self.offsets,
             self._rescue,
         )
         self.held.space.may_go = lambda block: block.idle and self._has_copy(block)
         self.held.space.most_looks = 2 * AHEAD
+        self.held.space.granule = plan.granule or 1
         self.offsets.watch(self._draining)
         self._moving = 0
         self._counts: dict[str, Counts] = {}
@@ -119,8 +132,25 @@ class Peered:
 
     def resize(self, device: str, budget: int) -> None:
         """What a peer lends. Raises `ValueError`."""
+        if device in self._lost:
+            raise ValueError(f"peer {device!r}: its holder has ended, start the server again")
         order = [slab.offset for slab in self.held.space.to_retire()]
         self.offsets.resize(device, budget, order)
+        self.ledger.resize(self.offsets.peers.budget)
+
+    def returned(self, offset: int) -> None:
+        """A holder has released the memory of a `Return`."""
+        self.offsets.returned(offset)
+
+    def lost(self, device: str) -> None:
+        """A holder has ended: what requests need stays until they leave, all else is gone."""
+        self._lost.add(device)
+        self.offsets.lost(device)
+        self.ledger.resize(self.offsets.peers.budget)
+
+    def failed(self, offset: int) -> None:
+        """A holder could not make the memory of a `Lend`."""
+        self.offsets.failed(offset)
         self.ledger.resize(self.offsets.peers.budget)
 
     def _draining(self, offset: int) -> None:
@@ -128,9 +158,9 @@ class Peered:
 
     def _rescue(self, block: Block) -> bool:
         """Whether it is copied before it goes. Once tried in vain, it is not."""
-        return (
-            self._backed and not block.offered and not self._has_copy(block) and self._move(block)
-        )
+        if not self._backed or self.offsets.device(block.offset) in self._lost:
+            return False
+        return not block.offered and not self._has_copy(block) and self._move(block)
 
     def _has_copy(self, block: Block) -> bool:
         copy = self._host.get(block.name)

@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mirage.tiers.contract import Medium, Place
+from mirage.tiers.contract import LentBy, Medium, Place
 from mirage.tiers.holes import Range
 from vmm import libc
 
@@ -73,6 +73,8 @@ class Regions:
     peer: Region | None = None
     peer_bytes_per_s: float | None = None
     """Of copies from and to peers; None is as fast as it goes."""
+    lenders: tuple[LentBy, ...] = ()
+    """Who has the memory of peers, where `peer` has none."""
 
     @classmethod
     def create(cls, span: int, peer_span: int, peer_bytes_per_s: float | None) -> Regions:

@@ -24,6 +24,7 @@ from mirage.tiers.core import Core
 from mirage.tiers.counts import PoolState
 from mirage.tiers.guests import Guest, SentAway
 from mirage.tiers.ledger import PriorityClass
+from mirage.tiers.lending.lenders import Lenders
 from vmm.orders import Orders
 
 logger = logging.getLogger("mirage.tiers")
@@ -46,9 +47,10 @@ class PoolServer:
         core: Core,
         tenants: Mapping[str, int],
         peer_bytes_per_s: float | None = None,
+        lenders: Lenders | None = None,
     ) -> None:
         self._path, self._core, self._tenants = path, core, tenants
-        self._peer_bytes_per_s = peer_bytes_per_s
+        self._peer_bytes_per_s, self._lenders = peer_bytes_per_s, lenders
         for tenant, priority in tenants.items():
             core.enrol(tenant, priority)
         self._guests: dict[int, Guest] = {}
@@ -59,8 +61,8 @@ class PoolServer:
         self._thread = threading.Thread(target=self._run, name="mirage-tiers", daemon=True)
 
     def start(self) -> None:
-        """Listen. Raises `OSError`, and nothing is left then."""
-        self._acting = Acting(self._core, self, self._peer_bytes_per_s)
+        """Listen. Raises `OSError` and `HolderRefused`, and nothing is left then."""
+        self._acting = Acting(self._core, self, self._peer_bytes_per_s, self._lenders)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._door.bind(str(self._path))
@@ -110,6 +112,15 @@ class PoolServer:
 
     def moved(self, name: Name, *, whole: bool) -> None:
         self._order(partial(self._core.moved, name, whole=whole))
+
+    def returned(self, offset: int) -> None:
+        self._order(partial(self._core.returned, offset))
+
+    def lent_in_vain(self, offset: int) -> None:
+        self._order(partial(self._core.lent_in_vain, offset))
+
+    def lost(self, device: str) -> None:
+        self._order(partial(self._core.lost, device))
 
     def _order(self, what: Callable[[], None]) -> Future[None]:
         return self._orders.give(partial(self._do, what))

@@ -34,6 +34,8 @@ class Space:
 
     most_looks: int | None = None
     """Blocks that are looked at for room; all by default."""
+    granule = 1
+    """Bytes that memory comes in: slabs of such sizes waste the least."""
 
     def __init__(
         self,
@@ -119,7 +121,8 @@ class Space:
         return self.slabs.open(stride, blocks)
 
     def _slab_blocks(self, stride: int) -> int:
-        return max(1, min(LARGEST_SLAB, self._ledger.budget // SLABS) // stride)
+        blocks = max(1, min(LARGEST_SLAB, self._ledger.budget // SLABS) // stride)
+        return align_up(blocks * stride, self.granule) // stride
 
     def _close_empty(self, most: int) -> None:
         """Until `most` bytes are counted, if empty slabs suffice for that."""

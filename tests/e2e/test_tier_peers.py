@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +15,49 @@ from test_tier_pool import BLOCK, Process, eventually
 
 from mirage.tiers.core import Core
 from mirage.tiers.counts import PeersState
+from mirage.tiers.lending.lenders import Lenders
 from mirage.tiers.peered import PeerPlan
 from mirage.tiers.server import PoolServer
+from tests.vmm.libcuda import lending
 
 pytestmark = pytest.mark.e2e
 
 LEND = 4 * BLOCK
+DEVICE = 64 * BLOCK
 Start = Callable[[str], Process]
+WAYS = {"backed": (True, False), "lossy": (False, False)}
+LENT = {"backed-gpu": (True, True), "lossy-gpu": (False, True)}
+"""The same with memory of another GPU, over the stand-in for libcuda."""
 
 
-@pytest.fixture(params=[True, False], ids=["backed", "lossy"])
+@pytest.fixture(params=WAYS | LENT)
 def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PoolServer]:
-    core = Core(8 * BLOCK, peers=PeerPlan({"gpu1": LEND}, backed=request.param))
-    made = PoolServer(tmp_path / "tiers.sock", core, dict.fromkeys("ab", 0), 1e9)
+    backed, gpu = (WAYS | LENT)[request.param]
+    granule = BLOCK if gpu else 0
+    core = Core(8 * BLOCK, peers=PeerPlan({"gpu1": LEND}, backed=backed, granule=granule))
+    lenders = None
+    if gpu:
+        if find_spec("cuda.bindings.driver") is None:
+            pytest.skip("cuda-python is not installed")
+        (tmp_path / "device").touch()
+        words = lending.program(tmp_path / "device", DEVICE, BLOCK)
+        lenders = Lenders({"gpu1": 1}, lambda name: tmp_path / f"{name}.sock", words)
+    pace = None if gpu else 1e9
+    made = PoolServer(tmp_path / "tiers.sock", core, dict.fromkeys("ab", 0), pace, lenders)
     made.start()
     yield made
     made.stop()
+    assert not list(tmp_path.glob("*.sock"))
 
 
 @pytest.fixture
 def start(tmp_path: Path, server: PoolServer) -> Iterator[Start]:
     begun: list[Process] = []
+    device = tmp_path / "device"
+    more = [str(device), str(DEVICE)] if device.exists() else []
 
     def start(tenant: str) -> Process:
-        begun.append(Process(tmp_path / "tiers.sock", tenant))
+        begun.append(Process(tmp_path / "tiers.sock", tenant, more))
         return begun[-1]
 
     yield start
@@ -88,6 +109,30 @@ def test_a_killed_holder_keeps_the_peer_until_its_processes_have_ended(
     eventually(lambda: lent(server) == 0)
     assert b("reads(2)") == {2: "absent"}
     assert b("reads(1)") == {1: "ready" if peers(server).backed else "absent"}
+
+
+@pytest.mark.parametrize("server", LENT, indirect=True)
+def test_a_killed_holders_blocks_are_misses(
+    start: Start, server: PoolServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = start("a"), start("b")
+    assert a("store(1, 2)") == [1, 2]
+    assert b("hold('r', 1)") == {1: "ready"}
+    eventually(lambda: lent(server) == 2 * BLOCK)
+    lenders = server._acting._lenders
+    assert lenders is not None
+    os.kill(lenders.pids()["gpu1"], signal.SIGKILL)
+    eventually(lambda: peers(server).devices["gpu1"].budget_bytes == 0)
+    assert b("reads(2)") == {2: "absent"}
+    assert b("reads(1)") == {1: "absent"}, "no further request finds what one still needs"
+    assert lent(server) == BLOCK
+    assert b("pool.leave('r')") is None
+    eventually(lambda: lent(server) == 0)
+    assert a("store(1, 2)") == [1, 2], "in host memory"
+    assert b("reads(1, 2)") == {1: "ready", 2: "ready"}
+    with pytest.raises(ValueError, match="its holder has ended"):
+        server.resize_peer("gpu1", LEND).result()
+    assert [r for r in caplog.records if "is lost" in r.message][1:] == []
 
 
 TIERS: dict[str, Any] = {

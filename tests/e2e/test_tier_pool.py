@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from mirage.tiers.server import PoolServer
 
 pytestmark = pytest.mark.e2e
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 BLOCK = 65536
 BUDGET = 32 * BLOCK
 PATIENCE_S = 20.0
@@ -41,11 +41,12 @@ PATIENCE_S = 20.0
 class Process:
     """A `tier_member.py`."""
 
-    def __init__(self, path: Path, tenant: str = "a") -> None:
-        words = [sys.executable, str(HERE / "tier_member.py"), str(path), tenant, str(BLOCK)]
+    def __init__(self, path: Path, tenant: str = "a", more: Sequence[str] = ()) -> None:
+        words = [sys.executable, "-m", "tests.e2e.tier_member", str(path), tenant, str(BLOCK)]
+        words += more
         self.tenant = tenant
         self.popen = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
         assert self.popen.stdout is not None
         assert self.popen.stdout.readline() == "ready\n"

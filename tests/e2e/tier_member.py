@@ -1,21 +1,57 @@
 """An engine's end of the host pool as a process of its own, told what to do line by line.
 
-python tier_member.py SOCKET TENANT BLOCK_BYTES    then Python expressions on stdin, one a line;
-each answer is one line. `pool`, `store`, `half`, `reads` and `hold` are known to them.
+python tier_member.py SOCKET TENANT BLOCK_BYTES [DEVICE MEMORY]
+
+Then Python expressions on stdin, one a line; each answer is one line. `pool`, `store`, `half`,
+`reads` and `hold` are known to them. With the file and the bytes of shared devices over the
+stand-in for libcuda, GPU 0 is its own, with pages of one block, and others lend.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from mirage.tiers.client import PoolClient
-from mirage.tiers.contract import Found, Key, Member
+from mirage.tiers.contract import Found, Key, Medium, Member, Place
 
 socket, tenant, block_bytes = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 pool = PoolClient(socket, Member(tenant, b"weights", block_bytes), answer_s=5.0)
 PATIENCE_S = 10.0
+borrower = None
+
+
+if sys.argv[4:]:
+    from mirage.tiers.lending.borrower import Borrower
+    from tests.vmm.libcuda import StandIn
+
+    standin = StandIn.load()
+    standin.reset(int(sys.argv[5]), block_bytes)
+    standin.flags(devices=2)
+    standin.share(sys.argv[4])
+    from vmm.cuda import CudaDriver
+    from vmm.cuda_slab import Slab
+
+    borrower = Borrower(pool.lenders(), partial(Slab.borrow, CudaDriver(tensors_on="cpu")))
+
+
+def write(place: Place, text: bytes) -> None:
+    if borrower is not None and place.medium is Medium.PEER:
+        ctypes.memmove(borrower.use(place.offset), text, len(text))
+        borrower.let_go(place.offset)
+    else:
+        pool.memory(place.medium)[place.offset : place.offset + len(text)] = text
+
+
+def read(place: Place, nbytes: int) -> bytes:
+    if borrower is not None and place.medium is Medium.PEER:
+        there = ctypes.string_at(borrower.use(place.offset), nbytes)
+        borrower.let_go(place.offset)
+        return there
+    return bytes(pool.memory(place.medium)[place.offset : place.offset + nbytes])
 
 
 def keys(*numbers: int) -> list[Key]:
@@ -30,16 +66,14 @@ def half(*numbers: int) -> list[int]:
     """Reserve, and write half of it; the numbers that found room."""
     places = pool.reserve(keys(*numbers))
     for key, place in places.items():
-        text = content(key)[: block_bytes // 2]
-        pool.memory(place.medium)[place.offset : place.offset + len(text)] = text
+        write(place, content(key)[: block_bytes // 2])
     return sorted(map(int, places))
 
 
 def store(*numbers: int) -> list[int]:
     places = pool.reserve(keys(*numbers))
     for key, place in places.items():
-        text = content(key)
-        pool.memory(place.medium)[place.offset : place.offset + len(text)] = text
+        write(place, content(key))
     pool.commit(places)
     return sorted(map(int, places))
 
@@ -57,8 +91,8 @@ def hold(request: str, *numbers: int) -> dict[int, str]:
         if state is Found.READY:
             (place,) = pool.places(request, [key])
             text = content(key)
-            there = pool.memory(place.medium)[place.offset : place.offset + len(text)]
-            assert bytes(there) == text, (key, bytes(there)[:20])
+            there = read(place, len(text))
+            assert there == text, (key, there[:20])
     return {int(key): state.value for key, state in zip(wanted, states, strict=True)}
 
 

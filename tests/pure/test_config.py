@@ -237,9 +237,38 @@ def test_what_is_not_a_size_says_so(value: Any) -> None:
         parse_bytes(value)
 
 
-def test_peers_are_of_a_host_as_yet(tmp_path: Path) -> None:
-    tiers = {"host": {"bytes": "1MiB"}, "peer": {"devices": {"gpu1": "1MiB"}}}
-    assert load(write(tmp_path, VALID | {"tiers": tiers})).tiers.peer is not None
-    on_gpu = VALID | {"tiers": tiers, "device": {"kind": "cuda", "memory": "1GiB"}}
-    with pytest.raises(ConfigError, match=r"tiers.peer is for device.kind host as yet"):
-        load(write(tmp_path, on_gpu))
+def with_peers(peer: dict[str, Any], **device: Any) -> dict[str, Any]:
+    more = {"device": {"kind": "cuda", "memory": "1GiB"} | device} if device else {}
+    return VALID | more | {"tiers": {"host": {"bytes": "1MiB"}, "peer": peer}}
+
+
+def test_peers_are_a_size_on_a_host_and_a_gpu_with_a_size_on_a_gpu(tmp_path: Path) -> None:
+    peer = load(write(tmp_path, with_peers({"devices": {"a": "1MiB", "b": 7}}))).tiers.peer
+    assert peer is not None and (peer.lent, peer.gpus) == ({"a": 2**20, "b": 7}, {})
+    devices = {"a": {"device": 1, "bytes": "2MiB"}, "b": {"device": 0, "bytes": 5}}
+    peer = load(write(tmp_path, with_peers({"devices": devices}, index=2))).tiers.peer
+    assert peer is not None and peer.gpus == {"a": 1, "b": 0} and peer.bytes == 2**21 + 5
+
+
+@pytest.mark.parametrize(
+    ("devices", "device", "more", "words"),
+    [
+        ({"a": {"bytes": 1, "device": 1}}, {}, {}, "a.device is 1: leave it out on a host"),
+        ({"a": 1}, {"index": 0}, {}, "tiers.peer.devices.a names no GPU: write {device: 1"),
+        ({"a": {"bytes": 1, "device": 3}}, {"index": 3}, {}, "is 3, as device.index is: name"),
+        (
+            {"a": {"bytes": 1, "device": 1}, "b": {"bytes": 1, "device": 1}},
+            {"index": 0},
+            {},
+            "tiers.peer.devices.b.device is 1, as tiers.peer.devices.a.device is",
+        ),
+        ({"a": {"bytes": 1, "device": 1}}, {"index": 0}, {"link_gb_s": 1}, "link_gb_s imitates"),
+        ({"a": {"bytes": 1, "device": -1}}, {"index": 0}, {}, "tiers.peer.devices.a.device"),
+        ({"a": "much"}, {}, {}, "'much' is not a size"),
+    ],
+)
+def test_peers_that_make_no_sense(
+    tmp_path: Path, devices: Any, device: Any, more: Any, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load(write(tmp_path, with_peers({"devices": devices} | more, **device)))

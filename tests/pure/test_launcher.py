@@ -169,6 +169,18 @@ def test_a_gpu_is_counted_among_those_that_may_be_seen(
     assert "OMP_NUM_THREADS" not in found
 
 
+def test_an_engine_sees_its_own_gpu_first_and_then_its_peers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,8,9")
+    raw = config(kind="cuda", index=2).model_dump()
+    peer = {"devices": {"x": {"device": 1, "bytes": 1}, "y": {"device": 0, "bytes": 1}}}
+    raw["tiers"] = {"host": {"bytes": 1}, "peer": peer}
+    assert variables(Config.model_validate(raw))["CUDA_VISIBLE_DEVICES"] == "9,8,7"
+    static = Config.model_validate(raw | {"policy": "static"})
+    assert variables(static)["CUDA_VISIBLE_DEVICES"] == "9"
+
+
 def test_a_gpu_that_may_not_be_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(ConfigError, match=r"device\.index 1: .* names 1 GPUs"):

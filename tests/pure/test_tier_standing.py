@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from model_facts import full_attention, make_facts
 
-from mirage.config import Config, ConfigError, HostTier, Policy, validated
+from mirage.config import Config, ConfigError, HostTier, PeerTier, Policy, validated
 from mirage.facts import KVGroup, KVGroups
 from mirage.protocol import Report
 from mirage.serve import preflight
@@ -86,6 +86,11 @@ def test_check_says_what_fits() -> None:
     ssd = {"directory": "/d", "bytes": "1GiB"}
     told = hierarchy(make_config({"host": {"bytes": "12MiB"}, "ssd": ssd}), fits)
     assert told[3:] == ["ssd 1024.0 MiB in /d below it, emptied at start and end"]
+    peer = PeerTier.model_validate({"devices": {"x": {"device": 1, "bytes": "2MiB"}}})
+    tiers = config.tiers.model_copy(update={"peer": peer})
+    told = hierarchy(config.model_copy(update={"tiers": tiers}), fits)
+    wanted_back = "what they want back is copied to host memory"
+    assert told[3:] == [f"peers above it: x 2.0 MiB of GPU 1; {wanted_back}"]
     assert hierarchy(make_config({}), fits) == []
     static = config.model_copy(update={"policy": Policy.STATIC})
     assert hierarchy(static, fits) == [

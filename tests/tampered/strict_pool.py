@@ -9,7 +9,7 @@ import mmap
 import os
 from collections.abc import Iterable, Mapping
 
-from mirage.tiers.contract import Found, Key, Medium, Member, Place
+from mirage.tiers.contract import Found, Key, LentBy, Medium, Member, Place
 
 
 class StrictPool:
@@ -104,6 +104,9 @@ class StrictPool:
         if medium is Medium.SSD:
             raise KeyError(medium)
         return memoryview(self._region)
+
+    def lenders(self) -> tuple[LentBy, ...]:
+        return ()
 
     def bytes_per_s(self, medium: Medium) -> float | None:
         return 2e9 if medium is Medium.PEER else None

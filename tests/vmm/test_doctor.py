@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirage.config import ConfigError, Device
+from mirage.config import Config, ConfigError, Device
 from mirage.doctor import engine, gpu, host
 from mirage.doctor.command import served_from
 from mirage.doctor.finding import Finding, State, limited, missing, works
-from mirage.serve.preflight import _check_exchange
+from mirage.serve.preflight import _check_exchange, _check_peers
+from mirage.serve.tiers import granule_of
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
 
@@ -60,6 +61,49 @@ def test_a_device_that_exports_nothing_is_said_and_not_asked_to(standin: StandIn
     with pytest.raises(ConfigError, match=r"device.exchange: GPU 0 .* cannot share memory"):
         _check_exchange(device)
     _check_exchange(device.model_copy(update={"exchange": False}))
+
+
+def test_gpus_that_lend_memory(standin: StandIn) -> None:
+    assert "memory of other GPUs" not in by_name(gpu.findings(0)), "there is one"
+    standin.flags(devices=3)
+    found = by_name(gpu.findings(1))["memory of other GPUs"]
+    assert (found.state, found.found) == (State.WORKS, "reaches that of GPU 0, 2")
+    standin.peers(False)
+    found = by_name(gpu.findings(1))["memory of other GPUs"]
+    assert found.state is State.LIMITED and "tiers.peer" in found.advice
+
+
+def lending(nbytes: int = 1 << 22, device: int = 1) -> Config:
+    return Config.model_validate(
+        {
+            "device": {"kind": "cuda", "memory": 1 << 29},
+            "tenants": [{"name": "a", "model": "/a", "share": 100}],
+            "tiers": {
+                "host": {"bytes": 1 << 20},
+                "peer": {"devices": {"gpu1": {"device": device, "bytes": nbytes}}},
+            },
+        }
+    )
+
+
+def test_peers_are_looked_at_before_anything_starts(standin: StandIn) -> None:
+    standin.flags(devices=2)
+    _check_peers(lending())
+    assert granule_of(lending().tiers.peer) == 2 << 20
+    for config, words in (
+        (lending(device=2), "there is no NVIDIA device 2: 2 can be seen"),
+        (lending(nbytes=1 << 20), r"bytes is 1.0 MiB, GPU 1 lends 2.0 MiB to 1024.0 MiB"),
+        (lending(nbytes=2 << 30), r"bytes is 2048.0 MiB, GPU 1 lends"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^tiers.peer.devices.gpu1.*{words}"):
+            _check_peers(config)
+    standin.peers(False)
+    with pytest.raises(ConfigError, match="GPU 0 cannot reach the memory of GPU 1"):
+        _check_peers(lending())
+    standin.peers(True)
+    standin.flags(devices=2, shareable=False)
+    with pytest.raises(ConfigError, match="cannot share memory by file descriptors"):
+        _check_peers(lending())
 
 
 @pytest.mark.parametrize("call", ["cuMemHostRegister", "cuMemCreate", "cuDevicePrimaryCtxRetain"])

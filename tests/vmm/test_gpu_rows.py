@@ -45,6 +45,8 @@ def test_the_rows_of_the_test(tmp_path: Path) -> None:
     outputs = {f"engines.alike_{way}" for way in ("eagerly", "with_graphs", "compiled")}
     under_decode = {"backends.eagerly", "backends.with_graphs"}
     assert skipped == {"graphs.replayed", "graphs.failed"} | outputs | under_decode
+    lent = rows["another GPU's memory"]
+    assert lent["holds"] is True and "GB/s from GPU 1" in str(lent["value"]), lent
     passed = rows["two processes"]
     assert passed["holds"] is True and "0 MiB lost" in str(passed["value"]), passed
 

@@ -11,7 +11,7 @@ from mirage.engine.tiers.copier import Copier
 from mirage.engine.tiers.counts import TierCounts
 from mirage.engine.tiers.device_blocks import DeviceBlocks
 from mirage.engine.tiers.manager import TierManager
-from mirage.engine.tiers.pool_memory import PoolMemory
+from mirage.engine.tiers.pool_memory import PoolMemory, borrowing
 from mirage.engine.tiers.recent import Recent
 from mirage.engine.tiers.stores import Stores
 from mirage.tiers.contract import Key, Medium, Pool
@@ -35,7 +35,8 @@ class EngineTiers:
         self.manager = TierManager(pool, self.counts, Patience(), self.recent)
         self._memory = memory
         self.manager.token_s = lambda: memory.token_cost.token_s
-        self._places = PoolMemory(pool, memory.driver, block_bytes)
+        borrower = borrowing(pool, memory.driver)
+        self._places = PoolMemory(pool, memory.driver, block_bytes, borrower)
         self._copier: Copier | None = None
         self.stores: Stores | None = None
         self.queue: Callable[[], Iterable[str]] = lambda: ()

@@ -11,23 +11,41 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections import Counter
+from functools import partial
 
 from mirage.tiers.contract import Medium, Place, Pool
+from mirage.tiers.lending.borrower import Borrower
 from mirage.tiers.space import PAGE
 from mirage.units import align_up
-from vmm.driver import Driver, VmmError
+from vmm.driver import DeviceUnavailable, Driver, VmmError
 
 logger = logging.getLogger("mirage.engine.tiers")
+
+
+def borrowing(pool: Pool, driver: Driver) -> Borrower | None:
+    """Maps what holders lend for the pool; None if peers' memory is in a region, or nowhere."""
+    if not (lenders := pool.lenders()):
+        return None
+    from vmm.cuda import CudaDriver
+    from vmm.cuda_slab import Slab
+
+    if not isinstance(driver, CudaDriver):
+        raise DeviceUnavailable("memory of another GPU is for an engine on a GPU")
+    return Borrower(lenders, partial(Slab.borrow, driver))
 
 
 class PoolMemory:
     """Addresses of places, each of `block_bytes`. Used by one thread."""
 
-    def __init__(self, pool: Pool, driver: Driver, block_bytes: int) -> None:
+    def __init__(
+        self, pool: Pool, driver: Driver, block_bytes: int, borrower: Borrower | None = None
+    ) -> None:
+        """With a `borrower`, places on peers are in its memory, and it outlives none of them."""
         self._pool, self._driver = pool, driver
         self._nbytes = align_up(block_bytes, PAGE)
         self._mapped: dict[Medium, tuple[int, int]] = {}
         self._views: list[ctypes.Array[ctypes.c_char]] = []
+        self._borrower = borrower
         self._uses: Counter[int] = Counter()
         """Copies under way, by address."""
         self._locked: set[int] = set()
@@ -36,13 +54,16 @@ class PoolMemory:
     @property
     def media(self) -> list[Medium]:
         """Those that have a region."""
-        return [medium for medium in Medium if self._has(medium)]
+        lent = [Medium.PEER] if self._borrower is not None else []
+        return lent + [medium for medium in Medium if self._has(medium)]
 
     def use(self, place: Place) -> int:
         """The address of a place, locked until it is `let_go` of as often as it was used.
 
         Raises `KeyError` for a medium without a region, or outside of it.
         """
+        if self._borrower is not None and place.medium is Medium.PEER:
+            return self._borrower.use(place.offset)
         if place.medium not in self._mapped:
             self._map(place.medium)
         start, nbytes = self._mapped[place.medium]
@@ -56,6 +77,9 @@ class PoolMemory:
 
     def let_go(self, place: Place) -> None:
         """One copy from or to it has ended."""
+        if self._borrower is not None and place.medium is Medium.PEER:
+            self._borrower.let_go(place.offset)
+            return
         address = self._mapped[place.medium][0] + place.offset
         self._uses[address] -= 1
         if not self._uses[address]:
@@ -66,6 +90,8 @@ class PoolMemory:
         """With no copy under way."""
         for address in list(self._locked):
             self._unlock(address)
+        if self._borrower is not None:
+            self._borrower.close()
         self._uses.clear()
         self._mapped.clear()
         self._views.clear()

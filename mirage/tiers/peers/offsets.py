@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from mirage.tiers.blocks import Action, Lend, Return
 from mirage.tiers.holes import Range
 from mirage.tiers.peers.lease import Hints, Lease
 from mirage.tiers.peers.peers import Peers
+from mirage.units import align_up
 
 POOL = "pool"
 """The pool's name as a holder."""
@@ -15,22 +17,42 @@ POOL = "pool"
 class LeasedOffsets:
     """A `mirage.tiers.slabs.Offsets`: each slab is a lease, pinned for as long as it is open.
 
-    Devices lie one behind the other in the region, the first at `start`.
+    Devices lie one behind the other in the region, the first at `start`. With `act`, a holder has
+    the memory: it hears of each lease by `Lend` and `Return`, all multiples of `granule` bytes,
+    and a lease is not over before it was `returned`.
     """
 
-    def __init__(self, devices: Mapping[str, int], start: int, *, backed: bool) -> None:
+    def __init__(
+        self,
+        devices: Mapping[str, int],
+        start: int,
+        *,
+        backed: bool,
+        granule: int = 1,
+        act: Callable[[Action], None] | None = None,
+    ) -> None:
         self.peers, self._hints = Peers(devices), Hints(POOL, backed=backed)
+        self._granule, self._act = granule, act
         self.span = sum(devices.values())
-        self._starts: dict[str, int] = {}
+        self.starts: dict[str, int] = {}
+        """By the device's name."""
         for name, nbytes in devices.items():
-            self._starts[name] = start
+            self.starts[name] = start
             start += nbytes
+        self._end = start
         self._leases: dict[int, Lease] = {}
         """By the first offset of their slab."""
+        self._returning: set[int] = set()
+        """First offsets of those that are empty, and with their holder still."""
 
     def watch(self, draining: Callable[[int], None]) -> None:
         """`draining` hears of the first offset of each slab whose memory is wanted back."""
-        self.peers.on_revoke(POOL, lambda lease: None, lambda lease: draining(self._at(lease)))
+
+        def begins(lease: Lease) -> None:
+            if self._at(lease) not in self._returning:
+                draining(self._at(lease))
+
+        self.peers.on_revoke(POOL, lambda lease: None, begins)
 
     def resize(self, device: str, budget: int, order: Sequence[int]) -> None:
         """What a device lends: slabs go in `order` of their first offsets. Raises `ValueError`."""
@@ -44,16 +66,28 @@ class LeasedOffsets:
 
     def take(self, nbytes: int) -> int | None:
         """The offset of so many bytes; None if there is no room."""
-        lease = self.peers.alloc(nbytes, self._hints)
+        lease = self.peers.alloc(align_up(nbytes, self._granule), self._hints)
         if lease is None:
             return None
         self.peers.pin(lease)
         self._leases[self._at(lease)] = lease
+        if self._act is not None:
+            self._act(Lend(lease.device, Range(self._at(lease), lease.nbytes)))
         return self._at(lease)
 
     def give(self, freed: Range) -> None:
         """All that `take` gave there holds nothing any more."""
-        lease = self._leases.pop(freed.offset)
+        if self._act is None:
+            self.returned(freed.offset)
+            return
+        lease = self._leases[freed.offset]
+        self._returning.add(freed.offset)
+        self._act(Return(lease.device, Range(freed.offset, lease.nbytes)))
+
+    def returned(self, offset: int) -> None:
+        """The memory of an empty lease is gone, and with it the lease."""
+        lease = self._leases.pop(offset)
+        self._returning.discard(offset)
         if self.peers.drains(lease):
             if self._hints.backed:
                 self.peers.saved(lease)
@@ -62,5 +96,28 @@ class LeasedOffsets:
             self.peers.unpin(lease)
             self.peers.free(lease)
 
+    def lost(self, device: str) -> None:
+        """It lends nothing any more: what lies there drains and is not saved."""
+        for lease in [lease for lease in self._leases.values() if lease.device == device]:
+            self.peers.recall(lease)
+        self.peers.resize(device, 0)
+
+    def failed(self, offset: int) -> None:
+        """There is no memory for a lease: its device lends what it lends beside it, no more."""
+        lease = self._leases.get(offset)
+        if lease is None:
+            return
+        self.peers.recall(lease)
+        state = self.peers.state()[lease.device]
+        held = state.held_bytes - (lease.nbytes if offset in self._leases else 0)
+        self.peers.resize(lease.device, min(state.budget_bytes, held))
+
+    def device(self, offset: int) -> str:
+        """Whose memory an offset is of. Raises `ValueError`."""
+        at = [name for name, start in self.starts.items() if start <= offset]
+        if not at or offset >= self._end:
+            raise ValueError(f"offset {offset} is no peer's")
+        return at[-1]
+
     def _at(self, lease: Lease) -> int:
-        return self._starts[lease.device] + lease.offset
+        return self.starts[lease.device] + lease.offset

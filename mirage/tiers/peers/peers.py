@@ -110,6 +110,15 @@ class Peers:
             self._call(loan, over=False)
             self._settle(loan)
 
+    def recall(self, lease: Lease) -> None:
+        """Revoke one lease, whatever the budget; nothing of it is saved. Raises `StaleLease`."""
+        loan = self._loan(lease)
+        loan.saved = True
+        if not loan.draining:
+            loan.draining = True
+            self._call(loan, over=False)
+        self._settle(loan)
+
     def ended(self, holder: str) -> None:
         """All its processes have surely ended: what it held is free, and it hears of nothing."""
         self._callbacks.pop(holder, None)

@@ -53,6 +53,15 @@ int check_device(int id) {
     return error;
 }
 
+/* A call about memory of device `id`: from its own context, or from that of one that reaches it. */
+int check_reached(int id) {
+    int error = check_ordinal(id);
+    if (!error && !driver.peers) {
+        error = check_device(id);
+    }
+    return error;
+}
+
 API int cuInit(unsigned flags) {
     int error = enter("cuInit", NOTHING);
     if (error) {

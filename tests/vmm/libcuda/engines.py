@@ -25,6 +25,7 @@ def over_standin(
     standin = StandIn.load()
     standin.reset(memory_bytes, granularity=settings.page)
     if shared_device is not None:
+        standin.flags(devices=2)
         standin.share(shared_device)
     from tests.vmm.libcuda.torchs import TorchCuda  # loads the library by name, so not before
     from vmm import cuda

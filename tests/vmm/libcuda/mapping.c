@@ -283,6 +283,10 @@ static int set_access(uintptr_t address, size_t bytes, const struct access_desc 
         error = check_idle(address, bytes);
     }
     for (uintptr_t at = address; !error && at < address + bytes; at = span->end, span++) {
+        error = check_reached(((struct mapping *)span->what)->memory->device);
+        if (error) {
+            break;
+        }
         struct mapping *mapping = span->what;
         for (size_t i = 0; i < count; i++) {
             mapping->access[desc[i].location.id] = (enum access)desc[i].flags;

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The name of a memory file tells whose memory it is, to whoever imports it. */
 static const char MEMFD_NAME[] = "mirage-stand-in";
 
 static int check_kind(const struct allocation_prop *prop) {
@@ -42,7 +43,9 @@ static struct memory *memory_of(int fd, size_t bytes, int device) {
 }
 
 struct memory *memory_new(size_t bytes, int device) {
-    int fd = memfd_create(MEMFD_NAME, MFD_CLOEXEC);
+    char name[64];
+    snprintf(name, sizeof name, "%s-%d", MEMFD_NAME, device);
+    int fd = memfd_create(name, MFD_CLOEXEC);
     if (fd < 0) {
         return NULL;
     }
@@ -77,9 +80,9 @@ int check_budget(size_t bytes, int device) {
     return SUCCESS;
 }
 
-static uintptr_t handle_new(struct memory *memory, bool exportable) {
+static uintptr_t handle_new(struct memory *memory, bool exportable, bool imported) {
     struct handle *handle = malloc(sizeof *handle);
-    *handle = (struct handle){.memory = memory, .exportable = exportable};
+    *handle = (struct handle){.memory = memory, .exportable = exportable, .imported = imported};
     memory->handles++;
     uintptr_t id = new_id();
     book_add(&driver.handles, id, id + 1, handle);
@@ -91,7 +94,9 @@ int find_handle(uintptr_t id, struct handle **found) {
     if (!*found) {
         return refuse(INVALID_VALUE, "handle %#zx is unknown or was released", id);
     }
-    return check_device((*found)->memory->device);
+    /* What was imported may be another device's: whether this one reaches it is asked when it
+     * gets access. */
+    return (*found)->imported ? SUCCESS : check_device((*found)->memory->device);
 }
 
 API int cuMemGetInfo_v2(size_t *left, size_t *total) {
@@ -140,7 +145,7 @@ static int create(uintptr_t *id, size_t bytes, const struct allocation_prop *pro
     if (!memory) {
         return refuse(OPERATING_SYSTEM, "no memfd of %zu bytes: %m", bytes);
     }
-    *id = handle_new(memory, prop->handle_types & POSIX_FD);
+    *id = handle_new(memory, prop->handle_types & POSIX_FD, false);
     return SUCCESS;
 }
 
@@ -193,28 +198,33 @@ API int cuMemExportToShareableHandle(void *shareable, uintptr_t id, int type,
     return error ? error : leave(export_fd(shareable, id, type, flags));
 }
 
-static bool is_ours(int fd, struct stat *status) {
-    char path[64], target[64] = {0}, wanted[64];
+/* The device of an exported memory file; -1: it is none. */
+static int device_in(int fd, struct stat *status) {
+    char path[64], target[64] = {0}, format[64];
+    int device = -1;
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    snprintf(wanted, sizeof wanted, "/memfd:%s ", MEMFD_NAME);
-    return readlink(path, target, sizeof target - 1) > 0 && !fstat(fd, status) &&
-           !strncmp(target, wanted, strlen(wanted));
+    snprintf(format, sizeof format, "/memfd:%s-%%d ", MEMFD_NAME);
+    bool there = readlink(path, target, sizeof target - 1) > 0 && !fstat(fd, status);
+    return there && sscanf(target, format, &device) == 1 ? device : -1;
 }
 
 static int import_fd(uintptr_t *id, int fd, int type) {
     struct stat status;
-    if (type != POSIX_FD || !is_ours(fd, &status)) {
+    int device = device_in(fd, &status);
+    if (type != POSIX_FD || device < 0) {
         return refuse(INVALID_VALUE, "%d is not a file descriptor of exported memory", fd);
     }
     for (size_t i = 0; i < driver.handles.count; i++) {
         struct handle *known = driver.handles.spans[i].what;
         if (known->memory->inode == status.st_ino) {
-            *id = handle_new(known->memory, true);
+            *id = handle_new(known->memory, true, true);
             return SUCCESS;
         }
     }
-    int device = current_device();
-    int error = check_range(0, (size_t)status.st_size);
+    int error = device < driver.devices
+                    ? check_range(0, (size_t)status.st_size)
+                    : refuse(INVALID_DEVICE, "memory of device %d, there are %d", device,
+                             driver.devices);
     if (!error) {
         /* Without a shared device every process counts what it holds: it knows no other's. */
         size_t more = shared_knows(status.st_ino) ? 0 : (size_t)status.st_size;
@@ -229,7 +239,7 @@ static int import_fd(uintptr_t *id, int fd, int type) {
         return refuse(OPERATING_SYSTEM, "dup: %m");
     }
     shared_export(memory);
-    *id = handle_new(memory, true);
+    *id = handle_new(memory, true, true);
     return SUCCESS;
 }
 

@@ -76,7 +76,7 @@ struct memory {
 struct handle {
     struct memory *memory;
     int mappings;
-    bool exportable;
+    bool exportable, imported;
 };
 struct mapping {
     struct memory *memory;
@@ -164,6 +164,7 @@ int device_of(uintptr_t context); /* -1: unknown or released */
 int current_device(void); /* -1: none, or its context was released */
 uintptr_t current_context(void);
 int check_device(int id);
+int check_reached(int id);
 
 /* memory.c */
 struct memory *memory_new(size_t bytes, int device); /* NULL: errno says why */

@@ -1,0 +1,222 @@
+"""The process that has what one GPU lends: `python -m mirage.tiers.lending.holder`.
+
+It makes memory when the server lends it, hands it to engines that ask, copies blocks of it to
+host memory, and releases it when the last engine has let go. It ends with the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import selectors
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from mirage.tiers.lending import messages as say
+from mirage.tiers.lending.messages import Ended, hear
+from mirage.tiers.lending.pieces import Pieces
+from mirage.tiers.region import Region
+from vmm.cuda import CudaDriver
+from vmm.cuda_slab import Slab
+from vmm.driver import VmmError
+
+logger = logging.getLogger("mirage.tiers.holder")
+
+
+class Lent:
+    """One piece, and the engines that have it; `slab` is None if there was no memory for it."""
+
+    def __init__(self, slab: Slab | None, nbytes: int) -> None:
+        self.slab, self.nbytes = slab, nbytes
+        self.with_engines: set[socket.socket] = set()
+        self.wanted_back = False
+
+
+class Holder:
+    """`server` is the socket to `mirage serve`, `host` the host pool's memory."""
+
+    def __init__(self, driver: CudaDriver, server: socket.socket, path: Path, host: Region) -> None:
+        """Listens at `path`. Raises `OSError`."""
+        self._driver, self._server, self._host = driver, server, host
+        self._stream = driver.stream()
+        self._host_view = (ctypes.c_char * host.nbytes).from_buffer(host.memory)
+        self._lent: Pieces[Lent] = Pieces()
+        self._waiting: list[tuple[socket.socket, int]] = []
+        """Engines that want memory which the server has not spoken of yet."""
+        self._selector = selectors.DefaultSelector()
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        self._door.bind(str(path))
+        path.chmod(0o700)
+        self._door.listen()
+        for there in (self._door, server):
+            self._selector.register(there, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Until the server has gone. Raises `Ended`."""
+        while True:
+            for key, _ in self._selector.select():
+                there = key.fileobj
+                if there is self._door:
+                    self._admit()
+                elif there is self._server:
+                    self._obey(hear(self._server)[0])
+                elif isinstance(there, socket.socket):
+                    self._attend(there)
+
+    # -- the server ---------------------------------------------------------------------
+
+    def _obey(self, message: say.Any) -> None:
+        match message:
+            case say.Lend(offset, nbytes):
+                self._lend(offset, nbytes)
+            case say.Return(offset):
+                self._want_back(offset)
+            case say.Copy(number, offset, target, nbytes):
+                self._answer(say.Copied(number, self._copied(offset, target, nbytes)))
+            case _:
+                raise Ended(f"{type(message).__name__} is nothing that a server says")
+
+    def _lend(self, offset: int, nbytes: int) -> None:
+        slab = None
+        try:
+            slab = Slab.lend(self._driver, nbytes)
+        except VmmError as error:
+            self._answer(say.Failed(offset, str(error)))
+        self._lent.add(offset, Lent(slab, nbytes))
+        waiting, self._waiting = self._waiting, []
+        for engine, wanted in waiting:
+            self._give(engine, wanted)
+
+    def _want_back(self, offset: int) -> None:
+        lent = self._lent.get(offset)
+        if lent is None:
+            raise Ended(f"nothing was lent at {offset}")
+        lent.wanted_back = True
+        for engine in list(lent.with_engines):
+            self._tell(engine, say.Drop(offset))
+        self._settle(offset)
+
+    def _settle(self, offset: int) -> None:
+        """Release it, if it is wanted back and no engine has it."""
+        lent = self._lent.get(offset)
+        if lent is None or lent.with_engines or not lent.wanted_back:
+            return
+        if lent.slab is not None:
+            lent.slab.close()
+        self._lent.pop(offset)
+        self._answer(say.Returned(offset))
+
+    def _copied(self, offset: int, target: int, nbytes: int) -> bool:
+        """Whether it went to host memory, locked meanwhile."""
+        found = self._lent.at(offset)
+        if found is None or found[1].slab is None or target + nbytes > self._host.nbytes:
+            return False
+        start, slab = found[0], found[1].slab
+        address = ctypes.addressof(self._host_view) + target
+        try:
+            self._driver.pin(address, nbytes)
+            try:
+                self._stream.copy(address, slab.address + offset - start, nbytes)
+                self._stream.synchronize()
+            finally:
+                self._driver.unpin(address)
+        except VmmError as error:
+            logger.warning("%d bytes were not copied to host memory: %s", nbytes, error)
+            return False
+        return True
+
+    def _answer(self, message: say.Any) -> None:
+        try:
+            say.say(self._server, message)
+        except OSError as error:
+            raise Ended(str(error)) from None
+
+    # -- engines ------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        with suppress(BlockingIOError):
+            engine, _ = self._door.accept()
+            engine.setblocking(False)
+            self._selector.register(engine, selectors.EVENT_READ)
+
+    def _attend(self, engine: socket.socket) -> None:
+        try:
+            message, _ = hear(engine)
+        except BlockingIOError:
+            return
+        except Ended:
+            self._dismiss(engine)
+            return
+        match message:
+            case say.Want(offset):
+                self._give(engine, offset)
+            case say.Dropped(offset):
+                self._let_go(engine, offset)
+            case _:
+                self._dismiss(engine)
+
+    def _give(self, engine: socket.socket, wanted: int) -> None:
+        found = self._lent.at(wanted)
+        if found is None:
+            self._waiting.append((engine, wanted))
+            return
+        start, lent = found
+        if lent.slab is None or lent.wanted_back:
+            self._tell(engine, say.Gone(wanted))
+            return
+        fd = lent.slab.export()
+        lent.with_engines.add(engine)
+        try:
+            self._tell(engine, say.Here(start, lent.nbytes), [fd])
+        finally:
+            os.close(fd)
+
+    def _let_go(self, engine: socket.socket, offset: int) -> None:
+        if (lent := self._lent.get(offset)) is not None:
+            lent.with_engines.discard(engine)
+            self._settle(offset)
+
+    def _tell(self, engine: socket.socket, message: say.Any, fds: Sequence[int] = ()) -> None:
+        try:
+            say.say(engine, message, fds)
+        except OSError:  # its end is heard of next
+            with suppress(OSError):
+                engine.shutdown(socket.SHUT_RDWR)
+
+    def _dismiss(self, engine: socket.socket) -> None:
+        """It has ended, and the driver has unmapped what it had; or it ends what it has now."""
+        self._selector.unregister(engine)
+        engine.close()
+        self._waiting = [(other, wanted) for other, wanted in self._waiting if other is not engine]
+        for offset in self._lent:
+            self._let_go(engine, offset)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Serve until the server ends. Arguments: GPU, path, and two inherited descriptors."""
+    parser = argparse.ArgumentParser(prog="holder")
+    for name, kind in (("device", int), ("path", Path), ("server", int), ("host", int)):
+        parser.add_argument(name, type=kind)
+    given = parser.parse_args(words)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends first
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    with socket.socket(fileno=given.server) as server:
+        try:
+            driver = CudaDriver(device=given.device, shareable=True)
+            holder = Holder(driver, server, given.path, Region(given.host))
+        except (VmmError, OSError) as error:
+            say.say(server, say.Ready(str(error)))
+            return
+        say.say(server, say.Ready())
+        with suppress(Ended):
+            holder.run()
+        os._exit(0)  # the driver ends with the process: all that is left was lent
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Pieces of a row of offsets, found by any byte of them. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
+
+
+class Sized(Protocol):
+    """What lies there."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+T = TypeVar("T", bound=Sized)
+
+
+class Pieces(Generic[T]):
+    """They never overlap."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._by_start: dict[int, T] = {}
+
+    def __iter__(self) -> Iterator[int]:
+        """First offsets, in order."""
+        return iter(list(self._starts))
+
+    def add(self, offset: int, piece: T) -> None:
+        """It lies at `offset`."""
+        self._by_start[offset] = piece
+        insort(self._starts, offset)
+
+    def pop(self, offset: int) -> T | None:
+        """What began there lies there no more."""
+        piece = self._by_start.pop(offset, None)
+        if piece is not None:
+            self._starts.remove(offset)
+        return piece
+
+    def get(self, offset: int) -> T | None:
+        """What begins there."""
+        return self._by_start.get(offset)
+
+    def at(self, offset: int) -> tuple[int, T] | None:
+        """What has this byte, and where it begins."""
+        place = bisect_right(self._starts, offset)
+        if not place:
+            return None
+        start = self._starts[place - 1]
+        piece = self._by_start[start]
+        return (start, piece) if offset < start + piece.nbytes else None

@@ -1,0 +1,98 @@
+"""A piece of a GPU's memory that another process of the machine uses, as a device of its own does.
+
+One process lends it (`lend`): it creates the memory on its device and exports it. Another one
+borrows it (`borrow`) for a GPU that reaches the first: the memory is mapped among that GPU's
+addresses, so that any copy of its streams may name it. There is no need of a context on the
+lending GPU then, which would cost each borrower some hundred MiB there; so copies are
+`cuMemcpyAsync`, and not `cuMemcpyPeerAsync`, which names both contexts.
+
+The memory is free when everybody has closed it.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any, Self
+
+from cuda.bindings import driver as cu
+
+from vmm.cuda import CudaDriver
+from vmm.cuda_calls import call
+from vmm.cuda_device import POSIX_FD, access, allocation, get_device
+from vmm.driver import DeviceUnavailable, Misaligned
+
+
+class Slab:
+    """`nbytes` of physical memory, mapped at `address` for the driver's device.
+
+    Made by `lend` or `borrow`; calls may come from any thread, one at a time for each slab.
+    """
+
+    def __init__(self, driver: CudaDriver, handle: Any, nbytes: int) -> None:
+        """Takes over the handle. Raises `VmmError`, and nothing is left then."""
+        self.nbytes = nbytes
+        self._driver, self._handle = driver, handle
+        with driver.opened(), ExitStack() as undo:
+            undo.callback(call, cu.cuMemRelease, handle)
+            self.address = int(call(cu.cuMemAddressReserve, nbytes, driver.granularity, 0, 0))
+            undo.callback(call, cu.cuMemAddressFree, self.address, nbytes)
+            call(cu.cuMemMap, self.address, nbytes, 0, handle, 0)
+            undo.callback(call, cu.cuMemUnmap, self.address, nbytes)
+            location = allocation(driver.facts.index).location
+            call(cu.cuMemSetAccess, self.address, nbytes, [access(location)], 1)
+            undo.pop_all()
+        self._open = True
+
+    @classmethod
+    def lend(cls, driver: CudaDriver, nbytes: int) -> Self:
+        """New memory of the driver's device. Raises `Misaligned`, `OutOfMemory`."""
+        if nbytes <= 0 or nbytes % driver.granularity:
+            raise Misaligned(
+                f"{nbytes} bytes: use a positive multiple of the device's granularity "
+                f"({driver.granularity})"
+            )
+        with driver.opened():
+            made = allocation(driver.facts.index, shareable=True)
+            handle = call(cu.cuMemCreate, nbytes, made, 0)
+        return cls(driver, handle, nbytes)
+
+    @classmethod
+    def borrow(cls, driver: CudaDriver, fd: int, nbytes: int) -> Self:
+        """What another process lent as `fd`, which stays the caller's. Raises `VmmError`.
+
+        `nbytes` are those that it was lent with.
+        """
+        with driver.opened():
+            handle = call(cu.cuMemImportFromShareableHandle, fd, POSIX_FD)
+        return cls(driver, handle, nbytes)
+
+    def export(self) -> int:
+        """A file descriptor for another process; the caller closes it. Open, it holds memory."""
+        with self._driver.opened():
+            return int(call(cu.cuMemExportToShareableHandle, self._handle, POSIX_FD, 0))
+
+    def close(self) -> None:
+        """With no copy under way. Idempotent. Raises `VmmError` if the device refuses."""
+        if not self._open:
+            return
+        with self._driver.opened():
+            call(cu.cuMemUnmap, self.address, self.nbytes)  # refused, nothing has changed
+            self._open = False
+            call(cu.cuMemAddressFree, self.address, self.nbytes)
+            call(cu.cuMemRelease, self._handle)
+
+
+def reachable(near: int, far: int) -> bool:
+    """Whether GPU `near` can use memory of GPU `far`. Raises `DeviceUnavailable`."""
+    return bool(call(cu.cuDeviceCanAccessPeer, get_device(near), get_device(far)))
+
+
+def check_reachable(near: int, far: int) -> None:
+    """Raises `DeviceUnavailable` with what to do."""
+    if near == far:
+        raise DeviceUnavailable(f"GPU {far} is the engines' own: name another one")
+    if not reachable(near, far):
+        raise DeviceUnavailable(
+            f"GPU {near} cannot reach the memory of GPU {far}: `nvidia-smi topo -p2p r` shows "
+            "which can"
+        )
