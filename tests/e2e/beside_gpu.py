@@ -37,6 +37,22 @@ config.load = load
 """Before `PROGRAM`: as if `device.exchange` could be said of a host."""
 
 
+LENDING = """
+from pathlib import Path
+import os
+from mirage.serve import tiers
+from mirage.tiers.lending.lenders import Lenders
+from tests.vmm.libcuda.lending import program
+def lenders_of(peer, socket):
+    words = program(os.environ["MIRAGE_TEST_DEVICE"], int(os.environ["MIRAGE_TEST_MEMORY"]), PAGE)
+    gpus = dict.fromkeys(peer.lent, 1)
+    return Lenders(gpus, lambda name: socket.with_name(f"{name}.sock"), words)
+PAGE = 65536
+tiers.granule_of, tiers.lenders_of = lambda peer: PAGE, lenders_of
+"""
+"""Before `PROGRAM`: as if the peers of a host were GPU 1. Devices have pages of 64 KiB."""
+
+
 def _shared(settings: EngineSettings) -> backend.Backend:
     return over_standin(settings, int(os.environ[MEMORY]), os.environ[DEVICE])
 
