@@ -9,6 +9,7 @@ import pytest
 from model_facts import full_attention, make_facts
 
 from mirage.config import Config, ConfigError, HostTier, PeerTier, Policy, validated
+from mirage.doctor import disk
 from mirage.facts import KVGroup, KVGroups
 from mirage.protocol import Report
 from mirage.serve import preflight
@@ -50,6 +51,10 @@ def test_sizes_are_read_as_everywhere() -> None:
         ({"hosts": {}}, "unknown key 'tiers.hosts'"),
         ({"ssd": {"directory": "/d", "bytes": "1GiB"}}, "ssd needs a host pool above it"),
         ({"host": {"bytes": "1GiB"}, "ssd": {"bytes": "1GiB"}}, "tiers.ssd.directory: it is miss"),
+        (
+            {"host": {"bytes": "1GiB"}, "ssd": {"directory": "", "bytes": "1GiB"}},
+            "tiers.ssd.directory: it is empty: name a folder",
+        ),
     ],
 )
 def test_what_is_no_tier_is_refused(tiers: Any, words: str) -> None:
@@ -71,6 +76,39 @@ def test_more_than_the_machine_has_is_refused(monkeypatch: pytest.MonkeyPatch) -
     peer = {"devices": {"gpu1": "1MiB", "gpu2": "1MiB"}}
     with pytest.raises(ConfigError, match=r"and tiers.peer 2.0 MiB, this machine has"):
         preflight._check_host_tier(make_config({"host": {"bytes": "35MiB"}, "peer": peer}))
+
+
+def with_disk(folder: Path, nbytes: str = "1MiB", **changes: Any) -> Config:
+    ssd = {"directory": str(folder), "bytes": nbytes}
+    return make_config({"host": {"bytes": "1MiB"}, "ssd": ssd}, **changes)
+
+
+def test_a_disk_that_cannot_be_used_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    preflight._check_ssd_tier(with_disk(tmp_path / "new" / "folder"))
+    assert not (tmp_path / "new").exists()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match=r"file is no folder: name another one"):
+            preflight._check_ssd_tier(with_disk(folder))
+        preflight._check_ssd_tier(with_disk(folder, policy="static"))
+    with pytest.raises(ConfigError, match=r"tiers.ssd.bytes is .* MiB, the disk of .*: lower it"):
+        preflight._check_ssd_tier(with_disk(tmp_path, "900000TiB"))
+    monkeypatch.setattr(preflight.os, "access", lambda *_: False)
+    with pytest.raises(ConfigError, match=r"cannot be written: name another one"):
+        preflight._check_ssd_tier(with_disk(tmp_path))
+
+
+def test_a_folder_out_of_sight_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", hidden)
+    with pytest.raises(ConfigError, match=r"ssd: Permission denied: name another one"):
+        preflight._check_ssd_tier(with_disk(tmp_path / "ssd"))
+    (found,) = disk.findings(tmp_path / "ssd")
+    assert "Permission denied" in found.found
 
 
 def test_check_says_what_fits() -> None:
