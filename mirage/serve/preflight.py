@@ -132,7 +132,7 @@ def _check_ssd_tier(config: Config) -> None:
         raise ConfigError(f"{named}: {there} is no folder: name another one")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"{named}: {there} cannot be written: name another one")
-    if ssd.bytes > disk.total:
+    if 0 < disk.total < ssd.bytes:  # some file systems do not say
         raise ConfigError(
             f"tiers.ssd.bytes is {mib(ssd.bytes)}, the disk of {ssd.directory} has "
             f"{mib(disk.total)}: lower it"
