@@ -123,17 +123,41 @@ def test_check_says_what_fits() -> None:
     ]
     ssd = {"directory": "/d", "bytes": "1GiB"}
     told = hierarchy(make_config({"host": {"bytes": "12MiB"}, "ssd": ssd}), fits)
-    assert told[3:] == ["ssd 1024.0 MiB in /d below it, emptied at start and end"]
+    assert told[3:] == [
+        "ssd 1024.0 MiB in /d below it, emptied at start and end; "
+        "up to 7943 KV blocks of a, 7943 of b"
+    ]
     peer = PeerTier.model_validate({"devices": {"x": {"device": 1, "bytes": "2MiB"}}})
     tiers = config.tiers.model_copy(update={"peer": peer})
     told = hierarchy(config.model_copy(update={"tiers": tiers}), fits)
     wanted_back = "what they want back is copied to host memory"
-    assert told[3:] == [f"peers above it: x 2.0 MiB of GPU 1; {wanted_back}"]
+    assert told[3:] == [
+        f"peers above it: x 2.0 MiB of GPU 1; {wanted_back}; up to 16 KV blocks of a, 16 of b"
+    ]
     assert hierarchy(make_config({}), fits) == []
     static = config.model_copy(update={"policy": Policy.STATIC})
     assert hierarchy(static, fits) == [
         "host pool: not used, policy static keeps engines as they are"
     ]
+
+
+def test_check_says_where_not_even_a_block_fits() -> None:
+    fits, _ = fit(make_config({}), {"a": make_facts(4)})
+    tiers = {
+        "host": {"bytes": "64KiB"},
+        "peer": {"devices": {"gpu1": "100KiB", "gpu2": "100KiB"}},
+        "ssd": {"directory": "/d", "bytes": "128KiB"},
+    }
+    small = hierarchy(make_config(tiers), fits)
+    assert small[1] == "a: too small for a KV block of 0.1 MiB: raise tiers.host.bytes"
+    assert all(
+        line.endswith("; too small for a KV block of a: raise its bytes") for line in small[2:]
+    )
+    tiers["peer"]["devices"]["gpu2"] = "256KiB"
+    tiers["ssd"]["bytes"] = "132KiB"
+    larger = hierarchy(make_config(tiers), fits)
+    assert larger[2].endswith("; up to 2 KV blocks of a")
+    assert larger[3].endswith("; up to 1 KV blocks of a")
 
 
 def report(work: int, *, turn: bool = True) -> Report:
