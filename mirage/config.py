@@ -110,6 +110,13 @@ def parse_page(value: Any) -> int | None:
     return None if value in (None, "auto") else parse_bytes(value)
 
 
+def _named(folder: Any) -> Any:
+    """``""`` would be the working directory."""
+    if folder == "":
+        raise ValueError("it is empty: name a folder")
+    return folder
+
+
 Weight = Annotated[float, Field(ge=0)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=LARGEST_BYTES)]
 
@@ -391,7 +398,8 @@ class PeerTier(Strict):
 class SsdTier(Strict):
     """A folder on a disk for KV blocks that the host pool has no room for (docs/tiers.md)."""
 
-    directory: Path
+    directory: Annotated[Path, BeforeValidator(_named)]
+    """`load` makes it absolute: relative to the file's folder."""
     bytes: Bytes
     keep: bool = False
     """Blocks outlive a restart of the server."""
@@ -524,7 +532,7 @@ def _no_tenant(name: str) -> Tenant:
 
 
 def load(path: Path) -> Config:
-    """Read and check one file. Model paths are relative to the file's folder.
+    """Read and check one file. Paths in it are relative to the file's folder.
 
     Raises `ConfigError` with one line: what is wrong, with which value, what to do.
     """
@@ -535,7 +543,11 @@ def load(path: Path) -> Config:
     if device.profile is not None and device.profile.endswith(HARDWARE_FILES):
         profile = str((here / device.profile).resolve())
         device = device.model_copy(update={"profile": profile})
-    return config.model_copy(update={"tenants": tenants, "device": device})
+    tiers = config.tiers
+    if (ssd := tiers.ssd) is not None:
+        ssd = ssd.model_copy(update={"directory": (here / ssd.directory).resolve()})
+        tiers = tiers.model_copy(update={"ssd": ssd})
+    return config.model_copy(update={"tenants": tenants, "device": device, "tiers": tiers})
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:

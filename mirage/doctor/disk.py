@@ -40,8 +40,8 @@ NO_DIRECT = (
 
 def findings(folder: Path) -> Iterator[Finding]:
     """What the disk of `folder` can do; the folder itself need not be there yet."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         with _file(there) as (handle, direct):
             write, read = _measure(handle)
     except OSError as error:

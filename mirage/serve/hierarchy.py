@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from mirage.config import Config, Peer
 from mirage.serve.fit import Fit, mib
 from mirage.tiers.ledger import Ledger, PriorityClass
 from mirage.tiers.space import stride_of
+from mirage.tiers.ssd.record import slot_bytes
 
 
 def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
@@ -28,10 +29,14 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
     if (peer := config.tiers.peer) is not None:
         lend = ", ".join(_peer(name, one) for name, one in peer.devices.items())
         wanted = "copied to host memory" if peer.backed else "dropped"
-        lines.append(f"peers above it: {lend}; what they want back is {wanted}")
+        fitting = _fitting(
+            fits, lambda size: sum(p.bytes // stride_of(size) for p in peer.devices.values())
+        )
+        lines.append(f"peers above it: {lend}; what they want back is {wanted}; {fitting}")
     if (ssd := config.tiers.ssd) is not None:
         kept = "kept" if ssd.keep else "emptied at start and end"
-        lines.append(f"ssd {mib(ssd.bytes)} in {ssd.directory} below it, {kept}")
+        fitting = _fitting(fits, lambda size: ssd.bytes // slot_bytes(size))
+        lines.append(f"ssd {mib(ssd.bytes)} in {ssd.directory} below it, {kept}; {fitting}")
     return lines
 
 
@@ -40,12 +45,22 @@ def _peer(name: str, peer: Peer) -> str:
     return f"{name} {mib(peer.bytes)}{where}"
 
 
+def _fitting(fits: Mapping[str, Fit], room: Callable[[int], int]) -> str:
+    """``"up to 300 KV blocks of a, 40 of b"``; `room` is for blocks of so many bytes."""
+    blocks = {name: room(fit.block_bytes) for name, fit in fits.items() if fit.block_bytes}
+    if empty := [name for name, number in blocks.items() if not number]:
+        return f"too small for a KV block of {', '.join(empty)}: raise its bytes"
+    each = (f"{number} of {name}" for name, number in blocks.items())
+    return "up to " + ", ".join(each).replace(" of", " KV blocks of", 1) if blocks else "unused"
+
+
 def _tenant(name: str, fit: Fit, longest: int, nbytes: int, share: int) -> str:
     """``"a: up to 300 KV blocks (9600 tokens), 100 of them its share"``."""
     if not fit.block_bytes or not fit.kv.request_blocks:
         return f"{name}: no KV cache, nothing in the pool"
     stride = stride_of(fit.block_bytes)
-    blocks = nbytes // stride
+    if not (blocks := nbytes // stride):
+        return f"{name}: too small for a KV block of {mib(stride)}: raise tiers.host.bytes"
     held = _tokens(fit, blocks) or f"{blocks // fit.kv.request_blocks} requests of {longest} tokens"
     return f"{name}: up to {blocks} KV blocks ({held}), {share // stride} of them its share"
 

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from mirage.serve.registry import EngineState, Registry
 from mirage.serve.tier_metrics import tier_metrics
+from mirage.tiers.contract import Medium
 
 GAUGES = {
     "kv_blocks": ("mirage_kv_blocks", "KV blocks granted and usable"),
@@ -83,10 +84,21 @@ class _RegistryCollector(Collector):
             yield self._fill(GaugeMetricFamily(name, text, labels=["tenant"]), field)
         for field, (name, text) in COUNTERS.items():
             yield self._fill(CounterMetricFamily(name, text, labels=["tenant"]), field)
+        yield self._loaded()
         if (counts := self._registry.exchange()) is not None:
             yield _exchanged(counts)
         if (pool := self._registry.pool()) is not None:
             yield from tier_metrics(pool, self._registry.disk())
+
+    def _loaded(self) -> CounterMetricFamily:
+        """Of each tier where the token's KV block was found, be it read from a higher one."""
+        text = "Tokens whose KV was loaded, by the tier that had it"
+        family = CounterMetricFamily("mirage_tier_tokens", text, labels=["tenant", "medium"])
+        for tenant, report in self._registry.reports.items():
+            for medium in (Medium.PEER, Medium.HOST, Medium.SSD):
+                tokens = getattr(report, f"tokens_from_{medium.value}")
+                family.add_metric([tenant, medium.value], float(tokens))
+        return family
 
     def _fill(
         self, family: GaugeMetricFamily | CounterMetricFamily, field: str

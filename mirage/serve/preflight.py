@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import NamedTuple
 
 import psutil
@@ -39,6 +40,7 @@ def preflight(config: Config, probe: tuple[str, ...] = ask.PROBE) -> Preflight:
     _check_environment()
     _check_memory(config.device)
     _check_host_tier(config)
+    _check_ssd_tier(config)
     _check_exchange(config.device)
     _check_peers(config)
     named, refused = adapters.check(config)
@@ -113,6 +115,27 @@ def _check_host_tier(config: Config) -> None:
         words += f" and tiers.peer {mib(lent)}" if lent else ""
         raise ConfigError(
             f"tiers.host.bytes is {mib(wanted)}{words}, this machine has {mib(has)}: lower it"
+        )
+
+
+def _check_ssd_tier(config: Config) -> None:
+    """Whether its folder could be made and written, and its disk is as large; touches nothing."""
+    if config.host_tier is None or (ssd := config.tiers.ssd) is None:
+        return
+    named = f"tiers.ssd.directory {ssd.directory}"
+    try:
+        there = next(p for p in (ssd.directory, *ssd.directory.absolute().parents) if p.exists())
+        disk = shutil.disk_usage(there)
+    except OSError as error:
+        raise ConfigError(f"{named}: {error.strerror}: name another one") from None
+    if not there.is_dir():
+        raise ConfigError(f"{named}: {there} is no folder: name another one")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"{named}: {there} cannot be written: name another one")
+    if 0 < disk.total < ssd.bytes:  # some file systems do not say
+        raise ConfigError(
+            f"tiers.ssd.bytes is {mib(ssd.bytes)}, the disk of {ssd.directory} has "
+            f"{mib(disk.total)}: lower it"
         )
 
 

@@ -24,9 +24,18 @@ def tuned(question: Question, config: Config, reasons: Sequence[str], folder: Pa
         entry["model"] = os.path.relpath(tenant.model, folder.resolve())
         if tenant.engine_args != before.engine_args:
             entry["engine_args"] = dict(tenant.engine_args)
+    _move(content.get("device"), "profile", question.config.device.profile, folder)
+    if (ssd := question.config.tiers.ssd) is not None:
+        _move(content["tiers"]["ssd"], "directory", ssd.directory, folder)
     if isinstance(content.get("replay"), dict) and "trace" in content["replay"]:
         content["replay"]["trace"] = _seen(content["replay"]["trace"], question.path.parent, folder)
     return written.tuned(content, changes(question.config, config), reasons)
+
+
+def _move(section: Any, key: str, path: str | Path | None, folder: Path) -> None:
+    """`path` is what was loaded: absolute, or the name of something bundled; None: not said."""
+    if path is not None and Path(path).is_absolute() and not Path(section[key]).is_absolute():
+        section[key] = os.path.relpath(path, folder.resolve())
 
 
 def _seen(named: Any, near: Path, folder: Path) -> Any:

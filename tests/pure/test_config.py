@@ -43,6 +43,18 @@ def test_a_hardware_file_is_relative_too_and_a_name_is_a_name(
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"), [("kv", "{}/kv"), ("../kv", "{}/../kv"), ("/kv", "/kv")]
+)
+def test_the_folder_of_the_disk_is_relative_to_the_file(
+    tmp_path: Path, given: str, meant: str
+) -> None:
+    tiers = {"host": {"bytes": "1MiB"}, "ssd": {"directory": given, "bytes": "1MiB"}}
+    ssd = load(write(tmp_path, VALID | {"tiers": tiers})).tiers.ssd
+    assert ssd is not None
+    assert ssd.directory == Path(meant.format(tmp_path)).resolve()
+
+
 def test_pages_are_exchanged_on_a_gpu_and_if_asked_for_alone(tmp_path: Path) -> None:
     gpu = {"memory": "8GiB", "kind": "cuda"}
     assert not load(write(tmp_path, VALID | {"device": gpu})).device.exchange

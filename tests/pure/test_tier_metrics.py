@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from mirage.config import Policy
+from mirage.protocol import Report
+from mirage.serve.metrics import Metrics
+from mirage.serve.registry import Registry, TenantServer
 from mirage.serve.tier_metrics import tier_metrics
 from mirage.tiers.blocks import Name, Rise
 from mirage.tiers.contract import Key, Member
@@ -80,3 +86,14 @@ def test_hits_by_the_tier_that_had_them() -> None:
 def test_only_what_is_there_is_told_of() -> None:
     names = {labels[0] for labels in samples(Core(PAGE), None)}
     assert not any("peer" in name or "ssd" in name for name in names)
+
+
+def test_tokens_loaded_are_told_by_the_tier_that_had_them(tmp_path: Path) -> None:
+    registry = Registry(Policy.MIRAGE, 1 << 30, {"a": TenantServer("a", tmp_path / "a", 128)})
+    registry.reports["a"] = Report(
+        1, True, 0, 0, 0, 0, 0, tokens_from_peer=1, tokens_from_host=64, tokens_from_ssd=32
+    )
+    told = Metrics(registry).render().decode()
+    for medium, tokens in (("peer", 1), ("host", 64), ("ssd", 32)):
+        line = f'mirage_tier_tokens_total{{medium="{medium}",tenant="a"}} {tokens}.0'
+        assert line in told.splitlines()

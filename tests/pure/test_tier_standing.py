@@ -9,6 +9,7 @@ import pytest
 from model_facts import full_attention, make_facts
 
 from mirage.config import Config, ConfigError, HostTier, PeerTier, Policy, validated
+from mirage.doctor import disk
 from mirage.facts import KVGroup, KVGroups
 from mirage.protocol import Report
 from mirage.serve import preflight
@@ -50,6 +51,10 @@ def test_sizes_are_read_as_everywhere() -> None:
         ({"hosts": {}}, "unknown key 'tiers.hosts'"),
         ({"ssd": {"directory": "/d", "bytes": "1GiB"}}, "ssd needs a host pool above it"),
         ({"host": {"bytes": "1GiB"}, "ssd": {"bytes": "1GiB"}}, "tiers.ssd.directory: it is miss"),
+        (
+            {"host": {"bytes": "1GiB"}, "ssd": {"directory": "", "bytes": "1GiB"}},
+            "tiers.ssd.directory: it is empty: name a folder",
+        ),
     ],
 )
 def test_what_is_no_tier_is_refused(tiers: Any, words: str) -> None:
@@ -73,6 +78,39 @@ def test_more_than_the_machine_has_is_refused(monkeypatch: pytest.MonkeyPatch) -
         preflight._check_host_tier(make_config({"host": {"bytes": "35MiB"}, "peer": peer}))
 
 
+def with_disk(folder: Path, nbytes: str = "1MiB", **changes: Any) -> Config:
+    ssd = {"directory": str(folder), "bytes": nbytes}
+    return make_config({"host": {"bytes": "1MiB"}, "ssd": ssd}, **changes)
+
+
+def test_a_disk_that_cannot_be_used_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    preflight._check_ssd_tier(with_disk(tmp_path / "new" / "folder"))
+    assert not (tmp_path / "new").exists()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match=r"file is no folder: name another one"):
+            preflight._check_ssd_tier(with_disk(folder))
+        preflight._check_ssd_tier(with_disk(folder, policy="static"))
+    with pytest.raises(ConfigError, match=r"tiers.ssd.bytes is .* MiB, the disk of .*: lower it"):
+        preflight._check_ssd_tier(with_disk(tmp_path, "900000TiB"))
+    monkeypatch.setattr(preflight.os, "access", lambda *_: False)
+    with pytest.raises(ConfigError, match=r"cannot be written: name another one"):
+        preflight._check_ssd_tier(with_disk(tmp_path))
+
+
+def test_a_folder_out_of_sight_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", hidden)
+    with pytest.raises(ConfigError, match=r"ssd: Permission denied: name another one"):
+        preflight._check_ssd_tier(with_disk(tmp_path / "ssd"))
+    (found,) = disk.findings(tmp_path / "ssd")
+    assert "Permission denied" in found.found
+
+
 def test_check_says_what_fits() -> None:
     config = make_config({"host": {"bytes": "12MiB"}})
     window = KVGroup("sliding_window", 4, 32, 3)
@@ -85,17 +123,41 @@ def test_check_says_what_fits() -> None:
     ]
     ssd = {"directory": "/d", "bytes": "1GiB"}
     told = hierarchy(make_config({"host": {"bytes": "12MiB"}, "ssd": ssd}), fits)
-    assert told[3:] == ["ssd 1024.0 MiB in /d below it, emptied at start and end"]
+    assert told[3:] == [
+        "ssd 1024.0 MiB in /d below it, emptied at start and end; "
+        "up to 7943 KV blocks of a, 7943 of b"
+    ]
     peer = PeerTier.model_validate({"devices": {"x": {"device": 1, "bytes": "2MiB"}}})
     tiers = config.tiers.model_copy(update={"peer": peer})
     told = hierarchy(config.model_copy(update={"tiers": tiers}), fits)
     wanted_back = "what they want back is copied to host memory"
-    assert told[3:] == [f"peers above it: x 2.0 MiB of GPU 1; {wanted_back}"]
+    assert told[3:] == [
+        f"peers above it: x 2.0 MiB of GPU 1; {wanted_back}; up to 16 KV blocks of a, 16 of b"
+    ]
     assert hierarchy(make_config({}), fits) == []
     static = config.model_copy(update={"policy": Policy.STATIC})
     assert hierarchy(static, fits) == [
         "host pool: not used, policy static keeps engines as they are"
     ]
+
+
+def test_check_says_where_not_even_a_block_fits() -> None:
+    fits, _ = fit(make_config({}), {"a": make_facts(4)})
+    tiers = {
+        "host": {"bytes": "64KiB"},
+        "peer": {"devices": {"gpu1": "100KiB", "gpu2": "100KiB"}},
+        "ssd": {"directory": "/d", "bytes": "128KiB"},
+    }
+    small = hierarchy(make_config(tiers), fits)
+    assert small[1] == "a: too small for a KV block of 0.1 MiB: raise tiers.host.bytes"
+    assert all(
+        line.endswith("; too small for a KV block of a: raise its bytes") for line in small[2:]
+    )
+    tiers["peer"]["devices"]["gpu2"] = "256KiB"
+    tiers["ssd"]["bytes"] = "132KiB"
+    larger = hierarchy(make_config(tiers), fits)
+    assert larger[2].endswith("; up to 2 KV blocks of a")
+    assert larger[3].endswith("; up to 1 KV blocks of a")
 
 
 def report(work: int, *, turn: bool = True) -> Report:

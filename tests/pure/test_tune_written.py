@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -33,3 +34,26 @@ def test_the_replay_s_traces_are_found_from_there(
     content = yaml.safe_load(moved.tuned(question, question.config, ["why"], tmp_path / "out"))
     assert content["replay"]["trace"] == expected
     assert content["tenants"][0]["model"] == "../model"
+
+
+@pytest.mark.parametrize(("named", "moved_to"), [("own.yaml", "../own.yaml"), ("h100", "h100")])
+def test_a_profile_is_found_from_there(tmp_path: Path, named: str, moved_to: str) -> None:
+    device = {"kind": "cuda", "memory": "640MiB", "page": "2MiB", "profile": named}
+    content = written_from(tmp_path, device=device)
+    assert content["device"]["profile"] == moved_to
+
+
+@pytest.mark.parametrize(("named", "moved_to"), [("kv", "../kv"), ("/kv", "/kv")])
+def test_the_folder_of_a_disk_is_found_from_there(
+    tmp_path: Path, named: str, moved_to: str
+) -> None:
+    tiers = {"host": {"bytes": "1MiB"}, "ssd": {"directory": named, "bytes": "1MiB"}}
+    content = written_from(tmp_path, tiers=tiers)
+    assert content["tiers"]["ssd"]["directory"] == moved_to
+
+
+def written_from(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    """What ``out/tuned.yaml`` says for a configuration with these keys."""
+    question = ask(write(tmp_path, **changes), Options(trace=write_trace(tmp_path), profile="h100"))
+    text = moved.tuned(question, question.config, ["why"], tmp_path / "out")
+    return dict(yaml.safe_load(text))

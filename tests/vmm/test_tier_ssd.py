@@ -191,6 +191,19 @@ def test_one_process_owns_a_folder(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "kv-x.blocks", "mirage.lock"}
 
 
+def test_a_disk_that_took_a_part_of_a_block_is_said_to_be_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As file systems do when the last page is taken."""
+    bench, whole = Bench(tmp_path), os.pwritev
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", lambda handle, parts, at: whole(handle, parts[:1], at))
+        assert not bench.put(1)
+    assert "No space left on device" in caplog.text
+    assert bench.get(1) is None
+    bench.close()
+
+
 def test_a_disk_that_fails_is_told_once_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -52,7 +53,8 @@ class Files:
         page[:] = header(name, memory[:nbytes])
         done = os.pwritev(self._file(slot.stride), [page, memory], slot.offset)
         if done != PAGE + len(memory):
-            raise OSError(f"{done} bytes of {PAGE + len(memory)} were written")
+            # The next byte would have failed with this: a file is written to its end otherwise.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def read(self, slot: Slot, memory: memoryview) -> bytes:
         """The header; the block comes into `memory`, of whole pages. Raises `OSError`."""
