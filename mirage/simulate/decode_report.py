@@ -32,6 +32,8 @@ COLUMNS = (
     ("saved_s", "s saved", 1.0, 1),
 )
 """Key, heading, divisor and digits."""
+WIDTH = 116
+"""Of the table; a narrower terminal wraps its lines, since figures that are cut say nothing."""
 
 
 def build(setup: DecodeSetup, seeds: Sequence[int], runs: Sequence[Metrics]) -> Result:
@@ -65,6 +67,7 @@ def show(result: Result, output: Path, console: Console) -> None:
         column.justify = "right"
     for policy, figures in result["figures"].items():
         made.add_row(policy, *(_cell(figures[key], by, digits) for key, _, by, digits in COLUMNS))
+    console.width = max(console.width, WIDTH)
     console.print(made)
     seeds = result["seeds"]
     said = f"Seed {seeds[0]}" if len(seeds) == 1 else f"Means of {len(seeds)} seeds"

@@ -19,6 +19,7 @@ from mirage.tiers.holes import Range
 from mirage.tiers.ledger import Ledger, PriorityClass
 from mirage.tiers.peered import Peered, PeerPlan
 from mirage.tiers.policies import LRU, EvictionPolicy
+from mirage.tiers.space import stride_of
 
 NO_PEERS = PeerPlan()
 
@@ -59,7 +60,7 @@ class Core:
         self._sizes: dict[bytes, int] = {}
         """Bytes of a block, by fingerprint."""
         self._sought: dict[Seeker, dict[Key, Block]] = {}
-        self._written: dict[int, set[Block]] = {}
+        self._written: dict[int, dict[Block, None]] = {}
         """By member: what it has reserved, in quarantine or not."""
         self._rising: set[Name] = set()
         """On their way up from below."""
@@ -113,7 +114,7 @@ class Core:
             )
         self._joined += 1
         self._members[self._joined] = member
-        self._written[self._joined] = set()
+        self._written[self._joined] = {}
         for ledger in (self.ledger, self._peered.ledger):
             ledger.set(member.tenant, priority=member.priority)
         self._count(member.tenant)
@@ -176,14 +177,14 @@ class Core:
                 self._count(member.tenant).refused += 1
                 continue
             block.writer = number
-            self._written[number].add(block)
+            self._written[number][block] = None
             given[key] = block.offset
         return given
 
     def commit(self, number: int, keys: Iterable[Key]) -> None:
         """What a member reserved holds what its name says."""
         for block in self._of_writer(number, keys):
-            self._written[number].remove(block)
+            del self._written[number][block]
             self._count(block.tenant, block).stored_bytes += block.nbytes
             self._ready(block)
         self._peered.clean_ahead()
@@ -192,7 +193,7 @@ class Core:
     def abandon(self, number: int, keys: Iterable[Key]) -> None:
         """What a member reserved holds nothing, and it writes there no more."""
         for block in self._of_writer(number, keys):
-            self._written[number].remove(block)
+            del self._written[number][block]
             self._drop(block)
 
     # -- the tier below -----------------------------------------------------------------
@@ -258,7 +259,7 @@ class Core:
         member = self._members[number]
         name = Name(member.fingerprint, key)
         block = self._sought.get(seeker, {}).get(key) or self._find(name)
-        if block is None and self.below.has(name, member.block_bytes):
+        if block is None and self._lies_below(name, member):
             block = self._raise(name, member) if rise else None
             if block is None:
                 self._tell(seeker, key, Found.BELOW)
@@ -279,6 +280,11 @@ class Core:
             self._count(member.tenant, block).hits += 1
         self._home(block).pin(block, seeker)
         self._tell(seeker, key, Found.READY, block.offset)
+
+    def _lies_below(self, name: Name, member: Member) -> bool:
+        """Whether it can be brought up some time: not where the pool has room for no block."""
+        fits = stride_of(member.block_bytes) <= self.ledger.budget
+        return fits and self.below.has(name, member.block_bytes)
 
     def _raise(self, name: Name, member: Member) -> Block | None:
         """A block that lies below begins to come up; None without room for it."""

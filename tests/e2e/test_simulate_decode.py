@@ -24,7 +24,7 @@ def simulate(folder: Path, *words: str) -> tuple[int, str, str]:
         capture_output=True,
         text=True,
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "150"},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COLUMNS": "60"},
         timeout=120,
     )
     return done.returncode, done.stdout, done.stderr
@@ -67,6 +67,7 @@ def test_hits_by_tier_bytes_and_time_saved_are_told(done: tuple[Path, str]) -> N
     folder, out = done
     found = means(folder / "one")
     assert sorted(found) == sorted(SIX) and all(policy in out for policy in SIX)
+    assert "…" not in out, "no figure is cut, however narrow the terminal"
     lru, prefetch = found["lru"], found["prefetch"]
     assert lru["blocks_from_host"] > 0 and lru["blocks_from_ssd"] > 0
     assert lru["blocks_from_early"] == 0 < prefetch["blocks_from_early"]

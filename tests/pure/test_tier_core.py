@@ -90,6 +90,17 @@ def test_a_lost_writer_leaves_its_places_alone_until_it_has_ended() -> None:
     assert core.state().tenants["a"].held_bytes == 0
 
 
+def test_the_same_history_gives_the_same_places() -> None:
+    histories = set()
+    for _ in range(20):
+        core = Core(BUDGET)
+        a, b = join(core, "a", weights="w"), join(core, "b", weights="w")
+        core.reserve(a, keys(*range(12)))
+        core.dead("a")
+        histories.add(tuple(core.reserve(b, keys(*range(12))).values()))
+    assert len(histories) == 1
+
+
 def test_pins_of_a_lost_member_hold_until_it_has_ended() -> None:
     core = Core(KIB4)
     a, b = join(core, "a", weights="w"), join(core, "b", weights="w")
@@ -293,6 +304,17 @@ def test_what_comes_up_is_ready_when_it_is_whole() -> None:
 
 
 numbers_of_blocks = st.integers(0, 11)
+
+
+def test_what_lies_below_is_a_miss_where_the_pool_has_room_for_no_block() -> None:
+    shelf = Shelf()
+    core = Core(2 * KIB4, below=shelf)
+    a = join(core, "a")
+    shelf.names |= {Name(b"a", key(1))}
+    core.resize(0)
+    assert found(core, a, 1) == [ABSENT]
+    core.resize(KIB4)
+    assert found(core, a, 1, request="s") == [Found.RISING]
 
 
 def test_what_lies_below_comes_up_when_that_is_asked_for_and_there_is_room() -> None:
