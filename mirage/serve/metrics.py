@@ -84,10 +84,10 @@ class _RegistryCollector(Collector):
             yield self._fill(GaugeMetricFamily(name, text, labels=["tenant"]), field)
         for field, (name, text) in COUNTERS.items():
             yield self._fill(CounterMetricFamily(name, text, labels=["tenant"]), field)
-        yield self._loaded()
         if (counts := self._registry.exchange()) is not None:
             yield _exchanged(counts)
         if (pool := self._registry.pool()) is not None:
+            yield self._loaded()
             yield from tier_metrics(pool, self._registry.disk())
 
     def _loaded(self) -> CounterMetricFamily:

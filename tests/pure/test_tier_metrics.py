@@ -93,6 +93,8 @@ def test_tokens_loaded_are_told_by_the_tier_that_had_them(tmp_path: Path) -> Non
     registry.reports["a"] = Report(
         1, True, 0, 0, 0, 0, 0, tokens_from_peer=1, tokens_from_host=64, tokens_from_ssd=32
     )
+    assert "mirage_tier" not in Metrics(registry).render().decode(), "without a pool"
+    registry.pool = Core(PAGE).state
     told = Metrics(registry).render().decode()
     for medium, tokens in (("peer", 1), ("host", 64), ("ssd", 32)):
         line = f'mirage_tier_tokens_total{{medium="{medium}",tenant="a"}} {tokens}.0'
