@@ -32,6 +32,9 @@ START_S = 300
 TENANTS = ("llama", "qwen3")
 TOGETHER = 24
 TOKENS = 100
+ROUNDS = 5
+"""At most: where other work slows the machine down, more of the busy one's own layers hide, and may
+do for a while."""
 
 
 @pytest.fixture(scope="module", params=["", beside_gpu.EXCHANGING], ids=["created", "exchanged"])
@@ -98,13 +101,17 @@ def test_layers_of_both_become_the_busy_ones_cache_and_no_text_changes(
 ) -> None:
     prompts = [f"{busy} {i} " + "the quick brown fox " * 2 for i in range(TOGETHER)]
     alone = [complete(served, busy, prompt) for prompt in prompts[:4]]
-    before = len(samples(served))
-    with ThreadPoolExecutor(TOGETHER) as pool:
-        together = list(pool.map(lambda prompt: complete(served, busy, prompt), prompts))
-    assert together[:4] == alone
-    seen = samples(served)[before - 1 :]
     (idle,) = set(TENANTS) - {busy}
-    assert max(tenants[idle]["alpha"] for tenants in seen) > 0
+    before = len(samples(served))
+    for _ in range(ROUNDS):
+        with ThreadPoolExecutor(TOGETHER) as pool:
+            together = list(pool.map(lambda prompt: complete(served, busy, prompt), prompts))
+        assert together[:4] == alone
+        seen = samples(served)[before - 1 :]
+        if max(tenants[idle]["alpha"] for tenants in seen) > 0:
+            break
+    else:
+        pytest.fail(f"{idle} gave no layer in {ROUNDS} rounds")
     first, most = seen[0][busy]["kv_blocks"], max(tenants[busy]["kv_blocks"] for tenants in seen)
     assert most > 2 * first
     assert seen[-1][busy]["preemptions"] == 0
