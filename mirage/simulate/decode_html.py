@@ -58,6 +58,12 @@ PICTURES = (
         "A step's time: what it computes, the same under all policies, and what it waits.",
         pictures.stalls,
     ),
+    (
+        "Over the links",
+        "What was copied between the device and the memory below it. What never changes goes down "
+        "once, and comes up as often as it is needed anew.",
+        pictures.traffic,
+    ),
 )
 
 Result = Mapping[str, Any]

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from mirage.report.drawing import grid, legend_below
 from mirage.simulate.decode_metrics import WHERE
 from mirage.simulate.pictures import bars, bars_height
+from mirage.units import GIB
 
 FOUND = {
     "device": ("on the device", "#2456c7"),
@@ -24,6 +25,7 @@ FOUND = {
 """Label and colour of each place."""
 WAITED = "#c0504d"
 COMPUTED = "#9aa1ab"
+UP, DOWN = ("up, to the device", "#2456c7"), ("down, from the device", "#d98a1f")
 
 Result = Mapping[str, Any]
 
@@ -63,6 +65,16 @@ def stalls(result: Result) -> Figure:
     parts = {("computing", COMPUTED): computed, ("waiting for blocks", WAITED): waited}
     _stack(cells[0], result, parts)
     cells[0].set_xlabel("ms of a step")
+    legend_below(figure, cells[0])
+    return figure
+
+
+def traffic(result: Result) -> Figure:
+    """What crossed the links in all turns together: GiB, up and down."""
+    figure, (cells,) = grid(1, 1, height=bars_height(result) + 0.3)
+    parts = {UP: _means(result, "kv_bytes_up") / GIB, DOWN: _means(result, "kv_bytes_down") / GIB}
+    _stack(cells[0], result, parts)
+    cells[0].set_xlabel("GiB of KV blocks")
     legend_below(figure, cells[0])
     return figure
 

@@ -67,6 +67,12 @@ def test_a_stall_is_what_a_step_does_not_compute() -> None:
     assert found["computing"] == pytest.approx([2.0, 5.0])
 
 
+def test_what_crossed_the_links_is_in_gib() -> None:
+    some = figures(kv_bytes_up=3 << 30, kv_bytes_down=1 << 29)
+    found = widths(pictures.traffic(given(lru=some)))
+    assert found == {"up, to the device": [3.0], "down, from the device": [0.5]}
+
+
 def test_what_is_unknown_is_a_dash() -> None:
     rows = decode_html.rows(given(lru=figures(), oracle=figures(saved_s=None)))
     saved = next(row for row in rows if row.label.startswith("computing time saved"))
