@@ -100,8 +100,9 @@ class Served:
     def engine_core(self, model: str) -> psutil.Process:
         """The process of `model` that holds the memory: the largest that its server started."""
         for server in psutil.Process(self.process.pid).children():
-            if model in server.cmdline():
-                return max(server.children(), key=lambda child: child.memory_info().rss)
+            with contextlib.suppress(psutil.ZombieProcess):  # it has ended
+                if model in server.cmdline():
+                    return max(server.children(), key=lambda child: child.memory_info().rss)
         raise AssertionError(f"no server of {model} is running")
 
     def run_folder(self) -> Path | None:

@@ -45,6 +45,11 @@ def holder(served: Served) -> psutil.Process:
     return found
 
 
+def zombies(served: Served) -> list[psutil.Process]:
+    children = psutil.Process(served.process.pid).children()
+    return [child for child in children if child.status() == psutil.STATUS_ZOMBIE]
+
+
 def restarts(served: Served) -> list[int]:
     engines = served.request("GET", "/mirage/state")[1]["engines"]
     return [engine["restarts"] for engine in engines.values()]
@@ -89,6 +94,7 @@ def test_blocks_lie_on_another_gpu_until_it_wants_them_back_or_is_lost(tmp_path:
         ask(40)
         served.until("it is lost", lambda: peers(served)["devices"]["gpu1"]["budget_bytes"] == 0)
         served.until("nothing is lent", lambda: lent(served) == [0])
+        served.until("no zombie is left of it", lambda: not zombies(served))
         ask(20)
         assert restarts(served) == [0, 0]
         for model in ("a", "b"):

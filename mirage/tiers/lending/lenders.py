@@ -245,3 +245,4 @@ class _Lender:
             self._owner.moved(name, whole=False)
         for offset in returning:
             self._owner.returned(offset)
+        self._process.wait()  # else a zombie is left while the server runs
