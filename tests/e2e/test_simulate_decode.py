@@ -92,7 +92,7 @@ def test_the_report_has_a_table_and_pictures(done: tuple[Path, str]) -> None:
     for policy in SIX:
         assert f"</i>{policy}</th>" in page and f"<dt>{policy}</dt>" in page
     names = re.findall(r'<svg role="img" aria-label="([^"]*)"', page)
-    assert names == ["Throughput", "Hits by tier", "Stalls"]
+    assert names == ["Throughput", "Hits by tier", "Stalls", "Over the links"]
     assert not re.search(r"https?:|@import|url\((?!#)|<script|<img", page)
     tpot = f"{means(folder / 'one')['prefetch']['mean_tpot_ms']:.2f}"
     assert f">{tpot} <small>" in page
