@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from mirage.doctor.finding import Finding, limited, missing, works
+from mirage.tiers.ssd.files import existing
 from mirage.units import KIB
 
 TOPIC = "disk"
@@ -41,8 +42,7 @@ NO_DIRECT = (
 def findings(folder: Path) -> Iterator[Finding]:
     """What the disk of `folder` can do; the folder itself need not be there yet."""
     try:
-        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        with _file(there) as (handle, direct):
+        with _file(existing(folder)) as (handle, direct):
             write, read = _measure(handle)
     except OSError as error:
         why = error.strerror or str(error)

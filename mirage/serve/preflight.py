@@ -15,6 +15,7 @@ from mirage.serve import adapters, ask, files, launcher
 from mirage.serve.checkpoint import check_checkpoint
 from mirage.serve.fit import Fit, fit, mib
 from mirage.serve.outlook import Speeds
+from mirage.tiers.ssd.files import existing
 from vmm.driver import DeviceUnavailable, VmmError
 
 
@@ -124,7 +125,7 @@ def _check_ssd_tier(config: Config) -> None:
         return
     named = f"tiers.ssd.directory {ssd.directory}"
     try:
-        there = next(p for p in (ssd.directory, *ssd.directory.absolute().parents) if p.exists())
+        there = existing(ssd.directory)
         disk = shutil.disk_usage(there)
     except OSError as error:
         raise ConfigError(f"{named}: {error.strerror}: name another one") from None

@@ -95,10 +95,7 @@ def render(result: Result) -> str:
 
 def rows(result: Result) -> list[Row]:
     """A row per figure, a cell per policy; with ranges if there are several seeds."""
-    means, lows, highs = (_rows(result, of) for of in ("mean", "min", "max"))
-    if len(result["seeds"]) == 1:
-        return [Row(row.label, [(cell, None) for cell in row.cells]) for row in means]
-    return with_ranges(means, lows, highs)
+    return with_ranges(result, partial(_rows, result))
 
 
 def _rows(result: Result, of: str) -> list[comparison.Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,18 +85,16 @@ def render(result: Result) -> str:
 
 def rows(result: Result, tenant: str | None = None) -> list[Row]:
     """The table of all tenants or of one, with ranges if there are several seeds."""
-    means = table.rows(result, tenant)
+    return with_ranges(result, lambda of: table.rows(result, tenant, of))
+
+
+def with_ranges(result: Result, rows_of: Callable[[table.Of], list[comparison.Row]]) -> list[Row]:
+    """A table of means, with the range of each cell over the seeds if there are several."""
+    means = rows_of("mean")
     if len(result["seeds"]) == 1:
         return [Row(row.label, [(cell, None) for cell in row.cells]) for row in means]
-    return with_ranges(means, *(table.rows(result, tenant, of) for of in ("min", "max")))
-
-
-def with_ranges(
-    means: Iterable[comparison.Row], lows: Iterable[comparison.Row], highs: Iterable[comparison.Row]
-) -> list[Row]:
-    """A table of means, with the range of each cell over the seeds."""
     found = []
-    for mean, low, high in zip(means, lows, highs, strict=True):
+    for mean, low, high in zip(means, rows_of("min"), rows_of("max"), strict=True):
         ranges = [_range(a, b) for a, b in zip(low.cells, high.cells, strict=True)]
         found.append(Row(mean.label, list(zip(mean.cells, ranges, strict=True))))
     return found

@@ -24,6 +24,11 @@ READERS = 16
 _OURS = re.compile(r"kv-(\d+)\.blocks")
 
 
+def existing(folder: Path) -> Path:
+    """It, or the folder above it that is there already. Raises `OSError`."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
 class Files:
     """Copies whole blocks by O_DIRECT where the file system takes it. Used by several threads."""
 
