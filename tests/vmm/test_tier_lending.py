@@ -19,6 +19,7 @@ from cuda.bindings import driver as cu
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Key, LentBy
 from mirage.tiers.holes import Range
+from mirage.tiers.lending import borrower
 from mirage.tiers.lending.borrower import Borrower
 from mirage.tiers.lending.lenders import HolderRefused, Lenders
 from mirage.tiers.region import Region
@@ -150,8 +151,8 @@ def engines(world: World, near: CudaDriver) -> Iterator[Callable[[], Borrower]]:
         return made[-1]
 
     yield engine
-    for borrower in made:
-        borrower.close()
+    for each in made:
+        each.close()
 
 
 Engines = Callable[[], Borrower]
@@ -274,6 +275,20 @@ def test_a_killed_holder_is_heard_of_and_what_is_copied_stays(
     engine.let_go(0)
     assert used(far) == 0
     assert sum("is lost" in record.message for record in caplog.records) == 2, "one at each end"
+
+
+def test_a_holder_that_hangs_is_waited_for_once(
+    world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, pid = engines(), world.lenders.pids()[PEER]
+    world.lend(0)
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(borrower, "WANT_S", 0.1)
+    assert not can_use(engine)
+    monkeypatch.setattr(borrower, "WANT_S", 1e6)  # a second wait would not end
+    assert not can_use(engine)
+    os.kill(pid, signal.SIGCONT)
+    eventually(lambda: can_use(engine))
 
 
 def test_what_was_asked_of_a_killed_holder_comes_to_nothing(world: World, engines: Engines) -> None:

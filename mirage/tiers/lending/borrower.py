@@ -73,7 +73,8 @@ class _Line:
         self._dropping: set[int] = set()
         self._gone: set[int] = set()
         """Bytes that were wanted, and that the holder has not."""
-        self._lost = False
+        self._lost = self._silent = False
+        """Whether the holder has gone, or owes the answer that was waited for in vain."""
         self._change = threading.Condition()
         """Around all of it."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -117,13 +118,16 @@ class _Line:
         self._socket.close()
 
     def _want(self, offset: int) -> None:
-        """Wait until it is mapped, or is known not to be."""
-        if self._lost:
+        """Wait until it is mapped, or is known not to be.
+
+        A holder that hangs costs one wait: nothing more is asked until it is heard again.
+        """
+        if self._lost or self._silent:
             return
         self._gone.discard(offset)
         with suppress(OSError):
             say(self._socket, Want(offset))
-            self._change.wait_for(
+            self._silent = not self._change.wait_for(
                 lambda: self._lost or offset in self._gone or self._mapped.at(offset), WANT_S
             )
 
@@ -138,6 +142,7 @@ class _Line:
                 return
             try:
                 with self._change:
+                    self._silent = False
                     self._heard(message, fds)
                     self._change.notify_all()
             finally:
