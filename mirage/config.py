@@ -277,6 +277,8 @@ class Ablations(Strict):
     """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
     reversion: bool = True
     """Whether layers come back when the pressure ends."""
+    keep_prefixes: bool = True
+    """Lend layers before cached prefixes that would be missed more."""
     decode_cap: bool = True
     """Bound alpha by what hides behind the model's own decode steps."""
 

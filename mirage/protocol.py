@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 BEAT_S = 0.5
 """Seconds between two `Alive`."""
 
@@ -90,6 +90,12 @@ class Report(msgspec.Struct, tag="report", tag_field="type"):
     """Of `kv_blocks`, those that belong to a request."""
     kv_blocks: int = 0
     """Usable blocks (granted and not retiring), the null block left out."""
+    kv_cached_blocks: int = 0
+    """Usable blocks that no request has and that hold a cached prefix."""
+    blocks_again: int = 0
+    """Of such blocks, those that a request took again for what they hold, since start."""
+    keeps_below: bool = False
+    """Whether cached prefixes that leave the device are kept below it."""
     preemptions: int = 0
     """Requests preempted since start."""
     steps: int = 0
@@ -137,6 +143,8 @@ class Report(msgspec.Struct, tag="report", tag_field="type"):
     """T_T: seconds to load one layer from host memory, measured; 0 while unknown."""
     layer_compute_s: float = 0.0
     """T_c: seconds of compute per layer and step, smoothed; 0 while unknown."""
+    token_s: float = 0.0
+    """Seconds by which one more computed token lengthens a step, measured; 0 while unknown."""
 
 
 class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):

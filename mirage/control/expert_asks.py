@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from mirage.control.spilling import Turns, layers_of, spilled
+from mirage.control.spilling import Turns, instead, layers_of
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.water_filling import Ask
 from mirage.control.worth import (
@@ -127,6 +127,6 @@ def _bears(t: TenantSnapshot, unfelt: int, most: int, turns: Turns | None) -> in
     most = min(most, len(mixture.routed) - 1)
     if turns is not None:
         price = partial(cold_experts, mixture, span_s=turns.seconds)
-        return worth_giving(price, unfelt, most, [spilled(t)])
+        return worth_giving(price, unfelt, most, instead(t))
     bearable = (1 + ANOTHER_STEP) * mixture.compute_s
     return max(g for g in range(most + 1) if mixture.step_s(g) <= bearable or not g)

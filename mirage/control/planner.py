@@ -27,6 +27,9 @@ alternative is to preempt, also such layers of the other active tenants. Layers 
 needs any more are restored, active tenants first, then in reverse victim order; that is the
 paper's dynamic reversion. Without any demand the plan is each tenant's share.
 
+*Cached prefixes.* Idle KV memory in which a tenant has prefixes that are asked for again is lent
+after layers, if by `worth` that is dearer a byte than a layer that may go (`prefixes`).
+
 *What may be lent* is priced before it is given. Layers must be back, or hide, when their owner
 runs again. At once, an idle tenant lends what hides behind the decode of a single request, with
 which it may wake; and all only after `rest_s` without work. In turns, unfinished requests of one
@@ -62,6 +65,7 @@ from mirage.config import Policy
 from mirage.control.expert_asks import giving_experts
 from mirage.control.hiding import best_beta, largest_alpha
 from mirage.control.lending import worth_lending
+from mirage.control.prefixes import keeping_prefixes
 from mirage.control.rules import Rules
 from mirage.control.spilling import Turns, layers_not_spilled_for
 from mirage.control.step_times import nested_step
@@ -136,6 +140,8 @@ def plan(
     candidates = [
         victims.Candidate(t.name, t.active, t.tenant.priority, t.last_busy) for t in tenants
     ]
+    if policy is Policy.MIRAGE and turns is None and rules.keep_prefixes:
+        asks = keeping_prefixes(tenants, asks)
     donors = tuple(victims.order(candidates, rules.victims))
     free = device_bytes - reserved_bytes - sum(footprint(t.shape, 0, 0) for t in tenants)
     growth_only = policy is Policy.MIRAGE and rules.serve == "growth"
@@ -179,6 +185,7 @@ def _fill(
     fill.keep_running()  # on whatever it takes
     if recalls:
         fill.recall(recalls)
+    fill.keep_prefixes()
     fill.most_lent = lent
     for tier in [*GROWTH, *(ADMISSION if admission else []), *COOLDOWN]:
         fill.serve(tier)

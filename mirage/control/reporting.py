@@ -25,6 +25,19 @@ class Held(NamedTuple):
     """Of each layer, given away."""
 
 
+class Cached(NamedTuple):
+    """Prefixes in the KV cache that no request has."""
+
+    blocks: int = 0
+    again: int = 0
+    """Of such blocks, those that a request took again since the engine started."""
+    keeps_below: bool = False
+    """Whether what leaves the device is kept below it."""
+
+
+NOTHING_CACHED = Cached()
+
+
 class Counted(NamedTuple):
     """What only grows while an engine lives."""
 
@@ -60,6 +73,8 @@ class LayerTimes(NamedTuple):
     """Of one expert's load."""
     expert_routed: Sequence[float] = ()
     """As `Report.expert_routed`."""
+    token_s: float = 0.0
+    """Of a step, by one more token."""
 
 
 def make_report(
@@ -73,6 +88,7 @@ def make_report(
     waiting: int,
     counted: Counted,
     times: LayerTimes,
+    cached: Cached = NOTHING_CACHED,
 ) -> Report:
     """One engine's state. `wanted` is its demand in blocks, of which an extent has so many."""
     demand = in_extents(wanted, held.used_extents, extent_blocks)
@@ -90,6 +106,9 @@ def make_report(
         waiting=waiting,
         kv_used_blocks=held.used_blocks,
         kv_blocks=max(0, held.usable_blocks),
+        kv_cached_blocks=cached.blocks,
+        blocks_again=cached.again,
+        keeps_below=cached.keeps_below,
         preemptions=counted.preemptions,
         steps=counted.steps,
         tokens=counted.tokens,
@@ -114,4 +133,5 @@ def make_report(
         expert_routed=list(times.expert_routed),
         layer_load_s=times.load_s,
         layer_compute_s=times.compute_s,
+        token_s=times.token_s,
     )

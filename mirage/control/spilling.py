@@ -2,7 +2,8 @@
 
 At the end of a turn requests that are not finished sit on their KV. Where it sits on layers of the
 next model, that one streams them in every step of its turn; or the KV goes down once, and comes
-up once when its owner's turn is back. Which of both costs less a byte, `worth` says.
+up once when its owner's turn is back, or is computed anew where that takes less time. Which of them
+costs least a byte, `worth` says.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from mirage.control.lending import worth_lending
 from mirage.control.targets import base
 from mirage.control.tenant_state import TenantSnapshot
-from mirage.control.worth import Layers, Price, spill, worth_streaming
+from mirage.control.worth import Layers, Price, drop, spill, worth_streaming
 
 
 class Turns(NamedTuple):
@@ -31,12 +32,18 @@ def layers_not_spilled_for(t: TenantSnapshot, hidden: int, most: int, turn_s: fl
 
     At least the `hidden` ones, at most `most`; all while T_T or T_c is unknown.
     """
-    return worth_streaming(layers_of(t), hidden, most, turn_s, [spilled(t)])
+    return worth_streaming(layers_of(t), hidden, most, turn_s, instead(t))
 
 
-def spilled(t: TenantSnapshot) -> Price:
-    """Of KV that goes below the device instead, by what is known of the link of `t`."""
-    return _down(t, t.shape.extent_bytes)
+def instead(t: TenantSnapshot) -> list[Price]:
+    """Of an extent whose KV goes below the device or is computed anew, by the times of `t`."""
+    shape, token_s = t.shape, t.report.token_s
+    ways = [_down(t, shape.extent_bytes)]
+    if token_s > 0:
+        token_bytes = shape.extent_bytes / (shape.extent_blocks * shape.block_tokens)
+        again = drop(shape.extent_bytes, token_bytes=token_bytes, prefill_tokens_s=1 / token_s)
+        ways.append(again)
+    return ways
 
 
 def layers_of(t: TenantSnapshot) -> Layers:

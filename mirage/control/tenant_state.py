@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import inf
+from math import exp, inf
 
 import msgspec
 
 from mirage.control.demand import Demand, reported
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.tenants import Activity, Tenant
+
+AGAIN_S = 60.0
+"""Of which it counts how often cached prefixes are asked for: people take as long to answer."""
 
 
 class RecentMax:
@@ -43,6 +46,27 @@ class RecentMax:
         return self._falls[1][0] + self._span_s if len(self._falls) > 1 else None
 
 
+class RecentRate:
+    """How much a counter grows a second: smoothed, so that what is `span_s` ago counts a third."""
+
+    def __init__(self, span_s: float) -> None:
+        self._span_s = span_s
+        self._seen: tuple[int, float] | None = None
+        self.per_s = 0.0
+
+    def add(self, count: int, now: float) -> None:
+        """What the counter shows. One that falls began anew."""
+        if self._seen is None or count < self._seen[0]:
+            self._seen = count, now
+            return
+        before, since = self._seen
+        if now <= since:
+            return
+        lately = 1 - exp(-(now - since) / self._span_s)
+        self.per_s += lately * ((count - before) / (now - since) - self.per_s)
+        self._seen = count, now
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TenantSnapshot:
     """One joined tenant at one moment; the same object until something about it changes."""
@@ -67,6 +91,8 @@ class TenantSnapshot:
     """The smallest T_c that it ever reported, as of a batch of one; 0 before the first."""
     mean_compute_s: float = 0.0
     """The mean T_c of its reports with running requests; 0 before the first."""
+    again_blocks_s: float = 0.0
+    """Cached blocks that no request had and that one took again, per second of the last minute."""
 
     @property
     def name(self) -> str:
@@ -111,6 +137,7 @@ class _Record:
     mean_compute_s: float = 0.0
     computing: int = 0
     """Reports that the mean is of."""
+    again: RecentRate = field(default_factory=lambda: RecentRate(AGAIN_S))
 
     def computed(self, report: Report) -> None:
         """Note the T_c of a report, if it has one."""
@@ -168,6 +195,7 @@ class MetadataStore:
         ]
         record.compute.add(report.layer_compute_s, now)
         record.computed(report)
+        record.again.add(report.blocks_again, now)
         self._note(name, now)
 
     def sent(self, name: str, allotment: Allotment) -> None:
@@ -257,4 +285,5 @@ class MetadataStore:
             peak_compute_s=record.compute.get(now),
             least_compute_s=record.least_compute_s,
             mean_compute_s=record.mean_compute_s,
+            again_blocks_s=record.again.per_s,
         )

@@ -45,6 +45,9 @@ class Ask(NamedTuple):
     out: int
     """Layers that are away already."""
 
+    cached: int = 0
+    """Extents in which it keeps cached prefixes as long as layers can go instead, those in which
+    its requests are among them."""
     late: bool = False
     """Whether its tokens already take longer than they may."""
     experts: bool = False
@@ -58,6 +61,8 @@ class Row:
     ask: Ask
     kv: int = 0
     alpha: int = 0
+    served: int = 0
+    """Of `kv`, what demand has: the rest holds cached prefixes."""
     recalls: bool = False
     """Whether others' running requests are preempted for its layers."""
 
@@ -166,8 +171,14 @@ class Fill:
             row.alpha -= layers
             self.free -= layers * row.ask.layer_bytes
 
+    def keep_prefixes(self) -> None:
+        """Free memory with cached prefixes that are dearer than layers: its owners keep it."""
+        for row in self.rows:
+            row.served = row.kv
+        self.share_out(self.rows, lambda r: r.ask.cached)
+
     def serve(self, tier: Tier) -> None:
-        """Serve one tier: higher priorities first, free bytes before layers."""
+        """Serve one tier: higher priorities first; free bytes, layers, then cached prefixes."""
         short = False
         for rows in self.by_priority:
             asking = [r for r in rows if r.kv < tier.level(r)]
@@ -181,8 +192,12 @@ class Fill:
                 self.share_out([row], tier.level)
             self._gather(self.active, tier.others, _missing(asking, tier.level))
             self.share_out(asking, tier.level)
+            self._take_prefixes(_missing(asking, tier.level), tier.level)
+            self.share_out(asking, tier.level)
         if short:
             self.share_out(self.rows, tier.level)  # what whole layers brought too much
+        for row in self.rows:
+            row.served = max(row.served, min(row.kv, tier.level(row)))
 
     def share_out(self, rows: Iterable[Row], level: Amount) -> None:
         """Give free bytes, the same to each until it has enough (max-min fairness)."""
@@ -231,6 +246,18 @@ class Fill:
         extents = max(0, min(level - row.kv, most_bytes // row.ask.extent_bytes))
         row.kv += extents
         self.free -= extents * row.ask.extent_bytes
+
+    def _take_prefixes(self, wanted: int, level: Amount) -> None:
+        """Until `wanted` bytes are free: of low priorities first, then of who keeps most."""
+
+        def kept(row: Row) -> int:
+            return row.kv - max(row.served, min(row.kv, level(row)))
+
+        keeping = [row for row in self.rows if kept(row) > 0]
+        for row in sorted(keeping, key=lambda r: (r.ask.priority, -kept(r) * r.ask.extent_bytes)):
+            extents = min(kept(row), ceil_div(max(0, wanted - self.free), row.ask.extent_bytes))
+            row.kv -= extents
+            self.free += extents * row.ask.extent_bytes
 
     def _gather(self, donors: Iterable[Row], limit: Amount, wanted: int) -> None:
         """Take layers until `wanted` bytes are free: first those that cost no new copies.

@@ -94,7 +94,7 @@ def unused(nbytes: float, *, cached_bytes: float, again: float, compute_bytes_s:
     """Lending KV memory that no request uses: free, but for the prefixes that are cached there.
 
     `cached_bytes` of them are nowhere else, are asked for with probability `again` while they
-    are gone, and then computed at `compute_bytes_s`.
+    are gone (or asked for so many times), and then there again at `compute_bytes_s`.
     """
     return Price(Way.UNUSED, again * _over(cached_bytes, compute_bytes_s), nbytes)
 
@@ -140,6 +140,11 @@ def ordered(prices: Iterable[Price]) -> list[Price]:
 def cheapest(prices: Iterable[Price]) -> Price | None:
     """The first in `ordered`; None if there is none."""
     return next(iter(ordered(prices)), None)
+
+
+def dearest(prices: Iterable[Price]) -> Price | None:
+    """The last in `ordered`; None if there is none."""
+    return next(reversed(ordered(prices)), None)
 
 
 class Batches(NamedTuple):

@@ -31,6 +31,8 @@ class ElasticBlockPool(BlockPool):
     retiring: dict[int, int]
     """Extents that begin to leave, and how many of their blocks are still used."""
     _giving = False
+    blocks_again = 0
+    """Cached blocks that no request had and that one took again for what they hold."""
     pinned: dict[int, Any]
     """Blocks that a copy reads, by number: nobody is given one, and none is unmapped."""
     has_copy: Callable[[Any], bool]
@@ -100,6 +102,19 @@ class ElasticBlockPool(BlockPool):
         if self.state[extent] is Extent.UNMAPPED:
             return False
         return any(block.ref_cnt > 0 and not block.is_null for block in self.blocks_of(extent))
+
+    def idle_cached_blocks(self) -> int:
+        """Cached blocks that no request has: about, since those in use count as cached.
+
+        Counting them exactly would be a look at every block for each report.
+        """
+        used = self.usable_blocks - 1 - self.get_num_free_blocks()
+        return max(0, len(self.cached_block_hash_to_block) - max(0, used))
+
+    def touch(self, blocks: Sequence[Any]) -> None:
+        """vLLM's: a request takes blocks for what they hold."""
+        self.blocks_again += sum(b.ref_cnt == 0 and not b.is_null for b in blocks)
+        super().touch(blocks)
 
     # -- growing ------------------------------------------------------------------------
 

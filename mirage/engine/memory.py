@@ -220,7 +220,9 @@ class EngineMemory:
 
     def layer_times(self) -> LayerTimes:
         """T_T and T_c, and what is known of experts."""
-        giver, times = self.giver, LayerTimes(self.layer_load_s, self.layer_compute_s)
+        token_s = self.token_cost.token_s
+        giver = self.giver
+        times = LayerTimes(self.layer_load_s, self.layer_compute_s, token_s=token_s)
         if giver is None:
             return times
         # Until one was loaded, as long as its part of a layer.

@@ -19,7 +19,7 @@ from vllm.v1.request import RequestStatus
 
 from mirage.config import Policy
 from mirage.control.demand import Demand, demand, left_free
-from mirage.control.reporting import Counted, Held, make_report
+from mirage.control.reporting import Cached, Counted, Held, make_report
 from mirage.control.turn_taking import TurnTaking
 from mirage.engine import prefill, runtime
 from mirage.engine.agent import Agent
@@ -241,6 +241,7 @@ class ObservingMixin(Mixable):
                 **memory.expert_counts(),
             ),
             times=memory.layer_times(),
+            cached=self._cached(),
         )
 
     def _kv_extents(self) -> tuple[int, int, int]:
@@ -255,6 +256,9 @@ class ObservingMixin(Mixable):
 
     def _demand(self) -> Demand:
         return Demand()
+
+    def _cached(self) -> Cached:
+        return Cached()
 
     def _below(self) -> dict[str, int]:
         """What `Counted` has of blocks below the device."""
@@ -341,6 +345,10 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
 
     def _kv_extents(self) -> tuple[int, int, int]:
         return self.pool.backed_extents(), self.pool.busy_extents(), self.pool.usable_blocks
+
+    def _cached(self) -> Cached:
+        pool = self.pool
+        return Cached(pool.idle_cached_blocks(), pool.blocks_again, self.tiers is not None)
 
     def _demand(self) -> Demand:
         slots = self.max_num_running_reqs - len(self.running)

@@ -28,6 +28,17 @@ class Reuse:
 
     shared = 0
     """Blocks that are counted by each of several requests, once for each but one."""
+    again = 0
+    """Blocks that no request had and that one took again."""
+    token_s = 0.0
+    """By which one more token of a prompt lengthens a step."""
+    keeps_below = False
+    """Whether what leaves the device is kept below it."""
+
+    @property
+    def cached(self) -> int:
+        """Blocks that are kept and no request has."""
+        return 0
 
     def find(self, request: Request) -> Found:
         """What a waiting request finds on the device."""
@@ -73,6 +84,7 @@ class PrefixCache(Reuse):
         window: int = 0,
     ) -> None:
         self.block_tokens, self._savings = block_tokens, savings
+        self.token_s, self.keeps_below = savings.token_s, demotion is not None
         self._demotion, self._window = demotion, window
         self._used: Counter[Name] = Counter()
         """Blocks by requests that hold them."""
@@ -127,6 +139,7 @@ class PrefixCache(Reuse):
                 if not shares:
                     return
                 self.shared += 1
+            self.again += shares and name in self._names
             self._drop(name)
             self._used[name] += 1
             request.named += 1
@@ -161,7 +174,6 @@ class PrefixCache(Reuse):
 
     @property
     def cached(self) -> int:
-        """Blocks."""
         return len(self._names)
 
     def growth(self, free: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage.control.demand import Demand
-from mirage.control.reporting import Counted, Held, LayerTimes, make_report
+from mirage.control.reporting import Cached, Counted, Held, LayerTimes, make_report
 from mirage.control.turn_taking import TurnTaking
 from mirage.protocol import Report
 from mirage.samples import PLACES
@@ -85,7 +85,9 @@ class Speaker:
                 self._costs.load_ps / PS,
                 self._costs.layer_compute_s(queues.batch),
                 *self._costs.expert_times(),
+                token_s=queues.reuse.token_s,
             ),
+            cached=Cached(queues.reuse.cached, queues.reuse.again, queues.reuse.keeps_below),
         )
 
     def _holds_turn(self) -> bool:

@@ -27,7 +27,12 @@ class Variant:
         return Rules.of(remap, ablations).model_copy(update=dict(self.changes))
 
 
-AS_PUBLISHED: dict[str, Any] = {"decode_cap": False, "max_percent": 100, "keep_free": False}
+AS_PUBLISHED: dict[str, Any] = {
+    "decode_cap": False,
+    "max_percent": 100,
+    "keep_free": False,
+    "keep_prefixes": False,
+}
 """Algorithm 1, without the bounds that we added."""
 VARIANTS = {
     v.name: v
@@ -39,6 +44,7 @@ VARIANTS = {
         Variant("mirage-experts", Policy.MIRAGE, {"experts": True}),
         Variant("mirage-tiers", Policy.MIRAGE, tiers=True),
         Variant("pooled-tiers", Policy.POOLED, tiers=True),
+        Variant("prefixes-first", Policy.MIRAGE, {"keep_prefixes": False}),
         Variant("lru", Policy.MIRAGE, {"victims": "lru"}),
         Variant("alpha-plus-one", Policy.MIRAGE, {"beta": 1}),
         Variant("alpha-plus-two", Policy.MIRAGE, {"beta": 2}),

@@ -2,7 +2,7 @@
 
 Usage: shared_prefixes.py FOLDER {TRACE LENGTH_SCALE}…. The calls of each trace, one after another,
 by the demo's tokenizer; prints for each trace [[tokens of the prompt, of them from the cache,
-the call's session], …].
+the call's session, blocks that the engine reports as taken again, as cached and idle], …].
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(folder: Path, traces: list[tuple[Path, float]]) -> None:
     print(json.dumps([replayed(llm, trace, scale) for trace, scale in traces]))
 
 
-def replayed(llm: Any, trace: Path, scale: float) -> list[tuple[int, int, str | None]]:
+def replayed(llm: Any, trace: Path, scale: float) -> list[tuple[Any, ...]]:
     from vllm import SamplingParams
 
     tenant = {"name": "t", "model": "m", "share": 90, "max_model_len": CONTEXT}
@@ -38,7 +38,9 @@ def replayed(llm: Any, trace: Path, scale: float) -> list[tuple[int, int, str | 
     for call in build(config, select(trace), 1.0, scale, SEED):
         tokens = list(tokenizer.encode(prompt_of(call, SEED)).ids)
         (answer,) = tiny.step_through(llm, [tokens], short)
-        found.append((len(tokens), answer.num_cached_tokens, call.session))
+        said = tiny.scheduler_of(llm).report()
+        engine = said.blocks_again, said.kv_cached_blocks
+        found.append((len(tokens), answer.num_cached_tokens, call.session, *engine))
     return found
 
 

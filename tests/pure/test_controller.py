@@ -534,6 +534,13 @@ class Worlds(RuleBasedStateMachine):
         engine.expert_load_s = load / 100
         engine.routed = [n * hot / 10 for n in range(engine.shape.movable_experts + 2)]
 
+    @precondition(anyone_alive)
+    @rule(data=st.data(), token=st.integers(0, 3), again=st.integers(0, 40))
+    def prefixes_are_asked_for(self, data: st.DataObject, token: int, again: int) -> None:
+        engine = self.world.alive[self.pick(data)]
+        engine.token_s, engine.keeps_below = token / 10, data.draw(st.booleans())
+        engine.again += again
+
     @rule(seconds=st.sampled_from([0.0, 0.1, 0.3, 0.6]))
     def time_passes(self, seconds: float) -> None:
         self.world.wait(seconds)

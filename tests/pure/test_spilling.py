@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from test_planner import REMAP, SHAPE, SHARE, tenant
 
 from mirage.config import Config, Policy
@@ -22,13 +24,16 @@ SLOW = (9.0, 1.0)
 """T_T and T_c: the link carries 11 bytes a second, so 700 bytes down and up take 126 s."""
 
 
-def targets(turns: Turns, *, used: int = 30, policy: Policy = Policy.MIRAGE) -> dict[str, Target]:
+def targets(
+    turns: Turns, *, used: int = 30, policy: Policy = Policy.MIRAGE, token_s: float = 0.0
+) -> dict[str, Target]:
     """`a` has lost its turn with `used` extents, 10 of them its share; it is `b`'s now.
 
     Of the six layers that the others pay for, `a` can give two itself.
     """
     suspended = tenant("a", used, active=False, kv=used, percent=20, times=SLOW)
     awake = tenant("b", 1, alpha=9, kv=2, times=SLOW)
+    awake = replace(awake, report=structs.replace(awake.report, token_s=token_s))
     return plan([suspended, awake], 2 * SHARE, 0, policy, REMAP, turns=turns)
 
 
@@ -41,6 +46,14 @@ def test_in_a_long_turn_the_layers_of_its_holder_come_back() -> None:
 
 def test_in_a_short_turn_they_are_streamed() -> None:
     assert targets(Turns(1.0, below_bytes=MUCH)) == targets(Turns(1.0))
+
+
+def test_where_computing_takes_less_than_the_link_they_come_back_sooner() -> None:
+    """An extent of 16 tokens crosses the link twice in 9 s."""
+    turns = Turns(20.0, below_bytes=MUCH)
+    assert not targets(turns)["a"].recall
+    assert not targets(turns, token_s=1.0)["a"].recall
+    assert targets(turns, token_s=1e-3)["a"].recall
 
 
 def test_nobody_loses_more_than_what_is_beyond_its_share() -> None:

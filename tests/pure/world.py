@@ -62,6 +62,10 @@ class FakeEngine:
     compute_s: float = 0.0
     expert_load_s: float = 0.0
     routed: list[float] = field(default_factory=list)
+    token_s: float = 0.0
+    again: int = 0
+    """Of the cached blocks, which are all that are usable and not used."""
+    keeps_below: bool = False
 
     @property
     def held(self) -> int:
@@ -182,6 +186,11 @@ class FakeEngine:
             running=len(self.running),
             waiting=len(self.waiting),
             kv_blocks=max(0, self.usable * self.shape.extent_blocks - 1),
+            kv_used_blocks=self.used * self.shape.extent_blocks,
+            kv_cached_blocks=(self.usable - self.used) * self.shape.extent_blocks,
+            blocks_again=self.again,
+            keeps_below=self.keeps_below,
+            token_s=self.token_s,
             layer_load_s=self.load_s,
             layer_compute_s=self.compute_s,
             experts=self.experts,
