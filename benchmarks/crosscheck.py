@@ -110,7 +110,8 @@ def measured_in(config: Config, folder: Path, effort: Effort, *, again: bool) ->
     parts = Parts(folder, measuring.key())
     if again:
         parts.forget()
-    found = all_parts(measuring, parts)
+    with measuring:
+        found = all_parts(measuring, parts)
     others = statistics.mean(part.others for part in found.parts.values())
     print(f"measured beside {others:.1f} other running processes", file=sys.stderr)
     return found

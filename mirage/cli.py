@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -146,8 +147,13 @@ def serve(
             help="Whether KV blocks that leave the device go to the tiers of CONFIG.",
         ),
     ] = True,
+    ask_socket: Annotated[
+        Path | None,
+        typer.Option(hidden=True, help="Of a process that answers about models, see serve.relay."),
+    ] = None,
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
+    from mirage.serve import relay
     from mirage.serve.means import Means
     from mirage.serve.supervisor import Options, serve
 
@@ -158,7 +164,10 @@ def serve(
         loaded = _with_memory(loaded, memory)
     if not tiers:
         loaded = loaded.model_copy(update={"tiers": Tiers()})
-    raise typer.Exit(serve(loaded, options, context.obj or Means()))
+    means = context.obj or Means()
+    if ask_socket is not None:
+        means = replace(means, probe=relay.probe(ask_socket))
+    raise typer.Exit(serve(loaded, options, means))
 
 
 @app.command()

@@ -186,16 +186,19 @@ def _forked(question: dict[str, Any], device: str) -> dict[str, Any]:
         child.join()
 
 
+def said(question: dict[str, Any]) -> dict[str, Any]:
+    """What vLLM says to a question, as `answer`, in a process that is thrown away after it."""
+    # So models may be looked at here, without one more child each.
+    registry._run_in_subprocess = lambda inspect: inspect()
+    return next(filter(None, (_forked(question, device) for device in hollow.DEVICES)))
+
+
 def main() -> None:
     """Answer every line of the standard input."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
-    # This process is thrown away: models may be looked at here, without one more child each.
-    registry._run_in_subprocess = lambda inspect: inspect()
     for line in sys.stdin:
-        question = json.loads(line)
-        said = next(filter(None, (_forked(question, device) for device in hollow.DEVICES)))
-        print(json.dumps(said), file=answers, flush=True)
+        print(json.dumps(said(json.loads(line))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def ask(
             env=dict(environment),
             process_group=0,
         )
-        with _watched(child):
+        with watched(child, Path(tempfile.mkdtemp(prefix="mirage-profile-"))), _ended(child):
             assert child.stdin is not None
             with suppress(BrokenPipeError):
                 child.stdin.write(json.dumps(question).encode())
@@ -55,7 +55,7 @@ def ask(
         answers.seek(0)
         answered = answers.read()
     if child.returncode or not answered:
-        raise EngineFailed(_why(module, child.returncode, log))
+        raise EngineFailed(why(module, child.returncode, log))
     return json.loads(answered)
 
 
@@ -90,30 +90,38 @@ def _wait(child: subprocess.Popen[bytes], waiting: Callable[[float], None]) -> N
 
 
 @contextmanager
-def _watched(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Ended with this process, whatever ends that."""
-    with ReaperClient(Path(tempfile.mkdtemp(prefix="mirage-profile-"))) as reaper:
+def watched(child: subprocess.Popen[bytes], folder: Path) -> Iterator[None]:
+    """Killed with this process, whatever ends that, and `folder` removed, also by the block."""
+    with ReaperClient(folder) as reaper:
         reaper.began(child.pid)
         try:
             yield
-        except BaseException:
-            _end(child)
-            raise
         finally:
             reaper.over(child.pid)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ask first: a child may have a server of its own to end."""
-    child.send_signal(signal.SIGINT)
-    with suppress(subprocess.TimeoutExpired):
-        child.wait(ENDING_S)
+def kill(child: subprocess.Popen[bytes]) -> None:
+    """It, and all of its group."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 
 
-def _why(module: str, code: int | None, log: Path) -> str:
+@contextmanager
+def _ended(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """By whatever is raised inside. Ask first: a child may have a server of its own to end."""
+    try:
+        yield
+    except BaseException:
+        child.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(ENDING_S)
+        kill(child)
+        raise
+
+
+def why(module: str, code: int | None, log: Path) -> str:
+    """One line for a child without an answer."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     said = [line for line in lines if line] or ["it said nothing"]
     return f"{module} ended with exit code {code}: {last_error(log) or said[-1][:300]}: see {log}"

@@ -97,12 +97,15 @@ def transfer_question(config: Config, fits: Mapping[str, Fit], effort: Effort) -
     }
 
 
-def served_question(config: Config, file: Path, log: Path, effort: Effort) -> dict[str, Any]:
-    """For `mirage.profile.served`; `file` is the configuration that is served."""
+def served_question(
+    config: Config, file: Path, log: Path, vllm: Path, effort: Effort
+) -> dict[str, Any]:
+    """For `mirage.profile.served`; `file` is served, and `vllm` asked about its models."""
     both = {tenant.name: loads(tenant) for tenant in config.tenants}
     return {
         "config": str(file),
         "log": str(log),
+        "vllm": str(vllm),
         "prompt": min(SHORT, *(t.max_model_len - 2 for t in config.tenants)),
         "alone": effort.alone,
         "burst": effort.burst,

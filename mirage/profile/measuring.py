@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -15,16 +15,16 @@ import yaml
 
 from mirage.config import Config, Policy, Sharing, read_yaml
 from mirage.profile import children, engines, quiet
+from mirage.profile.imported import IN_THIS_PROCESS, Imported, imported
 from mirage.profile.parts import Part, Parts
 from mirage.profile.plan import Effort
 from mirage.report.origin import machine, versions
-from mirage.serve import launcher
+from mirage.serve import launcher, relay
 from mirage.serve.fit import Fit
 from mirage.serve.preflight import fit_config
 from mirage.serve.rundir import RunDir
 
 Waiting = Callable[[float], None]
-IN_THIS_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 AT_ONCE = "configuration.yaml"
 """The configuration with its tenants at once, as what serving adds is measured."""
 LISTED = ("config.json", "model.safetensors", "model.safetensors.index.json")
@@ -42,11 +42,17 @@ class Found:
     """All of it by the name of its part, with what else ran meanwhile."""
 
 
-class Measuring:
-    """The parts of one configuration, in the order in which they are measured."""
+class Measuring(ExitStack):
+    """The parts of one configuration, in the order in which they are measured.
+
+    What measures has to be inside its block, which ends what was started for all parts.
+    """
 
     def __init__(self, path: Path, config: Config, effort: Effort) -> None:
+        super().__init__()
         self.path = path
+        self._imported: Imported | None = None
+        self._fits: dict[str, Fit] | None = None
         self._turns = config.sharing.mode == "temporal"
         # Nobody gives turns to an engine that is stepped by hand.
         at_once = {"policy": Policy.MIRAGE, "sharing": Sharing(mode="spatial")}
@@ -76,18 +82,18 @@ class Measuring:
 
     def measure(self, name: str, parts: Parts, waiting: Waiting) -> Part:
         """One part, and keep it. Raises `ConfigError`, `EngineFailed`, `OSError`."""
-        log = parts.log(name)
-        fits = self._fits if name.split()[0] in ("transfers", "engine") else {}
+        fits = self._fitted(parts) if name.split()[0] in ("transfers", "engine") else {}
         began = monotonic()
         with quiet.others_watched() as counts:
-            answered = self._ask(name, fits, log, waiting)
+            answered = self._ask(name, fits, parts, waiting)
         today = datetime.now(UTC).date().isoformat()
         part = Part(answered, quiet.mean(counts), monotonic() - began, today)
         parts.put(name, part)
         return part
 
-    def _ask(self, name: str, fits: Mapping[str, Fit], log: Path, waiting: Waiting) -> Any:
+    def _ask(self, name: str, fits: Mapping[str, Fit], parts: Parts, waiting: Waiting) -> Any:
         config, effort, plain = self.config, self.effort, children.environment()
+        log = parts.log(name)
         if name == "transfers":
             question = engines.transfer_question(config, fits, effort)
             return children.ask("mirage.profile.transfers", question, log, plain, waiting)
@@ -96,17 +102,31 @@ class Measuring:
             return children.ask("mirage.profile.message", asked, log, plain, waiting)
         if name == "served":
             file, server = self._at_once(log.parent), log.with_name("serve.log")
-            question = engines.served_question(config, file, server, effort)
+            address = self._vllm(parts).address
+            question = engines.served_question(config, file, server, address, effort)
             return children.ask("mirage.profile.served", question, log, plain, waiting)
         tenant = config.tenant(name.removeprefix("engine "))
         question = engines.engine_question(config, tenant, fits[tenant.name], effort)
+        if config.device.kind == "host":
+            return self._vllm(parts).steps(question, log, waiting)
+        return self._steps_of_a_new_process(question, log, waiting)
+
+    def _steps_of_a_new_process(self, question: Any, log: Path, waiting: Waiting) -> Any:
+        """For a GPU: imports may ask CUDA what is there, and CUDA cannot be used in a fork then."""
         with RunDir(None) as rundir:
-            environment = launcher.environment(config, rundir) | IN_THIS_PROCESS
+            environment = launcher.environment(self.config, rundir) | IN_THIS_PROCESS
             return children.ask("mirage.engine.steptimes", question, log, environment, waiting)
 
-    @cached_property
-    def _fits(self) -> dict[str, Fit]:
-        return fit_config(self.config)
+    def _vllm(self, parts: Parts) -> Imported:
+        """One for all parts, from the first on that asks it."""
+        if self._imported is None:
+            self._imported = self.enter_context(imported(self.config, parts.log("vllm")))
+        return self._imported
+
+    def _fitted(self, parts: Parts) -> dict[str, Fit]:
+        if self._fits is None:
+            self._fits = fit_config(self.config, relay.probe(self._vllm(parts).address))
+        return self._fits
 
     def _at_once(self, folder: Path) -> Path:
         """The file itself, or one beside the parts where it takes turns: a turn is no step."""

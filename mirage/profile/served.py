@@ -70,6 +70,8 @@ class Asked:
 
     config: str
     log: str
+    vllm: str
+    """The socket of the process that is asked about the models."""
     prompt: int
     """Tokens of short prompts."""
     alone: int
@@ -212,7 +214,8 @@ def _good(journal: Journal) -> list[Outcome]:
 
 
 async def _serve_and_measure(asked: Asked) -> dict[str, Any]:
-    with Server(Path(asked.config), Variant(Policy.POOLED, tiers=True), Path(asked.log)) as server:
+    variant, more = Variant(Policy.POOLED, tiers=True), ["--ask-socket", asked.vllm]
+    with Server(Path(asked.config), variant, Path(asked.log), more=more) as server:
         url = await server.ready(lambda seconds: None)
         return await measured(url, asked)
 

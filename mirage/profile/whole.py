@@ -66,7 +66,7 @@ def profile(path: Path, config: Config, output: Output, effort: Effort, *, fresh
     parts = _parts(measuring, output)
     if fresh:
         parts.forget()
-    with terminate_like_interrupt(), _one_cache(config, parts):
+    with terminate_like_interrupt(), _one_cache(config, parts), measuring:
         found = _measured(measuring, parts, console)
     loads = {tenant.name: engines.loads(tenant) for tenant in config.tenants}
     cores = os.cpu_count() or 1

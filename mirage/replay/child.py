@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -56,20 +56,30 @@ class Server:
     """
 
     def __init__(
-        self, config: Path, variant: Variant, log: Path, memory_bytes: int | None = None
+        self,
+        config: Path,
+        variant: Variant,
+        log: Path,
+        memory_bytes: int | None = None,
+        more: Sequence[str] = (),
     ) -> None:
+        """`more` words of its command line: see `serve_command`."""
         self._config = config
         self._variant = variant
         self._log = log
         self._memory_bytes = memory_bytes
+        self._more = more
 
     def __enter__(self) -> Server:
         with self._log.open("wb") as log:
             folder = Path(tempfile.mkdtemp(prefix="mirage-replay-"))
             self._ready_file = folder / "ready.json"
             self._reaper = ReaperClient(folder)
+            command = serve_command(
+                self._config, self._variant, self._ready_file, self._memory_bytes
+            )
             self._process = subprocess.Popen(
-                serve_command(self._config, self._variant, self._ready_file, self._memory_bytes),
+                [*command, *self._more],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +30,16 @@ pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 
 
-def start(*words: str, folder: Path) -> subprocess.Popen[str]:
+def start(
+    *words: str, folder: Path, more: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "mirage", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"} | dict(more or {}),
     )
 
 
@@ -141,9 +146,12 @@ def test_interrupted_and_resumed_on_a_real_engine_it_ends_with_a_whole_profile(
     words = "profile", "c.yaml", "--quick", "--output", "real.yaml"
     first = start(*words, folder=folder)
     wait_for(folder / "real.parts" / "transfers.json", first)
+    below = psutil.Process(first.pid).children(recursive=True)
+    assert [p for p in below if "mirage.engine.forkserver" in p.cmdline()]
     first.send_signal(signal.SIGTERM)
     _, err = first.communicate(timeout=180)
     assert first.returncode == 130, err
+    assert not psutil.wait_procs(below, timeout=60)[1]
     assert not [p for p in psutil.process_iter(["cmdline"]) if _mentions(p, folder)]
     assert not (folder / "real.yaml").exists()
     code, out, err = mirage(*words, folder=folder, timeout_s=400)
@@ -151,6 +159,24 @@ def test_interrupted_and_resumed_on_a_real_engine_it_ends_with_a_whole_profile(
     assert "[1/4] transfers: measured before, not again" in err
     check_whole(folder / "real.yaml")
     assert str(folder) not in out
+
+
+@pytest.mark.slow
+def test_killed_it_leaves_no_process_and_no_folder(folder: Path, tmp_path: Path) -> None:
+    base = tempfile.mkdtemp(prefix="k-", dir="/tmp")
+    words = "profile", "c.yaml", "--quick", "--output", str(tmp_path / "killed.yaml")
+    process = start(*words, folder=folder, more={"TMPDIR": base})
+    try:
+        wait_for(tmp_path / "killed.parts" / "engine%20a.log", process)
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.communicate(timeout=60)
+        assert len(below) >= 3  # vLLM's process, the fork that measures, what ends them
+        assert not psutil.wait_procs(below, timeout=60)[1]
+        assert not list(Path(base).iterdir())
+    finally:
+        process.kill()
+        shutil.rmtree(base)
 
 
 def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
