@@ -18,12 +18,8 @@ from mirage.replay.preparation import Plan
 from mirage.replay.progress import Display, display
 from mirage.replay.run import Run, replay_on
 from mirage.workload.dealing import Call
-from mirage.workload.load import capacity_per_s, evenly
+from mirage.workload.load import AMPLE, AT_ONCE, REQUESTS, capacity_per_s, evenly
 
-REQUESTS, AT_ONCE = 128, 32
-"""Of the workload, and of them in the closed loop."""
-AMPLE = 4
-"""Times the device's memory."""
 NAME = "measuring the machine"
 
 

@@ -198,6 +198,12 @@ class Engine:
             self._obey(now)
             self.stirred = True
 
+    def come(self, request: Request, now: int) -> None:
+        """A request arrives now, of which nobody knew before."""
+        self.queues.come(request)
+        if self.stepper.stepping:
+            self.cut(now)
+
     def cut(self, now: int) -> None:
         """Let the span end with the step that is under way."""
         self.stepper.span.cut(now)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
 
 from mirage.control.demand import blocks_for, blocks_to_start
 from mirage.simulate.batch import Batch, Request
@@ -88,6 +89,13 @@ class Queues:
             arrived.append(self._upcoming)
             self._upcoming = next(self._arrivals, None)
         return arrived
+
+    def come(self, request: Request) -> None:
+        """One more, of which nobody knew; it arrives after those that were known."""
+        if self._upcoming is None:
+            self._upcoming = request
+        else:
+            self._arrivals = chain(self._arrivals, (request,))
 
     def admit(self, blocks: int, *, loading: bool = False) -> None:
         """The first that waits runs from now on, with `blocks` for its prompt, or loads first."""

@@ -30,7 +30,10 @@ MOST_AT_ONCE = 1000
 
 
 class Observer:
-    """Sees a world run, to override. What it is told has just happened; it changes nothing."""
+    """Sees a world run, to override. What it is told has just happened.
+
+    It changes nothing, but that requests may come (`Engine.come`) when others have finished.
+    """
 
     def began(self, engine: Engine) -> None:
         """An engine began a step, or a span of them."""

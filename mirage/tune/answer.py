@@ -10,9 +10,10 @@ from mirage.config import Config, Policy
 from mirage.report.slo import Slo
 from mirage.tune.choosing import FINALISTS, chosen
 from mirage.tune.goals import Goal, WindowResult, figures
-from mirage.tune.load import derived_slo, each_pressing
+from mirage.tune.load import computed_per_s, derived_slo, each_pressing
 from mirage.tune.progress import Progress
 from mirage.tune.question import Question
+from mirage.tune.recommending import Load
 from mirage.tune.runs import Runner, runner
 from mirage.tune.search import FILE, Searched, Task, first_choices, importances, search
 from mirage.tune.simulated import Run
@@ -65,6 +66,9 @@ class Answer:
     pressing: dict[str, float]
     """The same, with which each policy just does not bear the requests; empty if the load is
     given."""
+    load: Load | None
+    """The same as parts of what the machine computes; None if the load is given, or no layers are
+    lent whatever it is."""
     trials: list[Searched]
     choice: Choice
     config: Config
@@ -103,6 +107,7 @@ def answer(question: Question, wish: Wish, folder: Path, progress: Progress) -> 
             slo_is_derived=derived,
             slower=task.slower,
             pressing=presses,
+            load=_load(question, presses, run),
             trials=trials,
             choice=choice,
             config=config,
@@ -148,6 +153,15 @@ def _task(
         slower = presses[str(config.policy)]
     task = Task(question.space, Goal(wish.objective, slo), windows, seed, slower)
     return task, wish.slo is None, presses
+
+
+def _load(question: Question, presses: Mapping[str, float], run: Runner) -> Load | None:
+    if str(Policy.MIRAGE) not in presses:
+        return None
+    searched = question.cut.searched
+    windows, requests = [window.number for window in searched], len(searched[0].requests)
+    computed = computed_per_s(run, question.config, windows, requests, question.options.seed)
+    return Load(computed, {name: question.rate(s) / computed for name, s in presses.items()})
 
 
 def _best(goal: Goal, trials: Sequence[Searched]) -> list[Choice]:

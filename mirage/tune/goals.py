@@ -35,6 +35,8 @@ class Row(NamedTuple):
     e2el: float
     tokens: int
     """Of its output."""
+    ended: float = 0.0
+    """Since its window began."""
 
     def latencies_ms(self) -> dict[str, float]:
         """By the names of an `Slo`."""

@@ -7,12 +7,14 @@ free, requests come as often as the configuration just does not bear: with less 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import harmonic_mean
 
 from mirage.config import Config, Policy
 from mirage.report.slo import Slo
 from mirage.tune.goals import WindowResult, figures, share_met
 from mirage.tune.runs import Runner
 from mirage.tune.simulated import Run
+from mirage.workload.load import AMPLE, AT_ONCE, capacity_per_s
 
 ALONE = 20.0
 """Times the gaps, with which requests are nearly alone."""
@@ -43,6 +45,26 @@ def pressing(run: Runner, config: Config, slo: Slo, windows: Sequence[int], seed
             break
         slower *= STEP
     return float(f"{slower:.3g}")
+
+
+def computed_per_s(
+    run: Runner, config: Config, windows: Sequence[int], requests: int, seed: int
+) -> float:
+    """Requests a second that the machine computes where KV memory does not bind.
+
+    `replay.load` is a part of this. It is measured as `mirage replay` does it, but in the
+    simulator. Each window has so many `requests`; of few, fewer are under way at the same time.
+    """
+    ample = config.device.model_copy(update={"memory": config.device.memory * AMPLE})
+    roomy = _static(config).model_copy(update={"device": ample})
+    at_once = min(AT_ONCE, max(1, requests // 2))
+    found = run([Run(roomy, window, seed, at_once=at_once) for window in windows])
+    rates = [
+        capacity_per_s([row.ended for row in outcome.rows], at_once)
+        for outcome in found
+        if outcome is not None
+    ]
+    return harmonic_mean(rates)
 
 
 def each_pressing(

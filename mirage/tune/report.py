@@ -12,6 +12,7 @@ from mirage.tune.answer import JUDGE_SEEDS, SEARCH_SEEDS, Answer, Wish, mean_len
 from mirage.tune.contest import Contest, middle
 from mirage.tune.goals import figures
 from mirage.tune.question import Question
+from mirage.tune.recommending import Load
 from mirage.tune.space import changes
 from mirage.tune.windows import Window
 
@@ -42,6 +43,7 @@ def build(
             "time_scale": replay.time_scale * answer.slower,
             "length_scale": replay.length_scale,
             "too_many_per_s": {n: question.rate(s) for n, s in answer.pressing.items()},
+            "load": _load(answer.load) if answer.load else None,
             "searched": [_window(window) for window in question.cut.searched],
             "held_back": [_window(window) for window in question.cut.held_back],
         },
@@ -74,6 +76,15 @@ def build(
         "live": _live(answer, contest) if contest else None,
         "trials": [asdict(trial) for trial in answer.trials],
         "explained": [asdict(one) for one in question.explained],
+    }
+
+
+def _load(load: Load) -> dict[str, Any]:
+    return {
+        "computed_per_s": load.computed_per_s,
+        "too_many": load.too_many,
+        "recommended": load.recommended,
+        "why": load.said(),
     }
 
 

@@ -59,7 +59,7 @@ def runner(bench: Bench, processes: int | None, ended: Ended) -> Iterator[Runner
 
 
 def _key(run: Run) -> str:
-    return f"{run.window} {run.seed} {run.slower} {run.config.model_dump_json()}"
+    return f"{run.window} {run.seed} {run.slower} {run.at_once} {run.config.model_dump_json()}"
 
 
 # -- inside a process ----------------------------------------------------------------------

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -31,6 +31,8 @@ from mirage.tune.goals import Row, WindowResult
 from mirage.tune.windows import Window
 from mirage.units import GIB
 from mirage.workload import dealing
+from mirage.workload.dealing import Call
+from mirage.workload.load import REQUESTS, evenly
 from traces import SAMPLE
 
 
@@ -55,13 +57,15 @@ class Bench:
 class Run:
     """One configuration on one window, its requests dealt to tenants by a seed.
 
-    `slower` multiplies the gaps besides.
+    `slower` multiplies the gaps besides. With `at_once`, times do not count: so many requests are
+    always under way, as `mirage replay` has it when it measures the machine.
     """
 
     config: Config
     window: int
     seed: int
     slower: float = 1.0
+    at_once: int | None = None
 
 
 def simulate(bench: Bench, run: Run) -> WindowResult | None:
@@ -73,22 +77,26 @@ def simulate(bench: Bench, run: Run) -> WindowResult | None:
     config, window = run.config, bench.windows[run.window]
     scale = bench.time_scale * run.slower
     calls = dealing.build(config, window.requests, scale, bench.length_scale, run.seed)
+    left = list[Call]()
+    if run.at_once is not None:
+        chosen = [replace(call, at_s=0.0) for call in evenly(calls, REQUESTS)]
+        calls, left = chosen[: run.at_once], chosen[run.at_once :]
     arrivals = {
         tenant.name: iter(
-            [
-                Request(c.index, round(c.at_s * PS), c.context_tokens, c.output_tokens)
-                for c in calls
-                if c.tenant == tenant.name
-            ]
+            [_request(c, round(c.at_s * PS)) for c in calls if c.tenant == tenant.name]
         )
         for tenant in config.tenants
     }
     world = build.world(setup, variant(str(config.policy)), run.seed, arrivals=arrivals)
-    seen = _Seen(world)
+    seen = _Seen(world, left)
     world.observer = seen
     world.run()
     world.check()
     return seen.outcome()
+
+
+def _request(call: Call, arrival: int) -> Request:
+    return Request(call.index, arrival, call.context_tokens, call.output_tokens)
 
 
 def experiment(bench: Bench, config: Config) -> Setup:
@@ -130,10 +138,14 @@ def _tenant(config: Config, name: str) -> SimulatedTenant:
 
 
 class _Seen(Observer):
-    """Requests as they finish, and what is lent, by whether its owner has work."""
+    """Requests as they finish, and what is lent, by whether its owner has work.
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    Whenever one finishes, the next of `left` comes.
+    """
+
+    def __init__(self, world: World, left: Iterable[Call]) -> None:
+        self._world, self._left = world, iter(left)
+        self._engines = {engine.name: engine for engine in world.engines}
         self._rows: list[Row] = []
         self._lent: dict[str, tuple[int, int, bool]] = {}
         """Since when, bytes, and whether by a model with work."""
@@ -149,8 +161,11 @@ class _Seen(Observer):
                 request.longest / PS,
                 (now - request.arrival) / PS,
                 request.output,
+                now / PS,
             )
         )
+        if (call := next(self._left, None)) is not None:
+            self._engines[call.tenant].come(_request(call, now), now)
 
     def reported(self, engine: Engine, report: Report) -> None:
         self._count(engine.name)

@@ -64,6 +64,8 @@ def about(question: Question, answer: Answer) -> list[str]:
     if answer.pressing:
         each = [f"{name} from {question.rate(s):.3g}/s" for name, s in answer.pressing.items()]
         lines.append(f"too many requests for the limits: {', '.join(each)}")
+    if answer.load:
+        lines += [answer.load.parts(), answer.load.said()]
     return lines
 
 

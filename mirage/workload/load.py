@@ -7,6 +7,11 @@ from itertools import islice
 
 from mirage.workload.dealing import Call
 
+REQUESTS, AT_ONCE = 128, 32
+"""By which a machine is measured: of the workload, and of them in a closed loop."""
+AMPLE = 4
+"""Times the device's memory meanwhile, so that KV memory limits nothing."""
+
 
 def evenly(calls: Collection[Call], most: int) -> list[Call]:
     """At most `most` calls, one of every so many, so that all phases and tenants have theirs."""

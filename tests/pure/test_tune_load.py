@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tune_case import write, write_trace
 
 from mirage.config import Config, Policy, load
+from mirage.profiles import Hardware
 from mirage.report.slo import Slo
+from mirage.simulate import build
 from mirage.tune.goals import Row, WindowResult
-from mirage.tune.load import each_pressing
+from mirage.tune.load import computed_per_s, each_pressing
 from mirage.tune.question import Options, ask
-from mirage.tune.simulated import Run
+from mirage.tune.runs import runner
+from mirage.tune.simulated import Run, simulate
 
 pytestmark = pytest.mark.pure
 
@@ -46,6 +52,54 @@ def test_a_configuration_of_another_policy_is_not_asked_as_mirage(config: Config
     assert list(found) == ["static", "pooled"]
 
 
+def computed(path: Path, **changes: Any) -> float:
+    """By simulation, on one window of 20 requests."""
+    question = ask(path, Options(str(write_trace(path.parent)), profile="h100"))
+    bench = replace(question.bench(1.0), **changes)
+    with runner(bench, 1, lambda: None) as run:
+        return computed_per_s(run, question.config, [0], 20, seed=0)
+
+
+def test_what_is_computed_depends_on_the_machine_alone(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    once = computed(path)
+    assert computed(path, time_scale=9.0) == once, "no time of the trace counts"
+    hardware = ask(path, Options(str(tmp_path / "trace.csv"), profile="h100")).machine.hardware
+    assert computed(path, hardware=slower(hardware, 2.0)) == pytest.approx(once / 2, rel=0.02)
+
+
+def test_memory_does_not_bind_what_is_computed(tmp_path: Path) -> None:
+    """A configuration of twice the memory computes as much, though it holds more requests."""
+    large = write(tmp_path / "large", device={"kind": "cuda", "memory": "1280MiB", "page": "2MiB"})
+    assert computed(large) == pytest.approx(computed(write(tmp_path / "small")), rel=0.01)
+
+
+def slower(hardware: Hardware, times: float) -> Hardware:
+    """Of everything that a step takes."""
+    longer = ("step_overhead_ms", "sequence_overhead_us")
+    less = ("bandwidth_gb_s", "compute_tflop_s")
+    found = dict.fromkeys(longer, times) | dict.fromkeys(less, 1 / times)
+    changed = {
+        name: getattr(hardware, name).model_copy(
+            update={"value": getattr(hardware, name).value * factor}
+        )
+        for name, factor in found.items()
+    }
+    return hardware.model_copy(update=changed)
+
+
+def test_in_a_closed_loop_so_many_are_always_under_way(tmp_path: Path) -> None:
+    question = ask(write(tmp_path), Options(str(write_trace(tmp_path)), profile="h100"))
+    result = simulate(question.bench(1.0), Run(question.config, 0, 0, at_once=3))
+    assert result is not None
+    rows = result.rows
+    assert len(rows) == len(question.cut.searched[0].requests)
+    begins = sorted(row.ended - row.e2el for row in rows)
+    ends = sorted(row.ended for row in rows)
+    assert begins[:3] == pytest.approx([0.0] * 3, abs=1e-9)
+    assert begins[3:] == pytest.approx(ends[:-3], abs=1e-9), "one comes when one has ended"
+
+
 def test_a_rate_is_that_of_the_searched_windows(tmp_path: Path) -> None:
     path = write(tmp_path, replay={"time_scale": 2.0})
     question = ask(path, Options(str(write_trace(tmp_path))))
@@ -56,3 +110,18 @@ def test_a_rate_is_that_of_the_searched_windows(tmp_path: Path) -> None:
         for a, b in zip(window.requests, window.requests[1:], strict=False)
     ]
     assert question.rate(3.0) == pytest.approx(len(gaps) / sum(gaps) / 6)
+
+
+def test_a_closed_loop_is_the_same_step_by_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that comes to an engine in the midst of many steps is seen after one of them."""
+    question = ask(write(tmp_path), Options(str(write_trace(tmp_path)), profile="h100"))
+    run = Run(question.config, 0, 0, at_once=3)
+    skipping = simulate(question.bench(1.0), run)
+    each = partial(build.world, skipping=False)
+    monkeypatch.setattr("mirage.tune.simulated.build.world", each)
+    stepping = simulate(question.bench(1.0), run)
+    assert skipping is not None
+    assert stepping is not None
+    assert skipping.rows == stepping.rows

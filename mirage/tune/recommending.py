@@ -1,0 +1,63 @@
+"""At which load memory decides and compute does not, as `replay.load` says it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+from mirage.config import Policy
+
+MOST_LOAD = 0.8
+"""Of what the machine computes: beyond, requests wait for compute whatever memory there is."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """How often requests come, in what the machine computes where KV memory does not bind."""
+
+    computed_per_s: float
+    """Requests a second: 1.0 of `replay.load`."""
+    too_many: dict[str, float]
+    """From which part of that on each policy misses the limits."""
+
+    @property
+    def recommended(self) -> float | None:
+        """A `replay.load` that the configuration bears and one that lends no layers does not.
+
+        The geometric middle between the two, at most `MOST_LOAD`; None if there is no such load.
+        """
+        least, most = self._between()
+        middle = float(f"{min(sqrt(least * most), MOST_LOAD):.2g}")
+        return middle if least < middle < most else None
+
+    def parts(self) -> str:
+        """One line: what the policies bear, of what the machine computes."""
+        each = [f"{name} {part:.2g}" for name, part in self.too_many.items()]
+        return (
+            f"of the {self.computed_per_s:.3g} requests/s that are computed where KV memory does "
+            f"not bind: {', '.join(each)}"
+        )
+
+    def said(self) -> str:
+        """One line: what is recommended, and why; or why nothing is."""
+        least, most = self._between()
+        load = self.recommended
+        if load is not None:
+            return (
+                f"recommended replay.load: {load:g}, between {least:.2g}, from where on {POOLED} "
+                f"has too many, and {most:.2g}, from where on {MIRAGE} has"
+                + f" (at most {MOST_LOAD:g}, so that compute does not decide)"
+                * (load == MOST_LOAD)
+            )
+        if least >= most:
+            return f"no replay.load shows what lending layers brings: {MIRAGE} bears no more"
+        return (
+            f"no replay.load shows what lending layers brings: {POOLED} bears {least:.2g} of what "
+            f"the machine computes, and beyond {MOST_LOAD:g} compute decides"
+        )
+
+    def _between(self) -> tuple[float, float]:
+        return self.too_many[POOLED], self.too_many.get(MIRAGE, 0.0)
+
+
+POOLED, MIRAGE = str(Policy.POOLED), str(Policy.MIRAGE)
