@@ -25,6 +25,16 @@ def experts_gain(shape: ModelShape) -> int:
     return max(0, shape.expert_layers - 1) * shape.expert_bytes
 
 
+def block_bytes(shape: ModelShape) -> float:
+    """Bytes of a KV block, with what rounding to pages adds to it."""
+    return shape.extent_bytes / shape.extent_blocks
+
+
+def token_bytes(shape: ModelShape) -> float:
+    """Bytes of KV memory that a token of a full block takes."""
+    return block_bytes(shape) / shape.block_tokens
+
+
 def gained_extents(shape: ModelShape, alpha: int) -> int:
     """KV extents that the memory of `alpha` layers of the same model holds."""
     return alpha * shape.layer_bytes // shape.extent_bytes

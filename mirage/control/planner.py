@@ -137,11 +137,11 @@ def plan(
         )
         for t in tenants
     )
+    if policy is Policy.MIRAGE and turns is None and rules.keep_prefixes:
+        asks = keeping_prefixes(tenants, asks)
     candidates = [
         victims.Candidate(t.name, t.active, t.tenant.priority, t.last_busy) for t in tenants
     ]
-    if policy is Policy.MIRAGE and turns is None and rules.keep_prefixes:
-        asks = keeping_prefixes(tenants, asks)
     donors = tuple(victims.order(candidates, rules.victims))
     free = device_bytes - reserved_bytes - sum(footprint(t.shape, 0, 0) for t in tenants)
     growth_only = policy is Policy.MIRAGE and rules.serve == "growth"

@@ -20,6 +20,7 @@ from mirage.control.spilling import layers_of
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.water_filling import Ask
 from mirage.control.worth import Price, Way, dearest, idle_layers, unused
+from mirage.geometry import block_bytes, token_bytes
 from mirage.units import ceil_div
 
 SPAN_S = 10.0
@@ -41,21 +42,19 @@ def keeping_prefixes(tenants: Sequence[TenantSnapshot], asks: Sequence[Ask]) -> 
 
 def lending(t: TenantSnapshot) -> Price:
     """Of all KV memory in which the tenant has cached prefixes and nothing else, for `SPAN_S`."""
-    report, shape = t.report, t.shape
-    block_bytes = shape.extent_bytes / shape.extent_blocks
-    cached = report.kv_cached_blocks * block_bytes
-    if not cached:
+    blocks = t.report.kv_cached_blocks
+    if not blocks:
         return Price(Way.UNUSED, 0.0, 0)
-    again = t.again_blocks_s * SPAN_S / report.kv_cached_blocks
+    cached = blocks * block_bytes(t.shape)
+    again = t.again_blocks_s * SPAN_S / blocks
     return unused(cached, cached_bytes=cached, again=again, compute_bytes_s=_back_bytes_s(t))
 
 
 def _back_bytes_s(t: TenantSnapshot) -> float:
     """KV bytes a second that are there again, computed or, where they are kept below, loaded."""
-    report, shape = t.report, t.shape
-    token_bytes = shape.extent_bytes / (shape.extent_blocks * shape.block_tokens)
-    computed = token_bytes / report.token_s if report.token_s > 0 else inf
-    return max(computed, layers_of(t).link_bytes_s if report.keeps_below else 0.0)
+    token_s = t.report.token_s
+    computed = token_bytes(t.shape) / token_s if token_s > 0 else inf
+    return max(computed, layers_of(t).link_bytes_s if t.report.keeps_below else 0.0)
 
 
 def _stay(prefixes: Price, layers: Price) -> bool:

@@ -15,6 +15,7 @@ from mirage.control.lending import worth_lending
 from mirage.control.targets import base
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.worth import Layers, Price, drop, spill, worth_streaming
+from mirage.geometry import token_bytes
 
 
 class Turns(NamedTuple):
@@ -37,12 +38,11 @@ def layers_not_spilled_for(t: TenantSnapshot, hidden: int, most: int, turn_s: fl
 
 def instead(t: TenantSnapshot) -> list[Price]:
     """Of an extent whose KV goes below the device or is computed anew, by the times of `t`."""
-    shape, token_s = t.shape, t.report.token_s
-    ways = [_down(t, shape.extent_bytes)]
+    nbytes, token_s = t.shape.extent_bytes, t.report.token_s
+    ways = [_down(t, nbytes)]
     if token_s > 0:
-        token_bytes = shape.extent_bytes / (shape.extent_blocks * shape.block_tokens)
-        again = drop(shape.extent_bytes, token_bytes=token_bytes, prefill_tokens_s=1 / token_s)
-        ways.append(again)
+        a_token = token_bytes(t.shape)
+        ways.append(drop(nbytes, token_bytes=a_token, prefill_tokens_s=1 / token_s))
     return ways
 
 

@@ -192,8 +192,9 @@ class Fill:
                 self.share_out([row], tier.level)
             self._gather(self.active, tier.others, _missing(asking, tier.level))
             self.share_out(asking, tier.level)
-            self._take_prefixes(_missing(asking, tier.level), tier.level)
-            self.share_out(asking, tier.level)
+            if (wanted := _missing(asking, tier.level)) > self.free:
+                self._take_prefixes(wanted, tier.level)
+                self.share_out(asking, tier.level)
         if short:
             self.share_out(self.rows, tier.level)  # what whole layers brought too much
         for row in self.rows:

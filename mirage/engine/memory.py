@@ -220,8 +220,7 @@ class EngineMemory:
 
     def layer_times(self) -> LayerTimes:
         """T_T and T_c, and what is known of experts."""
-        token_s = self.token_cost.token_s
-        giver = self.giver
+        giver, token_s = self.giver, self.token_cost.token_s
         times = LayerTimes(self.layer_load_s, self.layer_compute_s, token_s=token_s)
         if giver is None:
             return times
