@@ -374,6 +374,8 @@ class PeerTier(Strict):
     """Host only: imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
     backed: bool = True
     """What a peer wants back is copied to host memory first; else it is dropped."""
+    experts: bool = True
+    """Whether experts that were given away (`remap.experts`) are kept there as well."""
 
     @property
     def bytes_per_s(self) -> float | None:

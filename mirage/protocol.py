@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 BEAT_S = 0.5
 """Seconds between two `Alive`."""
 
@@ -134,6 +134,8 @@ class Report(msgspec.Struct, tag="report", tag_field="type"):
     """Since start, those that had to be loaded while a step waited."""
     expert_bytes_loaded: int = 0
     """Bytes of those loads."""
+    expert_peer_loads: int = 0
+    """Of the loads, those from a peer."""
     expert_load_s: float = 0.0
     """Seconds to load one expert while a step waits, measured; 0 while unknown."""
     expert_routed: list[float] = []

@@ -58,6 +58,7 @@ class TenantSample(msgspec.Struct, frozen=True):
     expert_hits: int = 0
     expert_loads: int = 0
     expert_bytes_loaded: int = 0
+    expert_peer_loads: int = 0
 
 
 class Sample(msgspec.Struct, frozen=True):

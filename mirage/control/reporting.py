@@ -60,6 +60,7 @@ class Counted(NamedTuple):
     expert_hits: int = 0
     expert_loads: int = 0
     expert_bytes_loaded: int = 0
+    expert_peer_loads: int = 0
 
 
 class LayerTimes(NamedTuple):
@@ -129,6 +130,7 @@ def make_report(
         expert_hits=counted.expert_hits,
         expert_loads=counted.expert_loads,
         expert_bytes_loaded=counted.expert_bytes_loaded,
+        expert_peer_loads=counted.expert_peer_loads,
         expert_load_s=times.expert_s,
         expert_routed=list(times.expert_routed),
         layer_load_s=times.load_s,

@@ -216,6 +216,7 @@ class EngineMemory:
             "expert_hits": books.hits,
             "expert_loads": books.loads,
             "expert_bytes_loaded": self.giver.expert_bytes_loaded,
+            "expert_peer_loads": self.giver.replicas_loaded,
         }
 
     def layer_times(self) -> LayerTimes:

@@ -41,6 +41,8 @@ class EngineSettings(BaseModel):
     """False leaves the layers where vLLM puts them, whatever the policy."""
     experts: bool = False
     """Whether experts of a mixture may be given away, where that is possible."""
+    experts_on_peers: bool = True
+    """Whether peers may have copies of those that are, where the pool has peers."""
     pieces: bool = False
     """Stream what steps compute between two attentions instead of whole layers."""
     compiled: bool = False

@@ -152,6 +152,7 @@ def engine_settings(
         "hold_s": config.sharing.patience_s,
         "moves": fit.movable_layers > 0,
         "experts": config.remap.experts,
+        "experts_on_peers": config.tiers.peer is not None and config.tiers.peer.experts,
         "move_s": MOVE_S[config.device.kind],
     }
 

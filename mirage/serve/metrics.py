@@ -27,6 +27,7 @@ COUNTERS = {
     "expert_hits": ("mirage_expert_hits", "Given experts that a step found in a spare frame"),
     "expert_loads": ("mirage_expert_loads", "Given experts that a step had to load"),
     "expert_bytes_loaded": ("mirage_expert_loaded_bytes", "Bytes of those loads"),
+    "expert_peer_loads": ("mirage_expert_peer_loads", "Of those loads, the ones from a peer"),
     "stall_s": ("mirage_stall_seconds", "Time that compute waited for a layer to arrive"),
     "steps": ("mirage_steps", "Scheduler steps"),
     "tokens": ("mirage_tokens", "Tokens computed"),

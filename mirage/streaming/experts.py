@@ -10,10 +10,12 @@ which at no moment holds more than the larger of both.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from mirage.streaming.replicas import Replicas, wishes
 from mirage.streaming.residency import Expert, Residency
 from mirage.streaming.routing import OBSERVE_CALLS, Routing
 from mirage.streaming.transfer import Compute, Frame, Layer, LayerStreamer, TransferError
@@ -82,12 +84,16 @@ class ExpertStreamer(LayerStreamer):
         self.load_s = 0.0
         """Seconds to load one expert while a step waits, smoothed; 0 while unknown."""
         self.expert_bytes_loaded = 0
+        self.replicas: Replicas | None = None
+        """Copies of cold experts that are quicker to read, if there are any."""
+        self.replicas_loaded = 0
+        """Experts that were loaded from those."""
         self._spent_s = 0.0
         self._observed: list[float] = []
         self._observed_at = 0
         self._spare: list[Frame] = []
         """Frames with no expert in them."""
-        self._loaded = driver.event()
+        self._loaded, self._near_loaded = driver.event(), driver.event()
         self._pages = layout.nbytes // driver.page_bytes
 
     @property
@@ -104,7 +110,7 @@ class ExpertStreamer(LayerStreamer):
         """All that was counted and observed; no expert is away."""
         assert not self.experts
         self.residency = Residency(Routing(self.layout.layers, self.layout.count))
-        self.expert_bytes_loaded = self._observed_at = 0
+        self.expert_bytes_loaded = self.replicas_loaded = self._observed_at = 0
         self._observed = []
 
     def observed(self) -> list[float]:
@@ -123,9 +129,12 @@ class ExpertStreamer(LayerStreamer):
 
     def routed(self, index: int, numbers: Collection[int]) -> None:
         """Layer `index` is about to compute with these experts: let it wait for them."""
-        self.residency.routing.seen(index, numbers)
+        routing = self.residency.routing
+        routing.seen(index, numbers)
         if self.residency.given:
             self._fetch(index, numbers)
+            if index == routing.layers[0] and routing.calls % OBSERVE_CALLS == 0:
+                self._wish()
 
     def _fetch(self, index: int, numbers: Collection[int]) -> None:
         start = time.perf_counter()
@@ -137,14 +146,35 @@ class ExpertStreamer(LayerStreamer):
             self._spare.append(self._unmap(expert))
         for expert in load:
             self._map(expert, self._spare.pop())
-            self._copy_spans(self.layers[index], self.layout.spans(expert.number))
-        self.copies.record(self._loaded)
+        self._load(load)
         waits = time.perf_counter()
         self.compute.wait(self._loaded)
+        self.compute.wait(self._near_loaded)
         self._spent_s += waits - start
         self.expert_bytes_loaded += len(load) * self.layout.nbytes
         took = (time.perf_counter() - start) / len(load)
         self.load_s += (took - self.load_s) * (SMOOTHING if self.load_s else 1.0)
+
+    def _load(self, experts: Sequence[Expert]) -> None:
+        """Enqueue their copies, each from where it is quickest to read."""
+        near = self.replicas.stream if self.replicas else self.copies
+        with self.replicas.lent() if self.replicas else nullcontext[Mapping[Expert, int]]({}) as at:
+            for expert in experts:
+                layer, spans = self.layers[expert.layer], self.layout.spans(expert.number)
+                source = at.get(expert)
+                if source is None:
+                    self._copy_spans(layer, spans)
+                    continue
+                self.replicas_loaded += 1
+                for offset, nbytes in spans:
+                    near.copy(layer.range.address + offset, source, nbytes)
+                    source += nbytes
+            near.record(self._near_loaded)
+        self.copies.record(self._loaded)
+
+    def _wish(self) -> None:
+        if self.replicas is not None:
+            self.replicas.wish(wishes(self.residency))
 
     # -- between steps ------------------------------------------------------------------
 
@@ -160,12 +190,15 @@ class ExpertStreamer(LayerStreamer):
         fresh = self.pool.take(max(0, more), "layer")
         self.compute.wait_for_steps()
         self.copies.synchronize()
+        if self.replicas is not None:
+            self.replicas.stream.synchronize()
         try:
             left = self._change(alpha, beta, experts, fresh)
         except VmmError as error:
             raise TransferError(f"experts were left half moved: {error}") from error
         if left:
             self.pool.give(left)
+        self._wish()
 
     def _check(self, alpha: int, experts: int) -> None:
         if alpha and experts:

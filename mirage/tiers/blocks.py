@@ -52,11 +52,18 @@ class Block:
     """It is being copied below, or from a peer to host memory: as good as pinned."""
     offered: bool = False
     """It came from below, or was offered there, or could not be copied: once is enough."""
+    replica: bool = False
+    """Of what its engines have in host memory anyway: on a peer only, never copied."""
 
     @property
     def idle(self) -> bool:
         """Whether it may be evicted."""
         return self.state is State.READY and not self.pins and not self.sinking
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is no candidate for eviction: a replica is pinned for long."""
+        return self.replica and bool(self.pins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ logger = logging.getLogger("mirage.tiers")
 class _Request:
     """What is known of the keys that one request seeks."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, name: str, number: int) -> None:
+        self.name, self.number = name, number
         self.keys: dict[Key, tuple[Found, int]] = {}
         self.loaded: set[Key] = set()
         self.risen: set[Key] = set()
@@ -42,9 +42,19 @@ class _Request:
 class PoolClient:
     """A `mirage.tiers.contract.Pool` over the socket at `path`, used by one thread."""
 
-    def __init__(self, path: Path, member: Member, answer_s: float = ANSWER_S) -> None:
-        """Never raises: without a pool nothing is ever found, and nothing stored."""
-        self._answer_s = answer_s
+    def __init__(
+        self,
+        path: Path,
+        member: Member,
+        answer_s: float = ANSWER_S,
+        without: str = "KV blocks are computed anew",
+    ) -> None:
+        """Never raises: without a pool nothing is ever found, and nothing stored.
+
+        `without` is what the log says happens then.
+        """
+        self._answer_s, self._without = answer_s, without
+        self._recalled: list[str] = []
         self._requests: dict[str, _Request] = {}
         self._by_number: dict[int, _Request] = {}
         self._last_request = 0
@@ -58,7 +68,7 @@ class PoolClient:
         try:
             self._line, self._regions = Line.join(path, member)
         except (OSError, LineLost) as error:
-            logger.warning("no host pool: %s; KV blocks are computed anew", _words(error))
+            logger.warning("no host pool: %s; %s", _words(error), without)
 
     # -- finding ------------------------------------------------------------------------
 
@@ -68,7 +78,7 @@ class PoolClient:
         known = self._requests.get(request)
         if known is None:
             self._last_request += 1
-            known = self._requests[request] = _Request(self._last_request)
+            known = self._requests[request] = _Request(request, self._last_request)
             self._by_number[known.number] = known
         wanted = list(keys)
         for key in wanted:
@@ -102,6 +112,23 @@ class PoolClient:
             places = [self._place(known.keys[key][1]) for key in known.loaded]
             from_peers = sum(place.medium is Medium.PEER for place in places)
             self._say(Leave(known.number, len(places), from_peers))
+
+    def recalled(self) -> list[str]:
+        """Requests that have replicas which are wanted back, each told of once."""
+        recalled, self._recalled = self._recalled, []
+        return recalled
+
+    def wait(self, seconds: float) -> None:
+        """Until the pool says something, at most so long."""
+        if self._line is None:
+            time.sleep(seconds)
+        elif select.select([self._line.socket], [], [], seconds)[0]:
+            self._listen()
+
+    @property
+    def lost(self) -> bool:
+        """Whether there is no pool, or none any more."""
+        return self._line is None
 
     # -- storing ------------------------------------------------------------------------
 
@@ -191,6 +218,9 @@ class PoolClient:
     def _heard(self, news: News) -> None:
         if (known := self._by_number.get(news.request)) is not None:
             for key, found, offset in news.answers:
+                if found is Found.RECALLED:
+                    self._recalled.append(known.name)
+                    continue
                 known.keys[Key(key)] = (found, offset)
                 if found is Found.RISING:
                     known.risen.add(Key(key))
@@ -212,7 +242,7 @@ class PoolClient:
             self._lost(error)
 
     def _lost(self, error: Exception) -> None:
-        logger.warning("the host pool is lost: %s; KV blocks are computed anew", _words(error))
+        logger.warning("the host pool is lost: %s; %s", _words(error), self._without)
         self._forget()
 
     def _forget(self) -> None:

@@ -57,6 +57,8 @@ class Found(Enum):
     RISING = "rising"
     """The same, from the disk."""
     READY = "ready"
+    RECALLED = "recalled"
+    """Only of replicas, of one that the request has: the memory is wanted back, so leave soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,10 @@ class Member:
     block_bytes: int
     priority: int = 0
     """The tenant's: with a higher one its blocks are evicted later. A server knows it itself."""
+    replicas: bool = False
+    """Its blocks are copies of what its host memory has anyway, parameters for one. They lie on
+    peers only, never more of a tenant than its share, and are not copied when they go. They may be
+    needed for long: who has one hears when it is RECALLED, and leaves."""
 
 
 class Pool(Protocol):

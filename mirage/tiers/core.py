@@ -57,8 +57,8 @@ class Core:
         )
         self._members: dict[int, Member] = {}
         self._joined = 0
-        self._sizes: dict[bytes, int] = {}
-        """Bytes of a block, by fingerprint."""
+        self._kinds: dict[bytes, tuple[int, bool]] = {}
+        """Bytes of a block and whether it is a replica, by fingerprint."""
         self._sought: dict[Seeker, dict[Key, Block]] = {}
         self._written: dict[int, dict[Block, None]] = {}
         """By member: what it has reserved, in quarantine or not."""
@@ -106,10 +106,11 @@ class Core:
         """The number by which it is known. Raises `MemberRefused`."""
         if member.block_bytes <= 0:
             raise MemberRefused(f"block_bytes is {member.block_bytes}: it must be positive")
-        known = self._sizes.setdefault(member.fingerprint, member.block_bytes)
-        if known != member.block_bytes:
+        kind = member.block_bytes, member.replicas
+        known = self._kinds.setdefault(member.fingerprint, kind)
+        if known != kind:
             raise MemberRefused(
-                f"blocks of {member.block_bytes} bytes under a fingerprint of {known}: "
+                f"{_words(*kind)} under a fingerprint of {_words(*known)}: "
                 "make the fingerprint of the layout as well"
             )
         self._joined += 1
@@ -118,6 +119,7 @@ class Core:
         for ledger in (self.ledger, self._peered.ledger):
             ledger.set(member.tenant, priority=member.priority)
         self._count(member.tenant)
+        self._peered.recall_excess()
         return self._joined
 
     def gone(self, number: int) -> None:
@@ -158,6 +160,8 @@ class Core:
         """
         member = self._members[number]
         tenant, nbytes = member.tenant, member.block_bytes
+        if member.replicas:
+            loaded = from_peers = 0
         self._count(tenant).loaded_bytes += (loaded - from_peers) * nbytes
         if from_peers:
             self._peered.count(tenant).loaded_bytes += from_peers * nbytes
@@ -170,11 +174,9 @@ class Core:
             name = Name(member.fingerprint, key)
             if self._peered.held.get(name) or self._held.get(name):
                 continue
-            tenant, nbytes = member.tenant, member.block_bytes
-            block = self._peered.place(name, tenant, nbytes)
-            block = block or self._held.place(name, tenant, nbytes, State.WRITTEN)
+            block = self._place(name, member)
             if block is None:
-                self._count(member.tenant).refused += 1
+                self._count(member.tenant).refused += not member.replicas
                 continue
             block.writer = number
             self._written[number][block] = None
@@ -185,7 +187,7 @@ class Core:
         """What a member reserved holds what its name says."""
         for block in self._of_writer(number, keys):
             del self._written[number][block]
-            self._count(block.tenant, block).stored_bytes += block.nbytes
+            self._count(block.tenant, block).stored_bytes += block.nbytes * (not block.replica)
             self._ready(block)
         self._peered.clean_ahead()
         self._cleaning.ahead(self.ledger.budget)
@@ -247,6 +249,7 @@ class Core:
         for ledger in (self.ledger, self._peered.ledger):
             if ledger.account(tenant).standing is not standing:
                 ledger.set(tenant, standing=standing)
+        self._peered.recall_excess()
 
     def state(self) -> PoolState:
         """A picture that does not change any more."""
@@ -258,14 +261,14 @@ class Core:
     def _seek(self, number: int, seeker: Seeker, key: Key, *, rise: bool) -> None:
         member = self._members[number]
         name = Name(member.fingerprint, key)
-        block = self._sought.get(seeker, {}).get(key) or self._find(name)
+        block = self._sought.get(seeker, {}).get(key) or self._find(name, member)
         if block is None and self._lies_below(name, member):
             block = self._raise(name, member) if rise else None
             if block is None:
                 self._tell(seeker, key, Found.BELOW)
                 return
         if block is None:
-            self._count(member.tenant).misses += 1
+            self._count(member.tenant).misses += not member.replicas
             self._tell(seeker, key, Found.ABSENT)
             return
         mine = self._sought.setdefault(seeker, {})
@@ -277,7 +280,7 @@ class Core:
             return
         if not again:
             self._home(block).use(block, member.tenant)
-            self._count(member.tenant, block).hits += 1
+            self._count(member.tenant, block).hits += not block.replica
         self._home(block).pin(block, seeker)
         self._tell(seeker, key, Found.READY, block.offset)
 
@@ -299,8 +302,10 @@ class Core:
         home = self._home(block)
         home.ready(block)
         for seeker in block.pins:
-            self._count(self._members[seeker.member].tenant, block).hits += 1
+            self._count(self._members[seeker.member].tenant, block).hits += not block.replica
             self._tell(seeker, block.name.key, Found.READY, block.offset)
+            if block.replica and home.retiring(block):
+                self._tell(seeker, block.name.key, Found.RECALLED)
         home.settle(block)
 
     def _leave(self, seeker: Seeker) -> None:
@@ -312,7 +317,7 @@ class Core:
         self._home(block).forget(block)
         for seeker in block.pins:
             self._sought[seeker].pop(block.name.key, None)
-            self._count(self._members[seeker.member].tenant).misses += 1
+            self._count(self._members[seeker.member].tenant).misses += not block.replica
             self._tell(seeker, block.name.key, Found.ABSENT)
         block.pins.clear()
 
@@ -321,8 +326,16 @@ class Core:
         self._forget(block)
         self._home(block).give(block)
 
+    def _place(self, name: Name, member: Member) -> Block | None:
+        """A place to write to: on a peer if there is room, else in host memory."""
+        tenant, nbytes = member.tenant, member.block_bytes
+        if member.replicas:
+            return self._peered.place_replica(name, tenant, nbytes)
+        block = self._peered.place(name, tenant, nbytes)
+        return block or self._held.place(name, tenant, nbytes, State.WRITTEN)
+
     def _evicted(self, block: Block) -> None:
-        self._count(block.tenant, block).evictions += 1
+        self._count(block.tenant, block).evictions += not block.replica
 
     def _act(self, action: Action) -> None:
         self._actions.append(action)
@@ -335,8 +348,10 @@ class Core:
         found = (held.get(name) for name in names for held in (self._peered.held, self._held))
         return [block for block in dict.fromkeys(found) if block and block.writer == number]
 
-    def _find(self, name: Name) -> Block | None:
+    def _find(self, name: Name, member: Member) -> Block | None:
         """Where it is quickest to read."""
+        if member.replicas:
+            return self._peered.find_replica(name, member.tenant)
         return self._peered.find(name) or self._held.get(name)
 
     def _home(self, block: Block) -> Held:
@@ -350,3 +365,7 @@ class Core:
 
     def _tell(self, seeker: Seeker, key: Key, found: Found, offset: int = 0) -> None:
         self._actions.append(Tell(seeker, key, found, offset))
+
+
+def _words(nbytes: int, replicas: bool) -> str:
+    return f"{'replicas' if replicas else 'blocks'} of {nbytes} bytes"

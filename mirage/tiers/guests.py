@@ -144,6 +144,7 @@ class Guest:
                         message.fingerprint,
                         message.block_bytes,
                         tenants[message.tenant],
+                        replicas=message.replicas,
                     )
                 )
             except MemberRefused as error:

@@ -41,18 +41,21 @@ class Held:
         """The block of that name, in any state; none of a writer that is lost."""
         return self._blocks.get(name)
 
-    def place(self, name: Name, tenant: str, nbytes: int, state: State) -> Block | None:
+    def place(
+        self, name: Name, tenant: str, nbytes: int, state: State, *, replica: bool = False
+    ) -> Block | None:
         """A new block that is not READY; None if there is no room."""
         stride = stride_of(nbytes)
         offset = self.space.find(tenant, stride)
         if offset is None:
             return None
-        block = Block(name, tenant, offset, stride, nbytes, state)
+        block = Block(name, tenant, offset, stride, nbytes, state, offered=replica, replica=replica)
         self._blocks[name] = block
         self.space.enter(block)
         own = self._ledger.account(tenant)
         own.held += stride
         own.reserved += stride
+        own.replicas += stride * replica
         return block
 
     def ready(self, block: Block) -> None:
@@ -61,19 +64,29 @@ class Held:
         own = self._ledger.account(block.tenant)
         own.reserved -= block.stride
         own.pinned += block.stride if block.pins else 0
-        self._victims.add(block)
+        if not block.stays:
+            own.replicas -= block.stride * block.replica
+            self._victims.add(block)
 
     def pin(self, block: Block, seeker: Seeker) -> None:
         """Nothing of it changes until the seeker has left."""
         if not block.pins and block.state is State.READY:
-            self._ledger.account(block.tenant).pinned += block.stride
+            own = self._ledger.account(block.tenant)
+            own.pinned += block.stride
+            if block.replica:
+                own.replicas += block.stride
+                self._victims.drop(block)
         block.pins.add(seeker)
 
     def unpin(self, block: Block, seeker: Seeker) -> None:
         """The seeker has left."""
         block.pins.discard(seeker)
         if not block.pins and block.state is State.READY:
-            self._ledger.account(block.tenant).pinned -= block.stride
+            own = self._ledger.account(block.tenant)
+            own.pinned -= block.stride
+            if block.replica:
+                own.replicas -= block.stride
+                self._victims.add(block)
             self.settle(block)
 
     def use(self, block: Block, tenant: str) -> None:
@@ -85,7 +98,17 @@ class Held:
             if block.pins:
                 before.pinned -= block.stride
                 after.pinned += block.stride
-        self._victims.use(block, tenant)
+            if block.stays:
+                before.replicas -= block.stride
+                after.replicas += block.stride
+        if block.stays:
+            block.tenant = tenant
+        else:
+            self._victims.use(block, tenant)
+
+    def replicas(self, tenant: str) -> list[Block]:
+        """Those of a tenant that are needed, old ones first."""
+        return [b for b in self._blocks.values() if b.stays and b.tenant == tenant]
 
     def forget(self, block: Block) -> None:
         """Nobody finds it any more; its place stays as it is. Idempotent."""
@@ -97,6 +120,7 @@ class Held:
         own = self._ledger.account(block.tenant)
         own.held -= block.stride
         own.reserved -= block.stride
+        own.replicas -= block.stride * block.replica
         self.space.give(block)
 
     def retiring(self, block: Block) -> bool:

@@ -23,7 +23,7 @@ class PriorityClass(IntEnum):
 
 @dataclass
 class Account:
-    """One tenant, in bytes. `pinned` and `reserved` are parts of `held`."""
+    """One tenant, in bytes. All that follows `held` are parts of it."""
 
     priority: int = 0
     standing: PriorityClass = PriorityClass.ACTIVE
@@ -32,6 +32,8 @@ class Account:
     """Of READY blocks that a request needs."""
     reserved: int = 0
     """Of blocks that are being written, or were when their writer was lost."""
+    replicas: int = 0
+    """Of replicas that are written or needed; others are as good as free."""
 
     @property
     def rank(self) -> tuple[PriorityClass, int]:

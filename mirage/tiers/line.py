@@ -48,8 +48,7 @@ class Line:
         try:
             made.settimeout(JOIN_S)
             made.connect(str(path))
-            hello = Join(VERSION, member.tenant, member.fingerprint, member.block_bytes)
-            made.sendall(encode(hello))
+            made.sendall(encode(_hello(member)))
             line = cls(made, Frames())
             regions = line._welcome()
             made.setblocking(False)
@@ -129,3 +128,9 @@ class Line:
                 del self._out[: self.socket.send(self._out)]
         except BlockingIOError:
             pass
+
+
+def _hello(member: Member) -> Join:
+    return Join(
+        VERSION, member.tenant, member.fingerprint, member.block_bytes, replicas=member.replicas
+    )

@@ -14,7 +14,7 @@ import msgspec
 
 from mirage.tiers.contract import Found, Key
 
-VERSION = 4
+VERSION = 5
 LENGTH = struct.Struct("!I")
 LONGEST = 2**20
 """Bytes of a message."""
@@ -33,6 +33,8 @@ class Join(Message, frozen=True):
     tenant: str
     fingerprint: bytes
     block_bytes: int
+    replicas: bool = False
+    """As of `Member`."""
 
 
 class Seek(Message, frozen=True):

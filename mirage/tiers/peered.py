@@ -3,6 +3,8 @@
 New blocks go to peers as long as there is room or a block to evict that has a copy below. What
 would go next is copied to host memory beforehand. When a peer wants memory back, its slabs drain:
 blocks that nobody needs leave at once, after a copy to host memory if peers are `backed`.
+Replicas of what host memory has anyway lie there as well, of each tenant up to its share. Who needs
+one hears when its memory is wanted back.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mirage.tiers.below import Below
-from mirage.tiers.blocks import Action, Block, Move, Name, Punch, State
+from mirage.tiers.blocks import Action, Block, Move, Name, Punch, State, Tell
+from mirage.tiers.contract import Found
 from mirage.tiers.counts import Counts, PeersState, picture
 from mirage.tiers.held import Held
 from mirage.tiers.holes import Range
 from mirage.tiers.ledger import Ledger
 from mirage.tiers.peers.offsets import LeasedOffsets
 from mirage.tiers.policies import EvictionPolicy
+from mirage.tiers.space import stride_of
 
 AHEAD = 64
 """Blocks that would go next and are copied to host memory at a time; a quarter of all at most."""
@@ -75,7 +79,7 @@ class Peered:
             self.offsets,
             self._rescue,
         )
-        self.held.space.may_go = lambda block: block.idle and self._has_copy(block)
+        self.held.space.may_go = self._may_go
         self.held.space.most_looks = 2 * AHEAD
         self.held.space.granule = plan.granule or 1
         self.offsets.watch(self._draining)
@@ -103,11 +107,44 @@ class Peered:
         block = self.held.get(name)
         return None if block is None or self.held.retiring(block) else block
 
+    def find_replica(self, name: Name, tenant: str) -> Block | None:
+        """The same of replicas: none that would be needed for a tenant beyond its share."""
+        block = self.find(name)
+        if block is None or not block.idle or self.may_keep(tenant, block.nbytes):
+            return block
+        return None
+
     def place(self, name: Name, tenant: str, nbytes: int) -> Block | None:
         """A new block that is to be written; None if there is no room."""
         if not self.offsets.span:
             return None
         return self.held.place(name, tenant, nbytes, State.WRITTEN)
+
+    def place_replica(self, name: Name, tenant: str, nbytes: int) -> Block | None:
+        """The same, of what host memory has anyway; None beyond the tenant's share."""
+        if not self.may_keep(tenant, nbytes):
+            return None
+        return self.held.place(name, tenant, nbytes, State.WRITTEN, replica=True)
+
+    def recall_excess(self) -> None:
+        """Shares have changed: replicas beyond them are wanted back."""
+        for tenant in self.ledger.tenants:
+            over = self.ledger.account(tenant).replicas - self.ledger.share(tenant)
+            for block in self.held.replicas(tenant) if over > 0 else ():
+                if over <= 0:
+                    break
+                self._recall(block)
+                over -= block.stride
+
+    def may_keep(self, tenant: str, nbytes: int) -> bool:
+        """Whether one replica more is within a tenant's share."""
+        own = self.ledger.account(tenant)
+        return own.replicas + stride_of(nbytes) <= self.ledger.share(tenant)
+
+    def _recall(self, block: Block) -> None:
+        """Tell those that have a replica to leave."""
+        for seeker in block.pins:
+            self._act(Tell(seeker, block.name.key, Found.RECALLED))
 
     def clean_ahead(self) -> None:
         """Of what would go next, copy to host memory what has no copy below."""
@@ -136,7 +173,7 @@ class Peered:
             raise ValueError(f"peer {device!r}: its holder has ended, start the server again")
         order = [slab.offset for slab in self.held.space.to_retire()]
         self.offsets.resize(device, budget, order)
-        self.ledger.resize(self.offsets.peers.budget)
+        self._shrink()
 
     def returned(self, offset: int) -> None:
         """A holder has released the memory of a `Return`."""
@@ -146,15 +183,26 @@ class Peered:
         """A holder has ended: what requests need stays until they leave, all else is gone."""
         self._lost.add(device)
         self.offsets.lost(device)
-        self.ledger.resize(self.offsets.peers.budget)
+        self._shrink()
 
     def failed(self, offset: int) -> None:
         """A holder could not make the memory of a `Lend`."""
         self.offsets.failed(offset)
+        self._shrink()
+
+    def _shrink(self) -> None:
         self.ledger.resize(self.offsets.peers.budget)
+        self.recall_excess()
 
     def _draining(self, offset: int) -> None:
-        self.held.space.drain(self.held.space.slabs.at(offset))
+        slab = self.held.space.slabs.at(offset)
+        for block in self.held.space.blocks_in(slab):
+            if block.stays:
+                self._recall(block)
+        self.held.space.drain(slab)
+
+    def _may_go(self, block: Block) -> bool:
+        return block.idle and (block.replica or self._has_copy(block))
 
     def _rescue(self, block: Block) -> bool:
         """Whether it is copied before it goes. Once tried in vain, it is not."""

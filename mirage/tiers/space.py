@@ -97,6 +97,10 @@ class Space:
         if not slab.retiring:
             self._retire(slab)
 
+    def blocks_in(self, slab: Slab) -> list[Block]:
+        """By their places."""
+        return [self._blocks[offset] for offset in sorted(slab.used)]
+
     def next_victims(self, count: int) -> list[Block]:
         """Idle blocks that would go first, if the machine took them."""
         found: list[Block] = []

@@ -36,6 +36,10 @@ class Victims:
         policy.add(block.name)
         policy.use(block.name)
 
+    def drop(self, block: Block) -> None:
+        """It is no candidate any more, until it is added again."""
+        self._policy(block.tenant).drop(block.name)
+
     def evict(self, block: Block) -> None:
         """It is gone, for others needed the room."""
         self._policy(block.tenant).evict(block.name)

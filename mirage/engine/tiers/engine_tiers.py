@@ -10,6 +10,7 @@ from mirage.engine.memory import EngineMemory
 from mirage.engine.tiers.copier import Copier
 from mirage.engine.tiers.counts import TierCounts
 from mirage.engine.tiers.device_blocks import DeviceBlocks
+from mirage.engine.tiers.expert_replicas import ExpertReplicas, keep_on_peers
 from mirage.engine.tiers.manager import TierManager
 from mirage.engine.tiers.pool_memory import PoolMemory, borrowing
 from mirage.engine.tiers.recent import Recent
@@ -39,6 +40,7 @@ class EngineTiers:
         self._places = PoolMemory(pool, memory.driver, block_bytes, borrower)
         self._copier: Copier | None = None
         self.stores: Stores | None = None
+        self.replicas: ExpertReplicas | None = None
         self.queue: Callable[[], Iterable[str]] = lambda: ()
         """Requests that wait, in the order in which the scheduler will reach them."""
         self.loading: Callable[[], Iterable[str]] = lambda: ()
@@ -62,6 +64,11 @@ class EngineTiers:
                 self._places.media,
             )
         return self._copier
+
+    def keep_experts(self, weights: bytes) -> None:
+        """On peers, if there are any: see `keep_on_peers`."""
+        if Medium.PEER in self._places.media:
+            self.replicas = keep_on_peers(self._memory, weights)
 
     def _stream(self, medium: Medium) -> Stream:
         """A peer has a link of its own."""
@@ -117,6 +124,10 @@ class EngineTiers:
         """Leave the pool, with no copy under way. Idempotent."""
         if self.stores is not None:
             self.stores.drain()
+        if self.replicas is not None:
+            assert self._memory.giver is not None
+            self._memory.giver.replicas = None
+            self.replicas.close()
         if self._copier is not None:
             self._copier.close()
         self._places.close()

@@ -38,7 +38,9 @@ def offer(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any, model: A
     block_bytes, _ = block_geometry(kv_cache_config)
     mark = fingerprint(vllm_config, kv_cache_config, model, memory.settings.tenant)
     pool = memory.join_pool(Member(memory.settings.tenant, mark, block_bytes))
-    present.publish(EngineTiers(memory, pool, block_bytes))
+    tiers = EngineTiers(memory, pool, block_bytes)
+    tiers.keep_experts(mark)
+    present.publish(tiers)
     vllm_config.kv_transfer_config = KVTransferConfig(
         kv_connector="TierConnector",
         kv_connector_module_path="mirage.engine.tiers.connector",

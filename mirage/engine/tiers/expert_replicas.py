@@ -1,0 +1,224 @@
+"""Copies of cold experts on peers: made, held and given up by a thread, read by the engine's.
+
+The thread never holds up a step. A copy is held by a request to the pool, as a KV block is; it is
+let go of when the pool recalls it, and nothing reads it any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from mirage.engine.memory import EngineMemory
+from mirage.engine.tiers.pool_memory import PoolMemory, borrowing
+from mirage.streaming.experts import ExpertLayout
+from mirage.streaming.replicas import Wish, gives_way, missing
+from mirage.streaming.residency import Expert
+from mirage.tiers.client import PoolClient
+from mirage.tiers.contract import ANSWER_S, Found, Key, Medium, Member, Place
+from vmm.driver import Driver, VmmError
+
+logger = logging.getLogger("mirage.engine.tiers")
+
+LOOK_S = 0.05
+"""Seconds between two looks at what is wished."""
+RETRY_S = 1.0
+"""Seconds until peers are asked again that had no room."""
+WITHOUT = "experts are loaded from host memory"
+
+
+def keep_on_peers(memory: EngineMemory, weights: bytes) -> ExpertReplicas | None:
+    """Let the engine's cold experts have copies on the pool's peers; None if it can give none.
+
+    `weights` is the fingerprint of those: engines that have the same share copies.
+    """
+    giver, settings = memory.giver, memory.settings
+    if giver is None or not settings.experts_on_peers or settings.tier_socket is None:
+        return None
+    layout, driver = giver.layout, memory.driver
+    mark = hashlib.sha256(f"experts {layout}".encode() + weights).digest()
+    member = Member(settings.tenant, mark, layout.nbytes, replicas=True)
+    pool = PoolClient(Path(settings.tier_socket), member, without=WITHOUT)
+    places = PoolMemory(pool, driver, layout.nbytes, borrowing(pool, driver))
+    masters = {layer.index: layer.master for layer in giver.layers}
+    giver.replicas = made = ExpertReplicas(pool, places, driver, layout, masters)
+    return made
+
+
+class ExpertReplicas:
+    """A `mirage.streaming.replicas.Replicas`. `pool` and `places` are its thread's from now on."""
+
+    def __init__(
+        self,
+        pool: PoolClient,
+        places: PoolMemory,
+        driver: Driver,
+        layout: ExpertLayout,
+        masters: Mapping[int, int],
+    ) -> None:
+        """`masters`: host addresses of layers' parameters, by their index."""
+        self._pool, self._places, self._layout, self._masters = pool, places, layout, masters
+        pace = pool.bytes_per_s(Medium.PEER)
+        self.stream = driver.stream_at(pace)
+        self._fills = driver.stream_at(pace)
+        self._read = driver.event()
+        """All that was lent has been read."""
+        self._there = threading.Lock()
+        """Around `_addresses`, and what is enqueued that reads them."""
+        self._addresses: dict[Expert, int] = {}
+        self._held: dict[Expert, Place] = {}
+        self._wishes: Sequence[Wish] = ()
+        self._retry_at = 0.0
+        self._ended = False
+        self._wished = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mirage-replicas", daemon=True)
+        self._thread.start()
+
+    # -- the engine's thread ------------------------------------------------------------
+
+    @contextmanager
+    def lent(self) -> Iterator[Mapping[Expert, int]]:
+        with self._there:
+            yield self._addresses
+            self.stream.record(self._read)
+
+    def wish(self, wishes: Sequence[Wish]) -> None:
+        self._wishes = wishes
+        self._wished.set()
+
+    def close(self) -> None:
+        """Leave the pool, with nothing read any more. Idempotent."""
+        self._ended = True
+        self._wished.set()
+        self._thread.join()
+        self.stream.close()
+        self._fills.close()
+        self._places.close()
+        self._pool.close()
+
+    # -- its own ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not (self._ended or self._pool.lost):
+                self._pool.wait(0.0 if self._follow() else LOOK_S)
+                for request in self._pool.recalled():
+                    self._give_up(_expert(request))
+        except VmmError as error:
+            logger.warning("experts are not kept on peers any more: %s", error)
+        finally:
+            with self._there:
+                self._addresses.clear()
+
+    def _follow(self) -> bool:
+        """One step towards what is wished; False if there is none to be made now."""
+        wished = self._wishes
+        if not wished:
+            self._rest()
+            return False
+        wanted = missing(wished, self._held)
+        if wanted is None or time.monotonic() < self._retry_at:
+            return False
+        found = self._take(wanted.expert)
+        weaker = None if found else gives_way(wished, self._held, wanted)
+        if weaker is not None:
+            self._give_up(weaker)
+        elif not found:
+            self._retry_at = time.monotonic() + RETRY_S
+        return bool(found or weaker)
+
+    def _rest(self) -> None:
+        """Nothing is wished: hold nothing, and sleep."""
+        for expert in list(self._held):
+            self._give_up(expert)
+        self._wished.wait()
+        self._wished.clear()
+
+    def _take(self, expert: Expert) -> bool:
+        """Hold a copy, made now unless another engine of these weights has made it.
+
+        False if there is no room for it, or no answer.
+        """
+        request, key = _names(expert)
+        self._pool.seek(request, [key])
+        ready = self._answer(request, key) is Found.READY or self._make(expert, request, key)
+        if ready and self._hold(expert, request, key):
+            return True
+        self._pool.leave(request)
+        return False
+
+    def _make(self, expert: Expert, request: str, key: Key) -> bool:
+        place = self._pool.reserve([key]).get(key)
+        if place is None:
+            return False
+        if not self._filled(expert, place):
+            self._pool.abandon([key])
+            return False
+        self._pool.seek(request, [key])  # before it is anybody's to evict
+        self._pool.commit([key])
+        return self._answer(request, key) is Found.READY
+
+    def _hold(self, expert: Expert, request: str, key: Key) -> bool:
+        (place,) = self._pool.places(request, [key])
+        address = self._use(place)
+        if address is None:
+            return False
+        self._held[expert] = place
+        with self._there:
+            self._addresses[expert] = address
+        return True
+
+    def _use(self, place: Place) -> int | None:
+        """Its address; None if a peer's memory cannot be had."""
+        try:
+            return self._places.use(place)
+        except KeyError:
+            return None
+
+    def _filled(self, expert: Expert, place: Place) -> bool:
+        """Whether its parameters have been copied there."""
+        target = self._use(place)
+        if target is None:
+            return False
+        try:
+            for offset, nbytes in self._layout.spans(expert.number):
+                self._fills.copy(target, self._masters[expert.layer] + offset, nbytes)
+                target += nbytes
+            self._fills.synchronize()
+        finally:
+            self._places.let_go(place)
+        return True
+
+    def _give_up(self, expert: Expert) -> None:
+        """Once nothing reads it."""
+        with self._there:
+            self._addresses.pop(expert, None)
+        place = self._held.pop(expert, None)
+        if place is not None:
+            self._read.wait()
+            self._places.let_go(place)
+        self._pool.leave(_names(expert)[0])
+
+    def _answer(self, request: str, key: Key) -> Found:
+        """What the pool says of it; not READY if it says nothing in time."""
+        until = time.monotonic() + ANSWER_S
+        while (found := self._pool.found(request, key)) in (Found.UNKNOWN, Found.COMING):
+            if (left := until - time.monotonic()) <= 0:
+                break
+            self._pool.wait(left)
+        return found
+
+
+def _names(expert: Expert) -> tuple[str, Key]:
+    name = f"{expert.layer}.{expert.number}"
+    return name, Key(name.encode())
+
+
+def _expert(request: str) -> Expert:
+    layer, number = request.split(".")
+    return Expert(int(layer), int(number))

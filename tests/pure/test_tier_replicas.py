@@ -1,0 +1,276 @@
+"""Replicas on peers: of each tenant up to its share, recalled before their memory goes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from mirage.tiers.blocks import Block, Move, Punch, State, Tell
+from mirage.tiers.contract import Found, Key, Member
+from mirage.tiers.core import Core, MemberRefused
+from mirage.tiers.ledger import PriorityClass
+from mirage.tiers.peered import PeerPlan
+
+pytestmark = pytest.mark.pure
+
+PAGE = 4096
+REPLICA = 2 * PAGE
+PEER = 16
+
+
+class Pool:
+    """A KV member and one of replicas for each of two tenants; copies end at once."""
+
+    def __init__(self, peer: int = PEER) -> None:
+        self.core = Core(64 * PAGE, peers=PeerPlan({"gpu1": peer * PAGE}))
+        for tenant in "ab":
+            self.core.enrol(tenant, 0)
+        join = self.core.join
+        self.kv = {t: join(Member(t, f"{t} kv".encode(), PAGE)) for t in "ab"}
+        self.replicas = {t: join(Member(t, b"experts", REPLICA, replicas=True)) for t in "ab"}
+        self.told: dict[tuple[int, str | int, Key], Found] = {}
+        self.recalled: set[tuple[int, str | int]] = set()
+        self.punched: list[tuple[int, int]] = []
+
+    def act(self) -> None:
+        while actions := self.core.actions():
+            for act in actions:
+                if isinstance(act, Tell) and act.found is Found.RECALLED:
+                    self.recalled.add(act.seeker)
+                elif isinstance(act, Tell):
+                    self.told[(*act.seeker, act.key)] = act.found
+                elif isinstance(act, Move):
+                    self.core.moved(act.name, whole=True)
+                elif isinstance(act, Punch):
+                    self.punched.append((act.range.offset, act.range.nbytes))
+
+    def keep(self, tenant: str, number: int) -> Found:
+        """As an engine does: seek it, else make it."""
+        me, name = self.replicas[tenant], str(number)
+        key = Key(name.encode())
+        self.core.seek(me, name, [key])
+        self.act()
+        if self.told[me, name, key] is Found.ABSENT and self.core.reserve(me, [key]):
+            self.core.seek(me, name, [key])
+            self.core.commit(me, [key])
+            self.act()
+        found = self.told[me, name, key]
+        if found is not Found.READY:
+            self.leave(tenant, number)
+        return found
+
+    def leave(self, tenant: str, number: int) -> None:
+        self.core.leave(self.replicas[tenant], str(number), loaded=1, from_peers=1)
+        self.recalled.discard((self.replicas[tenant], str(number)))
+        self.act()
+
+    def store(self, tenant: str, *numbers: int) -> list[bool]:
+        """Whether each went to a peer."""
+        given = self.core.reserve(self.kv[tenant], [Key(b"%d" % n) for n in numbers])
+        self.core.commit(self.kv[tenant], given)
+        self.act()
+        return [offset >= self.core.span for offset in given.values()]
+
+    def lend(self, pages: int) -> None:
+        self.core.resize_peer("gpu1", pages * PAGE)
+        self.act()
+
+    @property
+    def lent(self) -> int:
+        """Pages."""
+        peers = self.core.state().peers
+        assert peers is not None
+        return peers.devices["gpu1"].held_bytes // PAGE
+
+
+def test_a_tenant_has_no_more_of_them_than_its_share() -> None:
+    pool = Pool()
+    found = [pool.keep("a", n) for n in range(5)]
+    assert found == [Found.READY] * 4 + [Found.ABSENT]  # half of 16 pages, 2 each
+    pool.leave("a", 0)
+    assert pool.keep("a", 9) is Found.READY
+
+
+def test_engines_of_the_same_weights_share_them() -> None:
+    pool = Pool()
+    pool.keep("a", 1)
+    before = pool.core.state().peers
+    assert pool.keep("b", 1) is Found.READY
+    assert pool.core.state().peers.held.blocks == before.held.blocks == 1  # type: ignore[union-attr]
+
+
+def test_blocks_that_have_a_copy_make_room_and_those_that_are_needed_do_not() -> None:
+    pool = Pool()
+    assert all(pool.store("a", *range(PEER)))
+    pool.store("a", 99)
+    assert pool.keep("a", 1) is Found.READY
+    pool = Pool(peer=4)
+    pool.store("a", 0, 1, 2, 3)
+    pool.core.seek(pool.kv["a"], "r", [Key(b"%d" % n) for n in range(4)])
+    assert pool.keep("a", 1) is Found.ABSENT
+
+
+def test_one_that_is_needed_hides_no_block_behind_it() -> None:
+    """However many are needed, what may go is found: replicas are no candidates."""
+    pool = Pool(peer=1024)
+    for n in range(200):
+        assert pool.keep("a", n) is Found.READY
+    assert all(pool.store("a", *range(1000, 1000 + 1024 - 400)))
+    assert pool.store("a", 5000) == [True]
+
+
+def test_who_has_one_hears_before_its_memory_goes() -> None:
+    pool = Pool()
+    pool.keep("a", 1)
+    pool.keep("b", 1)
+    pool.lend(0)
+    assert pool.recalled == {(pool.replicas[t], "1") for t in "ab"}
+    assert pool.lent == 2
+    pool.leave("a", 1)
+    assert pool.lent == 2
+    pool.leave("b", 1)
+    assert pool.lent == 0
+    assert not pool.core.state().blocks  # nothing of it was copied to host memory
+
+
+@pytest.mark.parametrize("sought", [True, False])
+def test_memory_that_is_wanted_back_while_one_is_written(sought: bool) -> None:
+    pool = Pool()
+    me, key = pool.replicas["a"], Key(b"1")
+    assert pool.core.reserve(me, [key])
+    if sought:
+        pool.core.seek(me, "1", [key])
+    pool.lend(0)
+    assert pool.recalled == ({(me, "1")} if sought else set())
+    assert pool.lent == 2
+    pool.core.commit(me, [key])
+    pool.act()
+    assert pool.lent == (2 if sought else 0)
+    pool.leave("a", 1)
+    assert pool.lent == 0
+
+
+def test_one_that_nobody_needs_goes_for_a_block() -> None:
+    pool = Pool(peer=4)
+    pool.keep("a", 1)
+    pool.leave("a", 1)
+    assert all(pool.store("a", 0, 1, 2, 3))
+    assert pool.core.state().peers.held.blocks == 4  # type: ignore[union-attr]
+
+
+def test_a_share_that_falls_calls_back_what_is_beyond_it() -> None:
+    pool = Pool()
+    for n in range(4):
+        pool.keep("a", n)
+    pool.core.stand("b", PriorityClass.EVICTABLE)
+    pool.act()
+    assert not pool.recalled
+    pool.core.stand("b", PriorityClass.IDLE)
+    pool.core.enrol("c", 0)
+    pool.core.join(Member("c", b"c", PAGE))
+    pool.act()
+    assert len(pool.recalled) == 2  # 8 pages were its share, 5 are
+
+
+def test_an_engine_that_ends_needs_none_any_more() -> None:
+    pool = Pool()
+    pool.keep("a", 1)
+    pool.core.gone(pool.replicas["a"])
+    pool.lend(0)
+    assert pool.lent == 2
+    pool.core.dead("a")
+    assert pool.lent == 0
+
+
+def test_nothing_of_them_counts_as_a_kv_block() -> None:
+    pool = Pool()
+    pool.keep("a", 1)
+    pool.leave("a", 1)
+    pool.keep("a", 77)
+    state = pool.core.state()
+    assert state.peers is not None
+    for held in (state, state.peers.held):
+        counts = held.tenants["a"].counts
+        assert not any(vars(counts).values()), counts
+
+
+def test_a_fingerprint_is_of_blocks_or_of_replicas() -> None:
+    pool = Pool()
+    with pytest.raises(MemberRefused, match="blocks of 8192 bytes under a fingerprint of replicas"):
+        pool.core.join(Member("a", b"experts", REPLICA))
+
+
+class Machine(RuleBasedStateMachine):
+    """Everything in any order; books are compared with the blocks that are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = Pool()
+        self.kept: set[tuple[str, int]] = set()
+
+    tenants = st.sampled_from("ab")
+    numbers = st.integers(0, 11)
+
+    @rule(tenant=tenants, number=numbers)
+    def keep(self, tenant: str, number: int) -> None:
+        if (tenant, number) not in self.kept and self.pool.keep(tenant, number) is Found.READY:
+            self.kept.add((tenant, number))
+
+    @rule(tenant=tenants, number=numbers)
+    def leave(self, tenant: str, number: int) -> None:
+        if (tenant, number) in self.kept:
+            self.kept.remove((tenant, number))
+            self.pool.leave(tenant, number)
+
+    @rule(tenant=tenants, number=numbers)
+    def store(self, tenant: str, number: int) -> None:
+        self.pool.store(tenant, number)
+
+    @rule(tenant=tenants, number=numbers)
+    def read(self, tenant: str, number: int) -> None:
+        me, key = self.pool.kv[tenant], Key(b"%d" % number)
+        self.pool.core.seek(me, "read", [key])
+        self.pool.core.leave(me, "read")
+        self.pool.act()
+
+    @rule(pages=st.sampled_from((0, 3, 8, PEER)))
+    def lend(self, pages: int) -> None:
+        self.pool.lend(pages)
+
+    @rule(tenant=tenants, standing=st.sampled_from(list(PriorityClass)))
+    def stand(self, tenant: str, standing: PriorityClass) -> None:
+        self.pool.core.stand(tenant, standing)
+        self.pool.act()
+
+    @rule()
+    def obey(self) -> None:
+        """All that was recalled is left: then memory is within what peers lend."""
+        for member, name in list(self.pool.recalled):
+            tenant = next(t for t, n in self.pool.replicas.items() if n == member)
+            self.leave(tenant, int(name))
+        peers = self.pool.core.state().peers
+        assert peers is not None
+        device = peers.devices["gpu1"]
+        assert device.held_bytes <= device.budget_bytes
+        assert not device.owed_bytes
+        ledger = self.pool.core._peered.ledger
+        assert all(ledger.account(t).replicas <= ledger.share(t) for t in "ab")
+
+    @invariant()
+    def books_are_true(self) -> None:
+        peered = self.pool.core._peered
+        blocks: list[Block] = list(peered.held._blocks.values())
+        for tenant in "ab":
+            own, mine = peered.ledger.account(tenant), [b for b in blocks if b.tenant == tenant]
+            assert own.held == sum(b.stride for b in mine)
+            assert own.pinned == sum(b.stride for b in mine if b.pins)
+            needed = [b for b in mine if b.replica and (b.pins or b.state is not State.READY)]
+            assert own.replicas == sum(b.stride for b in needed)
+        there = {b.name.key for b in blocks if b.replica}
+        assert {Key(b"%d" % number) for _, number in self.kept} <= there
+
+
+Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMachine = Machine.TestCase
