@@ -3,7 +3,8 @@
 python expert_run.py MODELS OUT MODE FAMILY   MODE: one of `MODES`
 
 `unfetched` leaves out what maps and loads experts that a step routes to; `nowait` the wait for the
-loads, over a slow link.
+loads, over a slow link. In `peers` two peers have copies of experts, want their memory back and
+lend it again; in `unrecalled` the engine goes on reading what it has given up.
 """
 
 from __future__ import annotations
@@ -16,8 +17,15 @@ from typing import Any
 from identity import BASE, UNIVERSE, Changes
 from tiny import POISONING, UNAWAITED, VOCABULARY, make_llm, prompts, run, scheduler_of
 
+from mirage.tiers.core import Core
+from mirage.tiers.peered import PeerPlan
+from mirage.tiers.server import PoolServer
+
 LAYERS, EXPERTS, HIDDEN, INNER = 4, 8, 128, 64
 LINK = 20e6
+EXPERT = 3 * HIDDEN * INNER * 4
+PEER_EXPERTS = 12
+"""That one peer has room for; of cold ones there are up to 28."""
 OURS: dict[str, Any] = {"base_blocks": BASE, "experts": True}
 MODES: dict[str, dict[str, Any] | None] = {
     "plain": None,
@@ -25,7 +33,10 @@ MODES: dict[str, dict[str, Any] | None] = {
     "slow": OURS | {"copy_bytes_per_s": LINK},
     "nowait": OURS | {"copy_bytes_per_s": LINK},
     "unfetched": OURS,
+    "peers": OURS,
+    "unrecalled": OURS,
 }
+PEERED = ("peers", "unrecalled")
 
 
 def make_mixture(family: str, folder: Path) -> Path:
@@ -96,6 +107,40 @@ class ExpertChanges(Changes):
                 assert not layer.range.backed_in(offset, nbytes)
 
 
+class Lending(ExpertChanges):
+    """Beside that, peers lend more and less."""
+
+    def __init__(self, scheduler: Any, seed: int, pool: PoolServer) -> None:
+        super().__init__(scheduler, seed)
+        self.pool = pool
+
+    def __call__(self, step: int) -> None:
+        super().__call__(step)
+        if self.rng.random() < 0.2:
+            device, experts = self.rng.choice(("near", "far")), self.rng.choice((0, PEER_EXPERTS))
+            self.pool.resize_peer(device, experts * EXPERT).result()
+
+
+def lending(folder: Path) -> PoolServer:
+    """A pool whose peers' memory reads as zeros once it was given back."""
+    plan = PeerPlan({"near": PEER_EXPERTS * EXPERT, "far": PEER_EXPERTS * EXPERT})
+    server = PoolServer(folder / "tiers.sock", Core(1 << 20, peers=plan), {"t": 0}, 1e9)
+    server.start()
+    return server
+
+
+def _read_what_is_gone(scheduler: Any) -> None:
+    """Copies are given up, and read nevertheless."""
+    replicas = scheduler.memory.giver.replicas
+    addresses = replicas._addresses
+
+    class Kept(dict[Any, int]):
+        def pop(self, key: Any, default: Any = None) -> Any:
+            return self.get(key, default)
+
+    replicas._addresses = Kept(addresses)
+
+
 def access(address: int) -> str:
     """What this process may do there."""
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -122,9 +167,17 @@ def main(models: str, out: str, mode: str, family: str) -> None:
     worker = UNAWAITED if mode == "nowait" else POISONING
     ours = {"mirage": more, "worker_cls": worker} if more is not None else {}
     path = make_mixture(family, Path(models))
+    pool = None
+    if mode in PEERED:
+        pool = lending(Path(models))
+        ours["mirage"] = {**OURS, "tier_socket": str(Path(models) / "tiers.sock")}
     llm = make_llm(path, blocks=UNIVERSE, dtype="float32", max_num_batched_tokens=1024, **ours)
     scheduler = scheduler_of(llm)
     changes = None if more is None else ExpertChanges(scheduler, len(family))
+    if pool is not None:
+        changes = Lending(scheduler, len(family), pool)
+    if mode == "unrecalled":
+        _read_what_is_gone(scheduler)
     if mode == "unfetched":
         scheduler.memory.streamer._fetch = lambda index, numbers: None
     if mode == "nowait":
@@ -144,9 +197,16 @@ def main(models: str, out: str, mode: str, family: str) -> None:
             "swaps": scheduler.memory.streamer.residency.swaps,
             "load_s": report.expert_load_s,
             "routed": report.expert_routed,
+            "from_peers": report.expert_peer_loads,
         }
+    if pool is not None:
+        state = pool.state().peers
+        assert state is not None
+        facts["revocations"] = state.revocations
     Path(out).write_text(json.dumps(facts))
     llm.llm_engine.engine_core.shutdown()
+    if pool is not None:
+        pool.stop()
 
 
 if __name__ == "__main__":

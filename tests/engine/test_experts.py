@@ -69,3 +69,17 @@ def test_a_slow_link_changes_no_output(models: Path) -> None:
 def test_without_waiting_the_output_differs(models: Path) -> None:
     broken = _generated(models, "nowait", "mixtral")["rounds"]
     assert broken != _generated(models, "plain", "mixtral")["rounds"][:1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_copies_on_peers_change_no_output(models: Path, family: str) -> None:
+    """While peers take their memory back and lend it again."""
+    ours = _generated(models, "peers", family)
+    assert ours["rounds"] == _generated(models, "plain", family)["rounds"]
+    assert ours["from_peers"] > 10 and ours["loads"] > ours["from_peers"]
+    assert ours["revocations"] > 5
+
+
+def test_a_copy_that_is_read_after_its_end_shows(models: Path) -> None:
+    broken = _generated(models, "unrecalled", "mixtral")
+    assert broken["rounds"] != _generated(models, "plain", "mixtral")["rounds"]

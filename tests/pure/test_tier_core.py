@@ -253,7 +253,9 @@ def test_shrinking_gives_back_idle_ones_first_and_pinned_ones_when_they_are_left
 def test_a_fingerprint_has_one_size() -> None:
     core = Core(BUDGET)
     join(core, "a", weights="w")
-    with pytest.raises(MemberRefused, match="blocks of 8192 bytes under a fingerprint of blocks of 4096"):
+    with pytest.raises(
+        MemberRefused, match="blocks of 8192 bytes under a fingerprint of blocks of 4096"
+    ):
         join(core, "b", blocks=2, weights="w")
     with pytest.raises(MemberRefused, match="must be positive"):
         join(core, "c", blocks=0)

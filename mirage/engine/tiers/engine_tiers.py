@@ -67,8 +67,9 @@ class EngineTiers:
 
     def keep_experts(self, weights: bytes) -> None:
         """On peers, if there are any: see `keep_on_peers`."""
-        if Medium.PEER in self._places.media:
-            self.replicas = keep_on_peers(self._memory, weights)
+        giver, settings = self._memory.giver, self._memory.settings
+        if giver is not None and Medium.PEER in self._places.media:
+            self.replicas = keep_on_peers(giver, settings, weights)
 
     def _stream(self, medium: Medium) -> Stream:
         """A peer has a link of its own."""

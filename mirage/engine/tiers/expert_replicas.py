@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from mirage.engine.memory import EngineMemory
+from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers.pool_memory import PoolMemory, borrowing
-from mirage.streaming.experts import ExpertLayout
+from mirage.streaming.experts import ExpertLayout, ExpertStreamer
 from mirage.streaming.replicas import Wish, gives_way, missing
 from mirage.streaming.residency import Expert
 from mirage.tiers.client import PoolClient
@@ -32,15 +32,16 @@ RETRY_S = 1.0
 WITHOUT = "experts are loaded from host memory"
 
 
-def keep_on_peers(memory: EngineMemory, weights: bytes) -> ExpertReplicas | None:
-    """Let the engine's cold experts have copies on the pool's peers; None if it can give none.
+def keep_on_peers(
+    giver: ExpertStreamer, settings: EngineSettings, weights: bytes
+) -> ExpertReplicas | None:
+    """Let cold experts have copies on the pool's peers; None if that is not wished.
 
     `weights` is the fingerprint of those: engines that have the same share copies.
     """
-    giver, settings = memory.giver, memory.settings
-    if giver is None or not settings.experts_on_peers or settings.tier_socket is None:
+    if not settings.experts_on_peers or settings.tier_socket is None:
         return None
-    layout, driver = giver.layout, memory.driver
+    layout, driver = giver.layout, giver.driver
     mark = hashlib.sha256(f"experts {layout}".encode() + weights).digest()
     member = Member(settings.tenant, mark, layout.nbytes, replicas=True)
     pool = PoolClient(Path(settings.tier_socket), member, without=WITHOUT)
