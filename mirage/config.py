@@ -11,8 +11,7 @@ from collections import Counter
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from reprlib import Repr
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 import yaml
 from pydantic import (
@@ -26,6 +25,7 @@ from pydantic import (
 )
 
 from mirage.errors import Refused
+from mirage.problems import first_problem, shown
 from mirage.units import MIB
 from scheduler.victims import Rule
 
@@ -101,7 +101,9 @@ def parse_bytes(value: Any) -> int:
         return value
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", str(value), re.IGNORECASE)
     if not match:
-        raise ValueError(f"{value!r} is not a size: write bytes or a number with KiB, MiB or GiB")
+        raise ValueError(
+            f"{shown(value)} is not a size: write bytes or a number with KiB, MiB or GiB"
+        )
     return int(Decimal(match[1]) * UNITS[match[2].upper()])
 
 
@@ -122,7 +124,29 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=LARGEST_BYTE
 
 
 class Strict(BaseModel):
+    """Part of a file. What is not known is refused; a section with nothing in it is not there."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_sections_are_not_there(cls, data: Any) -> Any:
+        """``tiers:`` alone is null to YAML."""
+        if not isinstance(data, dict) or None not in data.values():
+            return data
+        return {key: value for key, value in data.items() if value is not None or cls._needs(key)}
+
+    @classmethod
+    def _needs(cls, key: Any) -> bool:
+        """Whether null says something there, if only that it is a mistake."""
+        field = cls.model_fields.get(key)
+        return field is None or field.is_required() or not _is_section(field.annotation)
+
+
+def _is_section(annotation: Any) -> bool:
+    """Keys with values, of a schema or of anybody's."""
+    kind = get_origin(annotation) or annotation
+    return isinstance(kind, type) and issubclass(kind, (BaseModel, dict))
 
 
 class Device(Strict):
@@ -138,7 +162,7 @@ class Device(Strict):
     memory: Bytes
     """On a GPU leave room beside it for what each engine needs besides: see operating.md."""
     page: Annotated[int | None, BeforeValidator(parse_page)] = Field(
-        default_factory=lambda data: PAGE[data["kind"]]
+        default_factory=lambda data: PAGE[data["kind"]], le=LARGEST_BYTES
     )
     """Physical page, the unit of mapping. A power of two; on a GPU at least 2 MiB, and None is
     ``auto``: as large as the models allow."""
@@ -586,31 +610,9 @@ def _text(path: Path) -> str:
     return text
 
 
-_brief = Repr()
-_brief.maxstring = _brief.maxlong = _brief.maxother = 100
-
-
-def shown(value: Any) -> str:
-    """A value for a line that a person reads: cut where it is long."""
-    return _brief.repr(value)
-
-
 def validated(schema: type[Schema], raw: dict[Any, Any], path: Path) -> Schema:
     """`raw` as one `schema`. Raises `ConfigError` with one line."""
     try:
         return schema.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {_first_problem(error)}") from None
-
-
-def _first_problem(error: ValidationError) -> str:
-    problem = error.errors()[0]
-    where = ".".join(str(part) for part in problem["loc"]) or "the file"
-    if problem["type"] == "extra_forbidden":
-        return f"unknown key {shown(where)}: check its spelling"
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "value_error":
-        return f"{where}: {message}" if problem["loc"] else message
-    if problem["type"] == "missing":
-        return f"{where}: it is missing"
-    return f"{where}: {message} (found {shown(problem['input'])})"
+        raise ConfigError(f"{path}: {first_problem(error, raw)}") from None

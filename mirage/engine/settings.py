@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mirage.config import Kept, Policy
+from mirage.problems import first_problem
 
 
 class EngineSettings(BaseModel):
@@ -76,6 +77,4 @@ def from_vllm(vllm_config: Any) -> EngineSettings:
     try:
         return EngineSettings.model_validate(raw)
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        raise ValueError(f"additional-config mirage.{where}: {problem['msg']}") from None
+        raise ValueError(f"additional-config mirage: {first_problem(error, raw)}") from None

@@ -8,8 +8,10 @@ from typing import Annotated
 
 from aiohttp import web
 from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_core import from_json
 
 from mirage.config import LARGEST_BYTES, Strict, parse_bytes
+from mirage.problems import first_problem
 from mirage.serve.openai import ApiError
 from mirage.serve.registry import Registry
 
@@ -57,9 +59,9 @@ def _check_near(request: web.Request) -> None:
 
 
 async def _wanted(request: web.Request) -> Resize:
+    body = await request.read()
     try:
-        return Resize.model_validate_json(await request.read())
+        return Resize.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        raise ApiError(400, f"{where}: {first['msg']}") from None
+        raw = from_json(body, allow_partial=True) if error.errors()[0]["loc"] else None
+        raise ApiError(400, first_problem(error, raw)) from None

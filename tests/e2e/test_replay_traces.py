@@ -120,7 +120,7 @@ def test_a_trace_that_is_gone_when_it_is_sent_is_told_in_its_own_words(server):
         ("c=x.yaml", "no tenant is named 'c': choose from a, b"),
         ("a=talks.yaml,a=talks.yaml", "tenant 'a' has two traces"),
         ("endless.yaml", "has no end: write requests or duration_s"),
-        ("wrong.yaml", "rate: Input should be greater than 0 (found -1)"),
+        ("wrong.yaml", "rate: found -1, write a number above 0"),
     ],
 )
 def test_what_cannot_be_replayed_is_one_line(server, tmp_path, monkeypatch, trace, says):

@@ -129,14 +129,14 @@ def two(**second: Any) -> dict[str, Any]:
         (tenant(share=0), "tenants.0.share: "),
         (tenant(share=101), "tenants.0.share: "),
         (tenant(name="a b"), "tenants.0.name: "),
-        (tenant(name="a" * 300), "tenants.0.name: String should have at most 80 characters"),
+        (tenant(name="a" * 300), "write 80 characters or less"),
         ("a: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
         ("a: 2024-13-45", "not YAML (month must be in 1..12)"),
         ("a: !!int x", "not YAML (invalid literal"),
         ("a: " + "9" * 5000, "not YAML (Exceeds the limit"),
         ("[" + "1, " * 9999 + "1]", "found [1, 1, 1, 1, 1, 1, ...]"),
         ("#" * 2**20 + "#", "more than 1048576 characters"),
-        (VALID | {"device": {"memory": "9" * 500}}, "device.memory: Input should be less than"),
+        (VALID | {"device": {"memory": "9" * 500}}, "write 1152921504606846976 or less"),
         (tenant(max_model_len=0), "tenants.0.max_model_len: "),
         (two(name="b", share=41), "shares add up to 101 %: lower them to 100 % or less"),
         (two(share=1), "tenant name 'a' is used twice"),
@@ -146,7 +146,10 @@ def two(**second: Any) -> dict[str, Any]:
         (VALID | {"replay": {"window": [float("nan"), 5]}}, "replay.window.0: "),
         (VALID | {"replay": {"length_scale": float("inf")}}, "replay.length_scale: "),
         (VALID | {"replay": {"traffic": {"weights": {"z": 1}}}}, "no such tenant"),
-        (VALID | {"replay": {"traffic": {"weights": {"a": -1}}}}, "weights.a: Input should be"),
+        (
+            VALID | {"replay": {"traffic": {"weights": {"a": -1}}}},
+            "weights.a: found -1, write 0 or more",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, content: Any, words: str) -> None:

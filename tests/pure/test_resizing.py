@@ -45,11 +45,26 @@ def test_no_other_may(remote: str | None) -> None:
     assert "from this machine alone" in said["error"]["message"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"1", b'{"host": true}', b'{"host": 1e30}', b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"1",
+        b"\xff",
+        b'{"host": true}',
+        b'{"host": 1e30}',
+        b'{"host": -1}',
+        b'{"peer": 5}',
+        b'{"peer": {"a\\nb": -1}}',
+        b'{"a\\nb": 1}',
+    ],
+)
 def test_a_body_that_says_nothing_of_use(body: bytes) -> None:
     status, said, asked = answer("127.0.0.1", body)
     assert (status, asked) == (400, [])
-    assert "\n" not in said["error"]["message"]
+    message = said["error"]["message"]
+    assert message.isprintable() and "Input" not in message and "valid " not in message
 
 
 def test_peers_need_host_memory_below_them() -> None:

@@ -168,7 +168,7 @@ def test_a_session_without_end_ends_where_no_prompt_can_grow(write):
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"rate": 0}, "rate: Input should be greater than 0"),
+        ({"rate": 0}, "rate: found 0, write a number above 0"),
         ({"rate": None}, "rate: it is missing"),
         ({"rates": 3}, "unknown key 'rates'"),
         ({"arrivals": "gamma"}, "cv is for arrivals gamma, which need it"),

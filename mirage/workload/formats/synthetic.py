@@ -11,7 +11,8 @@ from itertools import islice, takewhile
 
 import yaml
 
-from mirage.config import LARGEST_FILE, ODD_VALUES, ConfigError, Loader, shown, validated
+from mirage.config import LARGEST_FILE, ODD_VALUES, ConfigError, Loader, validated
+from mirage.problems import shown
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.invented import requests
 from mirage.workload.formats.request import EndlessError, Request, TraceError

@@ -1,0 +1,144 @@
+"""What pydantic found wrong with a file or a body, as one line in this project's words. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from reprlib import Repr
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+WORDS = {None: "nothing", True: "true", False: "false"}
+"""As YAML has them."""
+
+_brief = Repr()
+_brief.maxstring = _brief.maxlong = _brief.maxother = 100
+
+
+def shown(value: Any) -> str:
+    """A value for a line that a person reads: cut where it is long."""
+    if value is None or isinstance(value, bool):
+        return WORDS[value]
+    return _brief.repr(value)
+
+
+def first_problem(error: ValidationError, raw: Any) -> str:
+    """Where in `raw`, which value, and what to write instead."""
+    problem, *others = error.errors()
+    path = _path(problem, raw)
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"unknown key {shown('.'.join(map(str, path)))}: check its spelling"
+        case "invalid_key":
+            within = _where(path[:-1]) or "the file"
+            return f"unknown key {shown(problem['input'])} in {within}: keys are words"
+        case "missing":
+            return f"{_where((*path, problem['loc'][-1]))}: it is missing"
+        case "value_error":
+            message = _cut(problem["msg"].removeprefix("Value error, "))
+            return f"{_where(path)}: {message}" if path else message
+        case "json_invalid":
+            return f"not JSON ({problem['ctx']['error']})"
+    return _of_a_value(problem, others, raw)
+
+
+def _of_a_value(problem: ErrorDetails, others: Sequence[ErrorDetails], raw: Any) -> str:
+    """Of several types that were tried, the one that got furthest knows best; else all count."""
+    path = _path(problem, raw)
+    inside = [one for one in others if path and _path(one, raw)[: len(path)] == path]
+    deepest = max([problem, *inside], key=lambda one: len(_path(one, raw)))
+    if deepest is not problem:
+        return _of_a_value(deepest, (), raw)
+    wanted = " or ".join(dict.fromkeys(_wanted(one) for one in [problem, *inside]))
+    found = f"found {shown(problem['input'])}, write {wanted}"
+    if problem["loc"][-1:] == ("[key]",):
+        return f"{_where(path[: len(problem['loc']) - 2])}: among its keys {found}"
+    return f"{_where(path)}: {found}" if path else found
+
+
+def _where(path: Sequence[int | str]) -> str:
+    return ".".join(map(_part, path))
+
+
+def _cut(message: str) -> str:
+    """No value makes a line endless."""
+    return re.sub(r"[^ ]{200,}", lambda found: f"{found[0][:50]}...", message)
+
+
+def _path(problem: ErrorDetails, raw: Any) -> tuple[int | str, ...]:
+    """What of its place is in the file: pydantic adds which of several types it tried."""
+    path: list[int | str] = []
+    for part in problem["loc"]:
+        in_mapping = isinstance(raw, dict) and part in raw
+        if in_mapping or (isinstance(raw, list) and isinstance(part, int) and part < len(raw)):
+            path.append(part)
+            raw = raw[part]
+    return tuple(path)
+
+
+def _part(part: int | str) -> str:
+    """A key that is no plain word could break the line."""
+    plain = isinstance(part, int) or part.isprintable()
+    return str(part) if plain else shown(part)
+
+
+def _wanted(problem: ErrorDetails) -> str:
+    """What to write at its place."""
+    words = _WANTED.get(problem["type"], "what docs/operating.md says of it")
+    return words if isinstance(words, str) else words(problem.get("ctx", {}))
+
+
+def _characters(context: Mapping[str, Any]) -> str:
+    """From a pattern, which in this project is one set of characters."""
+    pattern = str(context["pattern"])
+    found = re.fullmatch(r"\^\[A-Za-z0-9(.+)\](?:\+|\{(\d+),(\d+)\})\$", pattern)
+    if found is None:
+        return f"what matches {pattern}"
+    alone = f"letters, digits and {' '.join(found[1])} alone"
+    return alone + (f", {found[2]} to {found[3]} of them" if found[2] else "")
+
+
+def _things(context: Mapping[str, Any], bound: str) -> str:
+    """Entries of a list or mapping."""
+    many = context[bound]
+    return f"{many} entry" if many == 1 else f"{many} entries"
+
+
+def _bound(value: float) -> str:
+    """All digits of a whole number."""
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+NUMBER, WHOLE, TEXT, MAPPING = "a number", "a whole number", "text", "keys with values"
+
+_WANTED: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
+    "greater_than": lambda c: f"a number above {_bound(c['gt'])}",
+    "greater_than_equal": lambda c: f"{_bound(c['ge'])} or more",
+    "less_than": lambda c: f"a number below {_bound(c['lt'])}",
+    "less_than_equal": lambda c: f"{_bound(c['le'])} or less",
+    "finite_number": NUMBER,
+    "float_type": NUMBER,
+    "float_parsing": NUMBER,
+    "int_type": WHOLE,
+    "int_parsing": WHOLE,
+    "int_parsing_size": WHOLE,
+    "int_from_float": WHOLE,
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": TEXT,
+    "path_type": "a path",
+    "string_too_short": lambda c: f"{c['min_length']} characters or more",
+    "string_too_long": lambda c: f"{c['max_length']} characters or less",
+    "string_pattern_mismatch": _characters,
+    "literal_error": lambda c: str(c["expected"]),
+    "enum": lambda c: str(c["expected"]),
+    "dict_type": MAPPING,
+    "model_type": MAPPING,
+    "model_attributes_type": MAPPING,
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "too_short": lambda c: f"{_things(c, 'min_length')} or more",
+    "too_long": lambda c: f"{_things(c, 'max_length')} or less",
+}
