@@ -1,8 +1,17 @@
-"""Bytes by their names, and whole numbers rounded up."""
+"""Bytes by their names and in words, and whole numbers rounded up."""
 
 from __future__ import annotations
 
-KIB, MIB, GIB = 2**10, 2**20, 2**30
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+
+
+def size(nbytes: float) -> str:
+    """As people read it, in all that is printed: ``"3.0 MiB"``, ``"23.4 GiB"``, ``"1.5 TiB"``."""
+    unit, name = next(one for one in _NAMES if nbytes >= one[0] or one[0] == MIB)
+    return f"{nbytes / unit:,.1f} {name}"
+
+
+_NAMES = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"))
 
 
 def ceil_div(value: int, unit: int) -> int:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mirage.doctor.finding import Finding, limited, missing, works
-from mirage.units import GIB, align_up
+from mirage.units import align_up, size
 from vmm.driver import VmmError
 from vmm.host import host_buffer
 
@@ -38,7 +38,7 @@ def findings(index: int) -> Iterator[Finding]:
     yield works(
         TOPIC,
         "device",
-        f"{facts.name}, {facts.total_bytes / GIB:.1f} GiB, compute {facts.capability[0]}."
+        f"{facts.name}, {size(facts.total_bytes)}, compute {facts.capability[0]}."
         f"{facts.capability[1]}",
     )
     yield works(TOPIC, "copy engines", str(facts.copy_engines))
@@ -86,9 +86,7 @@ def _link(index: int) -> Iterator[Finding]:
     try:
         with CudaDriver(device=index) as driver:
             free, total = driver.memory_info()
-            yield works(
-                TOPIC, "memory", f"{free / GIB:.1f} of {total / GIB:.1f} GiB free at this moment"
-            )
+            yield works(TOPIC, "memory", f"{size(free)} of {size(total)} free at this moment")
             rate = _measured(driver)
     except VmmError as error:
         yield missing(

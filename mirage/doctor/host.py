@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from mirage.doctor.finding import Finding, limited, missing, works
-from mirage.units import GIB
+from mirage.units import size
 from vmm.driver import VmmError
 from vmm.host import HostDriver, host_buffer
 
@@ -28,7 +28,7 @@ def findings() -> Iterator[Finding]:
     yield works(
         TOPIC,
         "memory",
-        f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB available",
+        f"{size(memory.available)} of {size(memory.total)} available",
     )
     yield _mapping()
     yield _map_count()
@@ -78,6 +78,6 @@ def lockable() -> Finding:
     return limited(
         TOPIC,
         "lockable memory",
-        f"{soft / GIB:.2f} GiB",
+        size(soft),
         "beside a GPU all parameters are locked: if that fails, `ulimit -l unlimited`",
     )

@@ -1,13 +1,6 @@
-"""Sizes and rates as people read them."""
+"""Rates and times as people read them."""
 
 from __future__ import annotations
-
-from mirage.units import GIB, MIB
-
-
-def size(nbytes: int) -> str:
-    """``"3.0 MiB"``, ``"23.4 GiB"``."""
-    return f"{nbytes / GIB:,.1f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.1f} MiB"
 
 
 def rate(gb_s: float | None) -> str:

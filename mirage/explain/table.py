@@ -9,7 +9,8 @@ from rich.table import Table
 
 from mirage.explain.arithmetic import Explained, Hidden
 from mirage.explain.machine import Machine
-from mirage.explain.sizes import milliseconds, rate, size
+from mirage.explain.sizes import milliseconds, rate
+from mirage.units import size
 
 WIDTH = 120
 """Columns that a table may take."""

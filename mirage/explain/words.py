@@ -8,9 +8,10 @@ from typing import TypeVar
 from mirage.config import Config
 from mirage.control.lending import worth_lending
 from mirage.explain.arithmetic import GB, Explained, Hidden
-from mirage.explain.sizes import rate, size
+from mirage.explain.sizes import rate
 from mirage.serve.fit import Fit
 from mirage.serve.outlook import LITTLE
+from mirage.units import size
 
 NO_ACTIVE = (
     "no active model hides layers worth a tenth of its KV behind a batch that the device can hold"

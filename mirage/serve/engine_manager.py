@@ -14,13 +14,14 @@ from mirage.control.debts import Debtor, Overdue
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve import launcher
 from mirage.serve.errors import EngineFailed
-from mirage.serve.fit import Fit, mib
+from mirage.serve.fit import Fit
 from mirage.serve.means import Means
 from mirage.serve.process import EngineProcess
 from mirage.serve.registry import EngineState, TenantServer
 from mirage.serve.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.rundir import RunDir
 from mirage.serve.suspects import Blame
+from mirage.units import size
 
 ROOM_POLL_S = 0.05
 SAID_AFTER_S, SAID_EVERY_S = 1.0, 10.0
@@ -92,7 +93,7 @@ class EngineManager:
 
     async def start(self) -> None:
         """For the first time. Raises `EngineFailed`; by then the engine has ended."""
-        share, parameters = mib(self._fit.grant_bytes), mib(self._fit.parameter_bytes)
+        share, parameters = size(self._fit.grant_bytes), size(self._fit.parameter_bytes)
         blocks = max(0, self._fit.base_blocks - 1)
         self._say(f"starting (share {share}, parameters {parameters}, {blocks} KV blocks)")
         try:
@@ -274,7 +275,7 @@ class EngineManager:
 
 def _waits(debtors: Iterable[Debtor]) -> str:
     """``"waits for memory that others hold: 12.0 MiB tenant 'a'"``."""
-    named = ", ".join(f"{mib(debtor.bytes)} tenant {debtor.name!r}" for debtor in debtors)
+    named = ", ".join(f"{size(debtor.bytes)} tenant {debtor.name!r}" for debtor in debtors)
     return f"waits for memory that others hold: {named}" if named else "waits for memory"
 
 

@@ -7,9 +7,8 @@ import tempfile
 from pathlib import Path
 
 from mirage.config import ConfigError
-from mirage.serve.fit import mib
 from mirage.serve.rundir import RunDir
-from mirage.units import MIB
+from mirage.units import MIB, size
 from vmm.depot import raise_limit
 
 LEAST_FILES = 512
@@ -54,7 +53,7 @@ def _check_temporary() -> None:
             f"the folder for temporary files cannot be written ({where}{_why(error)}): {advice}"
         ) from None
     if free < LEAST_ROOM:
-        raise ConfigError(f"{base} has {mib(free)} left, {mib(LEAST_ROOM)} are needed: {advice}")
+        raise ConfigError(f"{base} has {size(free)} left, {size(LEAST_ROOM)} are needed: {advice}")
 
 
 def _why(error: OSError) -> str:

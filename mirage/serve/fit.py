@@ -13,7 +13,7 @@ from mirage.control.targets import entitled
 from mirage.facts import NO_KV, ExpertFacts, KVGroups, ModelFacts
 from mirage.geometry import least_blocks
 from mirage.serve.page_size import PageSize, Sizes, page_size
-from mirage.units import MIB, align_up
+from mirage.units import align_up, size
 from vmm.space import extent_blocks
 
 NOT_ASKED = "remap.experts is false"
@@ -94,9 +94,9 @@ def _sizes(config: Config, tenant: Tenant, facts: ModelFacts) -> Sizes:
 
 
 def _fit_tenant(
-    config: Config, tenant: Tenant, facts: ModelFacts, movable: int, size: PageSize
+    config: Config, tenant: Tenant, facts: ModelFacts, movable: int, paged: PageSize
 ) -> Fit:
-    page = size.bytes
+    page = paged.bytes
     blocks = _extent_blocks(facts, page)
     extent_bytes = blocks * facts.block_bytes
     grant = entitled(tenant).share_bytes(config.device.memory)
@@ -107,7 +107,7 @@ def _fit_tenant(
     asked = config.policy is Policy.MIRAGE and config.remap.experts and facts.stays is None
     stay = _experts_stay(config, facts, page) if asked else NOT_ASKED
     return Fit(
-        page=size,
+        page=paged,
         grant_bytes=grant,
         layers=facts.layers,
         layer_bytes=align_up(facts.layer_bytes, page),
@@ -154,9 +154,10 @@ def _too_large(config: Config, tenant: Tenant, facts: ModelFacts, page: int) -> 
     if grant >= parameters + kv:
         return None
     return (
-        f"it does not fit: it needs {mib(parameters + kv)} (parameters {mib(parameters)}, KV cache "
-        f"for max_model_len {tenant.max_model_len} {mib(kv)}), its share of {tenant.share:g} % is "
-        f"{mib(grant)}: raise the share or device.memory, or lower max_model_len"
+        f"it does not fit: it needs {size(parameters + kv)} (parameters {size(parameters)}, "
+        f"KV cache for max_model_len {tenant.max_model_len} {size(kv)}), its share of "
+        f"{tenant.share:g} % is {size(grant)}: raise the share or device.memory, or lower "
+        "max_model_len"
     )
 
 
@@ -182,8 +183,3 @@ def _unmovable_bytes(config: Config, tenant: Tenant, facts: ModelFacts, page: in
     """Parameters that hold their memory whatever happens."""
     moves = _movable_layers(config, tenant, facts) * align_up(facts.layer_bytes, page)
     return _parameter_bytes(facts, page) - moves
-
-
-def mib(nbytes: int) -> str:
-    """``"12.5 MiB"``."""
-    return f"{nbytes / MIB:.1f} MiB"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from mirage.config import Config, Peer
-from mirage.serve.fit import Fit, mib
+from mirage.serve.fit import Fit
 from mirage.tiers.ledger import Ledger, PriorityClass
 from mirage.tiers.space import stride_of
 from mirage.tiers.ssd.record import slot_bytes
+from mirage.units import size
 
 
 def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
@@ -21,7 +22,7 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
     book = Ledger(host.bytes)
     for name in fits:
         book.set(name, priority=config.tenant(name).priority, standing=PriorityClass.ACTIVE)
-    lines = [f"host pool {mib(host.bytes)} for KV blocks that leave the device, {host.policy}"]
+    lines = [f"host pool {size(host.bytes)} for KV blocks that leave the device, {host.policy}"]
     lines += [
         _tenant(name, fit, config.tenant(name).max_model_len, host.bytes, book.share(name))
         for name, fit in fits.items()
@@ -30,19 +31,19 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
         lend = ", ".join(_peer(name, one) for name, one in peer.devices.items())
         wanted = "copied to host memory" if peer.backed else "dropped"
         fitting = _fitting(
-            fits, lambda size: sum(p.bytes // stride_of(size) for p in peer.devices.values())
+            fits, lambda block: sum(p.bytes // stride_of(block) for p in peer.devices.values())
         )
         lines.append(f"peers above it: {lend}; what they want back is {wanted}; {fitting}")
     if (ssd := config.tiers.ssd) is not None:
         kept = "kept" if ssd.keep else "emptied at start and end"
-        fitting = _fitting(fits, lambda size: ssd.bytes // slot_bytes(size))
-        lines.append(f"ssd {mib(ssd.bytes)} in {ssd.directory} below it, {kept}; {fitting}")
+        fitting = _fitting(fits, lambda block: ssd.bytes // slot_bytes(block))
+        lines.append(f"ssd {size(ssd.bytes)} in {ssd.directory} below it, {kept}; {fitting}")
     return lines
 
 
 def _peer(name: str, peer: Peer) -> str:
     where = "" if peer.device is None else f" of GPU {peer.device}"
-    return f"{name} {mib(peer.bytes)}{where}"
+    return f"{name} {size(peer.bytes)}{where}"
 
 
 def _fitting(fits: Mapping[str, Fit], room: Callable[[int], int]) -> str:
@@ -60,7 +61,7 @@ def _tenant(name: str, fit: Fit, longest: int, nbytes: int, share: int) -> str:
         return f"{name}: no KV cache, nothing in the pool"
     stride = stride_of(fit.block_bytes)
     if not (blocks := nbytes // stride):
-        return f"{name}: too small for a KV block of {mib(stride)}: raise tiers.host.bytes"
+        return f"{name}: too small for a KV block of {size(stride)}: raise tiers.host.bytes"
     held = _tokens(fit, blocks) or f"{blocks // fit.kv.request_blocks} requests of {longest} tokens"
     return f"{name}: up to {blocks} KV blocks ({held}), {share // stride} of them its share"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mirage.units import MIB, align_up
+from mirage.units import MIB, align_up, size
 from vmm.space import extent_blocks
 
 SMALLEST, LARGEST = 2 * MIB, 64 * MIB
@@ -87,10 +87,10 @@ def _sizes() -> Iterator[int]:
 def _objection(tenant: Sizes, page: int) -> str:
     """What speaks against pages so large; empty for nothing."""
     if (lost := tenant.lost(page)) > LOST:
-        return f"with {page // MIB} MiB a layer of {tenant.name!r} would lose {lost:.1%}"
+        return f"with {size(page)} a layer of {tenant.name!r} would lose {lost:.1%}"
     extent = tenant.extent_bytes(page)
     if extent * EXTENTS > tenant.kv_bytes(page) and extent > tenant.extent_bytes(SMALLEST):
-        return f"with {page // MIB} MiB a KV extent of {tenant.name!r} would be {extent // MIB} MiB"
+        return f"with {size(page)} a KV extent of {tenant.name!r} would be {size(extent)}"
     if tenant.fits(SMALLEST) and not tenant.fits(page):
-        return f"with {page // MIB} MiB {tenant.name!r} would not fit into its share"
+        return f"with {size(page)} {tenant.name!r} would not fit into its share"
     return ""

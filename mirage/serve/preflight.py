@@ -13,9 +13,10 @@ from mirage.arguments.check import ArgumentRefused, check_environment
 from mirage.config import Config, ConfigError, Device
 from mirage.serve import adapters, ask, files, launcher
 from mirage.serve.checkpoint import check_checkpoint
-from mirage.serve.fit import Fit, fit, mib
+from mirage.serve.fit import Fit, fit
 from mirage.serve.outlook import Speeds
 from mirage.tiers.ssd.files import existing
+from mirage.units import size
 from vmm.driver import DeviceUnavailable, VmmError
 
 
@@ -99,7 +100,7 @@ def _check_memory(device: Device) -> None:
     if device.memory > has:
         where = "GPU" if device.kind == "cuda" else "machine"
         raise ConfigError(
-            f"device.memory is {mib(device.memory)}, this {where} has {mib(has)}: lower it"
+            f"device.memory is {size(device.memory)}, this {where} has {size(has)}: lower it"
         )
 
 
@@ -112,10 +113,10 @@ def _check_host_tier(config: Config) -> None:
     lent = peer.bytes if peer is not None and not peer.gpus else 0
     beside = config.device.memory if config.device.kind == "host" else 0
     if wanted + lent + beside > has:
-        words = f" beside device.memory {mib(beside)}" if beside else ""
-        words += f" and tiers.peer {mib(lent)}" if lent else ""
+        words = f" beside device.memory {size(beside)}" if beside else ""
+        words += f" and tiers.peer {size(lent)}" if lent else ""
         raise ConfigError(
-            f"tiers.host.bytes is {mib(wanted)}{words}, this machine has {mib(has)}: lower it"
+            f"tiers.host.bytes is {size(wanted)}{words}, this machine has {size(has)}: lower it"
         )
 
 
@@ -135,8 +136,8 @@ def _check_ssd_tier(config: Config) -> None:
         raise ConfigError(f"{named}: {there} cannot be written: name another one")
     if 0 < disk.total < ssd.bytes:  # some file systems do not say
         raise ConfigError(
-            f"tiers.ssd.bytes is {mib(ssd.bytes)}, the disk of {ssd.directory} has "
-            f"{mib(disk.total)}: lower it"
+            f"tiers.ssd.bytes is {size(ssd.bytes)}, the disk of {ssd.directory} has "
+            f"{size(disk.total)}: lower it"
         )
 
 
@@ -174,8 +175,8 @@ def _check_peers(config: Config) -> None:
             )
         if not facts.granularity <= wanted <= facts.total_bytes:
             raise ConfigError(
-                f"{where}.bytes is {mib(wanted)}, GPU {gpu} lends {mib(facts.granularity)} to "
-                f"{mib(facts.total_bytes)}: write that"
+                f"{where}.bytes is {size(wanted)}, GPU {gpu} lends {size(facts.granularity)} to "
+                f"{size(facts.total_bytes)}: write that"
             )
 
 

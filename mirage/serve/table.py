@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from mirage.arguments.check import normalised
 from mirage.config import Config
 from mirage.facts import ExpertFacts, KVGroup, KVGroups
-from mirage.serve.fit import Fit, mib
+from mirage.serve.fit import Fit
 from mirage.serve.proven import verdict
+from mirage.units import size
 
 HEADINGS = ("tenant", "share", "grant", "parameters", "layers", "KV blocks", "left", "KV up to")
 
@@ -24,12 +25,12 @@ def fit_table(config: Config, fits: Mapping[str, Fit]) -> str:
     lines = ["  ".join(_cells(row, widths)).rstrip() for row in rows]
     granted = sum(fit.grant_bytes for fit in fits.values())
     lines.append(
-        f"device {mib(config.device.memory)}, in no share "
-        f"{mib(config.device.memory - granted)}, policy {config.policy.value}"
+        f"device {size(config.device.memory)}, in no share "
+        f"{size(config.device.memory - granted)}, policy {config.policy.value}"
     )
     page = next(iter(fits.values())).page
     if page.reason:
-        lines.append(f"pages of {mib(page.bytes)}: {page.reason}")
+        lines.append(f"pages of {size(page.bytes)}: {page.reason}")
     lines += [_model_line(config, name, fit) for name, fit in fits.items()]
     return "\n".join(lines)
 
@@ -59,7 +60,7 @@ def expert_words(experts: ExpertFacts) -> str:
     gain = (experts.layers - 1) * sum(experts.slices)
     return (
         f"up to {experts.count - 1} of {experts.count} experts of each of {experts.layers} layers "
-        f"can go, {mib(gain)} for one of each"
+        f"can go, {size(gain)} for one of each"
     )
 
 
@@ -77,19 +78,19 @@ def kv_words(kv: KVGroups) -> str:
 
 def _group_words(group: KVGroup, times: int, several: bool) -> str:
     count = f"{times} x {group.layers}" if times > 1 else str(group.layers)
-    size = f" of {group.block_tokens} tokens a block" if several and group.grows else ""
-    return f"{count} layers {group.kind}{size}"
+    length = f" of {group.block_tokens} tokens a block" if several and group.grows else ""
+    return f"{count} layers {group.kind}{length}"
 
 
 def _row(config: Config, name: str, fit: Fit) -> tuple[str, ...]:
     return (
         name,
         f"{config.tenant(name).share:g} %",
-        mib(fit.grant_bytes),
-        mib(fit.parameter_bytes),
-        f"{fit.layers} x {mib(fit.layer_bytes)}",
+        size(fit.grant_bytes),
+        size(fit.parameter_bytes),
+        f"{fit.layers} x {size(fit.layer_bytes)}",
         str(fit.base_blocks - 1) if fit.block_bytes else "none",
-        mib(fit.spare_bytes),
+        size(fit.spare_bytes),
         f"{fit.max_blocks - 1} blocks" if fit.block_bytes else "none",
     )
 

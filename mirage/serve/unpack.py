@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 from mirage.serve.openai import ApiError
-from mirage.units import MIB
+from mirage.units import size
 
 WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """How zlib is told of each ``Content-Encoding``."""
@@ -32,7 +32,7 @@ def unpacked(body: bytes, encoding: str, most: int) -> bytes:
 
 def too_large(most: int) -> ApiError:
     """A body of more than `most` bytes, as it came or unpacked."""
-    return ApiError(413, f"the body is larger than {most / MIB:.3g} MiB: send less")
+    return ApiError(413, f"the body is larger than {size(most)}: send less")
 
 
 def _window(name: str, body: bytes) -> int:

@@ -11,7 +11,7 @@ from mirage.profiles import Hardware
 from mirage.simulate.hierarchy import Speed
 from mirage.simulate.roofline import PS
 from mirage.tiers.contract import Medium
-from mirage.units import GIB
+from mirage.units import GIB, size
 
 Capacity = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=LARGEST_BYTES)]
 """Bytes; with 0 the tier is as good as not there."""
@@ -75,7 +75,7 @@ def _speed(medium: Medium, nbytes: int, hardware: Hardware) -> Speed:
     most = found.capacity_gib.value
     if nbytes > most * GIB:
         raise ConfigError(
-            f"tiers.{medium.value}.bytes {nbytes / GIB:g} GiB: {hardware.title} has {most:g} GiB, "
+            f"tiers.{medium.value}.bytes {size(nbytes)}: {hardware.title} has {size(most * GIB)}, "
             "lower it"
         )
     latency_ps = round(found.latency_us.value * 1e-6 * PS)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from mirage.traces.download import Progress as Told
-from mirage.units import MIB
+from mirage.units import size
 
 EVERY_S = 10.0
 
@@ -36,7 +36,7 @@ def _lines(name: str, console: Console) -> Told:
         if monotonic() - said_at < EVERY_S:
             return
         said_at = monotonic()
-        of = f" of {total / MIB:,.0f}" if total else ""
-        console.out(f"{name}: {have / MIB:,.0f}{of} MiB", highlight=False)
+        of = f" of {size(total)}" if total else ""
+        console.out(f"{name}: {size(have)}{of}", highlight=False)
 
     return told

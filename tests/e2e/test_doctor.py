@@ -75,7 +75,7 @@ tenants:
     ("memory", "driver", "words"),
     [
         ("512MiB", False, "device.kind cuda: no NVIDIA driver"),
-        ("2GiB", True, "this GPU has 1024.0 MiB: lower it"),
+        ("2GiB", True, "this GPU has 1.0 GiB: lower it"),
     ],
 )
 def test_a_gpu_that_cannot_be_served_from_is_one_line(

@@ -401,7 +401,7 @@ def test_half_a_gigabyte_in_half_a_megabyte_stops_nobody(tmp_path: Path, encodin
         async with site.post(bomb, headers={"Content-Encoding": encoding}) as answer:
             assert answer.status == 413
             message = (await answer.json())["error"]["message"]
-            assert message == "the body is larger than 64 MiB: send less"
+            assert message == "the body is larger than 64.0 MiB: send less"
         watching.cancel()
         assert pause.seconds < 0.5
         assert not site.a.seen

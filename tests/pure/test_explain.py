@@ -18,11 +18,12 @@ from mirage.explain.arithmetic import Explained, Hidden, Subject, explained
 from mirage.explain.command import parse_batches
 from mirage.explain.machine import machine, nearest
 from mirage.explain.shapes import UnknownShape, read_shape
-from mirage.explain.sizes import rate, size
+from mirage.explain.sizes import rate
 from mirage.explain.subjects import subjects
 from mirage.explain.words import first_worth, sentences
 from mirage.profiles import Hardware, SourcedPositive, shape
 from mirage.serve.checkpoint import tensors
+from mirage.units import size
 from scheduler.tenants import Tenant
 
 pytestmark = pytest.mark.pure
@@ -385,6 +386,7 @@ def test_numbers_as_people_read_them() -> None:
         *("never", "0.0612", "51", "142", "2,390"),
     ]
     assert [size(each) for each in (0, 3 * 2**20, 25 * 2**28)] == ["0.0 MiB", "3.0 MiB", "6.2 GiB"]
+    assert size(9_437_184_000 * 2**20) == "9,000.0 TiB"
 
 
 def test_batches_each_once() -> None:

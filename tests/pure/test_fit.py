@@ -301,7 +301,7 @@ def test_the_table_says_how_large_pages_are_if_that_was_left_open() -> None:
     facts = make_facts(8, 129 * MIB, MIB)
     found = fitted(config, {"a": facts})
     lines = fit_table(config, found).splitlines()
-    assert lines[3] == "pages of 2.0 MiB: with 4 MiB a layer of 'a' would lose 2.3%"
+    assert lines[3] == "pages of 2.0 MiB: with 4.0 MiB a layer of 'a' would lose 2.3%"
     assert found["a"].layer_bytes == 130 * MIB and found["a"].page.bytes == 2 * MIB
 
 

@@ -60,7 +60,7 @@ def test_one_tenant_may_hold_all_back() -> None:
     assert page_size(None, [sizes()]) == PageSize(64 * MIB, "the largest")
     small = sizes("small", layer=33 * MIB)
     assert page_size(None, [sizes(), small]) == PageSize(
-        2 * MIB, "with 4 MiB a layer of 'small' would lose 9.1%"
+        2 * MIB, "with 4.0 MiB a layer of 'small' would lose 9.1%"
     )
 
 

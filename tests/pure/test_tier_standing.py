@@ -93,7 +93,7 @@ def test_a_disk_that_cannot_be_used_is_refused_before_anything_starts(
         with pytest.raises(ConfigError, match=r"file is no folder: name another one"):
             preflight._check_ssd_tier(with_disk(folder))
         preflight._check_ssd_tier(with_disk(folder, policy="static"))
-    with pytest.raises(ConfigError, match=r"tiers.ssd.bytes is .* MiB, the disk of .*: lower it"):
+    with pytest.raises(ConfigError, match=r"tiers.ssd.bytes is .* TiB, the disk of .*: lower it"):
         preflight._check_ssd_tier(with_disk(tmp_path, "900000TiB"))
     monkeypatch.setattr(preflight.os, "access", lambda *_: False)
     with pytest.raises(ConfigError, match=r"cannot be written: name another one"):
@@ -124,8 +124,7 @@ def test_check_says_what_fits() -> None:
     ssd = {"directory": "/d", "bytes": "1GiB"}
     told = hierarchy(make_config({"host": {"bytes": "12MiB"}, "ssd": ssd}), fits)
     assert told[3:] == [
-        "ssd 1024.0 MiB in /d below it, emptied at start and end; "
-        "up to 7943 KV blocks of a, 7943 of b"
+        "ssd 1.0 GiB in /d below it, emptied at start and end; up to 7943 KV blocks of a, 7943 of b"
     ]
     peer = PeerTier.model_validate({"devices": {"x": {"device": 1, "bytes": "2MiB"}}})
     tiers = config.tiers.model_copy(update={"peer": peer})

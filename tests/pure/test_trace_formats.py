@@ -349,7 +349,7 @@ def test_a_header_without_rows_and_a_file_without_its_header(write, name):
 def test_a_row_that_never_ends_is_not_held(write, monkeypatch):
     monkeypatch.setattr(source, "MAX_LINE", 2**20)
     path = write(SAMPLES["burstgpt"] + b"\n" + b"9" * 2**21)
-    assert "line 4: over 1 MiB long: this is no trace" in refusal(path)
+    assert "line 4: over 1.0 MiB long: this is no trace" in refusal(path)
 
 
 @pytest.mark.parametrize(

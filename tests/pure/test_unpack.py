@@ -37,7 +37,7 @@ def test_exactly_the_most_is_allowed() -> None:
 
 def test_the_limit_is_named_whichever_member_exceeds_it() -> None:
     body = gzip.compress(bytes(2**20)) + gzip.compress(bytes(2**21))
-    assert refused(body, most=2**21) == (413, "the body is larger than 2 MiB: send less")
+    assert refused(body, most=2**21) == (413, "the body is larger than 2.0 MiB: send less")
 
 
 @pytest.mark.parametrize("body", [b"nonsense", gzip.compress(b"whole", mtime=0)[:-3], b"\x1f"])

@@ -92,8 +92,8 @@ def test_peers_are_looked_at_before_anything_starts(standin: StandIn) -> None:
     assert granule_of(lending().tiers.peer) == 2 << 20
     for config, words in (
         (lending(device=2), "there is no NVIDIA device 2: 2 can be seen"),
-        (lending(nbytes=1 << 20), r"bytes is 1.0 MiB, GPU 1 lends 2.0 MiB to 1024.0 MiB"),
-        (lending(nbytes=2 << 30), r"bytes is 2048.0 MiB, GPU 1 lends"),
+        (lending(nbytes=1 << 20), r"bytes is 1.0 MiB, GPU 1 lends 2.0 MiB to 1.0 GiB"),
+        (lending(nbytes=2 << 30), r"bytes is 2.0 GiB, GPU 1 lends"),
     ):
         with pytest.raises(ConfigError, match=rf"^tiers.peer.devices.gpu1.*{words}"):
             _check_peers(config)

@@ -13,6 +13,7 @@ from typing import Any
 import ijson
 import msgspec
 
+from mirage.units import size
 from mirage.workload.formats.request import TraceError
 
 CHUNK = 64 * 1024
@@ -119,7 +120,7 @@ class Source:
                 return
             where = f"{self.path}, line {number}"
             if len(line) > MAX_LINE:
-                raise TraceError(f"{where}: over {MAX_LINE // 2**20} MiB long: this is no trace")
+                raise TraceError(f"{where}: over {size(MAX_LINE)} long: this is no trace")
             line = line.strip()
             if not line:
                 blank = blank or number
