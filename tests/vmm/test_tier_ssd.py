@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -9,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -225,6 +227,35 @@ def test_a_disk_that_fails_is_told_once_and_tried_again(
     time.sleep(0.6)
     assert bench.get(0) == content(0)
     assert bench.put(3) and bench.get(3) == content(3)
+    bench.close()
+
+
+def test_after_a_failure_one_block_is_tried_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, whole, full, gate = Bench(tmp_path, blocks=16), os.pwritev, [True], threading.Event()
+    tried = []
+
+    def write(handle: int, parts: list[memoryview], at: int) -> int:
+        tried.append(at)
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        assert gate.wait(30)
+        return whole(handle, parts, at)
+
+    monkeypatch.setattr(os, "pwritev", write)
+    monkeypatch.setattr(acting, "RETRY_S", 0.3)
+    assert not bench.put(0)
+    for fails in (True, False):
+        time.sleep(0.4)
+        tried.clear()
+        full[:] = [True] if fails else []
+        gate.clear()
+        taken = [bench.store.sink(name(n), Range(n * PLACE, NBYTES)) for n in range(8)]
+        gate.set()
+        assert sum(taken) == 1 and bench._answer("sunk") is not fails
+        assert len(tried) == 1
+    assert all(bench.put(number) for number in range(8, 12))
     bench.close()
 
 

@@ -91,7 +91,7 @@ class SsdStore:
 
     def sink(self, name: Name, place: Range) -> bool:
         with self._lock:
-            if self._resting() or self._ended or self._writing >= MOST_WRITES:
+            if not self._takes():
                 self.counts.refused += 1
                 return False
             placed = self._index.place(name, slot_bytes(place.nbytes))
@@ -152,9 +152,10 @@ class SsdStore:
         try:
             for other in gone:
                 self._disk.punch(other)
-            self._disk.write(slot, name, self._pages(place), place.nbytes)
-            done = True
+            if done := not self._resting():  # it may have failed while this one waited
+                self._disk.write(slot, name, self._pages(place), place.nbytes)
         except (OSError, ValueError) as error:
+            done = False
             self._fail(error)
         with self._lock:
             self._index.free(gone)
@@ -163,7 +164,7 @@ class SsdStore:
                 self._index.written(name)
                 self.counts.stored += 1
                 self.counts.stored_bytes += place.nbytes
-                self._failed_at = None
+                self._recovered()
             else:
                 self._index.drop(name)
         self._above.sunk(name, whole=done)
@@ -191,6 +192,17 @@ class SsdStore:
         return self._memory[place.offset : place.offset + align_up(place.nbytes, PAGE)]
 
     # -- failures -----------------------------------------------------------------------
+
+    def _takes(self) -> bool:
+        """Whether a block may go down. After a failure one is tried alone: where it fails, the
+        others lose nothing. The caller has the lock."""
+        most = MOST_WRITES if self._failed_at is None else 1
+        return not self._ended and not self._resting() and self._writing < most
+
+    def _recovered(self) -> None:
+        if self._failed_at is not None:
+            logger.info("ssd folder=%s: takes KV blocks again", self._folder)
+        self._failed_at = None
 
     def _resting(self) -> bool:
         """Whether the disk failed a short while ago."""
