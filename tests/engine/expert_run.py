@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,14 @@ class Lending(ExpertChanges):
         if self.rng.random() < 0.2:
             device, experts = self.rng.choice(("near", "far")), self.rng.choice((0, PEER_EXPERTS))
             self.pool.resize_peer(device, experts * EXPERT).result()
+        self._give_time()
+
+    def _give_time(self) -> None:
+        """To make copies: steps of so small a model are over before."""
+        replicas = self.scheduler.memory.giver.replicas
+        until = time.monotonic() + 0.2
+        while replicas._wishes and not replicas._addresses and time.monotonic() < until:
+            time.sleep(0.005)
 
 
 def lending(folder: Path) -> PoolServer:
