@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from mirage import config as configuration
 from mirage.config import Config
@@ -173,10 +174,18 @@ def _policies(options: Options, config: Config) -> list[Variant]:
     if options.server:
         if options.policies:
             raise PlanError("--server replays under the policy it serves: leave --policy out")
-        if not options.server.startswith(("http://", "https://")):
+        if not _is_address(options.server):
             raise PlanError(f"server {options.server!r}: write its address as http://HOST:PORT")
         return []
     return variants(options.policies, config)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        return False
 
 
 def _at_least_one(name: str, count: int | None) -> int | None:

@@ -43,5 +43,5 @@ def command(config: Path, options: Options) -> str:
 
 def _written(value: Any) -> str:
     if isinstance(value, tuple):
-        return ":".join(f"{part:g}" for part in value)
-    return f"{value:.17g}" if isinstance(value, float) else str(value)
+        return ":".join(map(_written, value))
+    return repr(value) if isinstance(value, float) else str(value)

@@ -13,13 +13,15 @@ from mirage.replay import client
 from mirage.replay.asking import Manner
 from mirage.replay.child import ServerError
 from mirage.replay.client import PATIENT, Habits, Journal, Outcome
-from mirage.replay.stream import StreamError
+from mirage.replay.stream import Refused, StreamError
 from mirage.replay.timeline import State, Timeline, cut, parse_state, parse_timeline
 from mirage.workload.calls import tenants
 from mirage.workload.dealing import Call
 
 SETTLE_S = 3.0
 """Longest wait for a sample newer than the last outcome."""
+
+NEEDS_KEY = (401, 403)
 
 Death = Callable[[], Coroutine[None, None, ServerError]]
 """Waits until the server has ended by itself, and says so."""
@@ -85,8 +87,13 @@ async def replay_on(
 async def _warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> Manner:
     try:
         return await client.warm_up(http, tenants)
-    except (aiohttp.ClientError, StreamError, TimeoutError) as error:
-        raise ServerError(f"the server does not answer a first request: {error}") from None
+    except TimeoutError:
+        why = f"no end within {http.timeout.total:g} s: look at it, or raise --timeout"
+    except (aiohttp.ClientError, StreamError) as error:
+        why = str(error)
+        if isinstance(error, Refused) and error.status in NEEDS_KEY:
+            why += ": give --key, or MIRAGE_API_KEY in the environment"
+    raise ServerError(f"the server does not answer a first request: {why}")
 
 
 async def _unless(death: Death, work: Awaitable[None]) -> None:

@@ -29,7 +29,10 @@ def check_checkpoint(folder: Path) -> None:
 def read_config(folder: Path) -> dict[str, Any]:
     """The content of config.json. Raises `ConfigError`, also if there is no such folder."""
     if not folder.is_dir():
-        raise ConfigError(f"no model folder at {folder}: correct the path or make the model first")
+        raise ConfigError(
+            f"no model folder at {folder}: correct the path or make the model first "
+            "(the demonstration's: mirage models out/models)"
+        )
     return _mapping(folder / "config.json")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -22,10 +23,12 @@ from fake_serve import Fake
 from typer.testing import CliRunner
 
 from mirage.replay import child, client
+from mirage.replay.child import ServerError
 from mirage.replay.client import PATIENT, Habits, Journal
 from mirage.replay.command import replay_command
 from mirage.replay.policies import VARIANTS
 from mirage.replay.run import replay_on
+from mirage.replay.stream import Refused
 from mirage.replay.trail import trail
 from mirage.workload import trace
 from mirage.workload.dealing import Call, prompt
@@ -188,6 +191,22 @@ def test_a_key_is_sent_with_every_request():
     fake = Fake()
     sent([call(0), call(1)], fake=fake, key="open sesame")
     assert fake.keys == {"Bearer open sesame"}
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (TimeoutError(), "no end within 5 s: look at it, or raise --timeout"),
+        (Refused(401, "Unauthorized"), "HTTP 401: Unauthorized: give --key, or MIRAGE_API_KEY"),
+    ],
+)
+def test_what_a_first_request_without_an_answer_came_to(monkeypatch, error, says):
+    async def fails(*_):
+        raise error
+
+    monkeypatch.setattr(client, "warm_up", fails)
+    with pytest.raises(ServerError, match=re.escape(says)):
+        asyncio.run(replay_on("http://127.0.0.1:1", [call(0)], 0, 5.0, Journal()))
 
 
 def test_a_stream_that_never_ends_is_bounded():
@@ -510,6 +529,8 @@ def test_what_leaves_in_the_warm_up_is_not_measured(command, config, tmp_path):
         (["--limit", "0"], "limit 0: use a whole number from 1"),
         (["--output", "/dev/null/out"], "/dev/null/out: cannot be written"),
         (["--server", "localhost:1"], "write its address as http://HOST:PORT"),
+        (["--server", "http://"], "write its address as http://HOST:PORT"),
+        (["--server", "http://127.0.0.1:99999"], "write its address as http://HOST:PORT"),
         (["--server", "http://x", "--policy", "static"], "leave --policy out"),
     ],
 )
