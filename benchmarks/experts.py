@@ -1,12 +1,13 @@
 """What giving cold experts adds to giving layers: the same requests, three policies, one model.
 
-python benchmarks/experts.py [--rounds N] [--requests N] [--skew S] [--link GB_S]
+python benchmarks/experts.py [--rounds N] [--requests N] [--skew S] [--link GB_S] [--peer GB_S]
 
 A mixture of experts with random weights, whose routers prefer some experts over others by `skew`
 (expert e is preferred by -skew * log(e + 1); 0: all alike). Its device holds the model and few KV
 blocks; the requests, all at once, want many more. Three engines live in this process and take
 turns, each under the real controller: `pooled`, `mirage` (layers) and `mirage` with
-`remap.experts`. Printed are medians over rounds; ratios are of neighbouring turns, to `pooled`.
+`remap.experts`. With `--peer` there is a fourth, whose cold experts have copies on a peer behind a
+link of that speed. Printed are medians over rounds; ratios are of neighbouring turns, to `pooled`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from tiny import VOCABULARY, make_llm, scheduler_of
 from mirage.config import Policy
 from mirage.control.controller import Controller
 from mirage.control.rules import Rules
+from mirage.tiers.core import Core
+from mirage.tiers.peered import PeerPlan
+from mirage.tiers.server import PoolServer
 from scheduler.tenants import Tenant
 
 LAYERS, EXPERTS, HIDDEN, INNER = 8, 16, 256, 256
@@ -44,6 +48,7 @@ VARIANTS = {
     "mirage": (Policy.MIRAGE, False),
     "mirage with experts": (Policy.MIRAGE, True),
 }
+ON_PEERS = "with experts on peers"
 
 
 def make_skewed(folder: Path, skew: float) -> Path:
@@ -86,6 +91,8 @@ class Turn:
     ttfts: list[float]
     preemptions: int
     loads: int
+    near: int
+    """Of the loads, those from a peer."""
     hits: int
     experts: int
     layers: int
@@ -95,7 +102,14 @@ class Turn:
 class Served:
     """One engine with the real controller in this process, asked before each step."""
 
-    def __init__(self, model: Path, policy: Policy, experts: bool, link: float | None) -> None:
+    def __init__(
+        self,
+        model: Path,
+        policy: Policy,
+        experts: bool,
+        link: float | None,
+        socket: Path | None = None,
+    ) -> None:
         rules = Rules(experts=experts)
         settings = {
             "policy": policy.value,
@@ -103,8 +117,11 @@ class Served:
             "experts": experts,
             "kept": rules.kept(policy),
             "copy_bytes_per_s": link,
+            "tier_socket": None if socket is None else str(socket),
         }
-        more = {"dtype": "float32", "max_num_seqs": 64, "enable_prefix_caching": False}
+        # Without it KV blocks have no names, and an engine joins no pool. No two prompts are alike.
+        caching = socket is not None
+        more = {"dtype": "float32", "max_num_seqs": 64, "enable_prefix_caching": caching}
         self.llm = make_llm(model, blocks=UNIVERSE, mirage=settings, **more)
         self.scheduler = scheduler_of(self.llm)
         report = self.scheduler.report()
@@ -126,7 +143,7 @@ class Served:
         params = SamplingParams(max_tokens=ANSWER, temperature=0, ignore_eos=True, detokenize=False)
         engine, before = self.llm.llm_engine, self.scheduler.report()
         start, ttfts = time.perf_counter(), {}
-        most = Turn(0, [], 0, 0, 0, 0, 0, 0)
+        most = Turn(0, [], 0, 0, 0, 0, 0, 0, 0)
         for i, prompt in enumerate(batch):
             engine.add_request(str(i), {"prompt_token_ids": prompt}, params)
         while engine.has_unfinished_requests():
@@ -140,6 +157,7 @@ class Served:
         after = self.control()
         most.preemptions = after.preemptions - before.preemptions
         most.loads = after.expert_loads - before.expert_loads
+        most.near = after.expert_peer_loads - before.expert_peer_loads
         most.hits = after.expert_hits - before.expert_hits
         return most
 
@@ -161,14 +179,33 @@ def row(name: str, turns: list[Turn], beside: list[Turn]) -> str:
         return turn.ttfts[-1]
 
     return (
-        f"{name:20} {middle(lambda t: t.preemptions):8.0f}"
+        f"{name:22} {middle(lambda t: t.preemptions):8.0f}"
         f" {middle(lambda t: t.seconds):8.2f} ({1 / ratio(lambda t: t.seconds):.2f}x)"
         f" {middle(p50) * 1e3:8.0f} ({ratio(p50):.2f}x)"
         f" {middle(longest) * 1e3:8.0f} ({ratio(longest):.2f}x)"
         f" {middle(lambda t: t.blocks):7.0f} {middle(lambda t: t.layers):6.0f}"
         f" {middle(lambda t: t.experts):7.0f} {middle(lambda t: t.loads):7.0f}"
-        f" {middle(lambda t: t.hits):6.0f}"
+        f" {middle(lambda t: t.near):6.0f} {middle(lambda t: t.hits):6.0f}"
     )
+
+
+def observed(name: str, report: Any) -> None:
+    """What an engine measured."""
+    routed = [f"{r:.1f}" for r in report.expert_routed]
+    print(f"\n{name}: experts a step routes to, of each layer's g coldest: {' '.join(routed)}")
+    print(
+        f"a load {report.expert_load_s * 1e3:.2f} ms, T_c {report.layer_compute_s * 1e3:.2f} ms, "
+        f"T_T {report.layer_load_s * 1e3:.2f} ms"
+    )
+
+
+def lending(folder: Path, bytes_per_s: float) -> Path:
+    """The socket of a pool with one peer that has room for all experts."""
+    path = folder / "tiers.sock"
+    room = LAYERS * EXPERTS * 3 * HIDDEN * INNER * 4
+    plan = PeerPlan({"peer": 2 * room})
+    PoolServer(path, Core(64 << 20, peers=plan), {"t": 100}, bytes_per_s).start()
+    return path
 
 
 def main() -> None:
@@ -177,6 +214,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=24)
     parser.add_argument("--skew", type=float, default=2.0)
     parser.add_argument("--link", type=float, default=None, help="GB (1e9 bytes) a second")
+    parser.add_argument("--peer", type=float, default=None, help="of a peer's link, GB a second")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     link = options.link and options.link * 1e9
@@ -184,7 +222,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = make_skewed(Path(folder), options.skew)
         engines = {n: Served(model, *how, link) for n, how in VARIANTS.items()}
-        turns: dict[str, list[Turn]] = {name: [] for name in VARIANTS}
+        if options.peer:
+            socket = lending(Path(folder), options.peer * 1e9)
+            engines[ON_PEERS] = Served(model, Policy.MIRAGE, True, link, socket)
+        turns: dict[str, list[Turn]] = {name: [] for name in engines}
         for round_ in range(options.rounds + 1):
             batch = [
                 [rng.randrange(3, VOCABULARY) for _ in range(PROMPT)]
@@ -194,16 +235,11 @@ def main() -> None:
                 done = engine.turn(batch)
                 if round_:  # the first one is for routing to be observed, and times
                     turns[name].append(done)
-    report = engines["mirage with experts"].scheduler.report()
-    routed = [f"{r:.1f}" for r in report.expert_routed]
-    print(f"\nexperts a step routes to, of each layer's g coldest: {' '.join(routed)}")
+    for name in [name for name in engines if "experts" in name]:
+        observed(name, engines[name].scheduler.report())
     print(
-        f"a load {report.expert_load_s * 1e3:.2f} ms, T_c {report.layer_compute_s * 1e3:.2f} ms, "
-        f"T_T {report.layer_load_s * 1e3:.2f} ms"
-    )
-    print(
-        "\n                     preempted  seconds (rate)   TTFT P50 ms         longest"
-        "          blocks layers experts   loads   hits"
+        "\n                       preempted  seconds (rate)   TTFT P50 ms         longest"
+        "          blocks layers experts   loads   near   hits"
     )
     for name, done in turns.items():
         print(row(name, done, turns["pooled"]))
