@@ -64,10 +64,15 @@ def _found(column: dict[str, Any]) -> float:
     return sum(float(column[f"tokens_from_{place}"]) for place in PLACES)
 
 
+def _everywhere(runs: list[dict[str, Any]]) -> str:
+    alone = len({run["policy"] for run in runs}) == 1
+    return "in every repeat" if alone else "under every policy"
+
+
 def _verdict(built: dict[str, Any]) -> str:
     failed = sum(run["failed"] for run in built["runs"])
     if built["outputs_identical"]:
-        return "Every request's output is the same under every policy."
+        return f"Every request's output is the same {_everywhere(built['runs'])}."
     if built["outputs_identical"] is None:
         return f"Outputs not compared (fewer than two whole runs); {failed} requests failed."
     different = built["outputs_different"]

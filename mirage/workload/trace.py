@@ -73,7 +73,7 @@ def read(
                 raise TraceError(f"{path}: no row is a request ({_reasons(source.skipped)})")
             yield from chain([first], requests)
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read ({error.strerror})") from None
+        raise _unreadable(path, error) from None
 
 
 def select(
@@ -148,7 +148,7 @@ def has_arrivals(path: Path, how: Reading = AS_IT_SAYS) -> bool:
         with Source(path, None, seed=how.seed, bounded=True) as source:
             return _form(source, how).has_arrivals
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read ({error.strerror})") from None
+        raise _unreadable(path, error) from None
 
 
 def _form(source: Source, how: Reading) -> Format:
@@ -168,9 +168,14 @@ def _requests(source: Source, how: Reading) -> Iterator[Request]:
     if how.rate is None:
         raise TraceError(
             f"{source.path}: {form.name} has no arrivals: give a rate in requests a second "
-            "(--rate, or workload.rate)"
+            "(`--rate` of mirage replay, or workload.rate of an experiment)"
         )
     return poisson(requests, checked(how.rate), how.seed)
+
+
+def _unreadable(path: Path, error: OSError) -> TraceError:
+    known = "; `mirage traces list` has the names of traces" if len(path.parts) == 1 else ""
+    return TraceError(f"{path}: cannot be read ({error.strerror}{known})")
 
 
 def _length(path: Path, how: Reading) -> str:

@@ -293,6 +293,8 @@ def test_verdicts_on_the_page(three, page):
     assert "the same under every policy" in page
     one = html.render(report.build(SETTING, [run()]), [run()])
     assert "Outputs not compared" in one
+    again = [run(), run()]
+    assert "the same in every repeat" in html.render(report.build(SETTING, again), again)
     bad = [run(), run("mirage", outcomes=changed(2, error="HTTP 500: no"), interrupted=False)]
     text = html.render(report.build(SETTING, bad), bad)
     assert "0 outputs differ between policies; 1 requests failed" in text

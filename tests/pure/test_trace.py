@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -131,6 +132,8 @@ def test_no_rows(make):
 def test_no_such_file(tmp_path):
     with pytest.raises(TraceError, match=r"none.csv: cannot be read \(No such file"):
         list(read(tmp_path / "none.csv"))
+    with pytest.raises(TraceError, match=r"azuree: .*`mirage traces list` has the names"):
+        list(read(Path("azuree")))
     with pytest.raises(TraceError, match="cannot be read"):
         list(read(tmp_path))
 
