@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mirage.engine.settings import EngineSettings
@@ -100,7 +100,6 @@ class ExpertReplicas:
         self.stream.close()
         self._fills.close()
         self._places.close()
-        self._pool.close()
 
     # -- its own ------------------------------------------------------------------------
 
@@ -113,8 +112,18 @@ class ExpertReplicas:
         except VmmError as error:
             logger.warning("experts are not kept on peers any more: %s", error)
         finally:
-            with self._there:
-                self._addresses.clear()
+            self._leave()
+
+    def _leave(self) -> None:
+        """Hold nothing, and be no member any more: nobody would answer a recall."""
+        with self._there:
+            self._addresses.clear()
+        with suppress(VmmError):  # of copies that have failed nothing is read any more
+            self._read.wait()
+        for place in self._held.values():
+            self._places.let_go(place)
+        self._held.clear()
+        self._pool.close()
 
     def _follow(self) -> bool:
         """One step towards what is wished; False if there is none to be made now."""
@@ -126,12 +135,14 @@ class ExpertReplicas:
         if wanted is None or time.monotonic() < self._retry_at:
             return False
         found = self._take(wanted.expert)
-        weaker = None if found else gives_way(wished, self._held, wanted)
+        full = found is Found.ABSENT
+        weaker = gives_way(wished, self._held, wanted) if full else None
         if weaker is not None:
             self._give_up(weaker)
-        elif not found:
+        elif found is not Found.READY:
             self._retry_at = time.monotonic() + RETRY_S
-        return bool(found or weaker)
+            return False
+        return True
 
     def _rest(self) -> None:
         """Nothing is wished: hold nothing, and sleep."""
@@ -140,51 +151,49 @@ class ExpertReplicas:
         self._wished.wait()
         self._wished.clear()
 
-    def _take(self, expert: Expert) -> bool:
-        """Hold a copy, made now unless another engine of these weights has made it.
+    def _take(self, expert: Expert) -> Found:
+        """Hold a copy, made now unless another engine of these weights has made it: READY.
 
-        False if there is no room for it, or no answer.
+        ABSENT if there is no room for it.
         """
         request, key = _names(expert)
         self._pool.seek(request, [key])
-        ready = self._answer(request, key) is Found.READY or self._make(expert, request, key)
-        if ready and self._hold(expert, request, key):
-            return True
+        found = self._answer(request, key)
+        if found is Found.ABSENT:
+            found = self._make(expert, request, key)
+        if found is Found.READY and self._hold(expert, request, key):
+            return found
         self._pool.leave(request)
-        return False
+        return found if found is Found.ABSENT else Found.UNKNOWN
 
-    def _make(self, expert: Expert, request: str, key: Key) -> bool:
+    def _make(self, expert: Expert, request: str, key: Key) -> Found:
         place = self._pool.reserve([key]).get(key)
         if place is None:
-            return False
+            return Found.ABSENT
         if not self._filled(expert, place):
             self._pool.abandon([key])
-            return False
+            return Found.UNKNOWN
         self._pool.seek(request, [key])  # before it is anybody's to evict
         self._pool.commit([key])
-        return self._answer(request, key) is Found.READY
+        return self._answer(request, key)
 
     def _hold(self, expert: Expert, request: str, key: Key) -> bool:
-        (place,) = self._pool.places(request, [key])
-        address = self._use(place)
-        if address is None:
+        """False if a peer's memory cannot be had, or the pool is gone."""
+        try:
+            (place,) = self._pool.places(request, [key])
+            address = self._places.use(place)
+        except KeyError:
             return False
         self._held[expert] = place
         with self._there:
             self._addresses[expert] = address
         return True
 
-    def _use(self, place: Place) -> int | None:
-        """Its address; None if a peer's memory cannot be had."""
-        try:
-            return self._places.use(place)
-        except KeyError:
-            return None
-
     def _filled(self, expert: Expert, place: Place) -> bool:
         """Whether its parameters have been copied there."""
-        target = self._use(place)
-        if target is None:
+        try:
+            target = self._places.use(place)
+        except KeyError:
             return False
         try:
             for offset, nbytes in self._layout.spans(expert.number):
