@@ -164,7 +164,7 @@ def test_budgets_change_over_http(tmp_path: Path) -> None:
             ({"peer": {"gpu1": 2 * LEND}}, "it has 262144"),
             ({"host": "9MiB"}, "the pool was made for"),
             ({"host": "much"}, "host: "),
-            ({"ssd": 1}, "ssd: "),
+            ({"ssd": 1}, "unknown key 'ssd'"),
             ({"peer": {"gpu1": -1}}, "peer.gpu1: "),
             ([], "the body: "),
         ):
