@@ -31,6 +31,7 @@ from tiny import VOCABULARY, make_llm, scheduler_of
 from mirage.config import Policy
 from mirage.control.controller import Controller
 from mirage.control.rules import Rules
+from mirage.engine.tiers.expert_replicas import keep_on_peers
 from mirage.tiers.core import Core
 from mirage.tiers.peered import PeerPlan
 from mirage.tiers.server import PoolServer
@@ -117,13 +118,15 @@ class Served:
             "experts": experts,
             "kept": rules.kept(policy),
             "copy_bytes_per_s": link,
-            "tier_socket": None if socket is None else str(socket),
         }
-        # Without it KV blocks have no names, and an engine joins no pool. No two prompts are alike.
-        caching = socket is not None
-        more = {"dtype": "float32", "max_num_seqs": 64, "enable_prefix_caching": caching}
+        more = {"dtype": "float32", "max_num_seqs": 64, "enable_prefix_caching": False}
         self.llm = make_llm(model, blocks=UNIVERSE, mirage=settings, **more)
         self.scheduler = scheduler_of(self.llm)
+        if socket is not None:
+            # Experts alone: vLLM knows one connector for KV blocks in a process, of one engine.
+            memory = self.scheduler.memory
+            joined = memory.settings.model_copy(update={"tier_socket": str(socket)})
+            keep_on_peers(memory.giver, joined, b"weights")
         report = self.scheduler.report()
         tenant = Tenant("t", 100, 0, max_percent=None, floor_layers=1)
         self.controller = Controller([tenant], report.held_bytes, policy, rules)
