@@ -34,10 +34,26 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
             fits, lambda block: sum(p.bytes // stride_of(block) for p in peer.devices.values())
         )
         lines.append(f"peers above it: {lend}; what they want back is {wanted}; {fitting}")
+        lines += _experts(config, fits, book) if peer.experts else []
     if (ssd := config.tiers.ssd) is not None:
         kept = "kept" if ssd.keep else "emptied at start and end"
         fitting = _fitting(fits, lambda block: ssd.bytes // slot_bytes(block))
         lines.append(f"ssd {size(ssd.bytes)} in {ssd.directory} below it, {kept}; {fitting}")
+    return lines
+
+
+def _experts(config: Config, fits: Mapping[str, Fit], book: Ledger) -> list[str]:
+    """Of each mixture that may give some, how many find room in its share of all peers."""
+    assert config.tiers.peer is not None
+    book.resize(config.tiers.peer.bytes)
+    lines = []
+    for name, fit in fits.items():
+        if (facts := fit.experts) is not None:
+            room = book.share(name) // stride_of(sum(facts.slices))
+            of_all = facts.layers * facts.count
+            lines.append(
+                f"{name}: copies of up to {min(room, of_all)} of {of_all} experts on peers"
+            )
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from model_facts import full_attention, make_facts
 
 from mirage.config import Config, ConfigError, HostTier, PeerTier, Policy, validated
 from mirage.doctor import disk
-from mirage.facts import KVGroup, KVGroups
+from mirage.facts import ExpertFacts, KVGroup, KVGroups
 from mirage.protocol import Report
 from mirage.serve import preflight
 from mirage.serve.fit import fit
@@ -133,6 +134,10 @@ def test_check_says_what_fits() -> None:
     assert told[3:] == [
         f"peers above it: x 2.0 MiB of GPU 1; {wanted_back}; up to 16 KV blocks of a, 16 of b"
     ]
+    mixture = replace(fits["b"], experts=ExpertFacts(4, 8, (1 << 16, 1 << 17)))
+    told = hierarchy(config.model_copy(update={"tiers": tiers}), {**fits, "b": mixture})
+    # b has two thirds of 2 MiB.
+    assert told[4:] == ["b: copies of up to 7 of 32 experts on peers"]
     assert hierarchy(make_config({}), fits) == []
     static = config.model_copy(update={"policy": Policy.STATIC})
     assert hierarchy(static, fits) == [
