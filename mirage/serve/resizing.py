@@ -63,5 +63,7 @@ async def _wanted(request: web.Request) -> Resize:
     try:
         return Resize.model_validate_json(body)
     except ValidationError as error:
-        raw = from_json(body, allow_partial=True) if error.errors()[0]["loc"] else None
-        raise ApiError(400, first_problem(error, raw)) from None
+        within = bool(error.errors()[0]["loc"])
+        raw = from_json(body, allow_partial=True) if within else None
+        why = first_problem(error, raw)
+        raise ApiError(400, why if within else f"the body: {why}") from None

@@ -166,7 +166,7 @@ def test_budgets_change_over_http(tmp_path: Path) -> None:
             ({"host": "much"}, "host: "),
             ({"ssd": 1}, "unknown key 'ssd'"),
             ({"peer": {"gpu1": -1}}, "peer.gpu1: "),
-            ([], "found [], write keys with values"),
+            ([], "the body: found [], write keys with values"),
         ):
             status, answer = change(body)
             assert (status, words in answer["error"]["message"]) == (400, True), answer

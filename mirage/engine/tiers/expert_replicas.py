@@ -85,8 +85,10 @@ class ExpertReplicas:
     @contextmanager
     def lent(self) -> Iterator[Mapping[Expert, int]]:
         with self._there:
-            yield self._addresses
-            self.stream.record(self._read)
+            try:
+                yield self._addresses
+            finally:  # what was enqueued before a failure is read as well
+                self.stream.record(self._read)
 
     def wish(self, wishes: Sequence[Wish]) -> None:
         self._wishes = wishes
