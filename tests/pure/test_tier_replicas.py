@@ -112,10 +112,17 @@ def test_blocks_that_have_a_copy_make_room_and_those_that_are_needed_do_not() ->
     assert pool.keep("a", 1) is Found.ABSENT
 
 
-def test_one_that_is_needed_hides_no_block_behind_it() -> None:
-    """However many are needed, what may go is found: replicas are no candidates."""
+@pytest.mark.parametrize("again", [False, True])
+def test_one_that_is_needed_hides_no_block_behind_it(again: bool) -> None:
+    """However many are needed, what may go is found: replicas are no candidates.
+
+    `again`: they were there, and nobody needed them for a while.
+    """
     pool = Pool(peer=1024)
     for n in range(200):
+        assert pool.keep("a", n) is Found.READY
+    for n in range(200 if again else 0):
+        pool.leave("a", n)
         assert pool.keep("a", n) is Found.READY
     assert all(pool.store("a", *range(1000, 1000 + 1024 - 400)))
     assert pool.store("a", 5000) == [True]

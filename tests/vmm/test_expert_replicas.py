@@ -3,6 +3,7 @@ another process holds, over the stand-in for libcuda."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -182,6 +183,22 @@ def test_memory_that_is_wanted_back_is_left_and_read_no_more(world: World) -> No
     assert world.streamer.replicas_loaded == 0
     world.lend(8)
     eventually(lambda: len(world.held) == 6)
+
+
+@pytest.mark.parametrize("world", ["host"], indirect=True)
+def test_memory_goes_back_when_nothing_reads_it_any_more(world: World) -> None:
+    world.observe(0, 0, 1, 2, 3)
+    world.streamer.set(0, 0, 3)
+    eventually(lambda: world.lent == 3 * EXPERTS.nbytes)
+    read = threading.Event()
+    with world.replicas.lent():
+        world.replicas.stream._enqueue(read.wait)  # type: ignore[attr-defined]
+    world.lend(0)
+    eventually(lambda: not world.held or len(world.held) < 3)
+    time.sleep(0.3)  # longer than the picture of the pool is old
+    assert world.lent == 3 * EXPERTS.nbytes
+    read.set()
+    eventually(lambda: world.lent == 0)
 
 
 def test_what_is_given_no_more_needs_no_memory_and_is_found_again(world: World) -> None:
