@@ -90,7 +90,13 @@ class Held:
             self.settle(block)
 
     def use(self, block: Block, tenant: str) -> None:
-        """A READY one is `tenant`'s from now on."""
+        """A READY one is `tenant`'s from now on.
+
+        A replica that is needed remains the one's who needed it first: to share it costs nothing,
+        so it takes nobody beyond their share.
+        """
+        if block.stays:
+            return
         if block.tenant != tenant:
             before, after = self._ledger.account(block.tenant), self._ledger.account(tenant)
             before.held -= block.stride
@@ -98,13 +104,7 @@ class Held:
             if block.pins:
                 before.pinned -= block.stride
                 after.pinned += block.stride
-            if block.stays:
-                before.replicas -= block.stride
-                after.replicas += block.stride
-        if block.stays:
-            block.tenant = tenant
-        else:
-            self._victims.use(block, tenant)
+        self._victims.use(block, tenant)
 
     def replicas(self, tenant: str) -> list[Block]:
         """Those of a tenant that are needed, old ones first."""

@@ -108,11 +108,16 @@ class Peered:
         return None if block is None or self.held.retiring(block) else block
 
     def find_replica(self, name: Name, tenant: str) -> Block | None:
-        """The same of replicas: none that would be needed for a tenant beyond its share."""
+        """The same of replicas: none that would be needed beyond somebody's share.
+
+        One that is needed already counts for its first tenant, and is wanted back if that one has
+        too many.
+        """
         block = self.find(name)
-        if block is None or not block.idle or self.may_keep(tenant, block.nbytes):
-            return block
-        return None
+        if block is None:
+            return None
+        more = block.nbytes if block.idle else 0
+        return block if self.may_keep(tenant if more else block.tenant, more) else None
 
     def place(self, name: Name, tenant: str, nbytes: int) -> Block | None:
         """A new block that is to be written; None if there is no room."""

@@ -101,6 +101,29 @@ def test_engines_of_the_same_weights_share_them() -> None:
     assert pool.core.state().peers.held.blocks == before.held.blocks == 1  # type: ignore[union-attr]
 
 
+def test_one_that_another_needs_costs_nothing() -> None:
+    pool = Pool()
+    assert pool.keep("b", 9) is Found.READY
+    assert [pool.keep("a", n) for n in range(4)] == [Found.READY] * 4  # all of its share
+    assert pool.keep("a", 9) is Found.READY
+    pool.core.stand("b", PriorityClass.IDLE)
+    assert not pool.recalled
+    pool.leave("b", 9)
+    pool.lend(0)
+    assert (pool.replicas["a"], "9") in pool.recalled  # it still needs it
+
+
+def test_one_that_is_wanted_back_is_not_shared() -> None:
+    pool = Pool()
+    pool.keep("b", 9)
+    pool.core.stand("b", PriorityClass.EVICTABLE)
+    pool.act()
+    assert pool.recalled == {(pool.replicas["b"], "9")}
+    assert pool.keep("a", 9) is Found.ABSENT
+    pool.leave("b", 9)
+    assert pool.keep("a", 9) is Found.READY
+
+
 def test_blocks_that_have_a_copy_make_room_and_those_that_are_needed_do_not() -> None:
     pool = Pool()
     assert all(pool.store("a", *range(PEER)))
