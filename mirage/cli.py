@@ -153,6 +153,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
+    from mirage.explain.profiled import profiled
     from mirage.serve import relay
     from mirage.serve.means import Means
     from mirage.serve.supervisor import Options, serve
@@ -167,7 +168,7 @@ def serve(
     means = context.obj or Means()
     if ask_socket is not None:
         means = replace(means, probe=relay.probe(ask_socket))
-    raise typer.Exit(serve(loaded, options, means))
+    raise typer.Exit(serve(loaded, options, means, profiled(loaded)))
 
 
 @app.command()

@@ -6,11 +6,14 @@ tenant. As pure as both: no clock, no I/O.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Self
 
 from mirage.config import Config
 from mirage.control.controller import Command, Controller
 from mirage.control.draining import Draining
+from mirage.control.profiled import Profiled
 from mirage.control.rules import Rules
 from mirage.protocol import Allotment, Hello, Refusal, Report, Turn
 from scheduler.sharing import Sharing, make_sharing
@@ -35,13 +38,19 @@ class Arbiter:
         self._grant_by = 0.0
 
     @classmethod
-    def of(cls, config: Config, rules: Rules | None = None) -> Self:
-        """As `config` has it; with other `rules` than it says."""
+    def of(
+        cls,
+        config: Config,
+        rules: Rules | None = None,
+        profiled: Mapping[str, Profiled] = MappingProxyType({}),
+    ) -> Self:
+        """As `config` has it; with other `rules` than it says. `profiled`: see `Controller`."""
         temporal = config.sharing.mode == "temporal"
         turn_s = config.sharing.turn_s if temporal else None
         sharing = make_sharing([t.name for t in config.tenants], turn_s)
         draining = Draining(config.sharing.drain, config.sharing.turn_s)
-        return cls(Controller.of(config, rules), sharing, temporal=temporal, draining=draining)
+        controller = Controller.of(config, rules, profiled)
+        return cls(controller, sharing, temporal=temporal, draining=draining)
 
     def joined(self, hello: Hello, now: float) -> None:
         """Raises `DoesNotFitError`, `LedgerError`: see `Controller.joined`."""

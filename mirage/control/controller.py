@@ -18,8 +18,9 @@ are to give back unused KV memory, and at most `patience_s`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf
+from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from mirage.config import PATIENCE_S, Config, Policy
@@ -28,6 +29,7 @@ from mirage.control.demand import lacks_growth
 from mirage.control.grants import Grants
 from mirage.control.ledger import LedgerError
 from mirage.control.planner import covers, plan
+from mirage.control.profiled import Profiled
 from mirage.control.rules import Rules
 from mirage.control.spilling import Turns, spillable
 from mirage.control.targets import Target, base, entitled, most_alpha, most_experts, toward
@@ -56,10 +58,12 @@ class Controller:
         *,
         turns: Turns | None = None,
         patience_s: float = PATIENCE_S,
+        profiled: Mapping[str, Profiled] = MappingProxyType({}),
     ) -> None:
         """A request for growth is answered after `patience_s` seconds, whatever other engines do.
 
-        `turns` is None if tenants run at once.
+        `turns` is None if tenants run at once. `profiled` has what is known by a tenant's name of
+        its steps before its engine has run one.
         """
         self.patience_s = patience_s
         self._turns = turns
@@ -72,6 +76,7 @@ class Controller:
             cooldown_s=rules.hysteresis_s,
             for_admission=rules.serve == "admission",
             temporal=turns is not None,
+            profiled=profiled,
         )
         self._new: set[str] = set()
         """Tenants that joined and have had no allotment yet."""
@@ -82,7 +87,12 @@ class Controller:
         """Tenants whose request for growth awaits an answer, and since when (seconds)."""
 
     @classmethod
-    def of(cls, config: Config, rules: Rules | None = None) -> Self:
+    def of(
+        cls,
+        config: Config,
+        rules: Rules | None = None,
+        profiled: Mapping[str, Profiled] = MappingProxyType({}),
+    ) -> Self:
         """As `config` has it; with other `rules` than it says."""
         tenants = [entitled(t) for t in config.tenants]
         return cls(
@@ -92,6 +102,7 @@ class Controller:
             rules or Rules.served(config),
             turns=_turns(config),
             patience_s=config.sharing.patience_s,
+            profiled=profiled,
         )
 
     # -- events -------------------------------------------------------------------------

@@ -7,13 +7,13 @@ kept as the maximum of the last `cooldown_s` seconds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import exp, inf
-
-import msgspec
+from types import MappingProxyType
 
 from mirage.control.demand import Demand, reported
+from mirage.control.profiled import Profiled
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.tenants import Activity, Tenant
 
@@ -155,7 +155,8 @@ class MetadataStore:
 
     With `temporal`, the tenant that has the turn is the active one, and nothing else counts;
     otherwise all that have work, or had some less than `cooldown_s` ago. `for_admission` says
-    whether waiting requests count as demand that lingers.
+    whether waiting requests count as demand that lingers. `profiled` has a tenant's times until its
+    engine has measured them.
     """
 
     def __init__(
@@ -165,7 +166,9 @@ class MetadataStore:
         cooldown_s: float,
         for_admission: bool = True,
         temporal: bool = False,
+        profiled: Mapping[str, Profiled] = MappingProxyType({}),
     ) -> None:
+        self._profiled = profiled
         self._tenants = {t.name: t for t in tenants}
         self._cooldown_s = cooldown_s
         self._for_admission = for_admission
@@ -185,11 +188,11 @@ class MetadataStore:
             kv_used_extents=0,
         )
         windows = RecentMax(self._cooldown_s), RecentMax(self._cooldown_s)
-        self._records[name] = _Record(shape, report, *windows)
+        self._records[name] = _Record(shape, self._filled(name, report, shape), *windows)
 
     def reported(self, name: str, report: Report, now: float) -> None:
         record = self._records[name]
-        record.report = msgspec.structs.replace(report)
+        record.report = self._filled(name, report, record.shape)
         record.sent = [
             a for a in record.sent if a.revision >= report.revision or a is record.sent[-1]
         ]
@@ -234,6 +237,10 @@ class MetadataStore:
         first = min((record.until for record in self._records.values()), default=inf)
         return None if first == inf else first
 
+    def _filled(self, name: str, report: Report, shape: ModelShape) -> Report:
+        """A copy, in which what the engine has not measured yet is what its profile says."""
+        return self._profiled.get(name, Profiled()).filled(report, shape.layers)
+
     def _note(self, name: str, now: float) -> None:
         record = self._records[name]
         record.newest = None
@@ -272,6 +279,8 @@ class MetadataStore:
 
     def _made(self, name: str, record: _Record, now: float) -> TenantSnapshot:
         seen = record.report.revision
+        # Without a step of its own, the profile's T_c is all there is.
+        compute_s = 0.0 if record.least_compute_s else record.report.layer_compute_s
         return TenantSnapshot(
             tenant=self._tenants[name],
             shape=record.shape,
@@ -282,8 +291,8 @@ class MetadataStore:
             last_busy=inf if record.activity.busy else record.activity.last_busy,
             demand=self._demand(name, now),
             peak_extents=int(record.wanted.get(now)),
-            peak_compute_s=record.compute.get(now),
-            least_compute_s=record.least_compute_s,
+            peak_compute_s=compute_s or record.compute.get(now),
+            least_compute_s=compute_s or record.least_compute_s,
             mean_compute_s=record.mean_compute_s,
             again_blocks_s=record.again.per_s,
         )

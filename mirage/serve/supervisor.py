@@ -7,16 +7,18 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mirage.config import Config, ConfigError, Tenant
 from mirage.control.arbiter import Arbiter
 from mirage.control.controller import Controller
 from mirage.control.debts import Debtor
+from mirage.control.profiled import Profiled
 from mirage.processes.reaper_client import ReaperClient
 from mirage.samples import INTERVAL_S
 from mirage.serve import files
@@ -53,9 +55,15 @@ class Options:
     """Whether one tenant that cannot start ends them all."""
 
 
-def serve(config: Config, options: Options, means: Means) -> int:
+def serve(
+    config: Config,
+    options: Options,
+    means: Means,
+    profiled: Mapping[str, Profiled] = MappingProxyType({}),
+) -> int:
     """Serve until a signal; returns the exit code (0 on SIGTERM, 130 on SIGINT).
 
+    `profiled` has times of tenants' steps for the controller to begin with.
     Raises `ConfigError` for what the user can correct, before any engine is started, and
     `EngineFailed` if no engine gets ready, or, with `all_or_nothing`, if one does not; by then
     everything started has ended.
@@ -68,7 +76,11 @@ def serve(config: Config, options: Options, means: Means) -> int:
         raise refusal(found.refused)
     adopt_orphans()
     with RunDir(options.log_dir) as rundir, ReaperClient(rundir.path, options.ready_file) as reaper:
-        return asyncio.run(Supervisor(config, found, options, rundir, reaper, means).run())
+        return asyncio.run(
+            Supervisor(
+                config, found, options, rundir, reaper, means, Arbiter.of(config, None, profiled)
+            ).run()
+        )
 
 
 @contextmanager
@@ -113,6 +125,7 @@ class Supervisor:
         rundir: RunDir,
         reaper: ReaperClient,
         means: Means,
+        arbiter: Arbiter,
     ) -> None:
         self._config, self._options, self._rundir = config, options, rundir
         self._ready_file = ReadyFile(options.ready_file)
@@ -142,7 +155,7 @@ class Supervisor:
         self._registry.exchange = self._exchange.counts
         self._registry.pool = self._tiers.state
         self._registry.disk = self._tiers.disk
-        self._arbiter = Arbiter.of(config)
+        self._arbiter = arbiter
         self._control = ControlServer(
             self._arbiter,
             self._registry,

@@ -28,7 +28,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         {"name": name, "model": str(path), "share": 50, "max_model_len": 256}
         for name, path in zip(MODELS, paths.values(), strict=True)
     ]
-    content = {"device": {"memory": "64MiB"}, "dtype": "float32", "tenants": tenants}
+    device = {"memory": "64MiB", "profile": "host"}
+    content = {"device": device, "dtype": "float32", "tenants": tenants}
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump(content))
     logs = str(folder / "logs")
@@ -57,6 +58,12 @@ def test_a_stream_says_what_the_whole_answer_says(served: Served, model: str) ->
     assert len(events) > 1
     text = "".join(json.loads(event)["choices"][0]["text"] for event in events)
     assert text == whole["choices"][0]["text"]
+
+
+def test_the_controller_begins_with_the_times_of_the_profile(served: Served) -> None:
+    for model in MODELS:
+        said = f"tenant {model!r}: T_c is taken to be "
+        assert any(said in line and "device.profile" in line for line in served.log)
 
 
 def test_chat(served: Served) -> None:

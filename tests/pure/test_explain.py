@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -13,10 +14,13 @@ from model_folder import OPT_13B, make_unweighed, write_safetensors
 from mirage import profiles
 from mirage.config import Config, ConfigError, Device
 from mirage.control.hiding import hides
+from mirage.control.planner import hidden_alpha
 from mirage.control.rules import Rules
+from mirage.control.tenant_state import MetadataStore
 from mirage.explain.arithmetic import Explained, Hidden, Subject, explained
 from mirage.explain.command import parse_batches
 from mirage.explain.machine import machine, nearest
+from mirage.explain.profiled import of_model, profiled
 from mirage.explain.shapes import UnknownShape, read_shape
 from mirage.explain.sizes import rate
 from mirage.explain.subjects import subjects
@@ -29,6 +33,8 @@ from scheduler.tenants import Tenant
 pytestmark = pytest.mark.pure
 
 GIB = 2**30
+LOAD_S = 600 * 2**20 / 427e9
+"""T_T of OPT-13b on a GH200."""
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -414,8 +420,58 @@ def test_batches_that_are_none_are_refused(text: str) -> None:
         ("NVIDIA L40S", "h100", "none is bundled for the NVIDIA L40S that is here"),
     ],
 )
-def test_the_nearest_machine_goes_by_the_gpu_that_is_here(gpu, name, why):
+def test_the_nearest_gh200goes_by_the_gpu_that_is_here(gpu, name, why):
     found, because = nearest(gpu)
     assert found == name
     assert why in because
     assert profiles.hardware(found).title
+
+
+# -- what the controller begins with ------------------------------------------------------------
+
+
+def test_before_its_first_step_an_engine_gives_what_explain_says_of_one_request() -> None:
+    one, gh200 = subject(), profiles.hardware("gh200")
+    known = MetadataStore(
+        [one.tenant], cooldown_s=1.0, profiled={"a": of_model(one.model, gh200, 2048)}
+    )
+    blind = MetadataStore([one.tenant], cooldown_s=1.0)
+    for each in (known, blind):
+        each.joined("a", one.shape, 0)
+        report = msgspec.structs.replace(each.snapshot(0).tenants[0].report, layer_load_s=LOAD_S)
+        each.reported("a", msgspec.structs.replace(report, layer_compute_s=0.0, running=1), 0)
+    hidden = [
+        hidden_alpha(t, t.report.layer_compute_s, Rules())
+        for t in (*known.snapshot(0).tenants, *blind.snapshot(0).tenants)
+    ]
+    assert hidden == [of_batch(one, gh200, 1).alpha, 1] == [4, 1]
+
+
+def test_a_token_of_a_prompt_costs_its_arithmetic() -> None:
+    weights = 40 * (4 * 5120**2 + 2 * 5120 * 20480)
+    known, h100 = profiles.model("opt-13b"), profiles.hardware("h100")
+    found = of_model(known, h100, 2048)
+    attention = 40 * 2 * 2048 * 5120  # half of the prompt on average, keys and values
+    assert found.token_s == pytest.approx((2 * weights + attention) / h100.flop_per_s, rel=0.1)
+
+
+def test_times_are_those_of_the_profile_that_is_named_and_of_models_that_are_known(
+    tmp_path: Path,
+) -> None:
+    config = gpu_config(tmp_path)
+    assert profiled(config) == {}
+    device = config.device.model_copy(update={"profile": "gh200"})
+    other = make_unweighed(tmp_path / "other", {"model_type": "mamba2"})
+    first, second = config.tenants
+    config = config.model_copy(
+        update={
+            "device": device,
+            "tenants": (first, second.model_copy(update={"model": other})),
+        }
+    )
+    found = profiled(config)
+    assert list(found) == [first.name]
+    assert found[first.name].step_s == pytest.approx(0.01, rel=0.05)
+    bad = device.model_copy(update={"profile": str(tmp_path / "none.yaml")})
+    with pytest.raises(ConfigError, match=r"none\.yaml"):
+        profiled(config.model_copy(update={"device": bad}))

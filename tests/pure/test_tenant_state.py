@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage.control.profiled import Profiled
 from mirage.control.tenant_state import Demand, MetadataStore, RecentMax
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.tenants import Activity, Tenant
@@ -185,3 +186,28 @@ def test_waiting_requests_linger_only_where_they_are_remapped_for() -> None:
         asks = report(used=2, running=1, growth_extents=2, admission_extents=12, waiting=1)
         made.reported("a", asks, 0.0)
         assert made.snapshot(0.0).tenants[0].peak_extents == peak
+
+
+# -- before the first step ------------------------------------------------------------------
+
+
+def test_what_a_profile_says_holds_until_it_is_measured() -> None:
+    known = store(profiled={"a": Profiled(step_s=0.024, token_s=1e-4)})
+    before = {t.name: t for t in known.snapshot(0).tenants}
+    assert before["a"].report.layer_compute_s == pytest.approx(0.002)
+    assert before["a"].least_compute_s == before["a"].peak_compute_s == pytest.approx(0.002)
+    assert before["a"].report.token_s == 1e-4
+    assert before["b"].report.layer_compute_s == before["b"].least_compute_s == 0
+    known.reported("a", report(1, running=1, layer_compute_s=0.001), 1)
+    now = known.snapshot(1).tenants[0]
+    assert now.report.layer_compute_s == now.least_compute_s == now.peak_compute_s == 0.001
+    assert now.report.token_s == 1e-4  # steps did not differ yet
+    known.reported("a", report(1, running=1, layer_compute_s=0.001, token_s=3e-4), 2)
+    assert known.snapshot(2).tenants[0].report.token_s == 3e-4
+
+
+def test_an_engine_that_starts_anew_begins_with_its_profile_again() -> None:
+    known = store(profiled={"a": Profiled(step_s=0.024)})
+    known.reported("a", report(layer_compute_s=0.5), 1)
+    known.joined("a", SHAPE, 7)
+    assert known.snapshot(2).tenants[0].least_compute_s == pytest.approx(0.002)
