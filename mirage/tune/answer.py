@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mirage.config import Config, Policy
 from mirage.report.slo import Slo
-from mirage.tune.choosing import FINALISTS, chosen
+from mirage.tune.choosing import FINALISTS, chosen, most_values
 from mirage.tune.goals import Goal, WindowResult, figures
 from mirage.tune.load import computed_per_s, derived_slo, each_pressing
 from mirage.tune.progress import Progress
@@ -88,12 +88,13 @@ def answer(question: Question, wish: Wish, folder: Path, progress: Progress) -> 
         asked = {"objective": wish.objective, "slo": str(task.goal.slo), "slower": task.slower}
         same = question.fingerprint(**asked)
         trials = search(task, run, wish.trials, folder / FILE, same)
-        progress.stage("comparing the best")
         always, best = first_choices(task.space), _best(task.goal, trials)
+        of_one = len(windows) * SEARCH_SEEDS
+        progress.stage("comparing the best", most_values(task.space, always) * of_one)
         choice = chosen(task.goal, task.space, best, _Values(task, run), always)
         config = task.space.apply(choice) if choice else question.config
         names = contenders(question.config, config)
-        progress.stage("comparing on the searched windows")
+        progress.stage("comparing on the searched windows", len(names) * of_one)
         seeds = range(task.seed, task.seed + SEARCH_SEEDS)
         searched = {
             name: task.goal.value(_outcomes(task, run, each, windows, seeds) or ())

@@ -48,6 +48,12 @@ def chosen(
     return _simplified(goal, answer, value, default, least, values)
 
 
+def most_values(space: Space, always: Sequence[Choice]) -> int:
+    """How many choices `chosen` asks about at most."""
+    beside, without = 2 * len(space.knobs), len(space.knobs)
+    return 1 + len(always) + FINALISTS + beside + without
+
+
 def _refined(
     goal: Goal, space: Space, answer: Choice, value: float, values: Values
 ) -> tuple[Choice, float]:

@@ -88,14 +88,22 @@ def _gives(found: Found) -> str:
         f"Remapping pays, it is {_percent(_gain_of_layers(found))} better than 0 % of the layers"
     )
     if found.tenants == 1 or not lent:
-        return f"{begin}: {_behind(found)}."
+        return f"{begin}: {_behind(found)}{_caps(found)}."
     idle = f"{found.lent_idle / lent * 100:.0f} % of what is lent"
     if found.lent_idle >= ONE_SIDED * lent and not found.hides:
         return (
             f"{begin}, and only idle models should give{_sooner(found)}: {idle} is theirs, since "
-            "over this link no layer hides behind the decode of one request."
+            f"over this link no layer hides behind the decode of one request{_caps(found)}."
         )
-    return f"{begin}: {idle} is idle models', the rest active ones', {_behind(found)}."
+    rest = "is idle models', the rest active ones'"
+    return f"{begin}: {idle} {rest}, {_behind(found)}{_caps(found)}."
+
+
+def _caps(found: Found) -> str:
+    """What became of the percentages, where the first sentence says nothing of them."""
+    if any("max_percent" in change for change in found.changed):
+        return ""
+    return "; no max_percent was better than the one it has"
 
 
 def _sooner(found: Found) -> str:

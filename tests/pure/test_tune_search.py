@@ -11,7 +11,7 @@ from tune_case import write, write_trace
 
 from mirage.config import Config, ConfigError
 from mirage.report.slo import Slo
-from mirage.tune.choosing import chosen
+from mirage.tune.choosing import chosen, most_values
 from mirage.tune.goals import Goal, Row, WindowResult
 from mirage.tune.question import ENDLESS_ROWS, Options, Question, ask
 from mirage.tune.runs import Runner, runner
@@ -224,6 +224,20 @@ def values(choices: Sequence[Choice]) -> list[float]:
 def test_what_does_not_matter_is_left_as_it_was(task: Task) -> None:
     best = [{"max_percent:chat": 50.0, "rest_s": 2.0, "max_percent:code": 0.0, "share:chat": 2.0}]
     assert chosen(GOAL, task.space, best, values) == {"max_percent:chat": 40.0}
+
+
+def test_as_many_choices_are_asked_about_as_was_said(task: Task) -> None:
+    always: list[Choice] = [{"max_percent:chat": 30.0}]
+    best: list[Choice] = [{"rest_s": each} for each in (1.0, 2.0, 5.0, 10.0, 20.0, 60.0)]
+    asked = 0
+
+    def of(choices: Sequence[Choice]) -> list[float]:
+        nonlocal asked
+        asked += len(choices)
+        return values(choices)
+
+    chosen(GOAL, task.space, best, of, always)
+    assert len(best) < asked <= most_values(task.space, always)
 
 
 def test_the_answer_is_never_worse_than_what_it_is_always_compared_with(task: Task) -> None:

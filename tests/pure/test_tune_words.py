@@ -61,6 +61,13 @@ def test_where_active_ones_hide_layers_they_are_named() -> None:
     assert "layers of chat hide behind the decode of one request" in second
 
 
+def test_a_percentage_that_was_right_is_said_to_be() -> None:
+    kept = "; no max_percent was better than the one it has."
+    assert kept not in told()[1]
+    for more in ({}, {"hides": ["chat"]}, {"tenants": 1}):
+        assert told(changed=["remap.rest_s to 2"], **more)[1].endswith(kept)
+
+
 def test_a_single_model_lends_to_nobody() -> None:
     _, second, _ = told(tenants=1, hides=["chat"])
     assert "idle" not in second and "of what is lent" not in second
