@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -24,6 +25,8 @@ class EngineSettings(BaseModel):
     are released and created."""
     tier_socket: str | None = None
     """Path of the socket of the host pool; None: KV blocks that leave the device are forgotten."""
+    adapters: tuple[Path, ...] = ()
+    """Folders of the LoRA adapters that requests may name."""
     device: Literal["host", "cuda"] = "host"
     page: int = 65536
     grant_bytes: int | None = None

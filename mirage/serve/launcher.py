@@ -19,6 +19,7 @@ from mirage.arguments.check import (
 )
 from mirage.config import Config, ConfigError, Device, Tenant
 from mirage.control.rules import Rules
+from mirage.serve.adapters import adapters_of
 from mirage.serve.fit import Fit
 from mirage.serve.rundir import RunDir, beside, tiers_beside
 from mirage.units import MIB
@@ -142,6 +143,7 @@ def engine_settings(
         "control": str(control) if control else None,
         "exchange": str(beside(control)) if control and config.device.exchange else None,
         "tier_socket": str(tiers_beside(control)) if control and config.host_tier else None,
+        "adapters": list(adapters_of(tenant.engine_args).values()),
         "page": fit.page.bytes,
         "grant_bytes": fit.grant_bytes,
         "base_blocks": fit.base_blocks,

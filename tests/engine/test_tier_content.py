@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +12,11 @@ pytest.importorskip("vllm")
 import torch
 from toys import Model
 
+from mirage.config import Policy
 from mirage.engine.params import PlacedLayers
+from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers import content
-from mirage.engine.tiers.offer import why_not
+from mirage.engine.tiers.offer import fingerprint, why_not
 
 pytestmark = pytest.mark.engine
 ROWS = 5
@@ -84,3 +87,36 @@ def test_weights_that_a_kernel_hides_have_no_name() -> None:
 
 def test_of_unknown_layers_nobody_knows_it() -> None:
     assert PlacedLayers().hidden() == "its layers are not known"
+
+
+def mark_of(length: int = 64, *adapters: Path) -> bytes:
+    """Of the same weights and layout each time."""
+    model = torch.nn.Linear(2, 2)
+    torch.nn.init.ones_(model.weight)
+    torch.nn.init.ones_(model.bias)
+    hf = SimpleNamespace(to_dict=dict)
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(hf_config=hf, dtype="float32", max_model_len=length),
+        cache_config=SimpleNamespace(cache_dtype="auto", kv_cache_layout="NHD"),
+        lora_config=object() if adapters else None,
+    )
+    tensor = SimpleNamespace(block_stride=512, layer_stride=4096, layers=["one"], offset=0)
+    blocks = SimpleNamespace(kv_cache_groups=[], kv_cache_tensors=[tensor])
+    settings = EngineSettings(policy=Policy.POOLED, tenant="a", base_blocks=1, adapters=adapters)
+    return fingerprint(config, blocks, model, settings)
+
+
+def test_another_context_length_is_another_name() -> None:
+    """By it vLLM chooses between the two sets of factors of LongRoPE, and so other keys."""
+    assert mark_of(64) == mark_of(64) != mark_of(128)
+
+
+def test_an_adapter_that_was_replaced_has_another_name(tmp_path: Path) -> None:
+    """vLLM's hash of a block names an adapter and its folder, and disks outlive both."""
+    weights = tmp_path / "adapter_model.safetensors"
+    (tmp_path / "adapter_config.json").write_text("{}")
+    weights.write_bytes(b"one")
+    first = mark_of(64, tmp_path)
+    assert first == mark_of(64, tmp_path) != mark_of(64)
+    weights.write_bytes(b"two")
+    assert mark_of(64, tmp_path) != first

@@ -87,6 +87,13 @@ def test_an_engine_is_told_where_the_host_pool_is_if_it_is_to_use_it(
     assert engine_settings(without, without.tenants[0], FIT, control)["tier_socket"] is None
 
 
+def test_an_engine_is_told_of_the_adapters_that_it_serves() -> None:
+    raw = config().model_dump()
+    raw["tenants"][0]["engine_args"] = {"enable_lora": True, "lora_modules": ["one=/a", "two=/b"]}
+    made = Config.model_validate(raw)
+    assert engine_settings(made, made.tenants[0], FIT, None)["adapters"] == ["/a", "/b"]
+
+
 @pytest.mark.parametrize("movable", [7, 0])
 def test_an_engine_is_told_if_its_layers_stay(movable: int) -> None:
     said = words(config(), replace(FIT, movable_layers=movable))

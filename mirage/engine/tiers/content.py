@@ -1,8 +1,9 @@
-"""What a parameter contains, in few bytes: for the fingerprint under which engines share blocks."""
+"""What weights contain, in few bytes: for the fingerprint under which engines share blocks."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import torch
 
@@ -27,3 +28,12 @@ def digest(parameter: torch.Tensor) -> bytes:
         for part in (rows.sum(dim=0), rows.sum(dim=1), chunk[rows.numel() :]):
             hashed.update(part.cpu().numpy().tobytes())
     return hashed.digest()
+
+
+def of_adapter(folder: Path) -> str:
+    """Of the files that vLLM reads of a LoRA adapter. Raises `OSError`, as vLLM would."""
+    hashed = hashlib.sha256()
+    for path in sorted(folder.glob("adapter_*")):
+        with path.open("rb") as file:
+            hashed.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return hashed.hexdigest()

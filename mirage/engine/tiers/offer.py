@@ -13,6 +13,7 @@ from vllm.v1.kv_cache_interface import KVCacheSpecKind, get_kv_cache_spec_kind
 
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.memory import EngineMemory
+from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers import content, present
 from mirage.engine.tiers.engine_tiers import EngineTiers
 from mirage.tiers.contract import Member
@@ -36,7 +37,7 @@ def offer(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any, model: A
         logger.warning(OFF, why)
         return
     block_bytes, _ = block_geometry(kv_cache_config)
-    mark = fingerprint(vllm_config, kv_cache_config, model, memory.settings.tenant)
+    mark = fingerprint(vllm_config, kv_cache_config, model, memory.settings)
     pool = memory.join_pool(Member(memory.settings.tenant, mark, block_bytes))
     tiers = EngineTiers(memory, pool, block_bytes)
     tiers.keep_experts(mark)
@@ -73,21 +74,26 @@ def why_not(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any) -> str
     return ""
 
 
-def fingerprint(vllm_config: Any, kv_cache_config: Any, model: Any, tenant: str) -> bytes:
+def fingerprint(
+    vllm_config: Any, kv_cache_config: Any, model: Any, settings: EngineSettings
+) -> bytes:
     """Of weights, dtype and the layout of a block: equal for engines that read the same bytes."""
+    adapters = [settings.tenant, *map(content.of_adapter, settings.adapters)]
     config, cache = vllm_config.model_config, vllm_config.cache_config
     said = {k: v for k, v in config.hf_config.to_dict().items() if k != "_name_or_path"}
     facts = {
         "vllm": vllm.__version__,
         "model": said,
+        # By it vLLM chooses between LongRoPE's two sets of factors.
+        "length": config.max_model_len,
         "dtype": [str(config.dtype), str(cache.cache_dtype)],
         "layout": [str(cache.kv_cache_layout), *block_geometry(kv_cache_config)],
         "groups": [
             [group.kv_cache_spec.block_size, list(group.layer_names)]
             for group in kv_cache_config.kv_cache_groups
         ],
-        # Hashes of blocks name an adapter, and two tenants may mean different ones by a name.
-        "adapters_of": tenant if vllm_config.lora_config else None,
+        # Hashes of blocks name an adapter and its folder: another one may lie there later.
+        "adapters": adapters if vllm_config.lora_config else None,
     }
     mark = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
     for name, parameter in sorted(model.state_dict().items()):
