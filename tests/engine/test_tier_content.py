@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -89,20 +90,29 @@ def test_of_unknown_layers_nobody_knows_it() -> None:
     assert PlacedLayers().hidden() == "its layers are not known"
 
 
-def mark_of(length: int = 64, *adapters: Path) -> bytes:
-    """Of the same weights and layout each time."""
+def mark_of(
+    length: int = 64, *adapters: Path, tenant: str = "a", folder: Path | None = None, **media: Any
+) -> bytes:
+    """Of the same weights and layout each time; with a `folder` of a model that sees."""
     model = torch.nn.Linear(2, 2)
     torch.nn.init.ones_(model.weight)
     torch.nn.init.ones_(model.bias)
     hf = SimpleNamespace(to_dict=dict)
     config = SimpleNamespace(
-        model_config=SimpleNamespace(hf_config=hf, dtype="float32", max_model_len=length),
+        model_config=SimpleNamespace(
+            hf_config=hf,
+            dtype="float32",
+            max_model_len=length,
+            model=str(folder),
+            is_multimodal_model=folder is not None,
+            multimodal_config=SimpleNamespace(**media),
+        ),
         cache_config=SimpleNamespace(cache_dtype="auto", kv_cache_layout="NHD"),
         lora_config=object() if adapters else None,
     )
     tensor = SimpleNamespace(block_stride=512, layer_stride=4096, layers=["one"], offset=0)
     blocks = SimpleNamespace(kv_cache_groups=[], kv_cache_tensors=[tensor])
-    settings = EngineSettings(policy=Policy.POOLED, tenant="a", base_blocks=1, adapters=adapters)
+    settings = EngineSettings(policy=Policy.POOLED, tenant=tenant, base_blocks=1, adapters=adapters)
     return fingerprint(config, blocks, model, settings)
 
 
@@ -120,3 +130,17 @@ def test_an_adapter_that_was_replaced_has_another_name(tmp_path: Path) -> None:
     assert first == mark_of(64, tmp_path) != mark_of(64)
     weights.write_bytes(b"two")
     assert mark_of(64, tmp_path) != first
+
+
+def test_models_that_see_share_nothing_with_other_tenants(tmp_path: Path) -> None:
+    """A client may name a picture instead of having it hashed, and another the same way."""
+    assert mark_of(tenant="a") == mark_of(tenant="b")
+    seen = mark_of(tenant="a", folder=tmp_path)
+    assert seen == mark_of(tenant="a", folder=tmp_path) != mark_of(tenant="b", folder=tmp_path)
+
+
+def test_pictures_that_are_read_in_another_way_have_other_names(tmp_path: Path) -> None:
+    before = mark_of(folder=tmp_path)
+    assert mark_of(folder=tmp_path, mm_processor_kwargs={"num_crops": 4}) != before
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5]}')
+    assert mark_of(folder=tmp_path) != before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import vllm
@@ -74,6 +75,17 @@ def why_not(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any) -> str
     return ""
 
 
+def _media(config: Any, tenant: str) -> list[Any]:
+    """What makes tokens of a picture or sound, and whose clients name them.
+
+    A request may say a name (`uuid`) instead of having its data hashed. Clients of two tenants
+    may mean different things by one.
+    """
+    media = config.multimodal_config
+    options = [getattr(media, key, None) for key in ("media_io_kwargs", "mm_processor_kwargs")]
+    return [tenant, options, content.of_files(Path(config.model), "*processor*.json")]
+
+
 def fingerprint(
     vllm_config: Any, kv_cache_config: Any, model: Any, settings: EngineSettings
 ) -> bytes:
@@ -94,6 +106,7 @@ def fingerprint(
         ],
         # Hashes of blocks name an adapter and its folder: another one may lie there later.
         "adapters": adapters if vllm_config.lora_config else None,
+        "media": _media(config, settings.tenant) if config.is_multimodal_model else None,
     }
     mark = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
     for name, parameter in sorted(model.state_dict().items()):
