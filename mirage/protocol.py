@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mirage.counters import Counters
+
 PROTOCOL_VERSION = 10
 BEAT_S = 0.5
 """Seconds between two `Alive`."""
@@ -56,12 +58,8 @@ class Hello(msgspec.Struct, tag="hello", tag_field="type"):
     held_bytes: int
 
 
-class Report(msgspec.Struct, tag="report", tag_field="type"):
-    """An engine's state after a step, or after it acted on an allotment.
-
-    Counters (`preemptions`, `bytes_streamed`, `steps`, `tokens`, `stall_s`, those of
-    KV blocks below the device) only grow.
-    """
+class Report(Counters, tag="report", tag_field="type"):
+    """An engine's state after a step, or after it acted on an allotment."""
 
     revision: int
     """Newest allotment seen; 0 before the first."""
@@ -96,49 +94,11 @@ class Report(msgspec.Struct, tag="report", tag_field="type"):
     """Of such blocks, those that a request took again for what they hold, since start."""
     keeps_below: bool = False
     """Whether cached prefixes that leave the device are kept below it."""
-    preemptions: int = 0
-    """Requests preempted since start."""
-    steps: int = 0
-    """Steps processed since start."""
-    tokens: int = 0
-    """Tokens scheduled since start, of prompts and answers."""
-    prefill_tokens: int = 0
-    """Of them, those of prompts, and of requests that were preempted and computed again."""
-    tokens_from_device: int = 0
-    """Tokens since start that were found in the device's prefix cache instead."""
-    tokens_from_peer: int = 0
-    """Tokens since start whose KV was loaded from a peer; the next two likewise."""
-    tokens_from_host: int = 0
-    tokens_from_ssd: int = 0
-    bytes_streamed: int = 0
-    """Bytes of layers loaded from host memory since start."""
-    stall_s: float = 0.0
-    """Seconds that compute waited for a layer to arrive, since start."""
-    tokens_loaded: int = 0
-    """Tokens since start whose KV came from below the device: of peers, host and SSD together."""
-    kv_bytes_up: int = 0
-    """KV bytes loaded from below the device since start."""
-    kv_bytes_down: int = 0
-    """KV bytes stored below the device since start."""
-    failed_loads: int = 0
-    """Requests since start that computed what they could not load."""
-    late_loads: int = 0
-    """Requests since start that computed what did not come in time."""
-    saved_s: float = 0.0
-    """Seconds of steps since start that the tokens loaded would have taken."""
     experts: int = 0
     """Experts of each layer whose memory is given away now; alpha is 0 then."""
-    expert_hits: int = 0
-    """Since start, experts that were given away, routed to, and in a spare frame."""
-    expert_loads: int = 0
-    """Since start, those that had to be loaded while a step waited."""
-    expert_bytes_loaded: int = 0
-    """Bytes of those loads."""
-    expert_peer_loads: int = 0
-    """Of the loads, those from a peer."""
     expert_load_s: float = 0.0
     """Seconds to load one expert while a step waits, measured; 0 while unknown."""
-    expert_routed: list[float] = []
+    expert_routed: list[float] = msgspec.field(default_factory=list)
     """At index g: of each layer's g coldest experts, how many a step routes to, over all layers.
     Empty while too little was observed."""
     layer_load_s: float = 0.0

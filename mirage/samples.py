@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mirage.counters import Counters
+
 SCHEMA_VERSION = 1
 PLACES = ("device", "peer", "host", "ssd")
 """Where KV blocks can be, quickest first: fields ``tokens_from_...``."""
@@ -14,7 +16,7 @@ INTERVAL_S = 0.1
 """Between two samples, as they are taken; a long run keeps fewer of them."""
 
 
-class TenantSample(msgspec.Struct, frozen=True):
+class TenantSample(Counters):
     """One tenant at one moment, from its engine's last `Report`."""
 
     kv_blocks: int
@@ -31,34 +33,8 @@ class TenantSample(msgspec.Struct, frozen=True):
     """Requests."""
     held_bytes: int
     """Device memory, parameters and KV cache together."""
-    preemptions: int
-    """Since the engine started, as all that follow."""
-    bytes_streamed: int
-    stall_s: float
-    """Seconds that compute waited for a layer to arrive."""
-    steps: int = 0
-    tokens: int = 0
-    prefill_tokens: int = 0
-    """Tokens computed of prompts, and of requests that were preempted."""
-    tokens_from_device: int = 0
-    """Tokens found in the device's prefix cache; those that follow came from below it."""
-    tokens_from_peer: int = 0
-    tokens_from_host: int = 0
-    tokens_from_ssd: int = 0
-    tokens_loaded: int = 0
-    """Tokens whose KV came from below the device: the sum of the last three."""
-    kv_bytes_up: int = 0
-    kv_bytes_down: int = 0
-    failed_loads: int = 0
-    late_loads: int = 0
-    saved_s: float = 0.0
-    """Seconds of steps that the tokens loaded would have taken."""
     experts: int = 0
     """Experts of each layer whose memory was given away."""
-    expert_hits: int = 0
-    expert_loads: int = 0
-    expert_bytes_loaded: int = 0
-    expert_peer_loads: int = 0
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import asdict
+
 from mirage.control.demand import Demand, in_extents
+from mirage.counters import Counters
 from mirage.protocol import Report
 
 
@@ -38,31 +41,6 @@ class Cached(NamedTuple):
 NOTHING_CACHED = Cached()
 
 
-class Counted(NamedTuple):
-    """What only grows while an engine lives."""
-
-    preemptions: int
-    steps: int
-    bytes_streamed: int
-    tokens: int = 0
-    stall_s: float = 0.0
-    tokens_loaded: int = 0
-    kv_bytes_up: int = 0
-    kv_bytes_down: int = 0
-    failed_loads: int = 0
-    late_loads: int = 0
-    saved_s: float = 0.0
-    prefill_tokens: int = 0
-    tokens_from_device: int = 0
-    tokens_from_peer: int = 0
-    tokens_from_host: int = 0
-    tokens_from_ssd: int = 0
-    expert_hits: int = 0
-    expert_loads: int = 0
-    expert_bytes_loaded: int = 0
-    expert_peer_loads: int = 0
-
-
 class LayerTimes(NamedTuple):
     """Seconds; 0 while unknown."""
 
@@ -87,7 +65,7 @@ def make_report(
     extent_blocks: int,
     running: int,
     waiting: int,
-    counted: Counted,
+    counters: Counters,
     times: LayerTimes,
     cached: Cached = NOTHING_CACHED,
 ) -> Report:
@@ -110,30 +88,11 @@ def make_report(
         kv_cached_blocks=cached.blocks,
         blocks_again=cached.again,
         keeps_below=cached.keeps_below,
-        preemptions=counted.preemptions,
-        steps=counted.steps,
-        tokens=counted.tokens,
-        prefill_tokens=counted.prefill_tokens,
-        tokens_from_device=counted.tokens_from_device,
-        tokens_from_peer=counted.tokens_from_peer,
-        tokens_from_host=counted.tokens_from_host,
-        tokens_from_ssd=counted.tokens_from_ssd,
-        bytes_streamed=counted.bytes_streamed,
-        stall_s=counted.stall_s,
-        tokens_loaded=counted.tokens_loaded,
-        kv_bytes_up=counted.kv_bytes_up,
-        kv_bytes_down=counted.kv_bytes_down,
-        failed_loads=counted.failed_loads,
-        late_loads=counted.late_loads,
-        saved_s=counted.saved_s,
         experts=held.experts,
-        expert_hits=counted.expert_hits,
-        expert_loads=counted.expert_loads,
-        expert_bytes_loaded=counted.expert_bytes_loaded,
-        expert_peer_loads=counted.expert_peer_loads,
         expert_load_s=times.expert_s,
         expert_routed=list(times.expert_routed),
         layer_load_s=times.load_s,
         layer_compute_s=times.compute_s,
         token_s=times.token_s,
+        **asdict(counters),
     )

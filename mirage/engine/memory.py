@@ -208,7 +208,7 @@ class EngineMemory:
         }
 
     def expert_counts(self) -> dict[str, int]:
-        """What `Counted` has of experts."""
+        """What `Counters` has of experts."""
         if self.giver is None:
             return {}
         books = self.giver.residency

@@ -19,8 +19,9 @@ from vllm.v1.request import RequestStatus
 
 from mirage.config import Policy
 from mirage.control.demand import Demand, demand, left_free
-from mirage.control.reporting import Cached, Counted, Held, make_report
+from mirage.control.reporting import Cached, Held, make_report
 from mirage.control.turn_taking import TurnTaking
+from mirage.counters import Counters
 from mirage.engine import prefill, runtime
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool
@@ -229,7 +230,7 @@ class ObservingMixin(Mixable):
             extent_blocks=self.shape.extent_blocks,
             running=len(self.running),
             waiting=self._waiting_count(),
-            counted=Counted(
+            counters=Counters(
                 preemptions=self.preemptions,
                 steps=self.fence.processed,
                 bytes_streamed=memory.streamer.bytes_streamed if memory.streamer else 0,
@@ -261,7 +262,7 @@ class ObservingMixin(Mixable):
         return Cached()
 
     def _below(self) -> dict[str, int]:
-        """What `Counted` has of blocks below the device."""
+        """What `Counters` has of blocks below the device."""
         return {}
 
 

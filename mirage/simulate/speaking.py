@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage.control.demand import Demand
-from mirage.control.reporting import Cached, Counted, Held, LayerTimes, make_report
+from mirage.control.reporting import Cached, Held, LayerTimes, make_report
 from mirage.control.turn_taking import TurnTaking
+from mirage.counters import Counters
 from mirage.protocol import Report
 from mirage.samples import PLACES
 from mirage.simulate.costs import StepCosts
@@ -73,10 +74,10 @@ class Speaker:
             extent_blocks=holding.shape.extent_blocks,
             running=len(queues.running) + len(queues.loading),
             waiting=len(queues.waiting),
-            counted=Counted(
-                counters.preemptions,
-                counters.steps,
-                counters.bytes_streamed,
+            counters=Counters(
+                preemptions=counters.preemptions,
+                steps=counters.steps,
+                bytes_streamed=counters.bytes_streamed,
                 **{f"tokens_from_{place}": counters.found[place] for place in PLACES},
                 expert_loads=round(counters.expert_loads),
                 expert_bytes_loaded=round(counters.expert_loads * holding.shape.expert_bytes),

@@ -69,12 +69,12 @@ def _run(policy: str, slow: float) -> Run:
         for call in calls
     ]
     shape = TenantShape(layers=12, layer_bytes=1000, extent_bytes=100, extent_blocks=4)
-    samples = [
-        Sample(
-            float(t), {n: TenantSample(20 + t, 10, t, 2, 3, 1, 50_000, t, 9 * t, t) for n in "ab"}
-        )
-        for t in range(5)
-    ]
+
+    def sample(t: int) -> TenantSample:
+        counted = {"preemptions": t, "bytes_streamed": 9 * t, "stall_s": float(t)}
+        return TenantSample(20 + t, 10, t, 2, 3, 1, 50_000, **counted)
+
+    samples = [Sample(float(t), {n: sample(t) for n in "ab"}) for t in range(5)]
     return Run(
         policy, calls, outcomes, 8.0, Timeline(samples, 200_000, {"a": shape, "b": shape}, 1)
     )

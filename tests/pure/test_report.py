@@ -57,9 +57,8 @@ def outcomes(slow=1.0, count=6) -> list[Outcome]:
 
 def timeline(preempted: int, alpha: int) -> Timeline:
     def tenant(t: int, alpha: int) -> TenantSample:
-        return TenantSample(
-            20 + t, 10, alpha, 2, 3, 1, 50_000, 5 + preempted * t, 1000 * t, 0.5 * t
-        )
+        counted = {"preemptions": 5 + preempted * t, "bytes_streamed": 1000 * t, "stall_s": 0.5 * t}
+        return TenantSample(20 + t, 10, alpha, 2, 3, 1, 50_000, **counted)
 
     samples = [Sample(float(t), {"a": tenant(t, alpha), "b": tenant(t, 0)}) for t in range(5)]
     return Timeline(samples, 200_000, {"a": SHAPE, "b": SHAPE}, 1)
@@ -340,7 +339,7 @@ def tiered(policy: str, found: int) -> Run:
         figures = {"prefill_tokens": 1000 * t, "tokens_from_device": 100 + found * t}
         figures |= {"tokens_from_host": 2 * found * t, "saved_s": 0.5 * found * t}
         figures |= {"kv_bytes_up": 4096 * found * t, "kv_bytes_down": 8192 * found * t}
-        return TenantSample(20, 10, 0, 0, 3, 1, 50_000, 0, 0, 0.0, **figures)
+        return TenantSample(20, 10, 0, 0, 3, 1, 50_000, **figures)
 
     samples = [Sample(float(t), {"a": sample(t), "b": sample(0)}) for t in range(5)]
     return run(policy, timeline=Timeline(samples, 200_000, {"a": SHAPE, "b": SHAPE}, 1))

@@ -159,7 +159,7 @@ SERVED = {
 
 def test_the_servers_json_is_read():
     found = parse_timeline(json.dumps(SERVED).encode())
-    assert found.samples == [Sample(0.5, {"a": TenantSample(*[1] * len(FIELDS))})]
+    assert found.samples == [Sample(0.5, {"a": TenantSample(**FIELDS)})]
     state = parse_state(json.dumps({**SERVED["samples"][0], "policy": "pooled"}).encode())
     assert (state.t, state.policy, state.name) == (0.5, "pooled", "pooled")
     tiered = {**SERVED["samples"][0], "policy": "mirage", "host_pool": {"blocks": 3}}

@@ -7,10 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.control.demand import Demand
-from mirage.control.reporting import Counted, Held, LayerTimes, make_report
+from mirage.control.reporting import Held, LayerTimes, make_report
+from mirage.counters import Counters
 from mirage.protocol import Report
 
 pytestmark = pytest.mark.pure
+
+COUNTED = {name: 9 + number for number, name in enumerate(Counters.__struct_fields__)}
+"""Each another value."""
 
 
 def report(wanted: Demand, used: int = 7, usable: int = 19, extent_blocks: int = 4) -> Report:
@@ -22,7 +26,7 @@ def report(wanted: Demand, used: int = 7, usable: int = 19, extent_blocks: int =
         extent_blocks=extent_blocks,
         running=6,
         waiting=8,
-        counted=Counted(9, 10, 11, 12, 1.5, 13, 14, 15, 16, 17, 2.5, 18, 19, 20, 21, 22),
+        counters=Counters(**COUNTED),
         times=LayerTimes(0.25, 0.125),
     )
 
@@ -42,22 +46,7 @@ def test_everything_is_where_it_belongs() -> None:
         waiting=8,
         kv_used_blocks=7,
         kv_blocks=19,
-        preemptions=9,
-        steps=10,
-        tokens=12,
-        bytes_streamed=11,
-        stall_s=1.5,
-        tokens_loaded=13,
-        kv_bytes_up=14,
-        kv_bytes_down=15,
-        failed_loads=16,
-        late_loads=17,
-        saved_s=2.5,
-        prefill_tokens=18,
-        tokens_from_device=19,
-        tokens_from_peer=20,
-        tokens_from_host=21,
-        tokens_from_ssd=22,
+        **COUNTED,
         layer_load_s=0.25,
         layer_compute_s=0.125,
     )

@@ -105,7 +105,7 @@ class TieredMixin(Mixable):
         return 0 if self.tiers is None else self.tiers.manager.arrived(request)
 
     def _below(self) -> dict[str, Any]:
-        """What `Counted` has of blocks below the device."""
+        """What `Counters` has of blocks below the device."""
         if self.tiers is None:
             return {}
         counts = self.tiers.counts
