@@ -115,7 +115,8 @@ def test_what_goes_down_comes_back_and_the_oldest_goes(tmp_path: Path) -> None:
     ]
     state = bench.store.state()
     assert (state["held_bytes"], state["evictions"]) == (8 * STRIDE, 4)
-    assert blocks_file(tmp_path / "ssd").stat().st_size == 8 * STRIDE
+    (handle,) = bench.store._disk._open.values()
+    assert os.fstat(handle).st_size == 8 * STRIDE
     bench.close()
     assert [path.name for path in (tmp_path / "ssd").iterdir()] == ["mirage.lock"]
 
@@ -133,7 +134,7 @@ def test_blocks_outlive_a_restart_only_if_told_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, 9, 38, PAGE, PAGE + NBYTES - 1])
 def test_a_flipped_bit_is_never_served(tmp_path: Path, at: int) -> None:
-    bench = Bench(tmp_path)
+    bench = Bench(tmp_path, keep=True)
     assert bench.put(1)
     flip(blocks_file(tmp_path), at)
     assert bench.get(1) is None
@@ -146,7 +147,7 @@ def test_without_the_checksum_a_flipped_bit_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acting, "believed", lambda page, name, block: True)
-    bench = Bench(tmp_path)
+    bench = Bench(tmp_path, keep=True)
     assert bench.put(1)
     flip(blocks_file(tmp_path), PAGE + 7)
     served = bench.get(1)
@@ -263,7 +264,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from tests.vmm.test_tier_ssd import Bench
-bench = Bench(Path(sys.argv[1]), keep=True)
+bench = Bench(Path(sys.argv[1]), keep=sys.argv[3] == "kept")
 print("on", flush=True)
 number = int(sys.argv[2])
 while True:
@@ -272,18 +273,30 @@ while True:
 """
 
 
+def killed(folder: Path, first: int, kept: str, *, after_s: float) -> None:
+    """A writer, so long after it has begun."""
+    words = [sys.executable, "-c", WRITER, str(folder), str(first), kept]
+    writer = subprocess.Popen(words, stdout=subprocess.PIPE)
+    assert writer.stdout is not None and writer.stdout.readline()
+    time.sleep(after_s)
+    writer.kill()
+    writer.wait()
+    writer.stdout.close()
+
+
+@pytest.mark.parametrize(("kept", "files"), [("kept", 1), ("not kept", 0)])
+def test_nothing_is_left_of_a_killed_writer_that_is_not_to_be_kept(
+    tmp_path: Path, kept: str, files: int
+) -> None:
+    killed(tmp_path, 0, kept, after_s=0.3)
+    assert len([*tmp_path.glob("kv-*.blocks")]) == files
+
+
 @pytest.mark.parametrize("kills", [3, pytest.param(25, marks=pytest.mark.slow)])
 def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path, kills: int) -> None:
     chance, right = random.Random(kills), 0
     for kill in range(kills):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path), str(kill * 17)], stdout=subprocess.PIPE
-        )
-        assert writer.stdout is not None and writer.stdout.readline()
-        time.sleep(chance.random() * 0.2)
-        writer.kill()
-        writer.wait()
-        writer.stdout.close()
+        killed(tmp_path, kill * 17, "kept", after_s=chance.random() * 0.2)
         bench = Bench(tmp_path, keep=True)
         for number in range(50):
             found = bench.get(number)

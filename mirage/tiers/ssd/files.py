@@ -80,14 +80,11 @@ class Files:
                 yield from self._of_file(int(match[1]))
 
     def close(self) -> None:
-        """Files go, if they are not to be kept. Idempotent."""
+        """Files that are not to be kept have no name, and go. Idempotent."""
         if self._lock < 0:
             return
-        # Whoever has the lock next opens files by name: ours are gone by then.
         for handle in self._open.values():
             os.close(handle)
-        if not self._keep:
-            self._delete()
         os.close(self._lock)
         self._lock = -1
 
@@ -119,7 +116,10 @@ class Files:
             if handle is None:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
                 flags |= os.O_DIRECT if self.direct else 0
-                handle = os.open(self._folder / f"kv-{stride}.blocks", flags, 0o600)
+                path = self._folder / f"kv-{stride}.blocks"
+                handle = os.open(path, flags, 0o600)
+                if not self._keep:
+                    path.unlink()  # so that nothing is left of a process that is killed
                 self._open[stride] = handle
             return handle
 
@@ -138,7 +138,7 @@ class Files:
             probe.unlink(missing_ok=True)
 
     def _delete(self) -> None:
-        """What we made, and nothing else. The lock stays: another may wait for it."""
+        """What an earlier run kept, and nothing else. The lock stays: another may wait for it."""
         for path in self._folder.glob("kv-*.blocks"):
             if _OURS.fullmatch(path.name):
                 path.unlink(missing_ok=True)
