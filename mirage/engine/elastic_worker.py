@@ -97,7 +97,9 @@ class ElasticWorker(WorkerBase):
                 return super().execute_model(scheduler_output)
             with self.mirage.timed_step(tokens), self.mirage.compute.step():
                 self.mirage.begin_step()
-                return super().execute_model(scheduler_output)
+                output = super().execute_model(scheduler_output)
+            self.mirage.planned = False
+            return output
 
 
 def _outlives_steps(vllm_config: Any, kv_cache_config: Any) -> bool:

@@ -79,6 +79,9 @@ class EngineMemory:
         """Whether KV blocks are still worked on when a step's output is there."""
         self.warm = False
         """Whether steps are those of requests, and tell T_c."""
+        self.planned = False
+        """Whether a step was scheduled that has not been issued: vLLM names blocks by what it will
+        compute."""
 
     @property
     def elastic(self) -> bool:

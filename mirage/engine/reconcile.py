@@ -54,9 +54,13 @@ class Reconciler:
         *,
         pace: Pace | None = None,
         demote: Callable[[list[int]], None] = lambda extents: None,
+        may_demote: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`demote` is told of extents that are about to forget what is cached in them."""
-        self._demote = demote
+        """`demote` is told of extents that are about to forget what is cached in them.
+
+        None does while it may not be told: a later pass sees to it.
+        """
+        self._demote, self._may_demote = demote, may_demote
         self.memory, self.blocks, self.fence = memory, blocks, fence
         self._pace = pace or Pace(None, lambda: False)
         self.target: Allotment | None = None
@@ -123,7 +127,7 @@ class Reconciler:
             # Requests went that sat elsewhere: what is empty now shall go instead.
             self._unretire(len(self.blocks.retiring))
         usable = self.blocks.usable_blocks // self.blocks.extent_blocks
-        if usable > wanted:
+        if usable > wanted and self._may_demote():
             retirees = self.blocks.pick_retirees(usable - wanted)
             self._demote(retirees)
             self.blocks.retire(retirees)

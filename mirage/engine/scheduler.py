@@ -92,6 +92,7 @@ class ObservingMixin(Mixable):
             output = self._schedule(*args, **kwargs)
             if output.total_num_scheduled_tokens:
                 self.fence.scheduled += 1
+                self.memory.planned = True
             self._count(output)
             self._speak()
             return output
@@ -279,7 +280,14 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
             pool.become_elastic(kv.extents.blocks_per_extent, len(kv.extents.mapped))
         self.pool: ElasticBlockPool = pool
         pace = Pace(self.settings.move_s, self._steps_soon)
-        self.reconciler = Reconciler(self.memory, pool, self.fence, pace=pace, demote=self._demote)
+        self.reconciler = Reconciler(
+            self.memory,
+            pool,
+            self.fence,
+            pace=pace,
+            demote=self._demote,
+            may_demote=self._may_demote,
+        )
         self._prepare_to_hold(self.settings.hold_s, self._recalls, self._copied)
         self._look_below()
 

@@ -95,6 +95,15 @@ def test_without_the_guard_a_copy_faults(tmp_path: Path) -> None:
     assert result.returncode == -signal.SIGSEGV, result.stderr[-2000:]
 
 
+@pytest.mark.parametrize("steps_in_flight", [1, 2])
+def test_what_is_scheduled_and_not_computed_is_not_copied(
+    tmp_path: Path, steps_in_flight: int
+) -> None:
+    said = must(spawn("tier_between.py", tmp_path, steps_in_flight))
+    facts = json.loads(said.splitlines()[-1])
+    assert facts["again"] < facts["first"]
+
+
 def test_what_lies_on_a_disk_comes_up_in_the_order_of_the_scheduler(tmp_path: Path) -> None:
     facts = json.loads(must(spawn("tier_prefetch.py", tmp_path)).splitlines()[-1])
     assert facts["order"] == [5, 4, 3, 2, 1, 0]  # by priority, against the order of arrival

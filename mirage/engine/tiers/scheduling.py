@@ -11,6 +11,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from mirage.control.turn_taking import TurnTaking
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.mailbox import Mailbox
+from mirage.engine.memory import EngineMemory
 from mirage.engine.reconcile import Fence, Reconciler
 from mirage.engine.tiers import present
 from mirage.engine.tiers.engine_tiers import EngineTiers
@@ -26,6 +27,7 @@ Mixable: Any = Scheduler if TYPE_CHECKING else object
 class TieredMixin(Mixable):
     """Stands before `HoldingMixin`. Without a pool it changes nothing."""
 
+    memory: EngineMemory
     pool: ElasticBlockPool
     mailbox: Mailbox
     groups: KVGroups
@@ -72,6 +74,10 @@ class TieredMixin(Mixable):
         """Wait for copies that hold blocks; whether there were any."""
         stores = self.tiers.stores if self.tiers is not None else None
         return stores is not None and stores.drain()
+
+    def _may_demote(self) -> bool:
+        """Not between schedule() and its step: what blocks are named by is not in them yet."""
+        return self.tiers is None or not self.memory.planned
 
     def _demote(self, extents: list[int]) -> None:
         if self.tiers is not None:
