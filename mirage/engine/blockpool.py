@@ -216,6 +216,12 @@ class ElasticBlockPool(BlockPool):
             self.evicting(block)
         return bool(super()._maybe_evict_cached_block(block))
 
+    def forget(self, blocks: Sequence[Any]) -> None:
+        """Nobody finds these any more, but for what others have as well."""
+        for block in blocks:
+            if block.ref_cnt == 1 and not block.is_null:
+                self._maybe_evict_cached_block(block)
+
     # -- copies that read blocks ---------------------------------------------------------
 
     def pin(self, blocks: Sequence[Any]) -> None:

@@ -104,6 +104,11 @@ def test_what_is_scheduled_and_not_computed_is_not_copied(
     assert facts["again"] < facts["first"]
 
 
+def test_what_a_preempted_request_was_to_compute_is_not_believed(tmp_path: Path) -> None:
+    facts = json.loads(must(spawn("tier_priority.py", tmp_path)).splitlines()[-1])
+    assert facts["preemptions"] > 0 and facts["patient"] and facts["urgent"]
+
+
 def test_what_lies_on_a_disk_comes_up_in_the_order_of_the_scheduler(tmp_path: Path) -> None:
     facts = json.loads(must(spawn("tier_prefetch.py", tmp_path)).splitlines()[-1])
     assert facts["order"] == [5, 4, 3, 2, 1, 0]  # by priority, against the order of arrival

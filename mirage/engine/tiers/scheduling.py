@@ -93,6 +93,19 @@ class TieredMixin(Mixable):
         while self.running and self.reconciler.exceeded:
             self._preempt_request(self.running.pop(), time.monotonic())
 
+    def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        """vLLM's, by priority also of a request that this very schedule() gave a part of the step.
+
+        Its new blocks are named by what they would have held. Nobody computes that now, so the
+        names go: who believed them would read, or copy, something else.
+        """
+        computed = request.num_computed_tokens
+        coordinator = self.kv_cache_manager.coordinator
+        groups = coordinator.get_blocks(request.request_id)
+        for manager, blocks in zip(coordinator.single_type_managers, groups, strict=True):
+            self.pool.forget(blocks[computed // manager.block_size :])
+        super()._preempt_request(request, *args, **kwargs)
+
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's, for which a block that is copied would be one in use."""
         with self.mailbox.hold():
