@@ -101,6 +101,11 @@ class ElasticWorker(WorkerBase):
             self.mirage.planned = False
             return output
 
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """vLLM's. Its second runner begins and ends copies of KV blocks here, and drafts run."""
+        with self.mirage.mailbox.hold():
+            return super().sample_tokens(grammar_output)
+
 
 def _outlives_steps(vllm_config: Any, kv_cache_config: Any) -> bool:
     """Whether vLLM enqueues work on KV blocks behind a step's output.

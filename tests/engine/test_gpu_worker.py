@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -18,12 +19,14 @@ from vllm.compilation.cuda_graph import CUDAGraphWrapper
 from vllm.config import CompilationConfig, CUDAGraphMode, SchedulerConfig, VllmConfig
 from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, CudaGraphManager
+from vllm.v1.worker.worker_base import WorkerBase
 
 from mirage.config import Policy
 from mirage.engine.elastic_worker import ElasticWorker
 from mirage.engine.gpu_worker import MirageGPUWorker, only_mapped_blocks
 from mirage.engine.graphs import gate, known
 from mirage.engine.layouts import elastic_layouts, layouts_on_cpu, layouts_on_gpu
+from mirage.engine.mailbox import Mailbox
 from mirage.engine.memory import EngineMemory
 from mirage.engine.settings import EngineSettings
 
@@ -275,6 +278,31 @@ def test_steps_of_the_warm_up_do_not_tell_how_long_a_layer_computes() -> None:
     with memory.timed_step(1):
         pass
     assert memory.layer_compute_s > 0.0
+
+
+def test_no_message_is_acted_upon_while_a_runner_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vLLM's second runner looks after copies of KV blocks then, as whoever demotes does."""
+    handled: list[Any] = []
+
+    class Sampling:
+        def sample_tokens(self, grammar: Any) -> list[Any]:
+            poster = threading.Thread(target=mailbox.post, args=("a message",))
+            poster.start()
+            poster.join()
+            return list(handled)
+
+    class Worker(ElasticWorker, Sampling):
+        pass
+
+    worker = object.__new__(Worker)
+    monkeypatch.delattr(WorkerBase, "sample_tokens")
+    mailbox = Mailbox()
+    mailbox.handle = handled.append
+    worker.mirage = SimpleNamespace(mailbox=mailbox)
+    assert worker.sample_tokens(None) == []
+    assert handled == ["a message"]
 
 
 @pytest.mark.usefixtures("breakable")
