@@ -51,6 +51,8 @@ class _Seeking:
     """That it loads."""
     late: bool = False
     """It stopped waiting."""
+    finished: bool = False
+    """It is over, and its load is not: nothing is remembered of it any more."""
 
 
 class TierManager(OffloadingManager):
@@ -132,7 +134,8 @@ class TierManager(OffloadingManager):
         if (seeking := self._seeking.get(request)) is not None:
             self._counts.loaded(seeking.tokens, places)
             self._counts.saved_s += seeking.tokens * self.token_s()
-            self._arrived[request] = seeking.tokens
+            if not seeking.finished:
+                self._arrived[request] = seeking.tokens
 
     def arrived(self, request: str) -> int:
         """Tokens that it loaded since this was asked; it starts now."""
@@ -141,7 +144,9 @@ class TierManager(OffloadingManager):
     def load_failed(self, request: str) -> None:
         """Its blocks are computed, and nothing is sought for it again."""
         self._counts.failed_loads += 1
-        self._failed.add(request)
+        seeking = self._seeking.get(request)
+        if seeking is None or not seeking.finished:
+            self._failed.add(request)
 
     def begin_step(self) -> None:
         """A new step of the scheduler."""
@@ -208,6 +213,8 @@ class TierManager(OffloadingManager):
         seeking = self._seeking.get(request)
         if seeking is None or not seeking.loading:
             self._leave(request)
+        else:
+            seeking.finished = True
 
     def has_pending_work(self) -> bool:
         """Whether blocks are on their way down."""
