@@ -80,6 +80,7 @@ class Peered:
             self._rescue,
         )
         self.held.space.may_go = self._may_go
+        self.held.space.largest = lambda: self.offsets.peers.largest
         self.held.space.most_looks = 2 * AHEAD
         self.held.space.granule = plan.granule or 1
         self.offsets.watch(self._draining)

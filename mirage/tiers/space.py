@@ -49,6 +49,8 @@ class Space:
         """Whether a block may be evicted for another one."""
         self.leave = evict
         """For idle blocks whose memory is wanted back."""
+        self.largest: Callable[[], int] = lambda: ledger.budget
+        """Bytes of a block that there could be room for: for a larger one nobody has to leave."""
         self._ledger, self._victims = ledger, victims
         self._evict, self._punch = evict, punch
         self.span = align_up(ledger.budget, PAGE) * SPARE_OFFSETS
@@ -76,6 +78,8 @@ class Space:
 
     def find(self, taker: str, stride: int) -> int | None:
         """A place for a block of `taker`, which others may have to leave; None without."""
+        if stride > self.largest():
+            return None
         while (offset := self.slabs.take(stride)) is None:
             if not self._open(stride) and not self._make_room(taker, stride):
                 return None

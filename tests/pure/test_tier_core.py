@@ -183,6 +183,27 @@ def test_blocks_of_another_size_leave_slab_by_slab() -> None:
     assert punched == core.state().tenants["a"].counts.evictions * KIB4 >= 10 * KIB4
 
 
+def test_nobody_leaves_for_a_block_that_never_fits() -> None:
+    core = Core(BUDGET)
+    a, b = join(core, "a"), join(core, "b", blocks=20)
+    store(core, a, *range(16))
+    assert store(core, b, 1) == {}
+    assert found(core, a, *range(16)) == [READY] * 16
+
+
+def test_nobody_leaves_for_a_block_that_fits_on_no_single_peer() -> None:
+    core = Core(BUDGET, peers=PeerPlan({"gpu1": 4 * KIB4, "gpu2": 4 * KIB4}))
+    a, b = join(core, "a"), join(core, "b", blocks=6)
+    on_peers = {n: at for n, at in store(core, a, *range(8)).items() if at >= core.span}
+    assert len(on_peers) == 8
+    for name in on_peers:  # they could go: copies lie in host memory
+        core.moved(Name(b"a", name), whole=True)
+    core.actions()
+    store(core, b, 1)
+    state = core.state().peers
+    assert state is not None and state.held.blocks == 8
+
+
 def test_a_slab_with_somebody_elses_due_in_it_stays() -> None:
     core = Core(12 * 128 * KIB4)
     a, b, c = join(core, "a"), join(core, "b"), join(core, "c", blocks=13)

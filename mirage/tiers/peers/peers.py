@@ -132,6 +132,11 @@ class Peers:
         """Bytes that may be lent of all devices."""
         return sum(device.budget for device in self._devices.values())
 
+    @property
+    def largest(self) -> int:
+        """Bytes that one device may lend at most: no lease is larger."""
+        return max((device.budget for device in self._devices.values()), default=0)
+
     def sizes(self) -> list[int]:
         """Bytes of each free run."""
         return [size for device in self._devices.values() for size in device.holes.sizes]
