@@ -22,7 +22,7 @@ from mirage.tiers.server import PoolServer
 from tests.vmm.conftest import PAGE, PAGES
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda.lending import program
-from vmm import Driver, HostDriver
+from vmm import Driver, HostDriver, VmmError
 from vmm.host import HostBuffer
 from vmm.pages import PagePool
 from vmm.space import Range
@@ -199,6 +199,33 @@ def test_memory_goes_back_when_nothing_reads_it_any_more(world: World) -> None:
     assert world.lent == 3 * EXPERTS.nbytes
     read.set()
     eventually(lambda: world.lent == 0)
+
+
+@pytest.mark.parametrize("world", ["host"], indirect=True)
+def test_a_place_is_left_when_nothing_writes_there_any_more(world: World) -> None:
+    fills, written, copied = world.replicas._fills, threading.Event(), []
+
+    def copy(*what: int) -> None:
+        copied.append(what)
+        if len(copied) > 1:
+            raise VmmError("the second slice cannot be copied")
+        fills._enqueue(written.wait)  # type: ignore[attr-defined]
+
+    def reserved() -> int:
+        state = world.server.state().peers
+        assert state is not None
+        return state.held.tenants["t"].reserved_bytes
+
+    fills.copy = copy  # type: ignore[method-assign]
+    world.observe(0, 0, 1, 2, 3)
+    world.streamer.set(0, 0, 3)
+    try:
+        eventually(lambda: len(copied) > 1)
+        time.sleep(0.3)  # longer than the picture of the pool is old
+        assert reserved() > 0
+    finally:
+        written.set()
+    eventually(lambda: not reserved())
 
 
 def test_what_is_given_no_more_needs_no_memory_and_is_found_again(world: World) -> None:

@@ -198,13 +198,21 @@ class ExpertReplicas:
         except KeyError:
             return False
         try:
-            for offset, nbytes in self._layout.spans(expert.number):
-                self._fills.copy(target, self._masters[expert.layer] + offset, nbytes)
-                target += nbytes
-            self._fills.synchronize()
+            with self._awaited():
+                for offset, nbytes in self._layout.spans(expert.number):
+                    self._fills.copy(target, self._masters[expert.layer] + offset, nbytes)
+                    target += nbytes
         finally:
             self._places.let_go(place)
         return True
+
+    @contextmanager
+    def _awaited(self) -> Iterator[None]:
+        """What was enqueued has ended, also before a failure: the place is others' then."""
+        try:
+            yield
+        finally:
+            self._fills.synchronize()
 
     def _give_up(self, expert: Expert) -> None:
         """Once nothing reads it."""
