@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.engine
 pytest.importorskip("vllm")
 
 from mirage.engine.tiers.counts import TierCounts
@@ -17,6 +16,8 @@ from mirage.tiers.contract import Key, Member
 from mirage.tiers.core import Core
 from mirage.tiers.local import LocalPool
 from mirage.tiers.patience import Patience
+
+pytestmark = pytest.mark.engine
 
 KEY = Key(b"one")
 
