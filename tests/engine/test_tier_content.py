@@ -16,7 +16,7 @@ from toys import Model
 from mirage.config import Policy
 from mirage.engine.params import PlacedLayers
 from mirage.engine.settings import EngineSettings
-from mirage.engine.tiers import content
+from mirage.engine.tiers import content, offer
 from mirage.engine.tiers.offer import fingerprint, why_not
 
 pytestmark = pytest.mark.engine
@@ -114,6 +114,25 @@ def mark_of(
     blocks = SimpleNamespace(kv_cache_groups=[], kv_cache_tensors=[tensor])
     settings = EngineSettings(policy=Policy.POOLED, tenant=tenant, base_blocks=1, adapters=adapters)
     return fingerprint(config, blocks, model, settings)
+
+
+@pytest.fixture(autouse=True)
+def one_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_backend(monkeypatch, "one")
+
+
+def use_backend(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    backend = SimpleNamespace(full_cls_name=lambda: ("vllm", name))
+    monkeypatch.setattr(offer, "get_current_attn_backends", lambda config: [backend])
+
+
+def test_other_kernels_are_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside of a block each lays out keys its own way, on a CPU also by what that can do."""
+    before = mark_of()
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: "another")
+    other_processor = mark_of()
+    use_backend(monkeypatch, "other")
+    assert len({before, other_processor, mark_of()}) == 3
 
 
 def test_another_context_length_is_another_name() -> None:

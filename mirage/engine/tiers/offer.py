@@ -8,8 +8,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import torch
 import vllm
 from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
+from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import KVCacheSpecKind, get_kv_cache_spec_kind
 
 from mirage.engine.kvbuffer import block_geometry
@@ -86,6 +89,16 @@ def _media(config: Any, tenant: str) -> list[Any]:
     return [tenant, options, content.of_files(Path(config.model), "*processor*.json")]
 
 
+def _kernels(vllm_config: Any) -> list[Any]:
+    """Who writes and reads blocks: each lays out keys its own way inside of one.
+
+    vLLM's attention on a CPU chooses by what the processor can do, and a disk outlives that.
+    """
+    backends = sorted(each.full_cls_name() for each in get_current_attn_backends(vllm_config))
+    can = [torch.backends.cpu.get_cpu_capability(), torch.cpu._is_amx_tile_supported()]
+    return [backends, can if current_platform.is_cpu() else None]
+
+
 def fingerprint(
     vllm_config: Any, kv_cache_config: Any, model: Any, settings: EngineSettings
 ) -> bytes:
@@ -100,6 +113,7 @@ def fingerprint(
         "length": config.max_model_len,
         "dtype": [str(config.dtype), str(cache.cache_dtype)],
         "layout": [str(cache.kv_cache_layout), *block_geometry(kv_cache_config)],
+        "kernels": _kernels(vllm_config),
         "groups": [
             [group.kv_cache_spec.block_size, list(group.layer_names)]
             for group in kv_cache_config.kv_cache_groups
