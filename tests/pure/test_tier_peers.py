@@ -92,6 +92,36 @@ def test_a_callback_may_take_memory_elsewhere_and_revoke_more() -> None:
     assert [state.held_bytes for state in peers.state().values()] == [0, 0, 4]
 
 
+def test_what_is_freed_within_a_callback_is_not_called_back() -> None:
+    peers, told = Peers({"a": 8}), list[Lease]()
+
+    def draining(lease: Lease) -> None:
+        told.append(lease)
+        if lease == one:
+            peers.free(two)
+
+    peers.on_revoke("h", told.append, draining)
+    one, two = (lent(peers, 4, holder="h") for _ in range(2))
+    peers.resize("a", 0)
+    assert told == [one, one] and peers.revocations == 1
+
+
+def test_who_ended_within_a_callback_hears_nothing_in_its_next_life() -> None:
+    peers, told = Peers({"a": 4, "b": 4}), list[Lease]()
+
+    def gone(lease: Lease) -> None:
+        peers.resize("b", 0)  # of which "x" is to hear after this
+        peers.ended("x")
+        peers.on_revoke("x", told.append)
+
+    peers.on_revoke("h", gone)
+    peers.on_revoke("x", told.append)
+    lent(peers, 4, holder="h", device="a")
+    lent(peers, 4, holder="x", device="b")
+    peers.resize("a", 0)
+    assert told == []
+
+
 def test_what_cannot_be_is_refused() -> None:
     peers = Peers({"a": 4})
     with pytest.raises(ValueError, match="no peer is named 'z': there is 'a'"):
