@@ -431,6 +431,8 @@ class SsdTier(Strict):
     bytes: Bytes
     keep: bool = False
     """Blocks outlive a restart of the server."""
+    save_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
+    """With `keep`, seconds that a server which stops writes what host memory has alone."""
 
 
 class Tiers(Strict):

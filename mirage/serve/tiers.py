@@ -30,9 +30,13 @@ class Tiers:
         self._standings = Standings()
         self._pool: PoolServer | None = None
         self._ssd: SsdStore | None = None
+        self._saves_s = 0.0
+        """For which blocks are written to a disk that keeps them, before the memory goes."""
         if (host := config.host_tier) is not None:
             if (ssd := config.tiers.ssd) is not None:
                 self._ssd = SsdStore(ssd.directory, ssd.bytes, keep=ssd.keep)
+                self._saves_s = ssd.save_s if ssd.keep else 0.0
+                self._disk_bytes = ssd.bytes
             peer, pace = config.tiers.peer, None
             plan, lenders = PeerPlan(), None
             if peer is not None:
@@ -59,8 +63,22 @@ class Tiers:
 
     async def stop(self) -> None:
         """After all engines; its memory is free then. Idempotent."""
-        if self._pool is not None:
-            await asyncio.to_thread(self._pool.stop)
+        if self._pool is None:
+            return
+        if self._saves_s and self._pool.serving:
+            await asyncio.to_thread(self._save, self._pool)
+        await asyncio.to_thread(self._pool.stop)
+
+    def _save(self, pool: PoolServer) -> None:
+        logger.info("ssd: KV blocks of host memory are written, %.3g s at most", self._saves_s)
+        if left := pool.save(self._saves_s, self._disk_bytes):
+            logger.warning(
+                "ssd: %d KV blocks of host memory were not written in %.3g s: "
+                "raise tiers.ssd.save_s to keep more",
+                left,
+                self._saves_s,
+            )
+        self._saves_s = 0.0
 
     async def dead(self, tenant: str) -> None:
         """All processes of a tenant's engine have ended: nothing writes or reads for it now."""

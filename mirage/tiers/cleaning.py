@@ -1,13 +1,17 @@
-"""What host memory would lose next is copied below beforehand: eviction never waits. Pure."""
+"""What host memory would lose is copied below beforehand. Pure.
+
+What would go next is, so eviction never waits; and all of it before the memory ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mirage.tiers.below import Below, Nothing
-from mirage.tiers.blocks import Action, Name, Sink
+from mirage.tiers.blocks import Action, Block, Name, Sink
 from mirage.tiers.held import Held
 from mirage.tiers.holes import Range
+from mirage.tiers.ssd.record import slot_bytes
 
 CLEAN_AHEAD = 64
 """Blocks that would go next and are copied below at a time; a quarter of all at most."""
@@ -18,7 +22,7 @@ class Cleaning:
 
     def __init__(self, held: Held, below: Below, act: Callable[[Action], None]) -> None:
         self._held, self._below, self._act = held, below, act
-        self._sinking = 0
+        self.sinking = 0
         """Blocks that are being copied below: never so many that nothing can be evicted."""
 
     def ahead(self, budget: int) -> None:
@@ -27,16 +31,39 @@ class Cleaning:
         if isinstance(self._below, Nothing) or slabs.counted < budget / 2:
             return
         ahead = min(CLEAN_AHEAD, len(self._held) // 4)
-        for block in self._held.space.next_victims(ahead - self._sinking):
+        for block in self._held.space.next_victims(ahead - self.sinking):
             if not block.offered:
-                block.offered = block.sinking = True
-                self._sinking += 1
-                self._act(Sink(block.name, Range(block.offset, block.nbytes)))
+                self._sink(block)
+
+    def unsaved(self, most_bytes: int) -> list[Name]:
+        """What lies nowhere below, what would go last first, as much as `most_bytes` of a disk
+        hold."""
+        found = []
+        for block in reversed(self._held.space.next_victims(len(self._held))):
+            if self._below.has(block.name, block.nbytes):
+                continue
+            most_bytes -= slot_bytes(block.nbytes)
+            if most_bytes < 0:
+                break
+            found.append(block.name)
+        return found
+
+    def save(self, names: Iterable[Name]) -> None:
+        """Begin to copy these down, as far as they are still there and idle."""
+        for name in names:
+            block = self._held.get(name)
+            if block is not None and block.idle:
+                self._sink(block)
 
     def sunk(self, name: Name) -> None:
         """A copy down has ended, or did not begin."""
         block = self._held.get(name)
         if block is not None and block.sinking:
             block.sinking = False
-            self._sinking -= 1
+            self.sinking -= 1
             self._held.settle(block)
+
+    def _sink(self, block: Block) -> None:
+        block.offered = block.sinking = True
+        self.sinking += 1
+        self._act(Sink(block.name, Range(block.offset, block.nbytes)))

@@ -222,6 +222,21 @@ class Core:
         """A copy down has ended, or did not begin."""
         self._cleaning.sunk(name)
 
+    # -- before the end -----------------------------------------------------------------
+
+    @property
+    def sinking(self) -> int:
+        """Blocks that are being copied from host memory below."""
+        return self._cleaning.sinking
+
+    def unsaved(self, most_bytes: int) -> list[Name]:
+        """See `Cleaning.unsaved`."""
+        return self._cleaning.unsaved(most_bytes)
+
+    def save(self, names: Iterable[Name]) -> None:
+        """Begin to copy these from host memory below."""
+        self._cleaning.save(names)
+
     # -- what the server says -----------------------------------------------------------
 
     def resize(self, budget: int) -> None:

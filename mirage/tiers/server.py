@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from mirage.tiers.acting import Acting
 from mirage.tiers.blocks import Name
@@ -32,6 +33,11 @@ logger = logging.getLogger("mirage.tiers")
 STATE_S = 0.1
 """Between two pictures of the state, while something happens."""
 PAUSE_S = 0.1
+SAVED_AT_ONCE = 64
+"""Blocks that are copied below at a time before the end: fewer than a disk lets wait."""
+SAVE_POLL_S = 0.002
+
+T = TypeVar("T")
 
 
 class PoolServer:
@@ -98,9 +104,26 @@ class PoolServer:
         """As it was `STATE_S` ago at most."""
         return self._state
 
+    @property
+    def serving(self) -> bool:
+        """From `start` to the end."""
+        return self._thread.is_alive()
+
+    def save(self, seconds: float, most_bytes: int) -> int:
+        """Copy below what lies in host memory alone, what was used last first: as much as the time
+        allows and `most_bytes` of a disk hold. Returns how many blocks were left."""
+        until = time.monotonic() + seconds
+        names = self._asked(lambda: self._core.unsaved(most_bytes)) or []
+        while names and time.monotonic() < until:
+            some, names = names[:SAVED_AT_ONCE], names[SAVED_AT_ONCE:]
+            self._order(partial(self._core.save, some)).result()
+            while self._asked(lambda: self._core.sinking) and time.monotonic() < until:
+                time.sleep(SAVE_POLL_S)
+        return len(names) + (self._asked(lambda: self._core.sinking) or 0)
+
     def stop(self) -> None:
         """Idempotent, also without `start`. Engines go on as if nothing were stored."""
-        if self._thread.is_alive():
+        if self.serving:
             self._order(self._end).result()
             self._thread.join()
 
@@ -124,6 +147,12 @@ class PoolServer:
 
     def _order(self, what: Callable[[], None]) -> Future[None]:
         return self._orders.give(partial(self._do, what))
+
+    def _asked(self, what: Callable[[], T]) -> T | None:
+        """None once the thread has ended."""
+        answers: list[T] = []
+        self._order(lambda: answers.append(what())).result()
+        return answers[0] if answers else None
 
     # -- in the thread ------------------------------------------------------------------
 

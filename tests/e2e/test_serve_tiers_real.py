@@ -67,6 +67,21 @@ def test_prompts_that_left_the_device_are_found(tmp_path: Path) -> None:
         served.until("b loaded", lambda: loaded(served, "b") > 0)
 
 
+def test_after_a_restart_in_order_nothing_of_host_memory_is_forgotten(tmp_path: Path) -> None:
+    disk = {"directory": str(tmp_path / "ssd"), "bytes": "512MiB", "keep": True}
+    config = configured(tmp_path, {"host": {"bytes": "256MiB"}, "ssd": disk})
+    prompts = drawn(60)
+    with serving(config, fake=False, ready_timeout_s=200) as served:
+        first = [say(served, "a", prompt) for prompt in prompts]
+        state = served.request("GET", "/mirage/state")[1]
+        held, deep = state["host_pool"]["blocks"], state["ssd"]["blocks"]
+        assert held > deep  # the pool has room for all: little was copied down beforehand
+    with serving(config, fake=False, ready_timeout_s=200) as served:
+        assert served.request("GET", "/mirage/state")[1]["ssd"]["found"] >= held
+        assert [say(served, "b", prompt) for prompt in prompts[:20]] == first[:20]
+        served.until("b loaded", lambda: loaded(served, "b") > 0)
+
+
 def test_peers_are_revoked_and_an_engine_killed_while_it_reads_from_them(tmp_path: Path) -> None:
     lend = 4 << 20
     peer = {"devices": {"near": lend, "far": lend}, "link_gb_s": 2}

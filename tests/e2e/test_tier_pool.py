@@ -29,6 +29,7 @@ from mirage.tiers.holes import Range
 from mirage.tiers.ledger import PriorityClass
 from mirage.tiers.messages import LENGTH, LONGEST, VERSION, Join, Leave, Seek, encode
 from mirage.tiers.server import PoolServer
+from mirage.tiers.ssd.store import SsdStore
 
 pytestmark = pytest.mark.e2e
 
@@ -387,6 +388,43 @@ def test_a_tier_below_takes_what_goes_and_brings_it_back(tmp_path: Path) -> None
         memory = memoryview(b"")
     server.stop()
     assert not shelf.thread.is_alive()
+
+
+@pytest.mark.parametrize("seconds", [PATIENCE_S, 0.0])
+def test_what_host_memory_has_alone_is_written_before_the_end(
+    tmp_path: Path, seconds: float
+) -> None:
+    def serve() -> PoolServer:
+        disk = SsdStore(tmp_path / "ssd", 4 * BUDGET, keep=True)
+        made = PoolServer(tmp_path / "tiers.sock", Core(BUDGET, below=disk), {"c": 0})
+        made.start()
+        return made
+
+    stored = [Key(b"%d" % number) for number in range(12)]
+    server = serve()
+    with closing(client(tmp_path / "tiers.sock")) as pool:
+        memory = pool.memory(Medium.HOST)
+        for number, place in enumerate(pool.reserve(stored).values()):
+            memory[place.offset : place.offset + BLOCK] = bytes([number + 1]) * BLOCK
+        pool.commit(stored)
+        memory = memoryview(b"")
+    eventually(lambda: server.state().blocks == len(stored))
+    left = server.save(seconds, 4 * BUDGET)
+    assert left == (0 if seconds else len(stored))
+    server.stop()
+    server = serve()
+    with closing(client(tmp_path / "tiers.sock")) as pool:
+        pool.seek("r", stored)
+        settled = {Found.READY, Found.ABSENT}
+        eventually(lambda: {pool.found("r", key) for key in stored} <= settled)
+        states = {pool.found("r", key) for key in stored}
+        assert states == ({Found.READY} if seconds else {Found.ABSENT})
+        memory = pool.memory(Medium.HOST)
+        places = pool.places("r", stored) if seconds else []
+        for key, place in zip(stored, places, strict=bool(seconds)):
+            assert memory[place.offset : place.offset + BLOCK] == bytes([int(key) + 1]) * BLOCK
+        memory = memoryview(b"")
+    server.stop()
 
 
 def test_nothing_is_left(tmp_path: Path) -> None:

@@ -308,6 +308,31 @@ def test_what_would_go_next_lies_below_and_comes_back() -> None:
     assert found(core, a, 1, 2, 3) == [Found.RISING, ABSENT, ABSENT]
 
 
+def test_before_the_end_what_was_used_last_goes_down_first() -> None:
+    shelf = Shelf()
+    core = Core(8 * KIB4, below=shelf)
+    a = join(core, "a")
+    store(core, a, *range(8))
+    below = [act for act in core.actions() if isinstance(act, Sink)]
+    for act in below:
+        shelf.names.add(act.name)
+        core.sunk(act.name, whole=True)
+    assert found(core, a, 3, 5) == [READY, READY]  # 5 is needed: it stays out of it
+    core.leave(a, "r")
+    core.seek(a, "s", keys(5))
+    slot = 2 * KIB4  # with its header
+    names = core.unsaved(4 * slot)
+    assert [name.key for name in names] == keys(3, 7, 6, 4)  # 0 and 1 lie below
+    assert [name.key for name in core.unsaved(3 * slot)] == keys(3, 7, 6)
+    core.actions()
+    core.save(names[:2])
+    assert core.sinking == 2
+    assert [act.name.key for act in core.actions() if isinstance(act, Sink)] == keys(3, 7)
+    for name in names[:2]:
+        core.sunk(name, whole=True)
+    assert core.sinking == 0
+
+
 def test_what_comes_up_is_ready_when_it_is_whole() -> None:
     shelf = Shelf()
     core = Core(8 * KIB4, below=shelf)
