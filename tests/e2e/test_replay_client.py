@@ -506,7 +506,10 @@ def test_what_leaves_in_the_warm_up_is_not_measured(command, config, tmp_path):
         ),
         (["--window", "9"], "window '9': write START:END in seconds of the trace"),
         (["--window", "5000:6000"], "the trace is 1155.2 s long"),
-        (["--trace", "none.csv"], "none.csv: cannot be read (No such file or directory; `mirage traces list`"),
+        (
+            ["--trace", "none.csv"],
+            "none.csv: cannot be read (No such file or directory; `mirage traces list`",
+        ),
         (["--trace-format", "azur"], "trace format 'azur': choose from azure, burstgpt, mooncake"),
         (["--trace-format", "custom", "--rate", "1"], "sample.csv, line 1: found 'TIMESTAMP,"),
         (["--trace", __file__], 'line 1: found \'"""The replay client'),
