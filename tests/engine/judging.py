@@ -12,11 +12,14 @@ from typing import Any
 
 import nursery
 
+from tests.processor import lacks_kernel
+
 HERE = Path(__file__).parent
 DEADLINE_S = 300.0
 """For one case, the start of the process included: some five seconds where nobody else computes."""
 POLL_S = 0.2
 ENDED = "its process ended"
+NO_KERNEL = "no kernel"
 
 Case = dict[str, Any]
 
@@ -80,7 +83,9 @@ def _watched(child: ForkServerProcess, out: Path) -> list[Outcome]:
 
 
 def judgement(plain: Outcome, ours: Outcome) -> str:
-    """One word: equal, refused, fails alike, or what must not be."""
+    """Equal, refused, no kernel for either on this processor, or what must not be."""
+    if plain.kind == ours.kind == "died" and lacks_kernel(plain.said) and lacks_kernel(ours.said):
+        return NO_KERNEL
     if ours.kind == "refused":
         return "refused"
     if ours.kind == "text":

@@ -1,0 +1,11 @@
+"""What vLLM has no kernel for on some processors. Its builds for AVX2 have fewer than for AVX-512."""
+
+from __future__ import annotations
+
+MISSING = ("has no attribute 'cpu_gemm_wna16'", "FP8 KV cache on CPU requires x86 with AVX-512")
+"""What vLLM says then: of four-bit weights, and of a KV cache of eight bits."""
+
+
+def lacks_kernel(said: object) -> bool:
+    """Whether an engine ended for that alone."""
+    return any(words in str(said) for words in MISSING)
