@@ -1,4 +1,4 @@
-"""What vLLM has no kernel for on some processors. Its builds for AVX2 have fewer than for AVX-512."""
+"""What vLLM has no kernel for on some processors: its builds for AVX2 have fewer than others."""
 
 from __future__ import annotations
 
