@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ def test_after_a_restart_in_order_nothing_of_host_memory_is_forgotten(tmp_path: 
         state = served.request("GET", "/mirage/state")[1]
         held, deep = state["host_pool"]["blocks"], state["ssd"]["blocks"]
         assert held > deep  # the pool has room for all: little was copied down beforehand
+        code, log = served.end(signal.SIGTERM)
+        assert code == 0 and "KV blocks of host memory are written" in log
     with serving(config, fake=False, ready_timeout_s=200) as served:
         assert served.request("GET", "/mirage/state")[1]["ssd"]["found"] >= held
         assert [say(served, "b", prompt) for prompt in prompts[:20]] == first[:20]
