@@ -7,13 +7,12 @@ tenant. As pure as both: no clock, no I/O.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Self
 
 from mirage.config import Config
 from mirage.control.controller import Command, Controller
 from mirage.control.draining import Draining
-from mirage.control.profiled import Profiled
+from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
 from mirage.protocol import Allotment, Hello, Refusal, Report, Turn
 from scheduler.sharing import Sharing, make_sharing
@@ -42,7 +41,7 @@ class Arbiter:
         cls,
         config: Config,
         rules: Rules | None = None,
-        profiled: Mapping[str, Profiled] = MappingProxyType({}),
+        profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> Self:
         """As `config` has it; with other `rules` than it says. `profiled`: see `Controller`."""
         temporal = config.sharing.mode == "temporal"

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import inf
-from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from mirage.config import PATIENCE_S, Config, Policy
@@ -29,7 +28,7 @@ from mirage.control.demand import lacks_growth
 from mirage.control.grants import Grants
 from mirage.control.ledger import LedgerError
 from mirage.control.planner import covers, plan
-from mirage.control.profiled import Profiled
+from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
 from mirage.control.spilling import Turns, spillable
 from mirage.control.targets import Target, base, entitled, most_alpha, most_experts, toward
@@ -58,7 +57,7 @@ class Controller:
         *,
         turns: Turns | None = None,
         patience_s: float = PATIENCE_S,
-        profiled: Mapping[str, Profiled] = MappingProxyType({}),
+        profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> None:
         """A request for growth is answered after `patience_s` seconds, whatever other engines do.
 
@@ -91,7 +90,7 @@ class Controller:
         cls,
         config: Config,
         rules: Rules | None = None,
-        profiled: Mapping[str, Profiled] = MappingProxyType({}),
+        profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> Self:
         """As `config` has it; with other `rules` than it says."""
         tenants = [entitled(t) for t in config.tenants]

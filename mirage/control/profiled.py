@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -24,3 +26,7 @@ class Profiled(NamedTuple):
             layer_compute_s=report.layer_compute_s or self.step_s / max(1, layers),
             token_s=report.token_s or self.token_s,
         )
+
+
+UNPROFILED: Mapping[str, Profiled] = MappingProxyType({})
+"""By tenant: nothing is known of anybody."""

@@ -10,10 +10,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import exp, inf
-from types import MappingProxyType
 
 from mirage.control.demand import Demand, reported
-from mirage.control.profiled import Profiled
+from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.tenants import Activity, Tenant
 
@@ -166,7 +165,7 @@ class MetadataStore:
         cooldown_s: float,
         for_admission: bool = True,
         temporal: bool = False,
-        profiled: Mapping[str, Profiled] = MappingProxyType({}),
+        profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> None:
         self._profiled = profiled
         self._tenants = {t.name: t for t in tenants}

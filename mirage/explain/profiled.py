@@ -43,14 +43,14 @@ def profiled(config: Config) -> dict[str, Profiled]:
 
 
 def of_model(model: Model, hardware: Hardware, prompt: int) -> Profiled:
-    """Of a step with one request of one token, and of each token of a prompt, about its middle."""
+    """Of a step with one request of one token, and of each token of a `prompt`, two at least."""
     roofline = Roofline(model, hardware)
     alone, whole = (
         roofline.compute_ps(Work(0, 0, tokens, tokens * tokens)) for tokens in (1, prompt)
     )
     return Profiled(
         step_s=roofline.compute_ps(Work(1, 1)) / PS,
-        token_s=(whole - alone) / PS / max(1, prompt - 1),
+        token_s=(whole - alone) / PS / (prompt - 1),
     )
 
 

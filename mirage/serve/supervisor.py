@@ -11,14 +11,13 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from mirage.config import Config, ConfigError, Tenant
 from mirage.control.arbiter import Arbiter
 from mirage.control.controller import Controller
 from mirage.control.debts import Debtor
-from mirage.control.profiled import Profiled
+from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.processes.reaper_client import ReaperClient
 from mirage.samples import INTERVAL_S
 from mirage.serve import files
@@ -59,7 +58,7 @@ def serve(
     config: Config,
     options: Options,
     means: Means,
-    profiled: Mapping[str, Profiled] = MappingProxyType({}),
+    profiled: Mapping[str, Profiled] = UNPROFILED,
 ) -> int:
     """Serve until a signal; returns the exit code (0 on SIGTERM, 130 on SIGINT).
 
@@ -76,11 +75,9 @@ def serve(
         raise refusal(found.refused)
     adopt_orphans()
     with RunDir(options.log_dir) as rundir, ReaperClient(rundir.path, options.ready_file) as reaper:
-        return asyncio.run(
-            Supervisor(
-                config, found, options, rundir, reaper, means, Arbiter.of(config, None, profiled)
-            ).run()
-        )
+        arbiter = Arbiter.of(config, profiled=profiled)
+        supervisor = Supervisor(config, found, options, rundir, reaper, means, arbiter)
+        return asyncio.run(supervisor.run())
 
 
 @contextmanager

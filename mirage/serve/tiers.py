@@ -7,7 +7,7 @@ import logging
 import time
 from pathlib import Path
 
-from mirage.config import Config, ConfigError, PeerTier
+from mirage.config import Config, ConfigError, PeerTier, SsdTier
 from mirage.serve.registry import EngineState, Registry
 from mirage.serve.resizing import Resize
 from mirage.tiers.core import Core
@@ -30,13 +30,12 @@ class Tiers:
         self._standings = Standings()
         self._pool: PoolServer | None = None
         self._ssd: SsdStore | None = None
-        self._saves_s = 0.0
-        """For which blocks are written to a disk that keeps them, before the memory goes."""
+        self._keeps: SsdTier | None = None
+        """A disk to which blocks are written before the memory goes."""
         if (host := config.host_tier) is not None:
             if (ssd := config.tiers.ssd) is not None:
                 self._ssd = SsdStore(ssd.directory, ssd.bytes, keep=ssd.keep)
-                self._saves_s = ssd.save_s if ssd.keep else 0.0
-                self._disk_bytes = ssd.bytes
+                self._keeps = ssd if ssd.keep and ssd.save_s else None
             peer, pace = config.tiers.peer, None
             plan, lenders = PeerPlan(), None
             if peer is not None:
@@ -65,20 +64,9 @@ class Tiers:
         """After all engines; its memory is free then. Idempotent."""
         if self._pool is None:
             return
-        if self._saves_s and self._pool.serving:
-            await asyncio.to_thread(self._save, self._pool)
+        if self._keeps is not None and self._pool.serving:
+            await asyncio.to_thread(_save, self._pool, self._keeps)
         await asyncio.to_thread(self._pool.stop)
-
-    def _save(self, pool: PoolServer) -> None:
-        logger.info("ssd: KV blocks of host memory are written, %.3g s at most", self._saves_s)
-        if left := pool.save(self._saves_s, self._disk_bytes):
-            logger.warning(
-                "ssd: %d KV blocks of host memory were not written in %.3g s: "
-                "raise tiers.ssd.save_s to keep more",
-                left,
-                self._saves_s,
-            )
-        self._saves_s = 0.0
 
     async def dead(self, tenant: str) -> None:
         """All processes of a tenant's engine have ended: nothing writes or reads for it now."""
@@ -115,6 +103,18 @@ class Tiers:
     def disk(self) -> dict[str, int | bool] | None:
         """Of the SSD tier; None without one."""
         return None if self._ssd is None else self._ssd.state()
+
+
+def _save(pool: PoolServer, disk: SsdTier) -> None:
+    """Write down what host memory has alone."""
+    logger.info("ssd: KV blocks of host memory are written, %.3g s at most", disk.save_s)
+    if left := pool.save(disk.save_s, disk.bytes):
+        logger.warning(
+            "ssd: %d KV blocks of host memory were not written in %.3g s: "
+            "raise tiers.ssd.save_s to keep more",
+            left,
+            disk.save_s,
+        )
 
 
 def granule_of(peer: PeerTier) -> int:

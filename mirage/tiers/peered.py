@@ -117,8 +117,9 @@ class Peered:
         block = self.find(name)
         if block is None:
             return None
-        more = block.nbytes if block.idle else 0
-        return block if self.may_keep(tenant if more else block.tenant, more) else None
+        if block.idle:
+            return block if self.may_keep(tenant, block.nbytes) else None
+        return block if self._excess(block.tenant) <= 0 else None
 
     def place(self, name: Name, tenant: str, nbytes: int) -> Block | None:
         """A new block that is to be written; None if there is no room."""
@@ -135,7 +136,7 @@ class Peered:
     def recall_excess(self) -> None:
         """Shares have changed: replicas beyond them are wanted back."""
         for tenant in self.ledger.tenants:
-            over = self.ledger.account(tenant).replicas - self.ledger.share(tenant)
+            over = self._excess(tenant)
             for block in self.held.replicas(tenant) if over > 0 else ():
                 if over <= 0:
                     break
@@ -144,8 +145,11 @@ class Peered:
 
     def may_keep(self, tenant: str, nbytes: int) -> bool:
         """Whether one replica more is within a tenant's share."""
-        own = self.ledger.account(tenant)
-        return own.replicas + stride_of(nbytes) <= self.ledger.share(tenant)
+        return self._excess(tenant) + stride_of(nbytes) <= 0
+
+    def _excess(self, tenant: str) -> int:
+        """Bytes by which its replicas are beyond its share; negative below it."""
+        return self.ledger.account(tenant).replicas - self.ledger.share(tenant)
 
     def _recall(self, block: Block) -> None:
         """Tell those that have a replica to leave."""

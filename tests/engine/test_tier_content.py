@@ -135,6 +135,15 @@ def test_other_kernels_are_another_name(monkeypatch: pytest.MonkeyPatch) -> None
     assert len({before, other_processor, mark_of()}) == 3
 
 
+def test_off_a_cpu_nobody_asks_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> bool:
+        raise AttributeError("no AMX on this processor")
+
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", fail)
+    monkeypatch.setattr(offer.current_platform, "is_cpu", lambda: False)
+    assert mark_of() == mark_of()
+
+
 def test_another_context_length_is_another_name() -> None:
     """By it vLLM chooses between the two sets of factors of LongRoPE, and so other keys."""
     assert mark_of(64) == mark_of(64) != mark_of(128)
@@ -147,6 +156,8 @@ def test_an_adapter_that_was_replaced_has_another_name(tmp_path: Path) -> None:
     weights.write_bytes(b"one")
     first = mark_of(64, tmp_path)
     assert first == mark_of(64, tmp_path) != mark_of(64)
+    (tmp_path / "adapter_of_another_day").mkdir()  # no file of it
+    assert first == mark_of(64, tmp_path)
     weights.write_bytes(b"two")
     assert mark_of(64, tmp_path) != first
 

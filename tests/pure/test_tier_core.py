@@ -292,12 +292,17 @@ class Shelf:
         return name in self.names
 
 
+def eight(shelf: Shelf) -> tuple[Core, int, list[Sink]]:
+    """A pool that is full of one member's blocks, and what of them is copied to the shelf."""
+    core = Core(8 * KIB4, below=shelf)
+    member = join(core, "a")
+    store(core, member, *range(8))
+    return core, member, [act for act in core.actions() if isinstance(act, Sink)]
+
+
 def test_what_would_go_next_lies_below_and_comes_back() -> None:
     shelf = Shelf()
-    core = Core(8 * KIB4, below=shelf)
-    a = join(core, "a")
-    store(core, a, *range(8))
-    sinks = [act for act in core.actions() if isinstance(act, Sink)]
+    core, a, sinks = eight(shelf)
     assert [act.name.key for act in sinks] == keys(0, 1)  # a quarter at a time
     assert found(core, a, 0) == [READY]
     core.leave(a, "r")
@@ -310,10 +315,7 @@ def test_what_would_go_next_lies_below_and_comes_back() -> None:
 
 def test_before_the_end_what_was_used_last_goes_down_first() -> None:
     shelf = Shelf()
-    core = Core(8 * KIB4, below=shelf)
-    a = join(core, "a")
-    store(core, a, *range(8))
-    below = [act for act in core.actions() if isinstance(act, Sink)]
+    core, a, below = eight(shelf)
     for act in below:
         shelf.names.add(act.name)
         core.sunk(act.name, whole=True)

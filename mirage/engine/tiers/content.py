@@ -30,15 +30,10 @@ def digest(parameter: torch.Tensor) -> bytes:
     return hashed.digest()
 
 
-def of_adapter(folder: Path) -> str:
-    """Of the files that vLLM reads of a LoRA adapter. Raises `OSError`, as vLLM would."""
-    return of_files(folder, "adapter_*")
-
-
 def of_files(folder: Path, pattern: str) -> str:
     """Of all files in `folder` with such names. Raises `OSError`."""
     hashed = hashlib.sha256()
-    for path in sorted(folder.glob(pattern)):
+    for path in sorted(filter(Path.is_file, folder.glob(pattern))):
         with path.open("rb") as file:
             hashed.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
     return hashed.hexdigest()

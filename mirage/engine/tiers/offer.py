@@ -78,6 +78,15 @@ def why_not(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any) -> str
     return ""
 
 
+def _adapters(settings: EngineSettings) -> list[str]:
+    """Hashes of blocks name an adapter and its folder: another one may lie there later.
+
+    Of each folder the files that vLLM reads. Raises `OSError`, as vLLM would.
+    """
+    contents = (content.of_files(folder, "adapter_*") for folder in settings.adapters)
+    return [settings.tenant, *contents]
+
+
 def _media(config: Any, tenant: str) -> list[Any]:
     """What makes tokens of a picture or sound, and whose clients name them.
 
@@ -95,15 +104,19 @@ def _kernels(vllm_config: Any) -> list[Any]:
     vLLM's attention on a CPU chooses by what the processor can do, and a disk outlives that.
     """
     backends = sorted(each.full_cls_name() for each in get_current_attn_backends(vllm_config))
-    can = [torch.backends.cpu.get_cpu_capability(), torch.cpu._is_amx_tile_supported()]
-    return [backends, can if current_platform.is_cpu() else None]
+    if not current_platform.is_cpu():
+        return [backends]
+    return [
+        backends,
+        torch.backends.cpu.get_cpu_capability(),
+        torch.cpu._is_amx_tile_supported(),
+    ]
 
 
 def fingerprint(
     vllm_config: Any, kv_cache_config: Any, model: Any, settings: EngineSettings
 ) -> bytes:
     """Of weights, dtype and the layout of a block: equal for engines that read the same bytes."""
-    adapters = [settings.tenant, *map(content.of_adapter, settings.adapters)]
     config, cache = vllm_config.model_config, vllm_config.cache_config
     said = {k: v for k, v in config.hf_config.to_dict().items() if k != "_name_or_path"}
     facts = {
@@ -118,8 +131,7 @@ def fingerprint(
             [group.kv_cache_spec.block_size, list(group.layer_names)]
             for group in kv_cache_config.kv_cache_groups
         ],
-        # Hashes of blocks name an adapter and its folder: another one may lie there later.
-        "adapters": adapters if vllm_config.lora_config else None,
+        "adapters": _adapters(settings) if vllm_config.lora_config else None,
         "media": _media(config, settings.tenant) if config.is_multimodal_model else None,
     }
     mark = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())

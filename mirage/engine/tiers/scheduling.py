@@ -25,7 +25,7 @@ Mixable: Any = Scheduler if TYPE_CHECKING else object
 
 
 class TieredMixin(Mixable):
-    """Stands before `HoldingMixin`. Without a pool it changes nothing."""
+    """Stands before `HoldingMixin`. Without a pool all it changes is what a preemption leaves."""
 
     memory: EngineMemory
     pool: ElasticBlockPool
