@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from mirage.tiers.blocks import Name, Sink, State
+from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Key, Member
 from mirage.tiers.core import Core
 from mirage.tiers.holes import Range
@@ -60,13 +60,10 @@ class DiskPool(LocalPool):
     def sink_all(self) -> None:
         """All that host memory holds lies on the disk alone from now on."""
         core = self._shared.core
-        blocks = [b for b in core._held._blocks.values() if b.state is State.READY]
-        for start in range(0, len(blocks), PORTION):
-            for block in blocks[start : start + PORTION]:
-                block.offered = block.sinking = True
-                core._cleaning._sinking += 1
-                core._act(Sink(block.name, Range(block.offset, block.nbytes)))
-            while any(block.sinking for block in blocks[: start + PORTION]):
+        names = [block.name for block in core._held._blocks.values() if block.idle]
+        for start in range(0, len(names), PORTION):
+            core._cleaning.save(names[start : start + PORTION])
+            while core._cleaning.sinking:
                 self._shared.carry_out()
                 time.sleep(0.001)
         budget = core.ledger.budget
