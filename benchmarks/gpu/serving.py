@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,9 @@ def _served(bench: Bench, config: Path) -> Iterator[Row]:
     yield from followed([*replay, "--output", str(output)], output / "report.json", trace)
 
 
-def followed(command: list[str], file: Path, trace: str, limit_s: float = LIMIT_S) -> Iterator[Row]:
+def followed(
+    command: list[str], file: Path, trace: str, limit_s: float = LIMIT_S
+) -> Generator[Row, None, None]:
     """Run `mirage replay`; a row for each policy in its report, as they come, then the texts'.
 
     Raises `RuntimeError` if it fails or is not done in time; what it had found is there by then.

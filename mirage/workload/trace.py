@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -56,8 +56,8 @@ AS_IT_SAYS = Reading()
 
 def read(
     path: Path, how: Reading = AS_IT_SAYS, skipped: Counter[str] | None = None
-) -> Iterator[Request]:
-    """The requests of a file in order, one at a time.
+) -> Generator[Request, None, None]:
+    """The requests of a file in order, one at a time; the file is open until it is closed.
 
     Rows that are no requests, as failed ones, are left out and counted in `skipped`, by reason.
 

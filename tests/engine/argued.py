@@ -223,4 +223,5 @@ def main(models: Path, cases: Path, out: Path, mode: str, first: int) -> None:
 
 if __name__ == "__main__":
     assert ENVIRONMENT
-    main(*map(Path, sys.argv[1:4]), sys.argv[4], int(sys.argv[5]))
+    models, cases, out = map(Path, sys.argv[1:4])
+    main(models, cases, out, sys.argv[4], int(sys.argv[5]))

@@ -97,7 +97,7 @@ def defer_forwards() -> None:
 
             return Later(forward)
 
-    sys.modules["mirage.engine.cpu_worker"].DeferredWorker = DeferredWorker
+    vars(sys.modules["mirage.engine.cpu_worker"])["DeferredWorker"] = DeferredWorker
 
 
 class NoFence(Fence):

@@ -190,7 +190,7 @@ class Simulated:
     def close(self) -> None: ...
 
 
-WAYS = {"real": Real, "simulated": Simulated}
+WAYS: dict[str, type[Way]] = {"real": Real, "simulated": Simulated}
 each_way = pytest.mark.parametrize("kind", WAYS)
 allotted = st.tuples(
     st.integers(0, 3), st.integers(1, 2), st.integers(1, EXTENTS), st.integers(0, EXPERTS.most)

@@ -189,14 +189,14 @@ def test_warm_up_sees_the_blocks_that_have_memory() -> None:
         assert runner.kv_cache_config.num_blocks == 960
 
 
-def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) -> MirageGPUWorker:
+def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) -> Any:
     """As far as it has come when vLLM wants to warm up: of its own, only what that needs."""
-    made = MirageGPUWorker.__new__(MirageGPUWorker)
+    made: Any = MirageGPUWorker.__new__(MirageGPUWorker)
     made.model_runner = runner
-    made.captured = False  # type: ignore[attr-defined]
+    made.captured = False
 
     def capture() -> int:
-        made.captured = made.compilation_config.cudagraph_mode is not CUDAGraphMode.NONE  # type: ignore[attr-defined]
+        made.captured = made.compilation_config.cudagraph_mode is not CUDAGraphMode.NONE
         return 0
 
     vars(runner).setdefault("capture_model", capture)
@@ -205,12 +205,12 @@ def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) 
     made.vllm_config = VllmConfig()
     made.compilation_config = SimpleNamespace(cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE)
     kv = SimpleNamespace(extents=SimpleNamespace(mapped={0, 1}, blocks_per_extent=8))
-    made.mirage = SimpleNamespace(  # type: ignore[assignment]
+    made.mirage = SimpleNamespace(
         kv=kv, streamer=object() if moves else None, streaming=True, pieces=True, warm=False
     )
 
     def prove_compiled(proven: Any, forward: Any) -> None:
-        assert proven is runner and not made.captured, "what is captured has been proven"  # type: ignore[attr-defined]
+        assert proven is runner and not made.captured, "what is captured has been proven"
         made.mirage.proven = True
 
     made.mirage.prove_compiled = prove_compiled
@@ -356,11 +356,11 @@ class RunnerOfTomorrow(SimpleNamespace):
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MirageGPUWorker]:
+def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """A worker whose device is initialised, without one."""
     monkeypatch.setattr(ElasticWorker, "init_device", lambda self: None)
 
-    def make(runner: Any, *, eager: bool = False, moves: bool = True) -> MirageGPUWorker:
+    def make(runner: Any, *, eager: bool = False, moves: bool = True) -> Any:
         ours = worker(runner, eager=eager, moves=moves)
         ours.mirage.settings = SimpleNamespace(  # type: ignore[misc]
             policy=Policy.MIRAGE if moves else Policy.POOLED
@@ -372,7 +372,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MirageGPUWorker]:
 
 
 def test_eager_steps_are_told_of_and_gate_nothing(
-    warmed: list[int], made: Callable[..., MirageGPUWorker], caplog: pytest.LogCaptureFixture
+    warmed: list[int], made: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     ours = made(RunnerOfTomorrow(), eager=True)
     (told,) = warnings(caplog)
@@ -384,7 +384,7 @@ def test_eager_steps_are_told_of_and_gate_nothing(
 @pytest.mark.usefixtures("warmed")
 @pytest.mark.parametrize("moves", [True, False])
 def test_graphs_that_nobody_knows_are_not_captured_unless_nothing_ever_streams(
-    moves: bool, made: Callable[..., MirageGPUWorker], caplog: pytest.LogCaptureFixture
+    moves: bool, made: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     ours = made(RunnerOfTomorrow(), moves=moves)
     assert len(warnings(caplog)) == moves

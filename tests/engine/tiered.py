@@ -25,7 +25,8 @@ class Above:
         self.scheduler = tiny.scheduler_of(llm)
         tiers = present.tiers()
         assert tiers is not None and tiers.stores is not None
-        self.tiers, self.counts, self.pool = tiers, tiers.counts, tiers.pool
+        self.tiers, self.counts = tiers, tiers.counts
+        self.pool: Any = tiers.pool
         self._revision = 0
 
     def settle(self) -> None:

@@ -213,9 +213,10 @@ def test_unknown_figures_are_a_dash():
 
 
 def test_the_terminal_shows_the_table_and_the_verdict(three, tmp_path):
-    console = Console(file=io.StringIO(), width=120)
+    out = io.StringIO()
+    console = Console(file=out, width=120)
     table.show(report.build(SETTING, three), tmp_path, console)
-    shown = console.file.getvalue()
+    shown = out.getvalue()
     for text in ("static", "TTFT P99, ms", "0.33×", "the same under every policy", "report.html"):
         assert text in shown
 

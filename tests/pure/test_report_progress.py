@@ -31,12 +31,13 @@ def journal(sent: int, failed: int, finished: int) -> Journal:
 
 
 def shown(terminal: bool, *journals: Journal) -> str:
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=120)
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=120)
     with progress.display(console, "pooled [x]", 4) as display:
         display.starting(0.2)
         for one in journals:
             display.running(one)
-    return console.file.getvalue()
+    return out.getvalue()
 
 
 def test_plain_lines_are_few():

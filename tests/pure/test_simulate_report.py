@@ -188,9 +188,10 @@ def test_means_of_small_counts_have_a_fraction_and_large_numbers_none():
 
 
 def test_the_terminal_shows_the_table_and_ratios_to_pooled(result, tmp_path):
-    console = Console(file=io.StringIO(), width=120)
+    out = io.StringIO()
+    console = Console(file=out, width=120)
     table.show(result, tmp_path, console)
-    shown = console.file.getvalue()
+    shown = out.getvalue()
     for text in ("two <models>", "TPOT P99, ms", "0.25×", "Means of 2 seeds", "result.json"):
         assert text in shown
     assert "mirage against pooled: output tokens per s 2.00×, TTFT P99 0.50×" in shown

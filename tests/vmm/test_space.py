@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -84,7 +86,8 @@ class TestRange:
             space.back(0, pages)
 
     def test_closing_after_the_driver(self, driver: Driver) -> None:
-        made = type(driver)(PAGE)
+        kind: Any = type(driver)
+        made = kind(PAGE)
         space = Range(made, PAGE)
         made.close()
         space.close()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from mirage.tiers.below import Above
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Found, Key, Medium, Member
 from mirage.tiers.core import Core
@@ -139,7 +140,7 @@ class Shelf:
         self.held: dict[Name, bytes] = {}
         self.begun: list[tuple[Name, Range, bool]] = []
 
-    def begin(self, above: LocalPool, memory: memoryview) -> None:
+    def begin(self, above: Above, memory: memoryview) -> None:
         self.above, self.memory = above, memory
 
     def has(self, name: Name, nbytes: int) -> bool:
