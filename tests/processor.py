@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-MISSING = ("has no attribute 'cpu_gemm_wna16'", "FP8 KV cache on CPU requires x86 with AVX-512")
-"""What vLLM says then: of four-bit weights, and of a KV cache of eight bits."""
+MISSING = ("cpu_gemm_wna16", "FP8 KV cache on CPU requires x86 with AVX-512")
+"""In what vLLM and our check say then: of four-bit weights, and of a KV cache of eight bits."""
 
 
 def lacks_kernel(said: object) -> bool:

@@ -149,9 +149,13 @@ def _problems(config: Any) -> Iterator[str]:
 
 def _on_cpu(config: Any) -> Iterator[str]:
     """What vLLM starts with there, and ends by at the first request or before."""
+    from mirage.engine import kernels  # which imports layers and attention
+
     cache, speculative = config.cache_config, config.speculative_config
     if config.model_config.use_mla and cache.cache_dtype.startswith("fp8"):
         yield f"kv_cache_dtype {cache.cache_dtype}: {MLA_FP8}"
+    elif why := kernels.unread(config):
+        yield f"kv_cache_dtype {cache.cache_dtype}: {why}"
     drafts = speculative is not None and speculative.method != "ngram"
     if drafts and config.lora_config is not None:
         yield f"enable_lora with speculative decoding by {speculative.method}: {DRAFTED_LORA}"

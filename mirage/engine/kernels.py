@@ -1,15 +1,18 @@
-"""Kernels that a build of vLLM for CPUs lacks: vLLM itself notices at the first step."""
+"""Kernels that a build of vLLM for CPUs lacks: vLLM itself notices when it has loaded, or later."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from vllm.model_executor.kernels.linear.mixed_precision.cpu import CPUWNA16LinearKernel
 from vllm.model_executor.layers.mamba.mamba_mixer import MambaMixer
 from vllm.platforms import current_platform
+from vllm.v1.attention.backends import cpu_attn
 
 SCAN = "selective_scan_fwd"
+FOUR_BITS = "cpu_gemm_wna16"
 QUANTISE = "static_scaled_fp8_quant"
 """Builds that cannot do it register it without arguments."""
 
@@ -21,13 +24,31 @@ def missing(model: torch.nn.Module) -> str | None:
     return next(_missing(model), None)
 
 
+def unread(config: Any) -> str | None:
+    """Why vLLM's attention on a CPU cannot read this configuration's KV cache; None if it can."""
+    cache, model = config.cache_config, config.model_config
+    try:
+        cpu_attn._get_attn_isa(
+            model.dtype, cache.block_size, model.get_head_size(), cache.cache_dtype
+        )
+    except NotImplementedError as error:
+        return str(error)
+    return None
+
+
 def _missing(model: torch.nn.Module) -> Iterator[str]:
     scans, quantises = hasattr(torch.ops._C, SCAN), _takes_arguments(QUANTISE)
+    multiplies = hasattr(torch.ops._C, FOUR_BITS)
     for name, module in model.named_modules():
         if not scans and isinstance(module, MambaMixer):
             yield f"this vLLM for CPUs has no kernel {SCAN}, which its Mamba layers need ({name})"
-        if not quantises and _quantises_activations(module):
+        if not quantises and _has(module, lambda part: hasattr(part, "quant_fp8")):
             yield f"this vLLM for CPUs has no kernel {QUANTISE}, which its FP8 layers need ({name})"
+        if not multiplies and _has(module, lambda part: isinstance(part, CPUWNA16LinearKernel)):
+            yield (
+                f"vLLM has no kernel {FOUR_BITS} for this processor, which its layers of four bits "
+                f"need ({name})"
+            )
 
 
 def _takes_arguments(operator: str) -> bool:
@@ -35,10 +56,10 @@ def _takes_arguments(operator: str) -> bool:
     return found is not None and bool(found.default._schema.arguments)
 
 
-def _quantises_activations(module: torch.nn.Module) -> bool:
-    """Whether the kernel of a linear layer makes FP8 of what it is given."""
+def _has(module: torch.nn.Module, wanted: Callable[[Any], bool]) -> bool:
+    """Whether what computes a linear layer has such a part."""
     for owner in ("quant_method", "scheme"):
         parts: dict[str, Any] = getattr(getattr(module, owner, None), "__dict__", {})
-        if any(hasattr(part, "quant_fp8") for part in parts.values()):
+        if any(map(wanted, parts.values())):
             return True
     return False

@@ -84,7 +84,8 @@ def _watched(child: ForkServerProcess, out: Path) -> list[Outcome]:
 
 def judgement(plain: Outcome, ours: Outcome) -> str:
     """Equal, refused, no kernel for either on this processor, or what must not be."""
-    if plain.kind == ours.kind == "died" and lacks_kernel(plain.said) and lacks_kernel(ours.said):
+    ended = plain.kind == "died" and ours.kind in ("died", "refused")
+    if ended and lacks_kernel(plain.said) and lacks_kernel(ours.said):
         return NO_KERNEL
     if ours.kind == "refused":
         return "refused"

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from tiny import ENVIRONMENT, make_model
 
 from benchmarks.gpu.dummies import hollow
@@ -32,6 +33,10 @@ ARGUMENTS = {
     "distributed_executor_backend": "mirage.engine.executor.InProcessExecutor",
 }
 FALCON = {"vocab_size": 512, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8}
+
+
+FOUR_BITS = ("gptq", "awq", "w4a16")
+"""Formats of weights in which vLLM's builds for CPUs multiply on some processors alone."""
 
 
 def question(name: str, model: Path, **more: Any) -> dict[str, Any]:
@@ -126,6 +131,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             question(
                 "latent in 8 bits", make(FAMILIES["deepseek-v2"], folder), kv_cache_dtype="fp8"
             ),
+            question("keys in 8 bits", llama, kv_cache_dtype="fp8"),
+            *(question(name, make(FAMILIES[f"llama-{name}"], folder)) for name in FOUR_BITS),
             question("opt-13b", big, max_model_len=2048),
             question("too long", llama, max_model_len=4096),
             question("unknown", llama, enforce_egaer=True),
@@ -229,3 +236,19 @@ def test_what_vllm_or_mirage_refuses_is_one_line(
 ) -> None:
     assert words in said[name]["refused"]
     assert "\n" not in said[name]["refused"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("keys in 8 bits", "kv_cache_dtype fp8: FP8 KV cache on CPU requires x86 with AVX-512"),
+        *((name, "no kernel cpu_gemm_wna16 for this processor") for name in FOUR_BITS),
+    ],
+)
+def test_what_vllm_computes_on_some_processors_is_refused_on_the_others(
+    said: dict[str, dict[str, Any]], name: str, words: str
+) -> None:
+    if torch.cpu._is_avx512_supported():
+        facts(said, name)
+    else:
+        assert words in said[name]["refused"]
