@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Protocol
 
 from mirage.streaming.layer_sets import nested
@@ -61,7 +62,9 @@ class StreamCompute:
     """Compute is enqueued on a stream: who enqueues it never waits for a copy.
 
     `current` is the stream that the calling thread enqueues on, `event` makes one; `synchronize`
-    waits for the whole device, since what was enqueued may be on other streams too.
+    waits for the whole device, since what was enqueued may be on other streams too. Whoever asks
+    from another thread than the one that steps means the stream of the steps: libraries have a
+    current stream for each thread, and vLLM changes that of its own.
     """
 
     def __init__(
@@ -71,6 +74,10 @@ class StreamCompute:
         event: Callable[[], Event],
     ) -> None:
         self._current, self._synchronize = current, synchronize
+        self._stepping: int | None = None
+        """The thread that steps."""
+        self._steps: Stream | None = None
+        """What it enqueued its newest step on."""
         self._end = event()
         self._ended = False
         """Whether `_end` stands behind all that reads layers."""
@@ -82,17 +89,19 @@ class StreamCompute:
 
     def record(self, event: Event) -> None:
         """`event` is reached when the device has come this far."""
-        self._current().record(event)
+        self._stream().record(event)
 
     def wait(self, event: Event) -> None:
         """Enqueues a wait on the stream; does not block the host."""
-        self._current().wait_for(event)
+        self._stream().wait_for(event)
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Marks the end of the step on its stream. After one that failed there is no mark."""
         self._ended = False
+        self._stepping, self._steps = get_ident(), self._current()
         yield
+        self._steps = self._current()
         self.record(self._end)
         self._ended = True
 
@@ -105,6 +114,11 @@ class StreamCompute:
             self._end.wait()
         else:
             self.synchronize()
+
+    def _stream(self) -> Stream:
+        if self._steps is None or self._stepping == get_ident():
+            return self._current()
+        return self._steps
 
     def synchronize(self) -> None:
         """Block until the device has done everything."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import count
+from threading import Thread, get_ident
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -44,10 +46,15 @@ class Torch:
         monkeypatch.setattr(torch.cuda, "Event", self._mark)
         self.backend: Backend = make_backend(settings)
         self.stream: Stream = self.backend.driver.stream()
-        handle = int(self.stream.handle)  # type: ignore[attr-defined]
-        monkeypatch.setattr(
-            torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=handle)
-        )
+        self.elsewhere: Stream = self.backend.driver.stream()
+        """What other threads enqueue on."""
+        engine = get_ident()
+
+        def current_stream() -> SimpleNamespace:
+            stream: Any = self.stream if get_ident() == engine else self.elsewhere
+            return SimpleNamespace(cuda_stream=int(stream.handle))
+
+        monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
         self._times = count()
 
     def _mark(self, *, enable_timing: bool) -> SimpleNamespace:
@@ -68,6 +75,7 @@ def their(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch]:
     made = Torch(monkeypatch)
     yield made
     made.stream.close()
+    made.elsewhere.close()
     made.backend.driver.close()
     assert not any(standin.leaks().values()), standin.leaks()
 
@@ -105,6 +113,33 @@ def test_steps_wait_for_copies_on_torchs_stream_and_nobody_waits_for_steps(
     for buffer in (source, out):
         driver.unpin(buffer.address)
         buffer.close()
+
+
+def test_who_asks_beside_the_engine_means_the_stream_of_its_steps(
+    their: Torch, standin: StandIn
+) -> None:
+    """An allotment is obeyed by the thread that reads it, while a step is under way."""
+    backend, driver = their.backend, their.backend.driver
+    address, source = driver.reserve(PAGE), host_buffer(PAGE)
+    driver.map(address, driver.create(1))
+    driver.pin(source.address, PAGE)
+    computed = driver.event()
+
+    def demote() -> None:
+        backend.compute.record(computed)
+
+    standin.pace(LINK)
+    with backend.compute.step():
+        their.stream.copy(address, source.address, PAGE)
+    agent = Thread(target=demote)
+    agent.start()
+    agent.join()
+    assert not computed.reached(), "the step still writes what would be copied"
+    standin.pace(0)
+    backend.compute.synchronize()
+    assert computed.reached()
+    driver.unpin(source.address)
+    source.close()
 
 
 def test_torchs_stream_is_adopted_once_and_stays_theirs(their: Torch, standin: StandIn) -> None:
