@@ -219,7 +219,8 @@ class ElasticBlockPool(BlockPool):
     def forget(self, blocks: Sequence[Any]) -> None:
         """Nobody finds these any more, but for what others have as well."""
         for block in blocks:
-            if block.ref_cnt == 1 and not block.is_null:
+            users = block.ref_cnt - (block.block_id in self.pinned)
+            if users == 1 and not block.is_null:
                 self._maybe_evict_cached_block(block)
 
     # -- copies that read blocks ---------------------------------------------------------

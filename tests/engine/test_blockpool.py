@@ -105,6 +105,26 @@ TestWideExtents = WidePoolMachine.TestCase
 TestWideExtents.settings = LIMITS
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_what_is_forgotten_is_found_by_nobody_also_while_a_copy_reads_it(read: bool) -> None:
+    """A block that a request was given while its old content is still being copied."""
+    pool = BlockPool(EXTENTS, enable_caching=True, hash_block_size=16)
+    pool.__class__ = ElasticBlockPool
+    pool.become_elastic(1, START)
+    mine, shared = pool.get_new_blocks(2)
+    names = [make_block_hash_with_group_id(bytes([b.block_id]), 0) for b in (mine, shared)]
+    for block, name in zip((mine, shared), names, strict=True):
+        block.set_block_hash(name, 16)
+        pool.cached_block_hash_to_block.insert(name, block)
+    pool.touch([shared])
+    if read:
+        pool.pin([mine, shared])
+    pool.forget([mine, shared])
+    if read:
+        pool.unpin([mine, shared])
+    assert list(map(pool.cached_block_hash_to_block.get_one_block, names)) == [None, shared]
+
+
 def test_extents_whose_blocks_have_copies_retire_before_others() -> None:
     pool = BlockPool(EXTENTS, enable_caching=True, hash_block_size=16)
     pool.__class__ = ElasticBlockPool
