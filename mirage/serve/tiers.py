@@ -64,8 +64,8 @@ class Tiers:
         """After all engines; its memory is free then. Idempotent."""
         if self._pool is None:
             return
-        if self._keeps is not None and self._pool.serving:
-            await asyncio.to_thread(_save, self._pool, self._keeps)
+        if self._ssd and self._keeps and self._pool.serving:
+            await asyncio.to_thread(_save, self._pool, self._keeps, self._ssd)
         await asyncio.to_thread(self._pool.stop)
 
     async def dead(self, tenant: str) -> None:
@@ -105,10 +105,13 @@ class Tiers:
         return None if self._ssd is None else self._ssd.state()
 
 
-def _save(pool: PoolServer, disk: SsdTier) -> None:
+def _save(pool: PoolServer, disk: SsdTier, store: SsdStore) -> None:
     """Write down what host memory has alone."""
     logger.info("ssd: KV blocks of host memory are written, %.3g s at most", disk.save_s)
-    if left := pool.save(disk.save_s, disk.bytes):
+    left = pool.save(disk.save_s, disk.bytes)
+    if left and store.state()["failed"]:
+        logger.warning("ssd: KV blocks of host memory were not written: the disk has failed")
+    elif left:
         logger.warning(
             "ssd: %d KV blocks of host memory were not written in %.3g s: "
             "raise tiers.ssd.save_s to keep more",

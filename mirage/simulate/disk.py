@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from mirage.simulate.lanes import Lane
@@ -34,6 +34,10 @@ class Disk(Below):
 
     def has(self, name: Name, nbytes: int) -> bool:
         return self.index.has(name, stride_of(nbytes))
+
+    def keep(self, names: Iterable[Name]) -> None:
+        for name in names:
+            self.index.keep(name)
 
     def sink(self, name: Name, place: Range) -> bool:
         slots = self.index.place(name, stride_of(place.nbytes))
@@ -77,6 +81,8 @@ class Spilled(Below):
 
     def has(self, name: Name, nbytes: int) -> bool:
         return False
+
+    def keep(self, names: Iterable[Name]) -> None: ...
 
     def sink(self, name: Name, place: Range) -> bool:
         end = self._store(name)

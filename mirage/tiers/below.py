@@ -6,6 +6,7 @@ thread and returns at once; what it began it ends by a word to `Above`, from any
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from mirage.tiers.blocks import Name
@@ -31,6 +32,9 @@ class Below(Protocol):
     def has(self, name: Name, nbytes: int) -> bool:
         """Whether it believes to hold that block; a copy up may still fail."""
 
+    def keep(self, names: Iterable[Name]) -> None:
+        """Of what it holds, these go last, in this order."""
+
     def sink(self, name: Name, place: Range) -> bool:
         """Begin to copy down; False if it does not want the block, and nothing follows."""
 
@@ -48,6 +52,8 @@ class Nothing:
 
     def has(self, name: Name, nbytes: int) -> bool:
         return False
+
+    def keep(self, names: Iterable[Name]) -> None: ...
 
     def sink(self, name: Name, place: Range) -> bool:
         return False

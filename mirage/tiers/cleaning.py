@@ -36,16 +36,17 @@ class Cleaning:
                 self._sink(block)
 
     def unsaved(self, most_bytes: int) -> list[Name]:
-        """What lies nowhere below, what would go last first, as much as `most_bytes` of a disk
-        hold."""
-        found = []
+        """What lies nowhere below, what would go last first, of as much as `most_bytes` of a disk
+        hold. What lies below of that goes last there as well."""
+        there: list[Name] = []
+        found: list[Name] = []
         for block in reversed(self._held.space.next_victims(len(self._held))):
-            if self._below.has(block.name, block.nbytes):
-                continue
             most_bytes -= slot_bytes(block.nbytes)
             if most_bytes < 0:
                 break
-            found.append(block.name)
+            below = self._below.has(block.name, block.nbytes)
+            (there if below else found).append(block.name)
+        self._below.keep(reversed(there))
         return found
 
     def save(self, names: Iterable[Name]) -> None:

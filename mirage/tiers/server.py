@@ -111,15 +111,20 @@ class PoolServer:
 
     def save(self, seconds: float, most_bytes: int) -> int:
         """Copy below what lies in host memory alone, what was used last first: as much as the time
-        allows and `most_bytes` of a disk hold. Returns how many blocks were left."""
+        allows and `most_bytes` of a disk hold. Returns how many blocks were left, for want of time
+        or since the disk did not take them."""
         until = time.monotonic() + seconds
-        names = self._asked(lambda: self._core.unsaved(most_bytes)) or []
-        while names and time.monotonic() < until:
-            some, names = names[:SAVED_AT_ONCE], names[SAVED_AT_ONCE:]
+        names = self._unsaved(most_bytes)
+        some, rest = names[:1], names[1:]  # alone: a disk that has failed takes one at first
+        while some and time.monotonic() < until:
             self._order(partial(self._core.save, some)).result()
             while self._asked(lambda: self._core.sinking) and time.monotonic() < until:
                 time.sleep(SAVE_POLL_S)
-        return len(names) + (self._asked(lambda: self._core.sinking) or 0)
+            some, rest = rest[:SAVED_AT_ONCE], rest[SAVED_AT_ONCE:]
+        return len(self._unsaved(most_bytes)) + (self._asked(lambda: self._core.sinking) or 0)
+
+    def _unsaved(self, most_bytes: int) -> list[Name]:
+        return self._asked(lambda: self._core.unsaved(most_bytes)) or []
 
     def stop(self) -> None:
         """Idempotent, also without `start`. Engines go on as if nothing were stored."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import errno
 import gc
+import os
 import random
 import signal
 import socket
@@ -12,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -29,6 +31,8 @@ from mirage.tiers.holes import Range
 from mirage.tiers.ledger import PriorityClass
 from mirage.tiers.messages import LENGTH, LONGEST, VERSION, Join, Leave, Seek, encode
 from mirage.tiers.server import PoolServer
+from mirage.tiers.ssd import store
+from mirage.tiers.ssd.record import slot_bytes
 from mirage.tiers.ssd.store import SsdStore
 
 pytestmark = pytest.mark.e2e
@@ -425,6 +429,77 @@ def test_what_host_memory_has_alone_is_written_before_the_end(
             assert memory[place.offset : place.offset + BLOCK] == bytes([int(key) + 1]) * BLOCK
         memory = memoryview(b"")
     server.stop()
+
+
+@contextmanager
+def saving(folder: Path, blocks: int, disk_blocks: int) -> Iterator[PoolServer]:
+    """A server whose host memory has that many blocks, numbered in the order of their use."""
+    disk = SsdStore(folder / "ssd", disk_blocks * slot_bytes(BLOCK), keep=True)
+    server = PoolServer(folder / "tiers.sock", Core(BUDGET, below=disk), {"c": 0})
+    server.start()
+    with closing(client(folder / "tiers.sock")) as pool:
+        stored = [Key(b"%d" % number) for number in range(blocks)]
+        pool.reserve(stored)
+        pool.commit(stored)
+    eventually(lambda: server.state().blocks == blocks)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def kept(folder: Path) -> set[int]:
+    """Numbers of the blocks that are found on the disk."""
+    disk = SsdStore(folder / "ssd", 4 * BUDGET, keep=True)
+    disk.begin(Mute(), memoryview(b""))
+    names = {int(name.key) for name in disk._index._entries}
+    disk.end()
+    return names
+
+
+class Mute:
+    """Hears of copies that nobody begins."""
+
+    def sunk(self, name: Name, *, whole: bool) -> None: ...
+
+    def risen(self, name: Name, *, whole: bool) -> None: ...
+
+
+def test_what_lies_on_the_disk_already_is_not_driven_out_by_what_was_used_before_it(
+    tmp_path: Path,
+) -> None:
+    with saving(tmp_path, 12, disk_blocks=8) as server:
+        server._order(partial(server._core.save, [Name(b"weights", Key(b"0"))])).result()
+        eventually(lambda: not server._asked(lambda: server._core.sinking))
+        with closing(client(tmp_path / "tiers.sock")) as pool:
+            pool.seek("r", [Key(b"0")])
+            eventually(lambda: pool.found("r", Key(b"0")) is Found.READY)
+        eventually(lambda: not server._asked(lambda: server._core.ledger.account("c").pinned))
+        assert server.save(10.0, 8 * slot_bytes(BLOCK)) == 0
+    assert kept(tmp_path) == {0, *range(5, 12)}
+
+
+@pytest.mark.parametrize("heals", [True, False])
+def test_blocks_that_a_disk_did_not_take_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heals: bool
+) -> None:
+    write, failed, healthy = os.pwritev, threading.Event(), threading.Event()
+
+    def pwritev(*what: Any) -> int:
+        if healthy.is_set():
+            return write(*what)
+        failed.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(store, "RETRY_S", 0.0 if heals else 60.0)
+    with saving(tmp_path, 12, disk_blocks=32) as server:
+        server._order(partial(server._core.save, [Name(b"weights", Key(b"0"))])).result()
+        eventually(lambda: failed.is_set() and not server._asked(lambda: server._core.sinking))
+        if heals:
+            healthy.set()
+        assert server.save(10.0, 32 * slot_bytes(BLOCK)) == (0 if heals else 12)
+    assert kept(tmp_path) == (set(range(12)) if heals else set())
 
 
 def test_nothing_is_left(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -287,6 +289,10 @@ class Shelf:
 
     def __init__(self) -> None:
         self.names: set[Name] = set()
+        self.kept: list[Key] = []
+
+    def keep(self, names: Iterable[Name]) -> None:
+        self.kept = [name.key for name in names]
 
     def has(self, name: Name, nbytes: int) -> bool:
         return name in self.names
@@ -326,6 +332,13 @@ def test_before_the_end_what_was_used_last_goes_down_first() -> None:
     names = core.unsaved(4 * slot)
     assert [name.key for name in names] == keys(3, 7, 6, 4)  # 0 and 1 lie below
     assert [name.key for name in core.unsaved(3 * slot)] == keys(3, 7, 6)
+    assert shelf.kept == []
+    assert [name.key for name in core.unsaved(8 * slot)] == keys(3, 7, 6, 4, 2)
+    assert shelf.kept == keys(0, 1)  # what lies there has a place on the disk as well
+    assert found(core, a, 0) == [READY]
+    core.leave(a, "r")
+    assert [name.key for name in core.unsaved(3 * slot)] == keys(3, 7)
+    assert shelf.kept == keys(0)
     core.actions()
     core.save(names[:2])
     assert core.sinking == 2

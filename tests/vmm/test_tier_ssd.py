@@ -213,7 +213,6 @@ def test_a_disk_that_fails_is_told_once_and_tried_again(
     caplog.set_level(logging.WARNING)
     bench = Bench(tmp_path)
     assert bench.put(0)
-    monkeypatch.setattr(acting, "RETRY_S", 0.5)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (STRIDE, hard))
@@ -225,7 +224,7 @@ def test_a_disk_that_fails_is_told_once_and_tried_again(
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, ignored)
     assert len(caplog.records) == 1 and "go no deeper" in caplog.text
-    time.sleep(0.6)
+    monkeypatch.setattr(acting, "RETRY_S", 0.0)
     assert bench.get(0) == content(0)
     assert bench.put(3) and bench.get(3) == content(3)
     bench.close()
@@ -265,16 +264,17 @@ import sys
 from pathlib import Path
 from tests.vmm.test_tier_ssd import Bench
 bench = Bench(Path(sys.argv[1]), keep=sys.argv[3] == "kept")
-print("on", flush=True)
 number = int(sys.argv[2])
 while True:
     bench.put(number % 50)
     number += 1
+    if number == int(sys.argv[2]) + 1:
+        print("on", flush=True)
 """
 
 
 def killed(folder: Path, first: int, kept: str, *, after_s: float) -> None:
-    """A writer, so long after it has begun."""
+    """A writer, so long after its first block."""
     words = [sys.executable, "-c", WRITER, str(folder), str(first), kept]
     writer = subprocess.Popen(words, stdout=subprocess.PIPE)
     assert writer.stdout is not None and writer.stdout.readline()

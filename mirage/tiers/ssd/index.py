@@ -116,6 +116,11 @@ class Index:
         self._entries.move_to_end(name)
         return entry.slot
 
+    def keep(self, name: Name) -> None:
+        """It goes last of all, if it is held."""
+        if name in self._entries:
+            self._entries.move_to_end(name)
+
     def was_read(self, name: Name) -> None:
         """A copy up has ended."""
         self._entries[name].readers -= 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -88,6 +89,11 @@ class SsdStore:
     def has(self, name: Name, nbytes: int) -> bool:
         with self._lock:
             return not self._resting() and self._index.has(name, slot_bytes(nbytes))
+
+    def keep(self, names: Iterable[Name]) -> None:
+        with self._lock:
+            for name in names:
+                self._index.keep(name)
 
     def sink(self, name: Name, place: Range) -> bool:
         with self._lock:
