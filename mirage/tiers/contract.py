@@ -51,7 +51,8 @@ class Found(Enum):
     """Not answered yet."""
     ABSENT = "absent"
     BELOW = "below"
-    """Deeper than engines can copy from; it comes up when that is asked for and there is room."""
+    """Deeper than engines can copy from; it comes up when that is asked for and there is room. Or a
+    replica that is there and wanted back from others: not to be shared, and not to be made."""
     COMING = "coming"
     """On its way to a place that an engine can copy from."""
     RISING = "rising"

@@ -282,6 +282,9 @@ class Core:
             if block is None:
                 self._tell(seeker, key, Found.BELOW)
                 return
+        if block is None and member.replicas and self._peered.recalled(name):
+            self._tell(seeker, key, Found.BELOW)
+            return
         if block is None:
             self._count(member.tenant).misses += not member.replicas
             self._tell(seeker, key, Found.ABSENT)
@@ -321,11 +324,22 @@ class Core:
             self._tell(seeker, block.name.key, Found.READY, block.offset)
             if block.replica and home.retiring(block):
                 self._tell(seeker, block.name.key, Found.RECALLED)
+        if block.stays:
+            self._hand(block)
         home.settle(block)
 
     def _leave(self, seeker: Seeker) -> None:
         for block in self._sought.pop(seeker, {}).values():
             self._home(block).unpin(block, seeker)
+            if block.stays:
+                self._hand(block)
+
+    def _hand(self, replica: Block) -> None:
+        """It counts for somebody who needs it."""
+        members = [self._members.get(seeker.member) for seeker in replica.pins]
+        tenants = {member.tenant for member in members if member is not None}
+        if tenants and replica.tenant not in tenants and replica.state is State.READY:
+            self._peered.hand(replica, min(tenants))
 
     def _forget(self, block: Block) -> None:
         """Nobody finds it any more. Who waits for it hears that it is absent."""

@@ -92,19 +92,21 @@ class Held:
     def use(self, block: Block, tenant: str) -> None:
         """A READY one is `tenant`'s from now on.
 
-        A replica that is needed remains the one's who needed it first: to share it costs nothing,
-        so it takes nobody beyond their share.
+        A replica that is needed remains the one's who needed it first, as long as that one does: to
+        share it costs nothing, so it takes nobody beyond their share.
         """
         if block.stays:
             return
         if block.tenant != tenant:
-            before, after = self._ledger.account(block.tenant), self._ledger.account(tenant)
-            before.held -= block.stride
-            after.held += block.stride
-            if block.pins:
-                before.pinned -= block.stride
-                after.pinned += block.stride
+            self._charge(block, tenant)
         self._victims.use(block, tenant)
+
+    def hand(self, replica: Block, tenant: str) -> None:
+        """One that is needed is `tenant`'s from now on: its first needs it no more."""
+        self._charge(replica, tenant)
+        self._ledger.account(replica.tenant).replicas -= replica.stride
+        self._ledger.account(tenant).replicas += replica.stride
+        replica.tenant = tenant
 
     def replicas(self, tenant: str) -> list[Block]:
         """Those of a tenant that are needed, old ones first."""
@@ -131,6 +133,14 @@ class Held:
         """It may have become idle: then it goes, if its memory is wanted back."""
         if block.idle and self.retiring(block):
             self._go(block)
+
+    def _charge(self, block: Block, tenant: str) -> None:
+        before, after = self._ledger.account(block.tenant), self._ledger.account(tenant)
+        before.held -= block.stride
+        after.held += block.stride
+        if block.pins:
+            before.pinned -= block.stride
+            after.pinned += block.stride
 
     def _go(self, block: Block) -> None:
         if not self._rescue(block):

@@ -121,6 +121,18 @@ class Peered:
             return block if self.may_keep(tenant, block.nbytes) else None
         return block if self._excess(block.tenant) <= 0 else None
 
+    def recalled(self, name: Name) -> bool:
+        """Whether a replica is there, and is wanted back from who needs it."""
+        block = self.held.get(name)
+        if block is None or block.idle:
+            return False
+        return self.held.retiring(block) or self._excess(block.tenant) > 0
+
+    def hand(self, replica: Block, tenant: str) -> None:
+        """It counts for `tenant` from now on, which needs it and may have too many then."""
+        self.held.hand(replica, tenant)
+        self.recall_excess()
+
     def place(self, name: Name, tenant: str, nbytes: int) -> Block | None:
         """A new block that is to be written; None if there is no room."""
         if not self.offsets.span:

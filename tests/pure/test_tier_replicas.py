@@ -119,9 +119,36 @@ def test_one_that_is_wanted_back_is_not_shared() -> None:
     pool.core.stand("b", PriorityClass.EVICTABLE)
     pool.act()
     assert pool.recalled == {(pool.replicas["b"], "9")}
-    assert pool.keep("a", 9) is Found.ABSENT
+    assert pool.keep("a", 9) is Found.BELOW  # not for want of room
+    assert pool.keep("a", 8) is Found.READY
     pool.leave("b", 9)
     assert pool.keep("a", 9) is Found.READY
+
+
+def test_who_needs_one_no_more_does_not_pay_for_it() -> None:
+    pool = Pool()
+    for n in range(4):
+        assert pool.keep("a", n) is Found.READY
+        assert pool.keep("b", n) is Found.READY
+    for n in range(4):
+        pool.leave("a", n)
+    assert not pool.recalled
+    assert pool.keep("b", 8) is Found.ABSENT  # its share is full
+    assert [pool.keep("a", n) for n in range(4, 8)] == [Found.READY] * 4
+    pool.core.stand("a", PriorityClass.EVICTABLE)
+    pool.act()
+    assert pool.recalled == {(pool.replicas["a"], str(n)) for n in range(4, 8)}
+
+
+def test_one_that_is_handed_on_may_be_one_too_many() -> None:
+    pool = Pool()
+    assert pool.keep("a", 9) is Found.READY
+    assert [pool.keep("b", n) for n in (0, 1, 2, 3, 9)] == [Found.READY] * 5
+    assert not pool.recalled
+    pool.core.dead("a")
+    pool.act()
+    assert {member for member, _ in pool.recalled} == {pool.replicas["b"]}
+    assert len(pool.recalled) == 1
 
 
 def test_blocks_that_have_a_copy_make_room_and_those_that_are_needed_do_not() -> None:
@@ -298,6 +325,9 @@ class Machine(RuleBasedStateMachine):
             assert own.pinned == sum(b.stride for b in mine if b.pins)
             needed = [b for b in mine if b.replica and (b.pins or b.state is not State.READY)]
             assert own.replicas == sum(b.stride for b in needed)
+        for block in blocks:
+            seekers = {t for t, n in self.kept if Key(b"%d" % n) == block.name.key}
+            assert not (block.replica and seekers) or block.tenant in seekers
         there = {b.name.key for b in blocks if b.replica}
         assert {Key(b"%d" % number) for _, number in self.kept} <= there
 

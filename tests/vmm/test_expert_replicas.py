@@ -257,6 +257,26 @@ def test_room_goes_to_those_that_are_used_most(world: World) -> None:
     eventually(lambda: world.held == {Expert(1, other)})
 
 
+@pytest.mark.parametrize("world", ["host"], indirect=True)
+def test_one_that_others_are_slow_to_leave_holds_nobody_up(world: World) -> None:
+    world.observe(0, 0, 1, 2, 3)
+    world.observe(0, 3)  # the most wanted one of all that can be cold
+    world.streamer.set(0, 0, 3)
+    cold = {Expert(0, number) for number in world.streamer.residency.cold[0]}
+    eventually(lambda: world.held == cold)
+    slow = world.join()
+    slow._give_up = lambda expert: None  # type: ignore[method-assign]
+    best = world.replicas._wishes[0]
+    slow.wish([best])
+    eventually(lambda: set(slow._addresses) == {best.expert})
+    world.lend(0)
+    eventually(lambda: not world.held)
+    world.lend(8)
+    eventually(lambda: world.held == cold - {best.expert})
+    slow.close()
+    eventually(lambda: world.held == cold)
+
+
 def test_without_a_pool_experts_come_from_host_memory(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

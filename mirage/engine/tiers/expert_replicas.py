@@ -75,6 +75,8 @@ class ExpertReplicas:
         self._held: dict[Expert, Place] = {}
         self._wishes: Sequence[Wish] = ()
         self._retry_at = 0.0
+        self._later: dict[Expert, float] = {}
+        """Until when those are not asked for that could not be had, and not for want of room."""
         self._ended = False
         self._wished = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mirage-replicas", daemon=True)
@@ -122,10 +124,12 @@ class ExpertReplicas:
             self._addresses.clear()
         with suppress(VmmError):  # of copies that have failed nothing is read any more
             self._read.wait()
-        for place in self._held.values():
-            self._places.let_go(place)
-        self._held.clear()
-        self._pool.close()
+        try:
+            for place in self._held.values():
+                self._places.let_go(place)
+        finally:
+            self._held.clear()
+            self._pool.close()
 
     def _follow(self) -> bool:
         """One step towards what is wished; False if there is none to be made now."""
@@ -133,17 +137,25 @@ class ExpertReplicas:
         if not wished:
             self._rest()
             return False
-        wanted = missing(wished, self._held)
-        if wanted is None or time.monotonic() < self._retry_at:
+        now = time.monotonic()
+        self._later = {expert: until for expert, until in self._later.items() if until > now}
+        wanted = missing(wished, self._held.keys() | self._later.keys())
+        if wanted is None or now < self._retry_at:
             return False
         found = self._take(wanted.expert)
-        full = found is Found.ABSENT
-        weaker = gives_way(wished, self._held, wanted) if full else None
-        if weaker is not None:
-            self._give_up(weaker)
-        elif found is not Found.READY:
+        if found is Found.ABSENT:
+            return self._made_room(wished, wanted)
+        if found is not Found.READY:
+            self._later[wanted.expert] = now + RETRY_S
+        return True
+
+    def _made_room(self, wished: Sequence[Wish], wanted: Wish) -> bool:
+        """Give up a weaker copy; False if there is none."""
+        weaker = gives_way(wished, self._held, wanted)
+        if weaker is None:
             self._retry_at = time.monotonic() + RETRY_S
             return False
+        self._give_up(weaker)
         return True
 
     def _rest(self) -> None:
