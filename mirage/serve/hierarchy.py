@@ -36,7 +36,7 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
         lines.append(f"peers above it: {lend}; what they want back is {wanted}; {fitting}")
         lines += _experts(config, fits, book) if peer.experts else []
     if (ssd := config.tiers.ssd) is not None:
-        kept = "kept" if ssd.keep else "emptied at start and end"
+        kept = "kept" if ssd.keep else "gone with the server"
         fitting = _fitting(fits, lambda block: ssd.bytes // slot_bytes(block))
         lines.append(f"ssd {size(ssd.bytes)} in {ssd.directory} below it, {kept}; {fitting}")
     return lines

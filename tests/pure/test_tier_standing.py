@@ -125,7 +125,7 @@ def test_check_says_what_fits() -> None:
     ssd = {"directory": "/d", "bytes": "1GiB"}
     told = hierarchy(make_config({"host": {"bytes": "12MiB"}, "ssd": ssd}), fits)
     assert told[3:] == [
-        "ssd 1.0 GiB in /d below it, emptied at start and end; up to 7943 KV blocks of a, 7943 of b"
+        "ssd 1.0 GiB in /d below it, gone with the server; up to 7943 KV blocks of a, 7943 of b"
     ]
     peer = PeerTier.model_validate({"devices": {"x": {"device": 1, "bytes": "2MiB"}}})
     tiers = config.tiers.model_copy(update={"peer": peer})

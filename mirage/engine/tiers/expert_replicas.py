@@ -37,7 +37,7 @@ def keep_on_peers(
 ) -> ExpertReplicas | None:
     """Let cold experts have copies on the pool's peers; None if that is not wished.
 
-    `weights` is the fingerprint of those: engines that have the same share copies.
+    `weights` is the engine's fingerprint: engines that have the same share copies.
     """
     if not settings.experts_on_peers or settings.tier_socket is None:
         return None
