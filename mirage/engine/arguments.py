@@ -26,6 +26,7 @@ from mirage.arguments.table import (
     ONE_GPU,
     SLEEP,
 )
+from mirage.engine import kernels
 
 MOST_DRAFTED = 128
 """vLLM's `MAX_SPEC_LEN`; its module is imported with the engine alone."""
@@ -149,8 +150,6 @@ def _problems(config: Any) -> Iterator[str]:
 
 def _on_cpu(config: Any) -> Iterator[str]:
     """What vLLM starts with there, and ends by at the first request or before."""
-    from mirage.engine import kernels  # which imports layers and attention
-
     cache, speculative = config.cache_config, config.speculative_config
     if config.model_config.use_mla and cache.cache_dtype.startswith("fp8"):
         yield f"kv_cache_dtype {cache.cache_dtype}: {MLA_FP8}"

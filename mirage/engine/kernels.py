@@ -1,4 +1,7 @@
-"""Kernels that a build of vLLM for CPUs lacks: vLLM itself notices when it has loaded, or later."""
+"""Kernels that a build of vLLM for CPUs lacks: vLLM itself notices when it has loaded, or later.
+
+What only a CPU has is imported only there: on a GPU nothing here may end an engine.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from vllm.model_executor.kernels.linear.mixed_precision.cpu import CPUWNA16LinearKernel
-from vllm.model_executor.layers.mamba.mamba_mixer import MambaMixer
 from vllm.platforms import current_platform
-from vllm.v1.attention.backends import cpu_attn
 
 SCAN = "selective_scan_fwd"
 FOUR_BITS = "cpu_gemm_wna16"
@@ -26,6 +26,8 @@ def missing(model: torch.nn.Module) -> str | None:
 
 def unread(config: Any) -> str | None:
     """Why vLLM's attention on a CPU cannot read this configuration's KV cache; None if it can."""
+    from vllm.v1.attention.backends import cpu_attn
+
     cache, model = config.cache_config, config.model_config
     try:
         cpu_attn._get_attn_isa(
@@ -37,6 +39,9 @@ def unread(config: Any) -> str | None:
 
 
 def _missing(model: torch.nn.Module) -> Iterator[str]:
+    from vllm.model_executor.kernels.linear.mixed_precision.cpu import CPUWNA16LinearKernel
+    from vllm.model_executor.layers.mamba.mamba_mixer import MambaMixer
+
     scans, quantises = hasattr(torch.ops._C, SCAN), _takes_arguments(QUANTISE)
     multiplies = hasattr(torch.ops._C, FOUR_BITS)
     for name, module in model.named_modules():
