@@ -1,16 +1,28 @@
-"""Rows of block tables that name no block beyond a request's own.
+"""Rows of block tables that name no block but a request's own.
 
 The second model runner copies as many block ids into a step's row as the request has. What an
-earlier, longer request left behind in that row stays. vLLM's whole KV cache is memory, so it does
-not matter there if a kernel loads a tile beyond the end and masks it. Here such a block may have
-been given away, and reading it is an illegal address. Block 0, the null block, always is memory.
+earlier, longer request left behind in that row stays. And blocks that fell behind a sliding window
+are freed without a word to either runner: rows name them until the request ends. vLLM's whole KV
+cache is memory, so it does not matter there if a kernel loads a tile across an end and masks it.
+Here such a block may have been given away, and reading it is an illegal address. Block 0, the null
+block, always is memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    MLAAttentionSpec,
+    UniformTypeKVCacheSpecs,
+)
+
+KEEPS_ALL = (FullAttentionSpec, MLAAttentionSpec)
+"""Kinds of layers whose requests have all of their blocks until they end."""
 
 
 def zero_tails(runner: Any) -> bool:
@@ -34,3 +46,59 @@ def zero_tails(runner: Any) -> bool:
 
     tables.gather_block_tables = gathered
     return True
+
+
+def letting_go(kv_cache_config: Any) -> list[int]:
+    """KV groups whose requests may let go of blocks before they end, sliding windows for one."""
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    return [number for number, spec in enumerate(specs) if not _keeps_all(spec)]
+
+
+def _keeps_all(spec: Any) -> bool:
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        return all(map(_keeps_all, spec.kv_cache_specs.values()))
+    return type(spec) in KEEPS_ALL
+
+
+def forget(runner: Any, groups: Sequence[int], blocks: Collection[int]) -> None:
+    """Let rows of these KV groups name the null block instead of `blocks`, which no request has.
+
+    Only before a step tells the runner of new blocks: of `blocks` some may be among those.
+    """
+    if not groups or not blocks:
+        return
+    tables = getattr(runner, "block_tables", None)
+    if tables is None:
+        _forget_on_host(runner, groups, blocks)
+        return
+    rows = [tables.block_tables[group].gpu for group in groups]
+    gone = _among(runner.kv_cache_config.num_blocks, blocks, rows[0].device)
+    for table in rows:
+        _forget_on_device(table, gone)
+
+
+def _forget_on_host(runner: Any, groups: Sequence[int], blocks: Collection[int]) -> None:
+    """The first runner's, whose rows are copied to the device in each step."""
+    copied = getattr(runner, "prepare_inputs_event", None)
+    if copied is not None:
+        copied.synchronize()
+    batch, numbers = runner.input_batch, np.fromiter(blocks, np.int32)
+    for group in groups:
+        rows = batch.block_table.block_tables[group].block_table.np[: batch.num_reqs]
+        rows[np.isin(rows, numbers)] = 0
+        for state in runner.requests.values():  # from which a row is written anew
+            names = state.block_ids[group]
+            names[:] = [0 if name in blocks else name for name in names]
+
+
+def _forget_on_device(rows: torch.Tensor, gone: torch.Tensor) -> None:
+    """The second runner's: enqueued as steps are, so behind those before; the host never waits."""
+    rows.masked_fill_(gone.index_select(0, rows.reshape(-1)).view_as(rows), 0)
+
+
+def _among(universe: int, blocks: Collection[int], device: torch.device) -> torch.Tensor:
+    """One truth value for each block there is: whether it is one of these."""
+    numbers = torch.tensor(list(blocks), dtype=torch.int64)
+    if device.type == "cuda":
+        numbers = numbers.pin_memory().to(device, non_blocking=True)
+    return torch.zeros(universe, dtype=torch.bool, device=device).index_fill_(0, numbers, True)

@@ -16,6 +16,7 @@ from vllm.v1.worker.worker_base import WorkerBase
 
 from mirage.engine import runtime
 from mirage.engine.arguments import verify
+from mirage.engine.blocktables import forget, letting_go
 from mirage.engine.compiled import NotHashed
 from mirage.engine.kvbuffer import KVAllocation
 from mirage.engine.memory import EngineMemory
@@ -57,6 +58,7 @@ class ElasticWorker(WorkerBase):
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Serve vLLM's KV allocation from the reserved range."""
         self._kv_config = kv_cache_config
+        self._letting_go = letting_go(kv_cache_config)
         self.mirage.kv_outlives_steps = _outlives_steps(self.vllm_config, kv_cache_config)
         self._allocation: KVAllocation | None = None
         offer(self.mirage, self.vllm_config, kv_cache_config, self.model_runner.get_model())
@@ -96,6 +98,7 @@ class ElasticWorker(WorkerBase):
             if not tokens:
                 return super().execute_model(scheduler_output)
             with self.mirage.timed_step(tokens), self.mirage.compute.step():
+                forget(self.model_runner, self._letting_go, self.mirage.left_blocks())
                 self.mirage.begin_step()
                 output = super().execute_model(scheduler_output)
             self.mirage.planned = False

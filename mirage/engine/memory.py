@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -79,6 +79,8 @@ class EngineMemory:
         """Whether KV blocks are still worked on when a step's output is there."""
         self.warm = False
         """Whether steps are those of requests, and tell T_c."""
+        self.emptied: set[int] = set()
+        """KV extents that no request has blocks of any more, since the newest step began."""
         self.planned = False
         """Whether a step was scheduled that has not been issued: vLLM names blocks by what it will
         compute."""
@@ -283,6 +285,15 @@ class EngineMemory:
         if self.pieces and self.streaming:
             assert self.streamer is not None
             self.streamer.before(len(self.streamer.layers) - 1)
+
+    def left_blocks(self) -> Collection[int]:
+        """Blocks of what was emptied, once: before a step tells the runner of new ones."""
+        if self.kv is None or not self.emptied:
+            return ()
+        size = self.kv.extents.blocks_per_extent
+        left = {n for e in self.emptied for n in range(e * size, (e + 1) * size)}
+        self.emptied.clear()
+        return left
 
     def move_layers(self, alpha: int, beta: int, experts: int = 0) -> None:
         """Change the streamed set, or the experts that are away, between steps.

@@ -143,8 +143,10 @@ class Reconciler:
 
     def _untouched(self, extent: int) -> bool:
         """Whether no step in flight can touch the emptied extent."""
-        mark = self._emptied_at.setdefault(extent, self.fence.scheduled)
-        return self.fence.passed(mark)
+        if extent not in self._emptied_at:
+            self._emptied_at[extent] = self.fence.scheduled
+            self.memory.emptied.add(extent)
+        return self.fence.passed(self._emptied_at[extent])
 
     def _grow(self, wanted: int) -> bool:
         usable = self.blocks.usable_blocks // self.blocks.extent_blocks

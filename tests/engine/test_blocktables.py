@@ -1,18 +1,25 @@
-"""Block tables of vLLM's second model runner, its kernel done in Python."""
+"""Block tables of vLLM's runners; the second one's kernel is done in Python."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("vllm")
 
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+)
 from vllm.v1.worker.gpu import block_table
 
-from mirage.engine.blocktables import zero_tails
+from mirage.engine.blocktables import forget, letting_go, zero_tails
 
 pytestmark = pytest.mark.engine
 REQUESTS, BLOCKS = 3, 6
@@ -79,3 +86,49 @@ def test_buffers_of_a_drafter_too(tables: Any) -> None:
 
 def test_the_first_runner_clears_its_rows_itself() -> None:
     assert not zero_tails(SimpleNamespace(input_batch=None))
+
+
+def test_names_of_blocks_that_were_left_become_the_null_block(tables: Any) -> None:
+    """Block 9 lies behind a window of request 1, and has no memory any more."""
+    config = SimpleNamespace(num_blocks=32)
+    forget(SimpleNamespace(block_tables=tables, kv_cache_config=config), [0], {9, 2, 31})
+    zero_tails(SimpleNamespace(block_tables=tables))
+    tables.num_blocks.gpu[0, 1] = 4
+    assert rows(tables, 1, 0)[:2] == [[7, 8, 0, 10, 0, 0], [1, 0, 3, 4, 5, 6]]
+
+
+def test_the_first_runners_rows_and_what_they_are_written_from() -> None:
+    waited = []
+    names = np.array([[5, 6, 7], [8, 9, 0], [6, 6, 6]], np.int32)
+    table = SimpleNamespace(block_table=SimpleNamespace(np=names))
+    other = SimpleNamespace(block_table=SimpleNamespace(np=names.copy()))
+    runner = SimpleNamespace(
+        prepare_inputs_event=SimpleNamespace(synchronize=lambda: waited.append(True)),
+        input_batch=SimpleNamespace(
+            num_reqs=2, block_table=SimpleNamespace(block_tables=[other, table])
+        ),
+        requests={"a": SimpleNamespace(block_ids=([6], [5, 6, 7]))},
+    )
+    forget(runner, [1], set())
+    forget(runner, [], {6})
+    assert not waited, "nothing to do"
+    forget(runner, [1], {6, 8})
+    assert waited, "an earlier step's copy to the device may be under way"
+    assert names.tolist() == [[5, 0, 7], [0, 9, 0], [6, 6, 6]]
+    assert other.block_table.np[0].tolist() == [5, 6, 7], "layers that see everything"
+    assert runner.requests["a"].block_ids == ([6], [5, 0, 7])
+
+
+def test_who_lets_go_of_blocks() -> None:
+    common: dict[str, Any] = {
+        "block_size": 32,
+        "num_kv_heads": 1,
+        "head_size": 32,
+        "dtype": torch.float32,
+    }
+    full = FullAttentionSpec(**common)
+    window = SlidingWindowSpec(**common, sliding_window=64)
+    local = ChunkedLocalAttentionSpec(**common, attention_chunk_size=64)
+    both = UniformTypeKVCacheSpecs(block_size=32, kv_cache_specs={"a": full, "b": window})
+    groups = [SimpleNamespace(kv_cache_spec=spec) for spec in (full, window, local, both)]
+    assert letting_go(SimpleNamespace(kv_cache_groups=groups)) == [1, 2, 3]

@@ -12,6 +12,16 @@ from children import must, spawn
 pytestmark = pytest.mark.engine
 
 
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_rows_name_no_block_behind_a_window_that_has_lost_its_memory(
+    tmp_path: Path, how: str
+) -> None:
+    facts = json.loads(must(spawn("window_rows.py", tmp_path, how)).splitlines()[-1])
+    assert facts["same"] and facts["asynchronous"] == (how == "async")
+    assert facts["unmapped"] > 100
+    assert facts["named"] > 1000 and facts["without_memory"] == 0
+
+
 def test_fenced_extents_never_fault(tmp_path: Path) -> None:
     out = tmp_path / "fence.json"
     must(spawn("deferred.py", tmp_path, out, "fence"))
