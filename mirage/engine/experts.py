@@ -110,7 +110,7 @@ def _routed(apply: Callable[..., Any], streamer: ExpertStreamer, index: int) -> 
     def applied(*args: Any, **kwargs: Any) -> Any:
         ids = kwargs["topk_ids"] if "topk_ids" in kwargs else args[5]
         # Ids that are on a device are waited for here, as whoever acts on them must.
-        if ids.device.type == "cpu" or streamer.experts:
+        if streamer.looks(index) or ids.device.type == "cpu":
             streamer.routed(index, [e for e in ids.unique().tolist() if e >= 0])
         return apply(*args, **kwargs)
 

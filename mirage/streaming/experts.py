@@ -24,6 +24,8 @@ from vmm.driver import Driver, Page, VmmError
 from vmm.pages import PagePool
 
 SMOOTHING = 0.1
+LOOK_EVERY = 32
+"""Steps of which one is looked at while no expert is away, where looking costs a wait."""
 
 
 class Piece(NamedTuple):
@@ -88,6 +90,7 @@ class ExpertStreamer(LayerStreamer):
         """Copies of cold experts that are quicker to read, if there are any."""
         self.replicas_loaded = 0
         """Experts that were loaded from those."""
+        self._steps = 0
         self._spent_s = 0.0
         self._observed: list[float] = []
         self._observed_at = 0
@@ -126,6 +129,15 @@ class ExpertStreamer(LayerStreamer):
         return spent
 
     # -- in a step ----------------------------------------------------------------------
+
+    def looks(self, index: int) -> bool:
+        """Whether layer `index`, which is about to run, is to say whom it routes to.
+
+        In every step once experts are away. Until then in one of `LOOK_EVERY`, in all its layers:
+        where routing is computed on a device, to see it is to wait for that.
+        """
+        self._steps += index == self.layout.layers[0]
+        return self.experts > 0 or self._steps % LOOK_EVERY == 0
 
     def routed(self, index: int, numbers: Collection[int]) -> None:
         """Layer `index` is about to compute with these experts: let it wait for them."""
