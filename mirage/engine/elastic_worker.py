@@ -98,7 +98,8 @@ class ElasticWorker(WorkerBase):
             if not tokens:
                 return super().execute_model(scheduler_output)
             with self.mirage.timed_step(tokens), self.mirage.compute.step():
-                forget(self.model_runner, self._letting_go, self.mirage.left_blocks())
+                if self._letting_go:
+                    forget(self.model_runner, self._letting_go, self.mirage.left_blocks())
                 self.mirage.begin_step()
                 output = super().execute_model(scheduler_output)
             self.mirage.planned = False

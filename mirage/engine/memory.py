@@ -80,7 +80,7 @@ class EngineMemory:
         self.warm = False
         """Whether steps are those of requests, and tell T_c."""
         self.emptied: set[int] = set()
-        """KV extents that no request has blocks of any more, since the newest step began."""
+        """KV extents that no request had blocks of any more at some time since a step began."""
         self.planned = False
         """Whether a step was scheduled that has not been issued: vLLM names blocks by what it will
         compute."""
