@@ -60,6 +60,7 @@ BENCH: tuple[Measured, ...] = (
     memory.between_processes,
     processes.exported,
     memory.batched_copies,
+    memory.locking,
     decode.at_the_cap,
     engines.against_stock,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 from cuda.bindings import driver as cu
 
@@ -11,6 +12,7 @@ from benchmarks.gpu.rows import Row, alternating, at_most, median, medians, ms, 
 from mirage.streaming.transfer import Layer
 from vmm.cuda import CudaDriver
 from vmm.cuda_calls import call
+from vmm.host import host_buffer
 from vmm.pages import PagePool
 from vmm.space import Range
 
@@ -133,6 +135,42 @@ def _small_s(made: Model) -> float:
     made.streamer.copies.synchronize()
     stream.close()
     return took
+
+
+def locking(bench: Bench) -> Row:
+    """What a KV block's place in host memory costs a step: it is locked for each copy."""
+    size = 2 * MIB
+    with model(bench, layers=2) as made:
+        driver, layer = made.driver, made.layers[0]
+
+        def locked() -> None:
+            driver.pin(buffer.address, size)
+            driver.unpin(buffer.address)
+
+        def beside() -> float:
+            made.streamer.load(layer)
+            took = timed(locked)
+            made.streamer.copies.synchronize()
+            return took
+
+        with closing(host_buffer(size)) as buffer:
+            middle = medians(
+                alternating(
+                    {
+                        "alone": lambda: timed(locked),
+                        "beside": beside,
+                        "layer": lambda: timed(lambda: _load(made, layer)),
+                    },
+                    bench.rounds,
+                )
+            )
+    alone, busy, whole = middle["alone"], middle["beside"], middle["layer"]
+    return Row(
+        "locking",
+        "2 MiB of host memory locked and unlocked, alone and while a layer is copied",
+        f"{ms(alone)} and {ms(busy)}; the layer: {ms(whole)}",
+        details=middle,
+    )
 
 
 def handover(bench: Bench) -> Row:

@@ -100,6 +100,7 @@ def test_the_rows_of_the_bench(tmp_path: Path) -> None:
         "release and create",
         "export and import",
         "batched copies",
+        "locking",
     }
     for name in measured:
         assert "failed" not in str(rows[name]["value"]) and rows[name]["details"], rows[name]
