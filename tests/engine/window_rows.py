@@ -18,31 +18,10 @@ from deferred import schedule_asynchronously
 
 from mirage.engine import runtime
 from mirage.protocol import Allotment
+from tests.zoo import FAMILIES, make
 
-WINDOW, TOKENS = 64, 150
+TOKENS = 150
 ENOUGH = 64
-
-
-def make(folder: Path) -> Path:
-    import torch
-    import transformers as hf
-
-    torch.manual_seed(0)
-    config = hf.MistralConfig(
-        vocab_size=tiny.VOCABULARY,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=4,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        sliding_window=WINDOW,
-        initializer_range=0.1,
-        architectures=["MistralForCausalLM"],
-    )
-    path = folder / "window"
-    hf.AutoModelForCausalLM.from_config(config).float().save_pretrained(path)
-    return path
 
 
 class Watched:
@@ -91,7 +70,7 @@ def main(models: str, *how: str) -> None:
     if "async" in how:
         schedule_asynchronously()
     llm = tiny.make_llm(
-        make(Path(models)),
+        make(FAMILIES["mistral-window"], Path(models)),
         mirage={"policy": "pooled", "base_blocks": ENOUGH},
         dtype="float32",
         enable_prefix_caching=False,
