@@ -44,6 +44,9 @@ HARDWARE_FILES = (".yaml", ".yml")
 """By which a hardware file is told from the name of a bundled one."""
 LONGEST_NAME = 80
 """Characters of a tenant's name: it names a log file, where a slash takes three, of at most 255."""
+HANG_S = 30.0
+LEAST_HANG_S = 5.0
+"""Ten signs of life."""
 LARGEST_BYTES = 2**60
 LARGEST_FILE = 2**20
 """Bytes of a file of YAML."""
@@ -487,6 +490,8 @@ class Config(Strict):
     tiers: Tiers = Tiers()
     replay: Replay = Replay()
     policy: Policy = Policy.MIRAGE
+    hang_s: float = Field(default=HANG_S, ge=LEAST_HANG_S, le=1e6)
+    """Seconds without a sign of life, or without progress, after which an engine is ended."""
     block_tokens: Count = 32
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
 

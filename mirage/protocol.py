@@ -15,9 +15,9 @@ import msgspec
 
 from mirage.counters import Counters
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 BEAT_S = 0.5
-"""Seconds between two `Alive`."""
+"""Seconds between two `Alive`, and between two `Pulse`."""
 
 
 class ModelShape(msgspec.Struct, frozen=True):
@@ -109,6 +109,23 @@ class Report(Counters, tag="report", tag_field="type"):
     """Seconds by which one more computed token lengthens a step, measured; 0 while unknown."""
 
 
+class Pulse(msgspec.Struct, tag="pulse", tag_field="type", frozen=True):
+    """A sign of life, every `BEAT_S` seconds, by a thread that never waits for the engine's."""
+
+    passes: int
+    """Scheduling passes that the engine's thread has begun. With requests it begins one after the
+    other, also while another engine has the turn."""
+    requests: int
+    """Running and waiting ones."""
+
+
+class Failed(msgspec.Struct, tag="failed", tag_field="type", frozen=True):
+    """The last message of an engine whose core ends over an exception."""
+
+    error: str
+    """The exception's class; its text may quote a request."""
+
+
 class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     """The memory an engine shall hold, as soon as it safely can."""
 
@@ -155,7 +172,7 @@ class Shutdown(msgspec.Struct, tag="shutdown", tag_field="type", frozen=True):
     """The control server is going away: finish the step and exit."""
 
 
-FromEngine = Hello | Report
+FromEngine = Hello | Report | Pulse | Failed
 ToEngine = Allotment | Refusal | Turn | Alive | Shutdown
 
 _encoder = msgspec.json.Encoder()

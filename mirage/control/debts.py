@@ -3,7 +3,7 @@
 An engine that starts again needs its tenant's share, and finds part of it lent to others. Those
 give it back as fast as they can: what running requests sit on comes when these have ended, so
 one that reports is waited for. One that says nothing, or could give back and does not, is
-overdue after `GIVE_BACK_S` seconds: it hangs.
+overdue after `hang_s` seconds: it hangs.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mirage.protocol import Report
-
-GIVE_BACK_S = 30.0
-"""Without a report, or without giving back what could be: longer than any step takes."""
 
 
 class Debtor(NamedTuple):
@@ -39,15 +36,15 @@ class _Seen:
 class Overdue:
     """Looks at debtors again and again while one tenant waits. Times are seconds."""
 
-    def __init__(self, give_back_s: float = GIVE_BACK_S) -> None:
-        self._give_back_s = give_back_s
+    def __init__(self, hang_s: float) -> None:
+        self._hang_s = hang_s
         self._seen: dict[str, _Seen] = {}
 
     def look(self, debtors: Iterable[Debtor], now: float) -> dict[str, float]:
         """For how long each that is overdue has not moved, by its name."""
         self._seen = {d.name: _Seen(d, self._since(d, now)) for d in debtors}
         idle = {name: now - seen.since for name, seen in self._seen.items()}
-        return {name: seconds for name, seconds in idle.items() if seconds >= self._give_back_s}
+        return {name: seconds for name, seconds in idle.items() if seconds >= self._hang_s}
 
     def _since(self, debtor: Debtor, now: float) -> float:
         before = self._seen.get(debtor.name)

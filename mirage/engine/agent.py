@@ -1,8 +1,9 @@
 """The engine's end of the control socket.
 
 A reader thread posts messages into the mailbox, a writer thread sends reports, so that the
-engine never waits for the control server. When the server is gone (end of file), its engines
-have no reason to live: the process is asked to terminate as if by a signal.
+engine never waits for the control server. The writer waits for nothing of the engine, so its pulse
+goes on during the longest step and stops with the process. When the server is gone (end of file),
+its engines have no reason to live: the process is asked to terminate as if by a signal.
 """
 
 from __future__ import annotations
@@ -14,15 +15,29 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
 import msgspec
 
 from mirage.engine.mailbox import Mailbox
-from mirage.protocol import Alive, FromEngine, Hello, Shutdown, decode_to_engine, encode
+from mirage.protocol import (
+    BEAT_S,
+    Alive,
+    Failed,
+    FromEngine,
+    Hello,
+    Pulse,
+    Shutdown,
+    decode_to_engine,
+    encode,
+)
 
 logger = logging.getLogger("mirage.engine.agent")
+
+LAST_WORDS_S = 1.0
+"""How long the end of an engine waits until it is said over what."""
 
 
 class Agent:
@@ -34,26 +49,33 @@ class Agent:
         self._socket.connect(path)
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closing = False
+        self._threads: list[threading.Thread] = []
+        """The reader and the writer."""
         self.heard = -inf
         """When the control server was last heard: seconds of `time.monotonic`."""
 
-    def start(self, hello: Hello) -> None:
-        """Introduce the engine and begin to listen."""
+    def start(self, hello: Hello, pulse: Callable[[], Pulse]) -> None:
+        """Introduce the engine and begin to listen. `pulse` is called by the writer thread."""
+        self._pulse = pulse
         self.send(hello)
         for target in (self._read, self._write):
-            threading.Thread(
-                target=target, name=f"mirage-agent-{target.__name__}", daemon=True
-            ).start()
+            name = f"mirage-agent-{target.__name__}"
+            self._threads.append(threading.Thread(target=target, name=name, daemon=True))
+            self._threads[-1].start()
 
     def send(self, message: FromEngine) -> None:
         """Hand a message to the writer thread; never blocks."""
         self._outgoing.put(encode(message))
 
-    def close(self) -> None:
-        """End both threads. Idempotent."""
+    def close(self, error: Exception | None = None) -> None:
+        """End both threads. An engine that ends over an `error` says so first. Idempotent."""
+        if error is not None and not self._closing:
+            self.send(Failed(type(error).__name__))
         self._closing = True
         self.heard = -inf
         self._outgoing.put(None)
+        if error is not None and self._threads:
+            self._threads[-1].join(LAST_WORDS_S)
         with suppress(OSError):  # already disconnected
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -87,7 +109,18 @@ class Agent:
             self.mailbox.post(message)
 
     def _write(self) -> None:
-        while (line := self._outgoing.get()) is not None:
+        due = time.monotonic() + BEAT_S
+        while True:
+            line: bytes | None
+            if (wait_s := due - time.monotonic()) <= 0:
+                line, due = encode(self._pulse()), time.monotonic() + BEAT_S
+            else:
+                try:
+                    line = self._outgoing.get(timeout=wait_s)
+                except queue.Empty:
+                    continue
+            if line is None:
+                return
             try:
                 self._socket.sendall(line)
             except OSError:

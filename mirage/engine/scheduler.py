@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,16 @@ from mirage.engine.pace import Pace
 from mirage.engine.reconcile import Fence, Reconciler
 from mirage.engine.report_pace import Reporter
 from mirage.engine.tiers.scheduling import TieredMixin
-from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, ToEngine, Turn
+from mirage.protocol import (
+    PROTOCOL_VERSION,
+    Allotment,
+    Hello,
+    Pulse,
+    Refusal,
+    Report,
+    ToEngine,
+    Turn,
+)
 from mirage.units import ceil_div
 
 logger = logging.getLogger("mirage.engine.scheduler")
@@ -57,6 +67,7 @@ class ObservingMixin(Mixable):
         self.shape = self.memory.shape(kv_cache_config, self.groups)
         self.fence = Fence()
         self.preemptions = 0
+        self.passes = 0
         self.tokens = 0
         self.prefill_tokens = self.tokens_from_device = 0
         self.revision = 0
@@ -70,7 +81,7 @@ class ObservingMixin(Mixable):
         self.reporter = Reporter(self.report, self.agent)
         self.mailbox.handle = self._handle
         if self.agent is not None:
-            self.agent.start(self._hello())
+            self.agent.start(self._hello(), self._pulse)
 
     def _prepare(self) -> None:
         """What a subclass sets up before the engine introduces itself."""
@@ -83,10 +94,15 @@ class ObservingMixin(Mixable):
         held = self.report().held_bytes
         return Hello(PROTOCOL_VERSION, self.settings.tenant, os.getpid(), self.shape, held)
 
+    def _pulse(self) -> Pulse:
+        """Of another thread: reads nothing but numbers and lengths."""
+        return Pulse(self.passes, sum(self.get_request_counts()))
+
     # -- vLLM's hooks -------------------------------------------------------------------
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's, once the engine has the turn."""
+        self.passes += 1
         with self.mailbox.hold():
             self._await_turn()
             output = self._schedule(*args, **kwargs)
@@ -180,9 +196,13 @@ class ObservingMixin(Mixable):
             return super().make_stats(*args, **kwargs)
 
     def shutdown(self) -> None:
-        """vLLM's, and the end of the conversation with the control server."""
+        """vLLM's, and the end of the conversation with the control server.
+
+        vLLM calls it in a ``finally``, so that an exception that ends the core is seen here.
+        """
         if self.agent is not None:
-            self.agent.close()
+            error = sys.exception()
+            self.agent.close(error if isinstance(error, Exception) else None)
         super().shutdown()
 
     # -- control messages, with the engine held ------------------------------------------

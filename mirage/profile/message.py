@@ -26,8 +26,17 @@ from mirage.engine.agent import Agent
 from mirage.engine.mailbox import Mailbox
 from mirage.geometry import footprint
 from mirage.processes.answering import answer
-from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, ModelShape, Refusal, Report, Turn
-from mirage.serve.control import ControlServer
+from mirage.protocol import (
+    PROTOCOL_VERSION,
+    Allotment,
+    Hello,
+    ModelShape,
+    Pulse,
+    Refusal,
+    Report,
+    Turn,
+)
+from mirage.serve.control import ControlServer, Unkept
 from mirage.serve.registry import Registry, TenantServer
 
 WARM = 50
@@ -59,7 +68,7 @@ def measure(asked: Mapping[str, Any]) -> dict[str, Any]:
 async def _serve(config: Config, path: Path, asks: int) -> list[float]:
     backends = {t.name: TenantServer(t.name, path, t.max_model_len) for t in config.tenants}
     registry = Registry(config.policy, config.device.memory, backends)
-    server = ControlServer(Arbiter.of(config), registry)
+    server = ControlServer(Arbiter.of(config), registry, Unkept())
     await server.start(path)
     context = multiprocessing.get_context("spawn")
     answers: Any = context.Queue()
@@ -92,7 +101,8 @@ class _Asking:
         mailbox.handle = self._handle
         self._agent = Agent(path, mailbox)
         held = footprint(SHAPE, 0, SHAPE.min_extents)
-        self._agent.start(Hello(PROTOCOL_VERSION, tenant, 0, SHAPE, held))
+        hello = Hello(PROTOCOL_VERSION, tenant, 0, SHAPE, held)
+        self._agent.start(hello, lambda: Pulse(0, 0))
         self._wait()
 
     def ask(self) -> float:

@@ -10,20 +10,25 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from mirage.config import HANG_S
 from mirage.control.ledger import LedgerError
+from mirage.control.liveness import RunningTime, Vitals
 from mirage.control.targets import DoesNotFitError
 from mirage.protocol import (
     BEAT_S,
     PROTOCOL_VERSION,
     Alive,
     Allotment,
+    Failed,
+    FromEngine,
     Hello,
+    Pulse,
     Refusal,
     Report,
     Shutdown,
@@ -40,6 +45,8 @@ LONGEST_WAIT_S = 0.5
 """Between two decisions, whatever was heard."""
 HELLO_S = 10.0
 """Seconds in which a new connection must introduce itself."""
+LONGEST_TICK_S = 2 * BEAT_S
+"""What two beats that are further apart count for; see `RunningTime`."""
 
 
 class Decides(Protocol):
@@ -59,27 +66,63 @@ class Decides(Protocol):
     def next_deadline(self, now: float) -> float | None: ...
 
 
+class Keepers(Protocol):
+    """Who keeps the engines of the tenants running."""
+
+    def joined(self, tenant: str, pid: int) -> None:
+        """The tenant's engine said hello from process `pid`."""
+
+    async def lost(self, tenant: str, reason: str | None) -> None:
+        """Its connection is closed, for a `reason` of ours, or by the engine (None).
+
+        Returns once the process is dead: from then on its memory is lent to others.
+        """
+
+    def failed(self, tenant: str, error: str) -> None:
+        """Its core ends over an exception of class `error`."""
+
+    def hangs(self, tenant: str, why: str) -> None:
+        """It shows no sign of life, or no progress."""
+
+
+class Unkept:
+    """`Keepers` of engines that nobody starts again, as where the server itself is measured."""
+
+    def joined(self, tenant: str, pid: int) -> None:
+        """Nothing."""
+
+    async def lost(self, tenant: str, reason: str | None) -> None:
+        """Nothing."""
+
+    def failed(self, tenant: str, error: str) -> None:
+        """Nothing."""
+
+    def hangs(self, tenant: str, why: str) -> None:
+        """Nothing."""
+
+
 class ProtocolViolation(Exception):
     """A connection that does not keep the protocol; the message says how."""
 
 
 class ControlServer:
-    """Engines come and go: `on_joined` is called with the tenant's name, `on_lost` with the
-    name and why its connection was closed (None: the engine closed it)."""
+    """Engines come and go, and `keepers` hears of it. Each must show that it lives."""
 
     def __init__(
         self,
         arbiter: Decides,
         registry: Registry,
+        keepers: Keepers,
         *,
-        on_joined: Callable[[str], None] = lambda tenant: None,
-        on_lost: Callable[[str, str | None], None] = lambda tenant, reason: None,
+        hang_s: float = HANG_S,
+        first_step_s: float = 0.0,
     ) -> None:
-        self._arbiter = arbiter
-        self._registry = registry
-        self._on_joined = on_joined
-        self._on_lost = on_lost
+        """`hang_s` and `first_step_s` as in `Vitals`."""
+        self._arbiter, self._registry, self._keepers = arbiter, registry, keepers
+        self._hang_s, self._first_step_s = hang_s, first_step_s
         self._engines: dict[str, asyncio.StreamWriter] = {}
+        self._vitals: dict[str, Vitals] = {}
+        self.running = RunningTime(LONGEST_TICK_S)
         self._news = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._deciding: asyncio.Task[None] | None = None
@@ -137,14 +180,14 @@ class ControlServer:
         try:
             self._join(hello, writer)
             while (message := await _next(reader)) is not None:
-                self._reported(tenant, message)
+                self._hear(tenant, message)
         except (ProtocolViolation, LedgerError, DoesNotFitError) as error:
             reason = str(error)
             raise ProtocolViolation(f"tenant {tenant!r}: {error}") from None
         finally:
-            self._lost(tenant, reason)
+            await self._lost(tenant, reason)
 
-    def _known(self, hello: Hello | Report | None) -> Hello:
+    def _known(self, hello: FromEngine | None) -> Hello:
         """Raises `ProtocolViolation` unless this is the hello of a tenant that is awaited."""
         if not isinstance(hello, Hello):
             raise ProtocolViolation(f"the first message is not a hello but {type(hello).__name__}")
@@ -161,26 +204,39 @@ class ControlServer:
 
     def _join(self, hello: Hello, writer: asyncio.StreamWriter) -> None:
         self._engines[hello.tenant] = writer
+        now = self.running.seconds
+        self._vitals[hello.tenant] = Vitals(now, self._hang_s, self._first_step_s)
         self._arbiter.joined(hello, time.monotonic())
         self._registry.shapes[hello.tenant] = hello.shape
         logger.info(
             "joined tenant=%s pid=%d held_bytes=%d", hello.tenant, hello.pid, hello.held_bytes
         )
-        self._on_joined(hello.tenant)
+        self._keepers.joined(hello.tenant, hello.pid)
         self._news.set()
 
-    def _reported(self, tenant: str, report: Hello | Report) -> None:
-        if not isinstance(report, Report):
+    def _hear(self, tenant: str, message: FromEngine) -> None:
+        if isinstance(message, Report):
+            self._vitals[tenant].reported(message, self.running.seconds)
+            self._reported(tenant, message)
+        elif isinstance(message, Pulse):
+            self._vitals[tenant].pulsed(message, self.running.seconds)
+        elif isinstance(message, Failed):
+            self._keepers.failed(tenant, message.error)
+        else:
             raise ProtocolViolation("a second hello")
+
+    def _reported(self, tenant: str, report: Report) -> None:
         self._arbiter.reported(tenant, report, time.monotonic())
         self._registry.reports[tenant] = report
         self._news.set()
 
-    def _lost(self, tenant: str, reason: str | None) -> None:
-        del self._engines[tenant]
+    async def _lost(self, tenant: str, reason: str | None) -> None:
+        self._engines[tenant].close()  # and sent nothing more
+        del self._vitals[tenant]
         self._registry.reports.pop(tenant, None)
         # Its end is made sure of before its memory is lent out again.
-        self._on_lost(tenant, reason)
+        await self._keepers.lost(tenant, reason)
+        del self._engines[tenant]
         self._arbiter.lost(tenant, time.monotonic())
         logger.info("lost tenant=%s", tenant)
         self._news.set()
@@ -196,11 +252,20 @@ class ControlServer:
             self._news.clear()
             for tenant, command in self._arbiter.decide(time.monotonic()):
                 _log(tenant, command)
+                if (vitals := self._vitals.get(tenant)) is not None:
+                    vitals.told(command, self.running.seconds)
                 self._send(tenant, command)
 
     async def _beat(self) -> None:
-        """Show every engine that there will be answers; one that does not listen is spared."""
+        """Show every engine that there will be answers; one that does not listen is spared.
+
+        And look whether each shows that it lives.
+        """
         while True:
+            self.running.tick(time.monotonic())
+            for tenant, vitals in self._vitals.items():
+                if why := vitals.hang(self.running.seconds):
+                    self._keepers.hangs(tenant, why)
             for tenant, writer in self._engines.items():
                 if not writer.transport.get_write_buffer_size():
                     self._send(tenant, Alive())
@@ -218,7 +283,7 @@ class ControlServer:
             writer.write(encode(command))
 
 
-async def _next(reader: asyncio.StreamReader) -> Hello | Report | None:
+async def _next(reader: asyncio.StreamReader) -> FromEngine | None:
     """The next message, None at the end. Raises `ProtocolViolation`."""
     try:
         line = await reader.readline()

@@ -13,14 +13,16 @@ from mirage.config import Config, Tenant
 from mirage.control.debts import Debtor, Overdue
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve import launcher
+from mirage.serve.ending import Ending
 from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit
 from mirage.serve.means import Means
+from mirage.serve.oom import OomKills
 from mirage.serve.process import EngineProcess
 from mirage.serve.registry import EngineState, TenantServer
 from mirage.serve.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.rundir import RunDir
-from mirage.serve.suspects import Blame
+from mirage.serve.silence import silent
 from mirage.units import size
 
 ROOM_POLL_S = 0.05
@@ -65,10 +67,12 @@ class EngineManager:
         means: Means,
         starting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         over: Callable[[str], Awaitable[None]] = _nothing,
+        running: Callable[[], float] = time.monotonic,
     ) -> None:
         """Inside `starting()` an engine starts: what is free of the device is really free.
 
-        `over` is awaited with the tenant's name when no process of an engine is left.
+        `over` is awaited with the tenant's name when no process of an engine is left. `running`
+        tells the seconds for which this server has run.
         """
         socket = rundir.engine_socket(config.tenants.index(tenant))
         self.backend = TenantServer(tenant.name, socket, tenant.max_model_len)
@@ -85,9 +89,16 @@ class EngineManager:
         """Why the control server sent the engine away."""
         self._failure = ""
         """Why it did not start; empty if it did."""
+        self._hang = self._error = ""
+        """Why it was taken for hung, and ended; the exception over which its core ends."""
+        self._served = False
+        self._core_first = False
+        """Whether its core ended, or left the control server, before its API server ended."""
+        self._oom = OomKills()
+        self._listening: asyncio.Task[None] | None = None
+        self._hang_s = config.hang_s
+        self._running = running
         self._restarts = Restarts(means.backoff_s, means.rest_s)
-        self._blame = Blame()
-        """Who was there when the engine ended."""
 
     # -- starting -----------------------------------------------------------------------
 
@@ -105,10 +116,14 @@ class EngineManager:
 
     async def _start(self) -> None:
         begun = time.monotonic()
-        self._refused, self._failure, self._blame = None, "", Blame()
+        self._refused, self._failure, self._hang, self._error = None, "", "", ""
+        self._core_first = self._served = False
+        self._oom = OomKills()
         async with self._starting():
             await self._get_ready()
-        self.backend.state = EngineState.READY
+        self._served = True
+        self.backend.state, self.backend.reason = EngineState.READY, ""
+        self._listening = asyncio.create_task(self._listen())
         self._say(f"ready in {time.monotonic() - begun:.0f} s")
 
     async def _get_ready(self) -> None:
@@ -119,7 +134,7 @@ class EngineManager:
             await self._engine.ready(self._startup_timeout_s)
             await self._introduced()
         except EngineFailed as error:
-            self._failure = self._refused_why() or str(error)
+            self._failure = self._why_not(error)
             raise EngineFailed(f"tenant {self._name!r}: {self._failure}{self._where()}") from None
         finally:
             progress.cancel()
@@ -143,11 +158,15 @@ class EngineManager:
                 f"in {self._means.hello_s:g} s"
             ) from None
 
-    def _refused_why(self) -> str:
-        """Empty if it was not sent away."""
-        if self._refused is None:
-            return ""
-        return f"the control server sent its engine away: {self._refused}"
+    def _why_not(self, error: EngineFailed) -> str:
+        """Why it did not start."""
+        if self._refused is not None:
+            return f"the control server sent its engine away: {self._refused}"
+        if self._hang:
+            return f"it hung while it started ({self._hang})"
+        if kills := self._oom.lately():
+            return f"the kernel's OOM killer ended {kills} processes meanwhile, so {error}"
+        return str(error)
 
     def _where(self) -> str:
         if self._refused is not None:
@@ -157,29 +176,42 @@ class EngineManager:
 
     # -- what the control server hears --------------------------------------------------
 
-    def joined(self) -> None:
-        """The engine has loaded its model and said hello."""
+    def joined(self, pid: int) -> None:
+        """The engine has loaded its model and said hello, from process `pid`."""
+        self._engine.has_core(pid)
         self._connected.set()
         self._say("loaded")
 
-    def lost(self, reason: str | None) -> None:
+    def failed(self, error: str) -> None:
+        """Its core ends over an exception of class `error`."""
+        self._error = error
+
+    async def lost(self, reason: str | None) -> None:
         """The engine closed its control socket, or was sent away for a `reason`.
 
         Without its core a server is of no use. One that is just starting is left to tell why.
+        Returns when the core is dead, and its memory the kernel's.
         """
         self._connected.clear()
         self._refused = reason
+        self._core_first = self._core_first or not self._engine.server_has_ended
         if reason is not None or self.backend.state is EngineState.READY:
             self._is_down()
             self._engine.kill()
+        await self._engine.core_gone()
 
     def _is_down(self) -> None:
-        """From now on nothing is sent to it. What is on its way there may be what ended it."""
-        if self.backend.state is EngineState.READY:
-            blame = self.backend.suspects.engine_ended(time.monotonic())
-            # An engine that broke the protocol was ended by us, not by a request.
-            self._blame = blame if self._refused is None else Blame()
+        """From now on nothing is sent to it."""
+        if self._listening is not None:
+            self._listening.cancel()
+            self._listening = None
         self.backend.state = EngineState.DOWN
+
+    async def _listen(self) -> None:
+        """Ask the API server again and again whether it lives, and end an engine whose does not."""
+        async for _ in silent(self.backend.socket, self._running, self._hang_s):
+            self._oom.look()
+        self.hangs(f"its API server has not answered for {self._hang_s:g} s")
 
     # -- keeping ------------------------------------------------------------------------
 
@@ -198,13 +230,13 @@ class EngineManager:
                 )
             await asyncio.sleep(pause.seconds)
             room.keep()
-            self.backend.state, self.backend.reason = EngineState.DOWN, ""
+            self.backend.state = EngineState.DOWN
             await self._have(room)
             pause = await self._start_again()
 
     async def _have(self, room: Room) -> None:
         """Wait until the room is free. Whoever hangs on it is ended."""
-        overdue, since = Overdue(self._means.give_back_s), time.monotonic()
+        overdue, since, reason = Overdue(self._hang_s), time.monotonic(), self.backend.reason
         says = since + SAID_AFTER_S
         while not room.is_free():
             debtors, now = room.debtors(), time.monotonic()
@@ -215,7 +247,7 @@ class EngineManager:
             for name, seconds in overdue.look(debtors, now).items():
                 room.end(name, f"for {seconds:.0f} s it gave nothing back to {self._name!r}")
             await asyncio.sleep(ROOM_POLL_S)
-        self.backend.reason = ""
+        self.backend.reason = reason
 
     async def _start_again(self) -> Pause:
         """Start it, and wait until it ends."""
@@ -230,26 +262,44 @@ class EngineManager:
     async def _ended(self) -> Pause:
         """Wait until the engine has ended and nothing of it is left; when to start it again."""
         since = time.monotonic()
-        await self._engine.ended()
+        status = await self._engine.ended()
+        served_s = time.monotonic() - since
         self._is_down()
+        self._engine.kill()
+        await self._engine.core_gone()
+        ending = self._how_it_ended(status)
+        blame = self.backend.ended(ending, time.monotonic())
         await self._end(grace_s=0)
-        there = bool(self._blame.there)
-        pause = self._restarts.ended(time.monotonic() - since, excused=there)
+        pause = self._restarts.ended(served_s, blame.bodies)
+        how = f"{ending}{blame}" if self._served else "it did not start"
+        count = (
+            f"{self._restarts.counted} of {RESTARTS}" if self._restarts.counts else "not counted"
+        )
         if pause.failed:
             given_up = f"given up after {RESTARTS} restarts"
-            self._say(given_up)
-            self.backend.fail(f"{given_up}: {self._failure}" if self._failure else given_up)
+            self._say(f"{how}: {given_up}")
+            self.backend.fail(f"{given_up}: {self._failure or ending}")
         else:
-            how = f"{self._blame}, not counted" if there else "ended"
-            count = "" if there else f" ({self._restarts.counted} of {RESTARTS})"
-            self._say(f"{how}, starting again in {pause.seconds:g} s{count}")
+            self.backend.reason = f"its {ending}" if self._served else self._failure
+            self._say(f"{how}, starting again in {pause.seconds:g} s ({count})")
         return pause
+
+    def _how_it_ended(self, status: int) -> Ending:
+        """`status` is the API server's, which may have ended first, over its core, or by us."""
+        if self._refused is not None:
+            return Ending(refused=self._refused)
+        if self._hang:
+            return Ending("engine", hang=self._hang)
+        if self._core_first or self._error:
+            core = self._engine.core_status()
+            return Ending("engine core", core, self._error, oom_kills=self._oom.lately())
+        return Ending("API server", status, oom_kills=self._oom.lately())
 
     # -- stopping -----------------------------------------------------------------------
 
     async def stop(self) -> None:
         """End the engine, with time to end by itself. Idempotent."""
-        self.backend.state = EngineState.DOWN
+        self._is_down()
         await self._end(self._means.grace_s)
 
     async def _end(self, grace_s: float) -> None:
@@ -263,10 +313,12 @@ class EngineManager:
 
     def hangs(self, why: str) -> None:
         """End it, unless it has ended, as if it had ended itself: it is started again."""
-        if self.backend.state in (EngineState.DOWN, EngineState.FAILED):
+        if self._hang or not self._engine.is_running:
             return
+        self._hang = why
         self._say(f"its engine hangs ({why}): it is ended")
         self._is_down()
+        self.backend.reason = f"its engine hung ({why}) and was ended"
         self._engine.kill()
 
     def _say(self, line: str) -> None:

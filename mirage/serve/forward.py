@@ -12,13 +12,13 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
+from mirage.serve.ending import Evidence
 from mirage.serve.openai import ApiError
 from mirage.serve.registry import TenantServer
 from mirage.serve.suspects import REFUSED_S, Blame, Request
 
-BLAME_S = 1.0
-"""How long it is waited to hear that the engine has ended, when a request to it broke off."""
-POLL_S = 0.02
+BLAME_S = 5.0
+"""How long it is waited to hear how the engine ended, when a request to it broke off."""
 EVENTS = "text/event-stream"
 ERROR_EVENT = b'data: {"error"'
 """How vLLM ends a stream that it cannot go on with."""
@@ -50,6 +50,8 @@ class Forward:
         self._backend, self._told, self._request = backend, told, request
         self._session = session
         self._number = 0
+        self._end = backend.end
+        """Of the engine that it is sent to."""
         self._well = False
 
     async def send(self, body: bytes) -> web.StreamResponse:
@@ -68,8 +70,8 @@ class Forward:
         url = f"http://engine{self._request.path_qs}"
         try:
             async with self._session.post(url, data=body, headers=headers) as answer:
-                if answer.status == 500 and (blame := await self._blame()) is not None:
-                    raise self._ended(blame)
+                if answer.status == 500 and await self._is_dead():
+                    raise await self._broke_off("internal server error")
                 response = web.StreamResponse(
                     status=answer.status, headers=_kept(answer.headers, HOP_BY_HOP)
                 )
@@ -116,24 +118,33 @@ class Forward:
 
     # -- why it broke off ---------------------------------------------------------------
 
-    async def _broke_off(self, error: Exception) -> ApiError:
-        blame = await self._blame()
+    async def _broke_off(self, error: Exception | str) -> ApiError:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BLAME_S):
+                await self._end.wait()
+        blame = self._backend.suspects.blame(self._number)
         if blame is not None:
             return self._ended(blame)
         return ApiError(502, f"model {self._told.model!r}: its engine broke off ({error})")
 
-    async def _blame(self) -> Blame | None:
-        """What is known once the engine's end is; None if it lives."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BLAME_S):
-                while (blame := self._backend.suspects.blame(self._number)) is None:
-                    await asyncio.sleep(POLL_S)
-                return blame
-        return None
+    async def _is_dead(self) -> bool:
+        """Whether an engine that answers 500 has lost its core: its own ``/health`` knows."""
+        if self._end.is_set():
+            return True
+        try:
+            async with self._session.get("http://engine/health") as answer:
+                return answer.status != 200
+        except (aiohttp.ClientError, OSError):
+            return True
 
     def _ended(self, blame: Blame) -> ApiError:
+        if blame.ending.evidence is not Evidence.FAULT and blame.culprit is None:
+            message = f"model {self._told.model!r}: its {blame.ending}: send this request again"
+            return ApiError(502, message)
         begin = f"model {self._told.model!r}: its engine ended"
         others = len(blame.there) - 1
+        if blame.culprit is None and not others:
+            return ApiError(502, f"{begin}, perhaps over this request")
         if blame.culprit is None:
             return ApiError(502, f"{begin} over this request, or over one of {others} others")
         if blame.culprit.fingerprint != self._told.fingerprint:

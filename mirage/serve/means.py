@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirage.control.debts import GIVE_BACK_S
 from mirage.serve.ask import PROBE
 from mirage.serve.control import HELLO_S
 from mirage.serve.launcher import SERVER
@@ -23,8 +22,6 @@ class Means:
     """Between two lines about what takes long."""
     grace_s: float = 8.0
     """Between SIGTERM and SIGKILL."""
-    give_back_s: float = GIVE_BACK_S
-    """For memory that was lent, see `Overdue`."""
     backoff_s: float = BACKOFF_S
     rest_s: float = REST_S
     """Both as in `Restarts`."""

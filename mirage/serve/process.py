@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 
 from mirage.processes import reaper
+from mirage.processes.pidfd import ProcessEnd
 from mirage.serve.errors import EngineFailed
 
 POLL_S = 0.2
@@ -47,6 +48,9 @@ class EngineProcess:
         self.log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._ended: asyncio.Future[int] | None = None
+        self._core: ProcessEnd | None = None
+        self._reaped: dict[int, int] = {}
+        """Exit codes, or minus signals, of orphans of the group, by process id."""
         self._log_start = 0
 
     def start(self, command: list[str], environment: dict[str, str]) -> int:
@@ -54,6 +58,7 @@ class EngineProcess:
 
         Its output is added to the log.
         """
+        self._forget_core()
         self.socket.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self._log_start = log.tell()
@@ -67,6 +72,44 @@ class EngineProcess:
             )
         self._ended = _when_ended(self._process)
         return self._process.pid
+
+    def has_core(self, pid: int) -> None:
+        """Its engine core is process `pid`, which lives and is connected."""
+        self._forget_core()
+        with contextlib.suppress(OSError):  # it has just ended
+            self._core = ProcessEnd(pid)
+
+    def _forget_core(self) -> None:
+        self._reaped.clear()
+        if self._core is not None:
+            self._core.close()
+            self._core = None
+
+    async def core_gone(self) -> None:
+        """Wait until the core's memory and files are the kernel's again."""
+        if self._core is not None:
+            await self._core.wait()
+
+    def core_status(self) -> int | None:
+        """The core's exit code, or minus the signal that ended it, once the server has ended.
+
+        Its server reaps it, unless that ended first: then it is ours to reap. None if it had none,
+        or on a kernel before 6.15 if the server was faster.
+        """
+        if self._core is None or self._process is None:
+            return None
+        self._reap()
+        return self._reaped.get(self._core.pid, self._core.status())
+
+    @property
+    def server_has_ended(self) -> bool:
+        """Whether the server is dead, as the kernel has it."""
+        return self._process is not None and self._process.poll() is not None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server was started and lives."""
+        return self._process is not None and self._process.poll() is None
 
     async def ended(self) -> int:
         """Wait until the server has ended; its exit status."""
@@ -130,12 +173,19 @@ class EngineProcess:
         if self._process is None:
             return False
         if self._process.poll() is not None:
-            _reap(self._process.pid)
+            self._reap()
         try:
             os.killpg(self._process.pid, 0)
         except ProcessLookupError:
             return False
         return True
+
+    def _reap(self) -> None:
+        """Collect the group's ended orphans, which `adopt_orphans` made our children."""
+        assert self._process is not None, "start comes first"
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-self._process.pid, os.WNOHANG))[0]:
+                self._reaped[ended[0]] = os.waitstatus_to_exitcode(ended[1])
 
 
 def _when_ended(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
@@ -153,13 +203,6 @@ def _when_ended(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
 
     loop.add_reader(descriptor, on_end)
     return future
-
-
-def _reap(group: int) -> None:
-    """Collect the group's ended orphans, which `adopt_orphans` made our children."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-group, os.WNOHANG)[0]:
-            pass
 
 
 async def _healthy(http: aiohttp.ClientSession) -> bool:

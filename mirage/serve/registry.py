@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -11,7 +12,8 @@ from typing import Any
 from mirage.config import Policy
 from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
-from mirage.serve.suspects import Suspects
+from mirage.serve.ending import Ending
+from mirage.serve.suspects import Blame, Suspects
 from mirage.serve.timeline import Timeline
 from mirage.tiers.counts import PoolState
 
@@ -39,6 +41,15 @@ class TenantServer:
     adapters: Mapping[str, str] = field(default_factory=dict)
     """LoRA adapters that are served as models of their own: where each lies, by its name."""
     suspects: Suspects = field(default_factory=Suspects)
+    end: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the present engine has ended and it is known how; the next one has another."""
+
+    def ended(self, ending: Ending, now: float) -> Blame:
+        """The engine is gone; who waits to hear why may look at `suspects`. Seconds."""
+        blame = self.suspects.engine_ended(ending, now)
+        self.end.set()
+        self.end = asyncio.Event()
+        return blame
 
     def fail(self, reason: str) -> None:
         self.state, self.reason = EngineState.FAILED, reason

@@ -1,15 +1,18 @@
 """When an engine that ended is started again. Pure: no clock.
 
-The limit is for engines that end by themselves. What a request may have caused costs a pause,
-and no more than that: else a bad client could end a tenant for good.
+An end is not counted if a request may have caused it that ended the engine before: else a client
+that sends one bad request again and again could end a tenant for good. Ends over other requests
+each time are counted, since then the fault is the model's: a tokenizer with more ids than the
+model has embeddings, a kernel.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 RESTARTS = 3
-"""In a row, without a request that may have caused the end."""
+"""In a row, that are counted."""
 BACKOFF_S = 1.0
 """Doubled with every end in a row."""
 LONGEST_BACKOFF_S = 60.0
@@ -37,13 +40,21 @@ class Restarts:
 
     def _clear(self) -> None:
         self._ends = self.counted = self._rests = 0
+        self.counts = False
+        """Whether the last end was counted."""
+        self._bodies: set[str] = set()
 
-    def ended(self, served_s: float, *, excused: bool) -> Pause:
-        """The engine ended after `served_s` seconds; `excused` if requests were in flight."""
+    def ended(self, served_s: float, bodies: Set[str] = frozenset()) -> Pause:
+        """The engine ended after `served_s` seconds.
+
+        `bodies` has the fingerprints of requests that may have caused it.
+        """
         if served_s > FORGIVEN_AFTER_S:
             self._clear()
         self._ends += 1
-        self.counted += not excused
+        self.counts = self._bodies.isdisjoint(bodies)
+        self._bodies |= bodies
+        self.counted += self.counts
         if self.counted > RESTARTS:
             return self.rest()
         return Pause(_doubled(self._backoff_s, self._ends - 1, LONGEST_BACKOFF_S))

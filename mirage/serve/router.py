@@ -46,6 +46,7 @@ class Router:
         app.add_routes(
             [
                 web.get("/health", self._health),
+                web.get("/health/{model:.+}", self._health_of),
                 web.get("/metrics", self._metrics),
                 web.get("/mirage/state", self._state),
                 web.get("/mirage/timeline", self._timeline),
@@ -129,6 +130,13 @@ class Router:
     async def _health(self, request: web.Request) -> web.Response:
         body = self.registry.health()
         return web.json_response(body, status=503 if body["status"] == "down" else 200)
+
+    async def _health_of(self, request: web.Request) -> web.Response:
+        """Of one tenant: 503 unless it serves."""
+        backend = self._known(request.match_info["model"])
+        ready = backend.state is EngineState.READY
+        body = {"status": backend.state.value, "reason": backend.reason}
+        return web.json_response(body, status=200 if ready else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body = self.metrics.render()

@@ -17,6 +17,7 @@ from mirage.config import Config, ConfigError, Tenant
 from mirage.control.arbiter import Arbiter
 from mirage.control.controller import Controller
 from mirage.control.debts import Debtor
+from mirage.control.liveness import FIRST_STEP_S
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.processes.reaper_client import ReaperClient
 from mirage.samples import INTERVAL_S
@@ -140,6 +141,7 @@ class Supervisor:
                 means,
                 self._exchange.shut,
                 self._tiers.dead,
+                lambda: self._control.running.seconds,
             )
             for tenant in config.tenants
             if tenant.name in found.fits
@@ -156,8 +158,9 @@ class Supervisor:
         self._control = ControlServer(
             self._arbiter,
             self._registry,
-            on_joined=lambda name: self._managers[name].joined(),
-            on_lost=lambda name, reason: self._managers[name].lost(reason),
+            ManagedEngines(self._managers),
+            hang_s=config.hang_s,
+            first_step_s=FIRST_STEP_S if config.device.compile or config.device.graphs else 0.0,
         )
         self._router = Router(self._registry, self._tiers.resize)
         self._signal: asyncio.Future[int]
@@ -270,6 +273,25 @@ class Supervisor:
         await self._control.stop()
         await self._exchange.stop()
         await self._tiers.stop()
+
+
+class ManagedEngines:
+    """What the control server hears of engines, for their managers."""
+
+    def __init__(self, managers: Mapping[str, EngineManager]) -> None:
+        self._managers = managers
+
+    def joined(self, tenant: str, pid: int) -> None:
+        self._managers[tenant].joined(pid)
+
+    async def lost(self, tenant: str, reason: str | None) -> None:
+        await self._managers[tenant].lost(reason)
+
+    def failed(self, tenant: str, error: str) -> None:
+        self._managers[tenant].failed(error)
+
+    def hangs(self, tenant: str, why: str) -> None:
+        self._managers[tenant].hangs(why)
 
 
 class Share:

@@ -1,8 +1,12 @@
 """Which request ended an engine? Pure: the caller says what time it is, in seconds.
 
-A request that was alone with the engine when it ended is the culprit. If there were several,
+A request that was alone with the engine when it failed is the culprit. If there were several,
 each is a suspect, and suspects that are sent again run one at a time; so the next time at most
 one of them is there, and it is the culprit. A culprit is refused for a while.
+
+Less is known of an engine that hung, and of a request that was answered well before: alone with
+the engine, that is a suspect too, and the culprit only the second time. An engine that was ended
+from outside says nothing of its requests.
 """
 
 from __future__ import annotations
@@ -10,12 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mirage.serve.ending import Ending, Evidence
+
 REFUSED_S = 300.0
 SUSPECTED_S = 600.0
 LATELY_S = 5.0
 """A request that broke off may have ended its engine up to so long after."""
+WELL_S = 3600.0
+"""For how long it counts that a request was answered well."""
 MOST = 4096
-"""Suspects, and culprits, that are remembered at most."""
+"""Of suspects, culprits, and requests answered well: so many are remembered at most."""
 MOST_NAMED = 4
 """Requests that one line names."""
 
@@ -44,16 +52,24 @@ class Request:
 class Blame:
     """Requests that were there when the engine ended, and which of them ended it, if known."""
 
+    ending: Ending
     there: tuple[Request, ...] = ()
     culprit: Request | None = None
+    bodies: frozenset[str] = frozenset()
+    """Fingerprints of the culprit, or else of all that may have ended it."""
 
     def __str__(self) -> str:
+        """What follows the words about the end."""
         if self.culprit is not None:
             count = f"; {len(self.there) - 1} others ran" if len(self.there) > 1 else ""
-            return f"ended over a request, refused for {REFUSED_S:g} s ({self.culprit}{count})"
+            return f" over a request, refused for {REFUSED_S:g} s ({self.culprit}{count})"
+        if not self.there:
+            return ""
+        if self.ending.evidence is Evidence.NOTHING:
+            return f", and {len(self.there)} requests broke off"
         named = "; ".join(map(str, self.there[:MOST_NAMED]))
         more = f"; {len(self.there) - MOST_NAMED} more" if len(self.there) > MOST_NAMED else ""
-        return f"ended over one of {len(self.there)} requests ({named}{more})"
+        return f", perhaps over one of {len(self.there)} requests ({named}{more})"
 
 
 @dataclass(frozen=True)
@@ -75,6 +91,8 @@ class Suspects:
         self._suspected: dict[str, float] = {}
         """Until when, by fingerprint."""
         self._culprits: dict[str, float] = {}
+        self._good: dict[str, float] = {}
+        """Until when it counts that a request was answered well, by fingerprint."""
         self._count = 0
 
     def refuses(self, fingerprint: str, now: float) -> Refused | None:
@@ -99,18 +117,20 @@ class Suspects:
             return
         if well:
             self._suspected.pop(request.fingerprint, None)
+            self._is_good(request.fingerprint, now)
         else:
             self._broken = [*self._recent(now), (now, request)][-MOST:]
 
-    def engine_ended(self, now: float) -> Blame:
+    def engine_ended(self, ending: Ending, now: float) -> Blame:
         """The engine is gone, and with it all that it worked on."""
         there = self._there(now)
-        blame = Blame(there, self._culprit(there, now))
-        if blame.culprit is None:
-            _remember(self._suspected, (r.fingerprint for r in there), now + SUSPECTED_S, now)
-        else:
+        blame = self._judged(ending, there, now)
+        if blame.culprit is not None:
             _remember(self._culprits, [blame.culprit.fingerprint], now + REFUSED_S, now)
-            self._suspected.pop(blame.culprit.fingerprint, None)
+            for forgets in (self._suspected, self._good):
+                forgets.pop(blame.culprit.fingerprint, None)
+        elif ending.evidence is not Evidence.NOTHING:
+            _remember(self._suspected, (r.fingerprint for r in there), now + SUSPECTED_S, now)
         self._blames.update(dict.fromkeys(self._running, blame))
         self._running.clear()
         self._broken.clear()
@@ -130,12 +150,24 @@ class Suspects:
     def _recent(self, now: float) -> list[tuple[float, Request]]:
         return [(since, request) for since, request in self._broken if since + LATELY_S > now]
 
-    def _culprit(self, there: Iterable[Request], now: float) -> Request | None:
+    def _judged(self, ending: Ending, there: tuple[Request, ...], now: float) -> Blame:
+        if ending.evidence is Evidence.NOTHING:
+            return Blame(ending, there)
         distinct = {request.fingerprint: request for request in there}
         before = [name for name in distinct if self._is_suspect(name, now)]
-        if len(distinct) == 1:
-            return next(iter(distinct.values()))
-        return distinct[before[0]] if len(before) == 1 else None
+        new = [name for name in distinct if self._good.get(name, now) <= now]
+        if ending.evidence is Evidence.FAULT and not before and len(distinct) == 1:
+            before = new
+        if len(before) == 1:
+            return Blame(ending, there, distinct[before[0]], frozenset(before))
+        return Blame(ending, there, bodies=frozenset(before or new))
+
+    def _is_good(self, fingerprint: str, now: float) -> None:
+        """In the order of time: the oldest of too many goes, without a look at the others."""
+        self._good.pop(fingerprint, None)
+        self._good[fingerprint] = now + WELL_S
+        if len(self._good) > MOST:
+            del self._good[next(iter(self._good))]
 
 
 def _remember(where: dict[str, float], names: Iterable[str], until: float, now: float) -> None:

@@ -21,16 +21,20 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 from aiohttp import web
 
 from mirage.protocol import (
+    BEAT_S,
     PROTOCOL_VERSION,
     Allotment,
+    Failed,
     Hello,
     ModelShape,
+    Pulse,
     Report,
     Shutdown,
     decode_to_engine,
@@ -39,6 +43,7 @@ from mirage.protocol import (
 
 SHAPE = ModelShape(2, 65536, 65536, 65536, 1, 16, 40, 8, 2)
 HELD = 65536 * 20
+ENDS = {"die": signal.SIGSEGV, "raise": signal.SIGUSR2, "kill": signal.SIGKILL}
 
 
 def main() -> None:
@@ -79,7 +84,11 @@ def misbehave(name: str) -> None:
 
 
 def core(mirage: dict[str, object]) -> None:
-    """Hello, one report, then listen until the server goes away."""
+    """Hello, one report, then listen until the server goes away.
+
+    Sent SIGUSR1, its thread is stuck in a step and its pulse goes on; sent SIGUSR2, it ends over an
+    exception; sent SIGWINCH, it obeys no more and steps on.
+    """
     kind = os.environ.get("FAKE_ENGINE")
     if kind == "mute":
         signal.pause()
@@ -90,14 +99,35 @@ def core(mirage: dict[str, object]) -> None:
         control.sendall(encode(hello))
         report = Report(0, True, HELD, 0, 2, 17, 0, kv_blocks=16)
         control.sendall(encode(report))
+        stuck, stubborn = threading.Event(), threading.Event()
+        signal.signal(signal.SIGWINCH, lambda number, frame: stubborn.set())
+        signal.signal(signal.SIGUSR1, lambda number, frame: stuck.set())
+        signal.signal(signal.SIGUSR2, lambda number, frame: fail(control))
+        threading.Thread(target=pulse, args=(control, stuck), daemon=True).start()
         borrows, _, borrower = (kind or "").partition(":")
         for line in control.makefile("rb"):
             message = decode_to_engine(line)
             if isinstance(message, Shutdown):
                 return
-            if isinstance(message, Allotment) and borrows == "borrows":
+            if isinstance(message, Allotment) and borrows == "borrows" and not stubborn.is_set():
                 obeyed = report_of(message, wants_all=mirage["tenant"] == borrower)
                 control.sendall(encode(obeyed))
+
+
+def pulse(control: socket.socket, stuck: threading.Event) -> None:
+    """Signs of life, of an engine that steps on without a request, or of one that is stuck."""
+    passes = 0
+    while True:
+        requests = int(stuck.is_set())
+        passes += 1 - requests
+        control.sendall(encode(Pulse(passes, requests)))
+        time.sleep(BEAT_S)
+
+
+def fail(control: socket.socket) -> None:
+    """As vLLM's core ends: first its last words, then the end of its process."""
+    control.sendall(encode(Failed("ZeroDivisionError")))
+    os._exit(1)
 
 
 def report_of(told: Allotment, *, wants_all: bool) -> Report:
@@ -140,7 +170,8 @@ async def complete(
     request: web.Request, name: str, child: subprocess.Popen[bytes]
 ) -> web.StreamResponse:
     """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers, ``die`` ends the
-    engine, ``wait`` answers in half a second."""
+    engine by a fault, ``raise`` by an exception, ``kill`` from outside, ``wait`` answers in half a
+    second, ``fail`` fails and the engine lives."""
     body = await request.json()
     assert body["model"] == name, "the router sent a request to the wrong engine"
     if body["prompt"] == "hang":
@@ -148,9 +179,11 @@ async def complete(
         await response.prepare(request)
         await response.write(b"data: {}\n\n")
         await asyncio.Event().wait()
-    if body["prompt"] == "die":
-        child.kill()
+    if (number := ENDS.get(body["prompt"])) is not None:
+        child.send_signal(number)
         await asyncio.Event().wait()
+    if body["prompt"] == "fail":
+        return web.json_response({"error": {"message": "no"}}, status=500)
     if body["prompt"] == "wait":
         await asyncio.sleep(0.5)
     return web.json_response({"server": os.getpid(), "core": child.pid})

@@ -20,7 +20,7 @@ import pytest
 from mirage.control.growth_hold import LONGEST_S, SILENT_S, GrowthHold
 from mirage.engine.agent import Agent
 from mirage.engine.mailbox import Mailbox
-from mirage.protocol import PROTOCOL_VERSION, Hello, ModelShape, Refusal, Report
+from mirage.protocol import PROTOCOL_VERSION, Hello, ModelShape, Pulse, Refusal, Report
 
 pytestmark = pytest.mark.e2e
 
@@ -35,7 +35,7 @@ import asyncio, sys, time
 from pathlib import Path
 from mirage.config import Policy
 from mirage.protocol import Refusal
-from mirage.serve.control import ControlServer
+from mirage.serve.control import ControlServer, Unkept
 from mirage.serve.registry import TenantServer, Registry
 
 class Slow:
@@ -54,7 +54,7 @@ class Slow:
 async def main():
     folder = Path(sys.argv[1])
     registry = Registry(Policy.MIRAGE, 1 << 30, {{"a": TenantServer("a", folder / "a", 128)}})
-    await ControlServer(Slow(), registry).start(folder / "control.sock")
+    await ControlServer(Slow(), registry, Unkept()).start(folder / "control.sock")
     print("up", flush=True)
     await asyncio.Event().wait()
 
@@ -81,7 +81,7 @@ def connected(folder: Path) -> Iterator[tuple[Agent, list[Refusal], GrowthHold]]
     mailbox = Mailbox()
     mailbox.handle = told.append  # type: ignore[assignment]
     agent = Agent(str(folder / "control.sock"), mailbox)
-    agent.start(Hello(PROTOCOL_VERSION, "a", os.getpid(), SHAPE, 4 * PAGE))
+    agent.start(Hello(PROTOCOL_VERSION, "a", os.getpid(), SHAPE, 4 * PAGE), lambda: Pulse(0, 0))
     try:
         until(lambda: time.monotonic() - agent.heard < SILENT_S)
         yield agent, told, GrowthHold(HOLD_S, time.monotonic, lambda: agent.heard)

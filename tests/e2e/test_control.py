@@ -17,8 +17,10 @@ from mirage.protocol import (
     PROTOCOL_VERSION,
     Alive,
     Allotment,
+    Failed,
     Hello,
     ModelShape,
+    Pulse,
     Refusal,
     Report,
     Shutdown,
@@ -88,6 +90,30 @@ class Engine:
 
 
 @dataclass
+class Noting:
+    """Who keeps engines: notes what it hears. An engine is dead once `dead` is set."""
+
+    on_joined: asyncio.Queue[str]
+    on_lost: asyncio.Queue[tuple[str, str | None]]
+    on_hung: asyncio.Queue[tuple[str, str]]
+    on_failed: asyncio.Queue[tuple[str, str]]
+    dead: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def joined(self, tenant: str, pid: int) -> None:
+        self.on_joined.put_nowait(tenant)
+
+    async def lost(self, tenant: str, reason: str | None) -> None:
+        self.on_lost.put_nowait((tenant, reason))
+        await self.dead.wait()
+
+    def failed(self, tenant: str, error: str) -> None:
+        self.on_failed.put_nowait((tenant, error))
+
+    def hangs(self, tenant: str, why: str) -> None:
+        self.on_hung.put_nowait((tenant, why))
+
+
+@dataclass
 class Site:
     path: Path
     server: ControlServer
@@ -95,6 +121,9 @@ class Site:
     arbiter: Any
     joined: asyncio.Queue[str]
     lost: asyncio.Queue[tuple[str, str | None]]
+    hung: asyncio.Queue[tuple[str, str]]
+    failed: asyncio.Queue[tuple[str, str]]
+    keepers: Noting
 
     async def engine(self, tenant: str = "", **changes: Any) -> Engine:
         """A new connection, introduced if a tenant is given."""
@@ -106,24 +135,32 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def controlling(folder: Path, arbiter: Any) -> AsyncIterator[Site]:
+async def controlling(
+    folder: Path, arbiter: Any, *, hang_s: float = 30.0, dead: bool = True
+) -> AsyncIterator[Site]:
+    """Engines are dead as soon as their connection is closed, unless `dead` is false."""
     names = ("a", "b")
     registry = Registry(
         Policy.MIRAGE, 1 << 30, {n: TenantServer(n, folder / n, 128) for n in names}
     )
     joined: asyncio.Queue[str] = asyncio.Queue()
     lost: asyncio.Queue[tuple[str, str | None]] = asyncio.Queue()
+    hung: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    failed: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    keepers = Noting(joined, lost, hung, failed)
+    if dead:
+        keepers.dead.set()
     server = ControlServer(
         arbiter,
         registry,
-        on_joined=joined.put_nowait,
-        on_lost=lambda tenant, reason: lost.put_nowait((tenant, reason)),
+        keepers,
+        hang_s=hang_s,
     )
     path = folder / "control.sock"
     await server.start(path)
     try:
         async with asyncio.timeout(WAIT_S):
-            yield Site(path, server, registry, arbiter, joined, lost)
+            yield Site(path, server, registry, arbiter, joined, lost, hung, failed, keepers)
     finally:
         await server.stop()
 
@@ -346,3 +383,103 @@ def complying(allotment: Allotment, **changes: Any) -> Report:
         layer_compute_s=0.001,
     )
     return msgspec.structs.replace(report, **changes)
+
+
+def test_an_engine_that_says_nothing_any_more_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirage.serve.control.BEAT_S", 0.01)
+
+    async def scenario() -> None:
+        async with controlling(tmp_path, NotingArbiter(), hang_s=0.3) as site:
+            silent, lives = await site.engine("a"), await site.engine("b")
+
+            async def live() -> None:
+                passes = 0
+                while True:
+                    await lives.say(Pulse(passes := passes + 1, 3))
+                    await asyncio.sleep(0.01)
+
+            living = asyncio.create_task(live())
+            tenant, why = await site.hung.get()
+            assert tenant == "a" and why.startswith("no sign of life for ")
+            living.cancel()
+            while tenant == "a":
+                tenant, why = await site.hung.get()
+            silent.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_with_requests_and_no_step_hangs_though_its_pulse_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirage.serve.control.BEAT_S", 0.01)
+
+    async def scenario() -> None:
+        async with controlling(tmp_path, NotingArbiter(), hang_s=0.3) as site:
+            stuck = await site.engine("a")
+
+            async def pulse() -> None:
+                while True:
+                    await stuck.say(Pulse(5, 2))
+                    await asyncio.sleep(0.01)
+
+            pulsing = asyncio.create_task(pulse())
+            tenant, why = await site.hung.get()
+            assert tenant == "a" and why.startswith("no step for ")
+            assert why.endswith(" s with 2 requests")
+            pulsing.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_while_the_server_itself_stands_still_nobody_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that jumps by an hour at each look, as when the whole machine was paused."""
+    monkeypatch.setattr("mirage.serve.control.BEAT_S", 0.01)
+    jumps = iter(range(1_000_000))
+    monkeypatch.setattr("mirage.serve.control.LONGEST_TICK_S", 0.01)
+
+    async def scenario() -> None:
+        async with controlling(tmp_path, NotingArbiter(), hang_s=5.0) as site:
+            await site.engine("a")
+            await site.joined.get()
+            start = site.server.running.seconds
+            for _ in jumps:
+                site.server.running.tick(3600.0 * next(jumps) + 1e6)
+                await asyncio.sleep(0)
+                if site.server.running.seconds > start + 1.0:
+                    break
+            assert site.hung.empty()
+
+    asyncio.run(scenario())
+
+
+def test_memory_of_a_lost_engine_is_lent_only_when_its_process_is_dead(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with controlling(tmp_path, NotingArbiter(), dead=False) as site:
+            engine = await site.engine("a")
+            await site.joined.get()
+            engine.close()
+            assert await site.lost.get() == ("a", None)
+            again = await site.engine("a")
+            assert await again.hear() is None  # its last one still ends
+            assert ("lost", "a") not in site.arbiter.events
+            site.keepers.dead.set()
+            while ("lost", "a") not in site.arbiter.events:
+                await asyncio.sleep(0.001)
+            await site.engine("a")
+            assert await site.joined.get() == "a"
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_says_over_what_it_ends(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        engine = await site.engine("a")
+        await engine.say(Failed("ValueError"))
+        assert await site.failed.get() == ("a", "ValueError")
+
+    run(tmp_path, scenario)

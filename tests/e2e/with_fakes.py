@@ -24,7 +24,6 @@ def means() -> Means:
         hello_s=0.5 if told["FAKE_ENGINE"] == "mute" else usual.hello_s,
         progress_s=float(told.get("FAKE_PROGRESS_S", usual.progress_s)),
         grace_s=0.5,
-        give_back_s=float(told.get("FAKE_GIVE_BACK_S", usual.give_back_s)),
         backoff_s=0.05,
         rest_s=float(told.get("FAKE_REST_S", usual.rest_s)),
     )

@@ -12,6 +12,7 @@ from mirage.protocol import (
     PROTOCOL_VERSION,
     Alive,
     Allotment,
+    FromEngine,
     Hello,
     Refusal,
     Report,
@@ -68,7 +69,7 @@ class ControlServer:
                 self.connection.sendall(encode(Alive()))
                 time.sleep(seconds)
 
-    def _take(self, message: Hello | Report) -> None:
+    def _take(self, message: FromEngine) -> None:
         if isinstance(message, Hello):
             if self.hello is not None or message.version != PROTOCOL_VERSION:
                 self.problems.append(f"unexpected {message}")
@@ -76,6 +77,8 @@ class ControlServer:
             return
         if self.hello is None:
             self.problems.append("a report before the hello")
+            return
+        if not isinstance(message, Report):
             return
         self._check(message)
         self.reports.append(message)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mirage.control.debts import GIVE_BACK_S, Debtor, Overdue
+from mirage.config import HANG_S
+from mirage.control.debts import Debtor, Overdue
 from mirage.protocol import Report
 
 pytestmark = pytest.mark.pure
@@ -19,10 +20,10 @@ def again() -> Report:
 
 
 def test_one_that_says_nothing_is_overdue() -> None:
-    overdue, debtor = Overdue(), Debtor("a", 50, False, REPORT)
+    overdue, debtor = Overdue(HANG_S), Debtor("a", 50, False, REPORT)
     assert overdue.look([debtor], 100.0) == {}
-    assert overdue.look([debtor], 100.0 + GIVE_BACK_S - 0.1) == {}
-    assert overdue.look([debtor], 100.0 + GIVE_BACK_S) == {"a": GIVE_BACK_S}
+    assert overdue.look([debtor], 100.0 + HANG_S - 0.1) == {}
+    assert overdue.look([debtor], 100.0 + HANG_S) == {"a": HANG_S}
 
 
 def test_one_whose_running_requests_need_the_memory_is_waited_for_while_it_reports() -> None:

@@ -5,16 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from mirage.serve.ending import Ending, Evidence
 from mirage.serve.suspects import (
     LATELY_S,
     MOST,
     REFUSED_S,
     SUSPECTED_S,
+    WELL_S,
     Request,
     Suspects,
 )
 
 pytestmark = pytest.mark.pure
+
+FAULT = Ending(status=-11)
+HANG = Ending("engine", hang="no sign of life for 30 s")
+KILLED = Ending(status=-9)
 
 
 def request(name: str) -> Request:
@@ -28,7 +34,7 @@ def begin(suspects: Suspects, *names: str) -> list[int]:
 def test_the_only_one_is_the_culprit_and_refused_for_a_while() -> None:
     made = Suspects()
     (number,) = begin(made, "x")
-    blame = made.engine_ended(10.0)
+    blame = made.engine_ended(FAULT, 10.0)
     assert blame.culprit == request("x") and made.blame(number) == blame
     made.ends(number, 10.1, well=False)
     refused = made.refuses("x", 11.0)
@@ -37,17 +43,67 @@ def test_the_only_one_is_the_culprit_and_refused_for_a_while() -> None:
     assert made.refuses("x", 10.0 + REFUSED_S) is None
 
 
+def test_a_kill_from_outside_says_nothing_of_a_request() -> None:
+    made = Suspects()
+    (number,) = begin(made, "x")
+    for now in (0.0, 1.0, 2.0):
+        blame = made.engine_ended(KILLED, now)
+        assert blame.culprit is None and blame.bodies == frozenset()
+        assert made.refuses("x", now) is None
+        begin(made, "x")
+    assert made.blame(number) is not None, "its client hears what happened"
+
+
+@pytest.mark.parametrize("first", [HANG, Ending()])
+@pytest.mark.parametrize("second", [HANG, FAULT, Ending()])
+def test_one_hang_blames_nobody_and_a_second_with_the_same_request_blames_it(
+    first: Ending, second: Ending
+) -> None:
+    made = Suspects()
+    begin(made, "x")
+    assert made.engine_ended(first, 0.0).culprit is None
+    assert made.refuses("x", 1.0) is None
+    begin(made, "x", "new")
+    assert made.engine_ended(second, 2.0).culprit == request("x")
+    assert made.refuses("x", 3.0) is not None and made.refuses("new", 3.0) is None
+
+
+def test_what_was_answered_well_is_no_culprit_at_once() -> None:
+    """A probe that always sends the same is alone with an engine that fails for itself."""
+    made, now = Suspects(), 0.0
+    for _ in range(5):
+        (number,) = begin(made, "probe")
+        made.ends(number, now, well=True)
+        begin(made, "probe")
+        blame = made.engine_ended(FAULT, now + 1)
+        assert blame.culprit is None and blame.bodies == frozenset()
+        assert made.refuses("probe", now + 2) is None
+        now += 100
+    begin(made, "probe")
+    assert made.engine_ended(FAULT, now).culprit == request("probe"), "twice, and never well"
+    begin(made, "probe")
+    assert made.engine_ended(FAULT, now + WELL_S).culprit == request("probe")
+
+
+def test_of_several_only_those_not_known_to_be_good_may_have_ended_it() -> None:
+    made = Suspects()
+    (number,) = begin(made, "good")
+    made.ends(number, 0.0, well=True)
+    begin(made, "good", "x", "y")
+    assert made.engine_ended(FAULT, 20.0).bodies == {"x", "y"}
+
+
 def test_copies_of_one_request_are_one() -> None:
     made = Suspects()
     begin(made, "x", "x", "x")
-    assert made.engine_ended(0.0).culprit == request("x")
+    assert made.engine_ended(FAULT, 0.0).culprit == request("x")
 
 
 def test_nobody_there_nobody_to_blame() -> None:
     made = Suspects()
     (number,) = begin(made, "x")
     made.ends(number, 1.0, well=True)
-    assert made.engine_ended(1.1).there == ()
+    assert made.engine_ended(FAULT, 1.1).there == ()
 
 
 def test_one_that_broke_off_just_before_was_there() -> None:
@@ -55,7 +111,7 @@ def test_one_that_broke_off_just_before_was_there() -> None:
         made = Suspects()
         (number,) = begin(made, "x")
         made.ends(number, 1.0, well=False)
-        assert made.engine_ended(1.0 + after).there == there
+        assert made.engine_ended(FAULT, 1.0 + after).there == there
 
 
 def test_suspects_run_one_at_a_time_until_they_ended_well() -> None:
@@ -63,7 +119,7 @@ def test_suspects_run_one_at_a_time_until_they_ended_well() -> None:
     for number in begin(made, "x", "y", "z"):
         assert made.refuses("z", 0.0) is None
         assert number
-    blame = made.engine_ended(0.0)
+    blame = made.engine_ended(FAULT, 0.0)
     assert blame.culprit is None and len(blame.there) == 3
     (x,) = begin(made, "x")
     refused = made.refuses("y", 1.0)
@@ -74,7 +130,7 @@ def test_suspects_run_one_at_a_time_until_they_ended_well() -> None:
     (y,) = begin(made, "y")
     assert made.refuses("x", 3.0) is None, "it has proved innocent"
     begin(made, "new")
-    assert made.engine_ended(4.0).culprit == request("y")
+    assert made.engine_ended(FAULT, 4.0).culprit == request("y")
     assert made.refuses("new", 4.0) is None and made.refuses("z", 4.0) is None
     assert made.blame(y) is not None
 
@@ -82,7 +138,7 @@ def test_suspects_run_one_at_a_time_until_they_ended_well() -> None:
 def test_suspicion_ends() -> None:
     made = Suspects()
     begin(made, "x", "y")
-    made.engine_ended(0.0)
+    made.engine_ended(FAULT, 0.0)
     begin(made, "x")
     assert made.refuses("y", SUSPECTED_S - 1) is not None
     assert made.refuses("y", SUSPECTED_S) is None
@@ -91,7 +147,7 @@ def test_suspicion_ends() -> None:
 def test_a_line_names_some_and_counts_the_rest() -> None:
     made = Suspects()
     begin(made, *"abcdef")
-    line = str(made.engine_ended(0.0))
+    line = str(made.engine_ended(FAULT, 0.0))
     assert "one of 6 requests (" in line and "fingerprint d" in line and line.endswith("; 2 more)")
     assert "fingerprint e" not in line
 
@@ -101,7 +157,7 @@ def test_a_request_that_ends_every_engine_is_found_the_second_time(names: list[s
     """Its client, and all others, send again until they are answered."""
     made, bad, now = Suspects(), names[0], 0.0
     begin(made, *names)
-    made.engine_ended(now)
+    made.engine_ended(FAULT, now)
     ends = 1
     while (refused := made.refuses(bad, now)) is None or not refused.known:
         now += 1.0
@@ -110,7 +166,7 @@ def test_a_request_that_ends_every_engine_is_found_the_second_time(names: list[s
             running = begin(made, *there[:1]) if there[0] == bad else begin(made, there[0])
             if there[0] == bad:
                 ends += 1
-                made.engine_ended(now)
+                made.engine_ended(FAULT, now)
             else:
                 made.ends(running[0], now, well=True)
                 names = [name for name in names if name != there[0]]
@@ -142,21 +198,27 @@ class Anything(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
-    @rule()
-    def the_engine_ends(self) -> None:
-        blame = self.made.engine_ended(self.now)
+    @rule(ending=st.sampled_from([FAULT, HANG, KILLED]))
+    def the_engine_ends(self, ending: Ending) -> None:
+        good = {n for n in "abcdef" if self.made._good.get(n, self.now) > self.now}
+        suspected = {n for n in "abcdef" if self.made._is_suspect(n, self.now)}
+        blame = self.made.engine_ended(ending, self.now)
         there = {r.fingerprint for r in blame.there}
         assert set(self.running.values()) <= there
         assert (blame.culprit is None) or blame.culprit.fingerprint in there
-        if len(there) == 1:
+        if len(there) == 1 and ending is FAULT and not there & good:
             assert blame.culprit is not None
+        if ending.evidence is not Evidence.FAULT and not there & suspected:
+            assert blame.culprit is None
+        if ending is KILLED:
+            assert blame.culprit is None and not blame.bodies
         for number, name in self.running.items():
             assert self.made.blame(number) == blame
             self.made.ends(number, self.now, well=False)
             assert self.made.blame(number) is None
             assert name in there
         self.running.clear()
-        assert self.made.engine_ended(self.now).there == ()
+        assert self.made.engine_ended(FAULT, self.now).there == ()
 
     @invariant()
     def at_most_one_suspect_is_there(self) -> None:
@@ -180,8 +242,12 @@ TestAnything = Anything.TestCase
 
 def test_what_is_remembered_is_bounded() -> None:
     made = Suspects()
+    for number in begin(made, *map(str, range(MOST + 100))):
+        made.ends(number, 0.0, well=True)
+    assert len(made._good) == MOST and "0" not in made._good
+    made = Suspects()
     begin(made, *map(str, range(MOST + 100)))
-    made.engine_ended(0.0)
+    made.engine_ended(FAULT, 0.0)
     begin(made, str(MOST + 99))
     assert made.refuses("0", 1.0) is None
     assert made.refuses(str(MOST), 1.0) is not None

@@ -1,0 +1,115 @@
+"""Whether a connected engine still lives, by its signs of life. Pure: the caller has the clock.
+
+An engine's process says `BEAT_S` apart that it lives (`Pulse`). If nothing comes for `hang_s`
+seconds, the process is frozen. If the pulse goes on, and the engine's own thread has something to
+do and begins no scheduling pass, that thread is stuck. A long step is no hang: the longest one
+known is added to `hang_s`, and so is the time that a first step may compile, both bounded.
+
+Seconds are those of `RunningTime`: silence counts only while the server itself ran.
+"""
+
+from __future__ import annotations
+
+from mirage.protocol import Allotment, Pulse, Report, ToEngine, Turn
+
+FIRST_STEP_S = 300.0
+"""What a first step that compiles may take, besides."""
+LONGEST_STEP_S = 120.0
+"""The most that the longest known step adds to `hang_s`."""
+QUIET_S = 3.0
+"""Without a pulse for so long, a gap between two passes may have been a frozen process, no step."""
+
+
+class RunningTime:
+    """The seconds during which this process ran, by what `tick` is told.
+
+    A gap between two ticks counts for `most_s` at most. So a pause of the whole machine or
+    container passes in no time, for the server as for its engines.
+    """
+
+    def __init__(self, most_s: float) -> None:
+        self.seconds = 0.0
+        self._most_s = most_s
+        self._last: float | None = None
+
+    def tick(self, now: float) -> None:
+        """The clock says `now`, in seconds."""
+        if self._last is not None:
+            self.seconds += min(self._most_s, max(0.0, now - self._last))
+        self._last = now
+
+
+class Vitals:
+    """The signs of life of one engine, from its hello at `now` on."""
+
+    def __init__(self, now: float, hang_s: float, first_step_s: float = 0.0) -> None:
+        self._hang_s, self._first_step_s = hang_s, first_step_s
+        self._heard = self._moved = now
+        self._passes = self._requests = self._steps = 0
+        self._revision = self._asked = 0
+        """The newest allotment that it has seen, and the newest that it was sent."""
+        self._yields = False
+        """Whether it was told to stop stepping at once, and has not said that it did."""
+        self._quiet = False
+        """Whether there was a silence since the last pass."""
+        self._longest = 0.0
+
+    def pulsed(self, pulse: Pulse, now: float) -> None:
+        """Its thread for reports lives, and says what the engine's own thread has begun."""
+        self._listen(now)
+        if pulse.passes != self._passes:
+            self._learn(now)
+            self._move(now)
+        elif not self._is_busy():
+            self._move(now)
+        self._passes, self._requests = pulse.passes, pulse.requests
+
+    def reported(self, report: Report, now: float) -> None:
+        """It has seen what it was sent up to `report.revision`."""
+        self._listen(now)
+        was_busy = self._is_busy()
+        self._revision = report.revision
+        self._yields = self._yields and report.holds_turn
+        self._steps = report.steps
+        if was_busy and not self._is_busy():
+            self._move(now)
+
+    def told(self, message: ToEngine, now: float) -> None:
+        """It was sent something; an allotment or the end of a turn has to be answered."""
+        if not self._is_busy():
+            self._move(now)
+        if isinstance(message, Allotment):
+            self._asked = message.revision
+        elif isinstance(message, Turn):
+            self._yields = not message.holds and not message.drain
+
+    def hang(self, now: float) -> str:
+        """Why it must be taken for hung, in words; empty while it lives."""
+        if (silent := now - self._heard) >= self._hang_s:
+            return f"no sign of life for {silent:.0f} s"
+        if self._is_busy() and (stuck := now - self._moved) >= self._patience_s():
+            return f"no step for {stuck:.0f} s {self._what_waits()}"
+        return ""
+
+    def _is_busy(self) -> bool:
+        return self._requests > 0 or self._revision < self._asked or self._yields
+
+    def _what_waits(self) -> str:
+        if self._requests:
+            return f"with {self._requests} requests"
+        return "after it was told to yield its turn or memory"
+
+    def _patience_s(self) -> float:
+        more = min(self._longest, LONGEST_STEP_S)
+        return self._hang_s + (more if self._steps else max(more, self._first_step_s))
+
+    def _listen(self, now: float) -> None:
+        self._quiet = self._quiet or now - self._heard > QUIET_S
+        self._heard = now
+
+    def _learn(self, now: float) -> None:
+        if self._is_busy() and not self._quiet:
+            self._longest = max(self._longest, now - self._moved)
+
+    def _move(self, now: float) -> None:
+        self._moved, self._quiet = now, False

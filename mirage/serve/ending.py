@@ -1,0 +1,85 @@
+"""How an engine ended, and whether that says anything of the requests that it worked on. Pure."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import Enum
+
+FROM_OUTSIDE = {
+    signal.SIGKILL,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+}
+"""Signals that a process is sent, and does not raise over what it computes."""
+
+
+class Evidence(Enum):
+    """What an end says of the requests that were there."""
+
+    FAULT = "fault"
+    """The engine failed by itself: a request may have caused it."""
+    HANG = "hang"
+    """It stopped answering: a request may have caused it, and so may much else."""
+    NOTHING = "nothing"
+    """It was ended from outside."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The first process of an engine that ended."""
+
+    who: str = "engine core"
+    status: int | None = None
+    """Its exit code, or minus the signal that ended it; None if nobody could learn it."""
+    error: str = ""
+    """The class of the exception that ended its core, as that said itself."""
+    hang: str = ""
+    """Why it was taken for hung, and ended by the server."""
+    refused: str = ""
+    """How it broke the control protocol, for which the server ended it."""
+    oom_kills: int = 0
+    """Processes that the kernel's OOM killer ended on this machine at that time."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """An unknown status may have been a SIGKILL: it weighs as little as a hang."""
+        if self.refused:
+            return Evidence.NOTHING
+        if self.hang:
+            return Evidence.HANG
+        if self.error:
+            return Evidence.FAULT
+        if self.status is None:
+            return Evidence.HANG
+        outside = self.status == 0 or -self.status in FROM_OUTSIDE
+        return Evidence.NOTHING if outside else Evidence.FAULT
+
+    def __str__(self) -> str:
+        if self.refused:
+            return f"{self.who} broke the control protocol ({self.refused})"
+        if self.hang:
+            return f"{self.who} hung ({self.hang}) and was ended"
+        if self.error:
+            return f"{self.who} ended with {self.error}"
+        if self.status is None:
+            return f"{self.who} ended (exit status unknown)"
+        if self.status >= 0:
+            return f"{self.who} ended with exit code {self.status}"
+        return f"{self.who} {self._by_signal(-self.status)}"
+
+    def _by_signal(self, number: int) -> str:
+        name = signal_name(number)
+        if number == signal.SIGKILL and self.oom_kills:
+            return f"was killed by the kernel's OOM killer ({name}): memory ran out on this machine"
+        return f"was ended from outside ({name})" if number in FROM_OUTSIDE else f"ended by {name}"
+
+
+def signal_name(number: int) -> str:
+    """``"SIGKILL"``, or ``"signal 35"`` of one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,44 @@
+"""Whether an API server still answers, asked over its own socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import aiohttp
+
+LOOK_S = 1.0
+"""Between two looks at whether an answer has come, and between two questions."""
+
+
+async def silent(socket: Path, running: Callable[[], float], hang_s: float) -> AsyncIterator[None]:
+    """Ends when the server on `socket` has not answered for `hang_s` seconds; else goes on.
+
+    Yields at each look. One question is asked at a time: a server that is continued answers the one
+    that it was asked before. `running` tells the seconds for which this process has run.
+    """
+    answered = running()
+    connector = aiohttp.UnixConnector(str(socket), force_close=True)
+    async with aiohttp.ClientSession(connector=connector) as http:
+        while running() - answered < hang_s:
+            question = asyncio.create_task(_answers(http))
+            try:
+                while not question.done() and running() - answered < hang_s:
+                    yield
+                    await asyncio.wait([question], timeout=LOOK_S)
+            finally:
+                question.cancel()
+            if question.done() and not question.cancelled() and question.result():
+                answered = running()
+                await asyncio.sleep(LOOK_S)
+
+
+async def _answers(http: aiohttp.ClientSession) -> bool:
+    """Whatever the answer is: what it says of the engine core is heard from the core itself."""
+    try:
+        async with http.get("http://engine/health", timeout=aiohttp.ClientTimeout(None)):
+            return True
+    except (aiohttp.ClientError, OSError):
+        await asyncio.sleep(LOOK_S)
+        return False

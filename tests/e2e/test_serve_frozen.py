@@ -1,0 +1,96 @@
+"""A process that is stopped, or stuck: noticed, ended and started again, and nobody else waits."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervised import Served, serving, write_config
+
+pytestmark = pytest.mark.e2e
+
+HANG_S = 5
+
+
+def post(served: Served, prompt: str, model: str) -> tuple[int, Any]:
+    return served.request("POST", "/v1/completions", {"model": model, "prompt": prompt})
+
+
+def stream(served: Served, model: str) -> Any:
+    """An answer of `model` that has begun and does not end."""
+    body = {"model": model, "prompt": "hang", "stream": True}
+    answer = served.open("POST", "/v1/completions", body).getresponse()
+    assert answer.readline() == b"data: {}\n"
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("process", "number", "why"),
+    [
+        ("core", signal.SIGSTOP, "no sign of life for 5 s"),
+        ("core", signal.SIGUSR1, "no step for 5 s with 1 requests"),
+        ("server", signal.SIGSTOP, "its API server has not answered for 5 s"),
+    ],
+)
+def test_it_is_ended_told_and_started_again(
+    tmp_path: Path, process: str, number: int, why: str
+) -> None:
+    with serving(write_config(tmp_path, "a", "b", hang_s=HANG_S)) as served:
+        served.drain()
+        before = post(served, "pids", "a")[1]
+        answer = stream(served, "a")
+        os.kill(before[process], number)
+
+        def told() -> Any:
+            assert post(served, "pids", "b")[0] == 200, "the other one serves all the time"
+            status, body = served.request("GET", "/health/a")
+            return body["reason"] if status == 503 else None
+
+        reason = served.until("it is told", told)
+        assert reason.startswith(f"its engine hung ({why[:12]}")
+        assert served.request("GET", "/health")[1]["status"] == "degraded"
+        assert b"send this request again" in read_all(answer)
+        served.until("a is back", lambda: served.request("GET", "/health/a")[0] == 200)
+        assert post(served, "pids", "a")[1]["core"] != before["core"]
+        assert served.request("GET", "/health")[1]["status"] == "ok"
+        hangs = [line for line in served.log if line.startswith("mirage: a: its engine hangs (")]
+        assert len(hangs) == 1 and why[:12] in hangs[0]
+
+
+def test_one_that_is_continued_in_time_goes_on(tmp_path: Path) -> None:
+    with serving(write_config(tmp_path, "a", "b", hang_s=20)) as served:
+        served.drain()
+        before = post(served, "pids", "a")[1]
+        for process in ("core", "server"):
+            os.kill(before[process], signal.SIGSTOP)
+            assert post(served, "pids", "b")[0] == 200
+            os.kill(before[process], signal.SIGCONT)
+            assert post(served, "pids", "a")[1] == before
+        assert not [line for line in served.log if "hangs" in line]
+
+
+def test_the_same_request_in_two_hangs_is_refused(tmp_path: Path) -> None:
+    with serving(write_config(tmp_path, "a", hang_s=HANG_S)) as served:
+        for _ in range(2):
+            core = post(served, "pids", "a")[1]["core"]
+            answer = stream(served, "a")
+            os.kill(core, signal.SIGSTOP)
+            read_all(answer)
+            served.until("a is back", lambda: served.engine_state("a") == "ready")
+        body = {"model": "a", "prompt": "hang", "stream": True}
+        assert served.request("POST", "/v1/completions", body)[0] == 422
+        assert post(served, "pids", "a")[0] == 200
+
+
+def read_all(answer: Any) -> bytes:
+    """All that comes of an answer that breaks off."""
+    read = b""
+    try:
+        while chunk := answer.read1():
+            read += chunk
+    except OSError:
+        pass
+    except Exception as error:
+        assert type(error).__name__ == "IncompleteRead"
+    return read

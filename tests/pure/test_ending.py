@@ -1,0 +1,74 @@
+"""What an end says of the requests that were there, and how it is told."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from mirage.serve.ending import FROM_OUTSIDE, Ending, Evidence
+from mirage.serve.oom import OomKills
+
+pytestmark = pytest.mark.pure
+
+
+@pytest.mark.parametrize(
+    ("ending", "evidence", "words"),
+    [
+        (Ending(status=-9), "nothing", "engine core was ended from outside (SIGKILL)"),
+        (Ending(status=-15), "nothing", "engine core was ended from outside (SIGTERM)"),
+        (Ending(status=0), "nothing", "engine core ended with exit code 0"),
+        (Ending(status=-11), "fault", "engine core ended by SIGSEGV"),
+        (Ending("API server", 1), "fault", "API server ended with exit code 1"),
+        (Ending(status=-62), "fault", "engine core ended by signal 62"),
+        (Ending(error="ValueError"), "fault", "engine core ended with ValueError"),
+        (Ending(status=-9, error="ValueError"), "fault", "engine core ended with ValueError"),
+        (Ending(), "hang", "engine core ended (exit status unknown)"),
+        (
+            Ending("engine", -9, hang="no step for 31 s with 2 requests"),
+            "hang",
+            "engine hung (no step for 31 s with 2 requests) and was ended",
+        ),
+        (
+            Ending(refused="a second hello"),
+            "nothing",
+            "engine core broke the control protocol (a second hello)",
+        ),
+        (
+            Ending(status=-9, oom_kills=1),
+            "nothing",
+            "engine core was killed by the kernel's OOM killer (SIGKILL): memory ran out on this "
+            "machine",
+        ),
+        (Ending(status=-11, oom_kills=1), "fault", "engine core ended by SIGSEGV"),
+    ],
+)
+def test_evidence_and_words(ending: Ending, evidence: str, words: str) -> None:
+    assert ending.evidence is Evidence(evidence)
+    assert str(ending) == words
+
+
+def test_every_signal_is_evidence_or_comes_from_outside() -> None:
+    for number in signal.valid_signals():
+        outside = Ending(status=-number).evidence is Evidence.NOTHING
+        assert outside == (number in FROM_OUTSIDE)
+
+
+def test_kills_of_the_last_two_looks_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "vmstat"
+
+    def killed(count: int) -> None:
+        file.write_text(f"nr_free_pages 7\noom_kill {count}\nnr_dirty 1\n")
+
+    killed(3)
+    kills = OomKills(file)
+    assert kills.lately() == 0
+    killed(4)
+    kills.look()  # it came between the kill and the news of it
+    assert kills.lately() == 1
+    kills.look()
+    assert kills.lately() == 0
+    file.unlink()
+    assert kills.lately() == 0
+    assert OomKills(tmp_path / "none").lately() == 0

@@ -1,0 +1,124 @@
+"""Who is taken for hung: whoever is silent or stuck, and nobody who is only slow or idle."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.control.liveness import FIRST_STEP_S, LONGEST_STEP_S, RunningTime, Vitals
+from mirage.protocol import BEAT_S, Allotment, Pulse, Report, Turn
+
+pytestmark = pytest.mark.pure
+
+HANG_S = 30.0
+
+
+def report(revision: int = 0, steps: int = 1, holds: bool = True) -> Report:
+    made = Report(revision, holds, 100, 0, 1, 10, 5)
+    made.steps = steps
+    return made
+
+
+def beats(vitals: Vitals, begin: float, end: float, passes: int, requests: int) -> float:
+    """A pulse that says the same all the time; when the first hang is seen, or `end`."""
+    now = begin
+    while now < end:
+        vitals.pulsed(Pulse(passes, requests), now)
+        if vitals.hang(now):
+            return now
+        now += BEAT_S
+    return end
+
+
+def test_silence_is_a_hang_with_or_without_work() -> None:
+    for requests in (0, 3):
+        vitals = Vitals(0.0, HANG_S, FIRST_STEP_S)
+        vitals.pulsed(Pulse(1, requests), 1.0)
+        assert vitals.hang(1.0 + HANG_S - 0.1) == ""
+        assert vitals.hang(1.0 + HANG_S) == "no sign of life for 30 s"
+        vitals.pulsed(Pulse(2, requests), 1.0 + HANG_S)  # continued in time
+        assert vitals.hang(1.1 + HANG_S) == ""
+
+
+def test_an_idle_engine_begins_no_step_and_lives() -> None:
+    assert beats(Vitals(0.0, HANG_S), 0.0, 5000.0, passes=7, requests=0) == 5000.0
+
+
+def test_an_engine_with_requests_that_begins_no_step_hangs() -> None:
+    vitals = Vitals(0.0, HANG_S)
+    vitals.reported(report(), 0.0)
+    beats(vitals, 0.0, 100.0, passes=7, requests=0)
+    assert beats(vitals, 100.0, 500.0, passes=7, requests=2) == pytest.approx(100 + HANG_S, abs=1)
+    assert vitals.hang(131.0).endswith("s with 2 requests")
+
+
+def test_a_first_step_may_compile_and_is_bounded() -> None:
+    vitals = Vitals(0.0, HANG_S, FIRST_STEP_S)
+    hung = beats(vitals, 0.0, 5000.0, passes=1, requests=1)
+    assert hung == pytest.approx(HANG_S + FIRST_STEP_S, abs=1)
+
+
+def test_the_longest_known_step_is_allowed_again_and_is_bounded() -> None:
+    for known, more in ((20.0, 20.0), (29.0, 29.0)):
+        vitals = Vitals(0.0, HANG_S)
+        vitals.reported(report(), 0.0)
+        beats(vitals, 0.0, known, passes=1, requests=1)
+        hung = beats(vitals, known, 5000.0, passes=2, requests=1)
+        assert hung == pytest.approx(known + HANG_S + more, abs=1)
+    assert more < LONGEST_STEP_S
+
+
+def test_a_process_that_was_frozen_and_continued_made_no_long_step() -> None:
+    vitals = Vitals(0.0, HANG_S)
+    vitals.reported(report(), 0.0)
+    vitals.pulsed(Pulse(1, 1), 1.0)
+    vitals.pulsed(Pulse(2, 1), 26.0)
+    assert beats(vitals, 26.0, 5000.0, passes=3, requests=1) == pytest.approx(26 + HANG_S, abs=1)
+
+
+def test_an_order_that_is_not_obeyed_is_a_hang_of_an_idle_engine() -> None:
+    orders = (Allotment(4, 0, 1, 4, 100), Turn(False))
+    for order in orders:
+        vitals = Vitals(0.0, HANG_S)
+        vitals.reported(report(revision=3), 0.0)
+        beats(vitals, 0.0, 50.0, passes=7, requests=0)
+        vitals.told(order, 50.0)
+        assert beats(vitals, 50.0, 500.0, passes=7, requests=0) == pytest.approx(80.0, abs=1)
+        assert "yield its turn or memory" in vitals.hang(90.0)
+
+
+def test_an_order_that_is_obeyed_is_none() -> None:
+    vitals = Vitals(0.0, HANG_S)
+    for order in (Allotment(4, 0, 1, 4, 100), Turn(False), Turn(False, drain=True)):
+        vitals.told(order, 50.0)
+        vitals.reported(report(revision=4, holds=False), 51.0)
+        assert beats(vitals, 50.0, 500.0, passes=7, requests=0) == 500.0
+
+
+def test_a_draining_turn_may_last_as_long_as_it_steps() -> None:
+    vitals = Vitals(0.0, HANG_S)
+    vitals.reported(report(), 0.0)
+    vitals.told(Turn(False, drain=True), 1.0)
+    for second in range(1, 1000):
+        vitals.pulsed(Pulse(second, 2), float(second))
+        assert vitals.hang(float(second)) == ""
+
+
+@given(st.lists(st.floats(0.0, 1e5), min_size=1, max_size=50), st.floats(0.1, 10.0))
+def test_a_pause_of_the_server_counts_for_little(gaps: list[float], most: float) -> None:
+    clock, now = RunningTime(most), 1e6
+    clock.tick(now)
+    for gap in gaps:
+        before = clock.seconds
+        clock.tick(now := now + gap)
+        assert 0.0 <= clock.seconds - before <= min(most, gap) + 1e-6
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 20.0), st.integers(0, 3)), max_size=60))
+def test_whoever_pulses_and_steps_in_time_never_hangs(steps: list[tuple[float, int]]) -> None:
+    vitals, now, passes = Vitals(0.0, HANG_S), 0.0, 0
+    for gap, requests in steps:
+        now, passes = now + gap, passes + 1
+        vitals.pulsed(Pulse(passes, requests), now)
+        assert vitals.hang(now) == ""
