@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
 from typing import Annotated
 
 from aiohttp import web
@@ -12,10 +11,12 @@ from pydantic_core import from_json
 
 from mirage.config import LARGEST_BYTES, Strict, parse_bytes
 from mirage.problems import first_problem
+from mirage.serve.near import why_far
 from mirage.serve.openai import ApiError
 from mirage.serve.registry import Registry
 
 ROUTE = "/mirage/tiers"
+JSON = "application/json"
 
 
 Budget = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=LARGEST_BYTES)]
@@ -30,15 +31,23 @@ class Resize(Strict):
 
 
 class Resizing:
-    """The route; `resize` does it and raises `ValueError` for what cannot be."""
+    """The route; `resize` does it and raises `ValueError` for what cannot be.
 
-    def __init__(self, registry: Registry, resize: Callable[[Resize], Awaitable[None]]) -> None:
-        self._registry, self._resize = registry, resize
+    `listening` is the name or address that the server was told to listen on.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        resize: Callable[[Resize], Awaitable[None]],
+        listening: str = "",
+    ) -> None:
+        self._registry, self._resize, self._listening = registry, resize, listening
 
     async def handle(self, request: web.Request) -> web.Response:
         """What the tiers hold, once it has begun; copies may still be under way."""
         try:
-            _check_near(request)
+            self._check(request)
             await self._resize(await _wanted(request))
         except ApiError as error:
             return error.response()
@@ -46,16 +55,17 @@ class Resizing:
             return ApiError(400, str(error)).response()
         return web.json_response(self._registry.tiers())
 
+    def _check(self, request: web.Request) -> None:
+        """Memory is this machine's affair. Raises `ApiError`.
 
-def _check_near(request: web.Request) -> None:
-    """Memory is this machine's affair. Raises `ApiError`."""
-    try:
-        near = ip_address((request.remote or "").split("%")[0])
-    except ValueError:
-        near = None
-    mapped = getattr(near, "ipv4_mapped", None)
-    if near is None or not (mapped or near).is_loopback:
-        raise ApiError(403, f"{ROUTE} is changed from this machine alone: ask 127.0.0.1")
+        A page of another site can send text and forms without asking first, but no JSON.
+        """
+        if why := why_far(request.remote, request.headers, self._listening):
+            raise ApiError(403, f"{ROUTE} is changed from this machine alone, and {why}")
+        if request.content_type != JSON:
+            raise ApiError(
+                415, f"Content-Type is {request.content_type[:100]!r}: send {JSON}, and such a body"
+            )
 
 
 async def _wanted(request: web.Request) -> Resize:

@@ -34,7 +34,7 @@ class Router:
     ) -> None:
         """`resize` gives the tiers other budgets; there is no route for it without."""
         self.registry = registry
-        self._admin = [web.post(ROUTE, Resizing(registry, resize).handle)] if resize else []
+        self._resize = resize
         self.metrics = Metrics(registry)
         self._created = int(time.time())
         self._sessions: dict[str, aiohttp.ClientSession] = {}
@@ -50,7 +50,7 @@ class Router:
                 web.get("/metrics", self._metrics),
                 web.get("/mirage/state", self._state),
                 web.get("/mirage/timeline", self._timeline),
-                *self._admin,
+                *self._admin(host),
                 web.get("/v1/models", self._models),
                 web.get("/v1/models/{model:.+}", self._model),
                 *(web.post(route, self._proxy) for route in (*JSON_ROUTES, *FORM_ROUTES)),
@@ -67,6 +67,12 @@ class Router:
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
         return _url(host, self._runner.addresses[0][1])
+
+    def _admin(self, host: str) -> list[web.RouteDef]:
+        """All that changes what the server does."""
+        if self._resize is None:
+            return []
+        return [web.post(ROUTE, Resizing(self.registry, self._resize, host).handle)]
 
     async def stop(self) -> None:
         """Stop accepting, break off what still runs, close the sockets. Idempotent."""

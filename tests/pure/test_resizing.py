@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from multidict import CIMultiDict
 
 from mirage.config import PeerTier, Tiers
 from mirage.serve.resizing import Resize, Resizing
@@ -20,15 +21,26 @@ class Request(SimpleNamespace):
         return bytes(self.body)
 
 
-def answer(remote: str | None, body: bytes) -> tuple[int, Any, list[Resize]]:
+SENT = {"Host": "localhost:8000"}
+
+
+def answer(
+    remote: str | None,
+    body: bytes,
+    headers: Any = SENT,
+    content_type: str = "application/json",
+    listening: str = "",
+) -> tuple[int, Any, list[Resize]]:
     asked: list[Resize] = []
 
     async def resize(wanted: Resize) -> None:
         asked.append(wanted)
 
     registry: Any = SimpleNamespace(tiers=dict)
-    request: Any = Request(remote=remote, body=body)
-    response = asyncio.run(Resizing(registry, resize).handle(request))
+    request: Any = Request(
+        remote=remote, body=body, headers=CIMultiDict(headers), content_type=content_type
+    )
+    response = asyncio.run(Resizing(registry, resize, listening).handle(request))
     return response.status, json.loads(response.body or b"{}"), asked
 
 
@@ -43,6 +55,76 @@ def test_no_other_may(remote: str | None) -> None:
     status, said, asked = answer(remote, b'{"host": 0}')
     assert (status, asked) == (403, [])
     assert "from this machine alone" in said["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("Forwarded", "X-Forwarded-For", "x-forwarded-host", "X-Forwarded-Proto", "Via"),
+        *("X-Real-IP", "x-forwarded-anything"),
+    ],
+)
+def test_a_proxy_on_this_machine_may_not(header: str) -> None:
+    status, said, asked = answer("127.0.0.1", b'{"host": 0}', SENT | {header: "10.0.0.7"})
+    assert (status, asked) == (403, [])
+    assert f"{header} says that a proxy" in said["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("Origin", "http://evil.example"),
+        ("Origin", "null"),
+        ("origin", "http://localhost:8000"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Site", "same-site"),
+    ],
+)
+def test_a_page_in_a_browser_may_not(header: str, value: str) -> None:
+    status, said, asked = answer("::1", b'{"host": 0}', SENT | {header: value})
+    assert (status, asked) == (403, [])
+    assert f"{header} says that a page in a browser" in said["error"]["message"]
+
+
+@pytest.mark.parametrize("value", ["none", "same-origin"])
+def test_what_a_browser_sends_of_itself_may(value: str) -> None:
+    assert answer("::1", b"{}", SENT | {"Sec-Fetch-Site": value})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("hosts", "status"),
+    [
+        (["localhost"], 200),
+        (["LOCALHOST:8000"], 200),
+        (["127.0.0.1:8000"], 200),
+        (["[::1]:8000"], 200),
+        (["box:8000"], 200),
+        (["evil.example:8000"], 403),
+        (["127.0.0.1.evil.example"], 403),
+        (["localhost.evil.example"], 403),
+        (["127.0.0.1@evil.example"], 403),
+        (["evil.example@127.0.0.1"], 403),
+        (["10.0.0.7"], 403),
+        (["[::1"], 403),
+        ([""], 403),
+        ([], 403),
+        (["localhost", "evil.example"], 403),
+    ],
+)
+def test_a_name_that_was_bound_anew_may_not(hosts: list[str], status: int) -> None:
+    headers = [("Host", host) for host in hosts]
+    found, said, _ = answer("127.0.0.1", b"{}", headers, listening="Box")
+    assert found == status, said
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "text/json"],
+)
+def test_what_a_page_can_send_without_asking_is_no_body(content_type: str) -> None:
+    status, said, asked = answer("127.0.0.1", b'{"host": 0}', content_type=content_type)
+    assert (status, asked) == (415, [])
+    assert "send application/json" in said["error"]["message"]
 
 
 @pytest.mark.parametrize(
