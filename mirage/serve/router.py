@@ -18,6 +18,7 @@ from mirage.serve.resizing import ROUTE, Resize, Resizing
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 from mirage.serve.suspects import Request
 from mirage.serve.unpack import too_large, unpacked
+from mirage.serve.unread import Runner
 from mirage.units import KIB, MIB
 
 MAX_BODY_BYTES = 64 * MIB
@@ -38,35 +39,30 @@ class Router:
         self.metrics = Metrics(registry)
         self._created = int(time.time())
         self._sessions: dict[str, aiohttp.ClientSession] = {}
-        self._runner: web.AppRunner | None = None
+        self._runner: Runner | None = None
 
     async def start(self, host: str, port: int) -> str:
         """Listen; port 0 takes any free one. Returns the URL. Raises `OSError`."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
-        app.add_routes(
-            [
-                web.get("/health", self._health),
-                web.get("/health/{model:.+}", self._health_of),
-                web.get("/metrics", self._metrics),
-                web.get("/mirage/state", self._state),
-                web.get("/mirage/timeline", self._timeline),
-                *self._admin(host),
-                web.get("/v1/models", self._models),
-                web.get("/v1/models/{model:.+}", self._model),
-                *(web.post(route, self._proxy) for route in (*JSON_ROUTES, *FORM_ROUTES)),
-            ]
-        )
-        # A client that goes away cancels its handler, and with it the engine's request.
-        self._runner = web.AppRunner(
-            app,
-            handler_cancellation=True,
-            access_log=None,
-            shutdown_timeout=SHUTDOWN_S,
-            auto_decompress=False,  # on the event loop, half a gigabyte out of half a megabyte
-        )
+        app.add_routes(self.routes(host))
+        self._runner = Runner(app, lambda status: self.metrics.answered("", status), SHUTDOWN_S)
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
         return _url(host, self._runner.addresses[0][1])
+
+    def routes(self, host: str) -> list[web.RouteDef]:
+        """All that is answered; `host` is listened on."""
+        return [
+            web.get("/health", self._health),
+            web.get("/health/{model:.+}", self._health_of),
+            web.get("/metrics", self._metrics),
+            web.get("/mirage/state", self._state),
+            web.get("/mirage/timeline", self._timeline),
+            *self._admin(host),
+            web.get("/v1/models", self._models),
+            web.get("/v1/models/{model:.+}", self._model),
+            *(web.post(route, self._proxy) for route in (*JSON_ROUTES, *FORM_ROUTES)),
+        ]
 
     def _admin(self, host: str) -> list[web.RouteDef]:
         """All that changes what the server does."""
@@ -168,8 +164,8 @@ async def _body(request: web.Request) -> bytes:
         body = await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise too_large(MAX_BODY_BYTES) from None
-    except web.RequestPayloadError as error:
-        raise ApiError(400, f"the body cannot be read: {error}") from None
+    except web.RequestPayloadError:
+        raise ApiError(400, "the body ended early, or its chunks are wrong") from None
     return await asyncio.to_thread(unpacked, body, encoding, MAX_BODY_BYTES) if encoding else body
 
 

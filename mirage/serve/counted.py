@@ -1,0 +1,38 @@
+"""Lines of a log about what strangers may cause as often as they like: one a second at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+EVERY_S = 1.0
+
+
+class Counted:
+    """Says the first event at once, and then how many there were, as long as they go on.
+
+    `say` gets their number and the last one; `later` is the event loop's `call_later`.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[int, str], None],
+        later: Callable[[float, Callable[[], None]], Any],
+    ) -> None:
+        self._say, self._later = say, later
+        self._count, self._last = 0, ""
+        self._rests = False
+
+    def note(self, what: str) -> None:
+        """One more event. `what` has nothing in it that came with a request."""
+        self._count += 1
+        self._last = what
+        if not self._rests:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._rests = self._count > 0
+        if self._rests:
+            self._say(self._count, self._last)
+            self._count = 0
+            self._later(EVERY_S, self._tell)

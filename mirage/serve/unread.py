@@ -1,0 +1,132 @@
+"""What no handler answers: requests that are not HTTP or too large, and faults of handlers.
+
+aiohttp answers such a request with text that repeats its bytes, and logs a traceback with them: the
+beginning of a long Authorization header, for one. Here nothing of a request is repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+
+from mirage.serve.counted import Counted
+from mirage.serve.openai import ApiError
+
+log = logging.getLogger(__name__)
+
+LONGEST_FIELD = 8190
+"""Bytes of a header's name with its value."""
+LONGEST_TARGET = 8192
+"""Bytes of a path with its query. Another number than that of headers: aiohttp's error has but the
+limit to tell which of them was too long."""
+MOST_HEADERS = 128
+FRAMES = 3
+"""Of a fault that are told, the innermost ones."""
+
+
+def refusal(error: BaseException | None, status: int) -> ApiError:
+    """The answer where aiohttp raised `error` over a request and would answer `status`. Pure."""
+    if isinstance(error, LineTooLong):
+        if error.args[1] == LONGEST_TARGET:
+            message = f"the path with its query is longer than {LONGEST_TARGET} bytes: send less"
+            return ApiError(414, message)
+        return ApiError(431, f"a header is longer than {LONGEST_FIELD} bytes: send less")
+    if isinstance(error, HttpProcessingError):
+        if "Too many headers" in error.message:
+            return ApiError(431, f"there are more than {MOST_HEADERS} headers: send fewer")
+        return ApiError(400, "this cannot be read as a request of HTTP/1.1")
+    return ApiError(status, f"{HTTPStatus(status).phrase}: it is the server's fault, see its log")
+
+
+def place(error: BaseException) -> str:
+    """Where a fault is, in one line, without its message: that may repeat what was sent."""
+    frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
+    where = " < ".join(f"{f.filename}:{f.lineno} {f.name}" for f in reversed(frames))
+    return f"{type(error).__name__} at {where or 'an unknown place'}"
+
+
+class Protocol(web.RequestHandler):
+    """One connection. `answered` hears each status that no handler chose."""
+
+    __slots__ = ("_answered", "_faults", "_refused")
+
+    def __init__(self, manager: web.Server, runner: Runner, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._answered = runner.answered
+        self._refused, self._faults = runner.refused, runner.faults
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """In OpenAI's form. Raises `ConnectionError` if an answer has begun already."""
+        answer = refusal(exc, status)
+        if answer.status >= 500:
+            self._faults.note(place(exc) if exc else f"an answer of {status}")
+        else:
+            self._refused.note(f"{answer.status} to {request.remote}")
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun: nothing else can be said")
+        self._answered(answer.status)
+        response = answer.response()
+        response.force_close()
+        return response
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """What is raised before any handler is asked, as for an unknown `Expect`, is an answer
+        of aiohttp's that repeats the header."""
+        if isinstance(resp, web.HTTPException):
+            self._answered(resp.status)
+            resp = ApiError(
+                resp.status, f"{request.method} {request.path}: {resp.reason}"
+            ).response()
+        return await super().finish_response(request, resp, start_time)
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """What aiohttp would log with a traceback."""
+        error = kw.get("exc_info")
+        self._faults.note(place(error) if isinstance(error, BaseException) else "no answer")
+
+
+class Runner(web.AppRunner):
+    """Has an application answer; `answered` hears each status that no handler of it chose."""
+
+    __slots__ = ("_options", "answered", "faults", "refused")
+
+    def __init__(
+        self, app: web.Application, answered: Callable[[int], None], shutdown_timeout: float
+    ) -> None:
+        # A client that goes away cancels its handler, and with it the engine's request.
+        super().__init__(app, handler_cancellation=True, shutdown_timeout=shutdown_timeout)
+        later = asyncio.get_running_loop().call_later
+        self.answered = answered
+        self.refused = Counted(partial(log.warning, "%d requests refused unread, last: %s"), later)
+        self.faults = Counted(partial(log.error, "%d faults of the server, last: %s"), later)
+        self._options = {
+            "access_log": None,
+            "auto_decompress": False,  # on the event loop, half a gigabyte of half a megabyte
+            "max_line_size": LONGEST_TARGET,
+            "max_field_size": LONGEST_FIELD,
+            "max_headers": MOST_HEADERS,
+        }
+
+    @property
+    def server(self) -> Any:
+        """What makes a protocol for each connection."""
+        if (manager := super().server) is None:
+            return None
+        loop = asyncio.get_running_loop()
+        return partial(Protocol, manager, self, loop=loop, **self._options)
