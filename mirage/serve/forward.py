@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Mapping
 
 import aiohttp
 from aiohttp import web
-from multidict import CIMultiDict
 
 from mirage.serve.ending import Evidence
+from mirage.serve.headers import to_client, to_engine
 from mirage.serve.openai import ApiError
 from mirage.serve.registry import TenantServer
 from mirage.serve.suspects import REFUSED_S, Blame, Request
@@ -22,19 +21,6 @@ BLAME_S = 5.0
 EVENTS = "text/event-stream"
 ERROR_EVENT = b'data: {"error"'
 """How vLLM ends a stream that it cannot go on with."""
-
-HOP_BY_HOP = {
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-}
-REWRITTEN = {"host", "content-length", "content-encoding", "expect"}
-"""Request headers that describe the bytes as they came in, not as they go on."""
 
 
 class Forward:
@@ -66,14 +52,16 @@ class Forward:
             suspects.ends(self._number, time.monotonic(), well=self._well)
 
     async def _send(self, body: bytes) -> web.StreamResponse:
-        headers = _kept(self._request.headers, HOP_BY_HOP | REWRITTEN)
+        headers = to_engine(self._request.headers)
         url = f"http://engine{self._request.path_qs}"
         try:
-            async with self._session.post(url, data=body, headers=headers) as answer:
+            async with self._session.post(
+                url, data=body, headers=headers, allow_redirects=False
+            ) as answer:
                 if answer.status == 500 and await self._is_dead():
                     raise await self._broke_off("internal server error")
                 response = web.StreamResponse(
-                    status=answer.status, headers=_kept(answer.headers, HOP_BY_HOP)
+                    status=answer.status, headers=to_client(answer.headers)
                 )
                 self._well = answer.status < 500
                 try:
@@ -168,8 +156,3 @@ def _refused(name: str, wait_s: float, known: bool) -> ApiError:
         )
     message = "ended over this request or another one that runs now: try again later"
     return ApiError(503, f"model {name!r}: its engine {message}", wait_s=wait_s)
-
-
-def _kept(headers: Mapping[str, str], dropped: set[str]) -> CIMultiDict[str]:
-    pairs = ((name, value) for name, value in headers.items() if name.lower() not in dropped)
-    return CIMultiDict(pairs)

@@ -111,6 +111,7 @@ class Router:
             connector = aiohttp.UnixConnector(str(backend.socket), limit=0, force_close=True)
             self._sessions[backend.name] = aiohttp.ClientSession(
                 connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),  # clients share the session
                 timeout=aiohttp.ClientTimeout(total=None),
                 auto_decompress=False,
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
+from multidict import CIMultiDict
 
 from mirage.config import Policy
 from mirage.protocol import ModelShape, Report
@@ -22,7 +23,7 @@ from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 pytestmark = pytest.mark.e2e
 
 EVENTS = [b'data: {"n": 1}\n\n', b'data: {"n": 2}\n\n', b"data: [DONE]\n\n"]
-SENT = {"Authorization": "Bearer x", "Keep-Alive": "timeout=5", "TE": "trailers"}
+SENT = {"X-Request-Id": "one", "Keep-Alive": "timeout=5", "TE": "trailers"}
 WAIT_S = 20
 
 
@@ -156,7 +157,93 @@ def test_requests_go_where_the_model_says(tmp_path: Path, path: str) -> None:
                 assert await answer.json() == {"served_by": engine.name}
             (seen,) = engine.seen
             assert (seen["path"], seen["body"]) == (path, body)
-            assert seen["headers"]["Authorization"] == "Bearer x"  # type: ignore[index]
+            assert CIMultiDict(seen["headers"])["X-Request-Id"] == "one"  # type: ignore[arg-type]
+
+    run(tmp_path, scenario)
+
+
+OF_CLIENTS = {
+    "Authorization": "Bearer x",
+    "X-Api-Key": "x",
+    "Api-Key": "x",
+    "Cookie": "session=x",
+    "X-Forwarded-For": "10.0.0.7",
+    "X-Forwarded-Host": "evil.example",
+    "Forwarded": "for=10.0.0.7",
+    "X-Real-IP": "10.0.0.7",
+    "Via": "1.1 proxy",
+    "Origin": "http://evil.example",
+    "Referer": "http://evil.example/",
+    "X-data-parallel-rank": "3",
+    "X-Nobody-Knows": "x",
+    "Proxy-Authorization": "Basic x",
+    "Proxy-Connection": "keep-alive",
+    "Traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "Connection": "close, traceparent",
+}
+GOES_ON = {
+    "Accept": "text/event-stream",
+    "Anthropic-Version": "2023-06-01",
+    "Anthropic-Beta": "tools",
+    "Tracestate": "a=b",
+    "User-Agent": "me/1",
+    "X-Request-Id": "one",
+    "X-Session-Id": "two",
+    "X-Vllm-Priority": "3",
+    "Endpoint-Load-Metrics-Format": "json",
+    "Content-Type": "application/json",
+}
+
+
+def test_only_wanted_headers_go_on_to_an_engine(tmp_path: Path) -> None:
+    """Keys, cookies and what proxies tell stay here, as does what `Connection` names."""
+
+    async def scenario(site: Site) -> None:
+        async with site.post({"model": "a"}, headers=OF_CLIENTS | GOES_ON) as answer:
+            assert answer.status == 200
+        (seen,) = site.a.seen
+        headers = {name.title(): value for name, value in seen["headers"].items()}  # type: ignore[attr-defined]
+        own = {"Host": "engine", "Content-Length": "14", "Connection": "close"}
+        assert headers == GOES_ON | own
+
+    run(tmp_path, scenario)
+
+
+async def tells_much(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
+    headers = CIMultiDict({"X-Engine": "a", "X-Hop": "x", "Keep-Alive": "timeout=5"})
+    headers.extend(
+        {"Connection": "close, X-Hop", "Proxy-Authenticate": "Basic", "Set-Cookie": "k=v"}
+    )
+    return web.json_response({}, headers=headers)
+
+
+async def sends_elsewhere(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
+    return web.json_response({}, status=307, headers={"Location": "/v1/elsewhere"})
+
+
+def test_an_engines_headers_of_its_connection_stay_here(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        site.a.answer = tells_much
+        async with site.post({"model": "a"}) as answer:
+            assert answer.headers["X-Engine"] == "a"
+            for name in ("X-Hop", "Keep-Alive", "Proxy-Authenticate"):
+                assert name not in answer.headers
+            assert "X-Hop" not in answer.headers.get("Connection", "")
+
+    run(tmp_path, scenario)
+
+
+def test_an_engines_cookies_and_redirects_are_its_clients_affair(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        site.a.answer = tells_much
+        for _ in range(2):
+            async with site.post({"model": "a"}):
+                pass
+        assert not any("Cookie" in seen["headers"] for seen in site.a.seen)  # type: ignore[operator]
+        site.a.answer = sends_elsewhere
+        async with site.post({"model": "a"}, allow_redirects=False) as answer:
+            assert (answer.status, answer.headers["Location"]) == (307, "/v1/elsewhere")
+        assert [seen["path"] for seen in site.a.seen] == ["/v1/completions"] * 3
 
     run(tmp_path, scenario)
 
