@@ -21,11 +21,13 @@ from pydantic import (
     Field,
     PositiveFloat,
     ValidationError,
+    field_serializer,
     model_validator,
 )
 
 from mirage.errors import Refused
 from mirage.problems import first_problem, shown
+from mirage.secrets import redacted
 from mirage.units import MIB
 from scheduler.victims import Rule
 
@@ -237,6 +239,11 @@ class Tenant(Strict):
     """Instead of `remap.max_percent`; with 0 the layers stay where vLLM puts them."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """More arguments of vLLM's server, by their long names with underscores."""
+
+    @field_serializer("engine_args", when_used="json")
+    def _without_secrets(self, engine_args: dict[str, Any]) -> Any:
+        """JSON goes into reports."""
+        return redacted(engine_args)
 
 
 PATIENCE_S = 1.0

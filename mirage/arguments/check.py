@@ -9,6 +9,7 @@ from typing import Any
 
 from mirage.arguments.rules import Verdict
 from mirage.arguments.table import ENVIRONMENT, TABLE
+from mirage.secrets import places, redacted
 
 ALIASES = {
     "O": "optimization_level",
@@ -83,6 +84,11 @@ def check_names(engine_args: Mapping[str, Any]) -> None:
         name, value = _spelled_out(str(written), given)
         if reason := refusal(name, value):
             raise ArgumentRefused(f"engine_args.{written}{reason}")
+        if place := next(places(given, str(written)), None):
+            raise ArgumentRefused(
+                f"engine_args.{place} is a secret, and a command line shows it: "
+                "remove it, and give it in the environment"
+            )
 
 
 def refusal(name: str, value: Any) -> str | None:
@@ -94,7 +100,8 @@ def refusal(name: str, value: Any) -> str | None:
     if (found := rule.problem(value)) is None:
         return None
     path, part, why = found
-    return f"{path}: {_shown(part)} is refused: {why}{_instead(rule.but if not path else ())}"
+    shown = _shown(redacted(part, name + path))
+    return f"{path}: {shown} is refused: {why}{_instead(rule.but if not path else ())}"
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
@@ -103,7 +110,8 @@ def check_environment(environment: Mapping[str, str]) -> None:
         value = environment.get(name, "")
         if value and rule.problem(value):
             raise ArgumentRefused(
-                f"{name}={value} in the environment is refused: {rule.words}: unset it"
+                f"{name}={redacted(value, name)} in the environment is refused: {rule.words}: "
+                "unset it"
             )
 
 

@@ -19,6 +19,10 @@ OFFLOAD = "vLLM's offloading and MIRAGE's would move the same weights: policy mi
 KV_ELSEWHERE = "KV blocks come and go under MIRAGE, and what copies them elsewhere was not tried"
 TLS = "the router speaks plain HTTP to its engines over a Unix socket: put TLS before the router"
 CORS = "the router answers no preflight requests: let a proxy before it do CORS"
+KEYS = (
+    "MIRAGE asks for no keys yet, and vLLM would ask on some of its routes alone: keep the router "
+    "on the loopback address, and put a proxy that asks for keys before it"
+)
 NO_ROUTE = "the router passes on none of the routes that this is for"
 FRONT = "in the API server, which holds no device memory"
 LOGS = "logs and metrics only"
@@ -84,10 +88,6 @@ TABLE = merged(
         *("stream_interval", "max_num_queued_reqs", "max_num_queued_tokens"),
     ),
     works(
-        "asked of the requests that the router passes on; the router's own pages stay open",
-        "api_key",
-    ),
-    works(
         "the folder's own code runs; what it builds is judged like any other model",
         "trust_remote_code",
     ),
@@ -114,7 +114,7 @@ TABLE = merged(
     ),
     works(
         FOLDER,
-        *("revision", "code_revision", "tokenizer_revision", "hf_token", "download_dir"),
+        *("revision", "code_revision", "tokenizer_revision", "download_dir"),
     ),
     works(
         IMAGES,
@@ -199,6 +199,13 @@ TABLE = merged(
     refused("code of others in every step was not tried", "logits_processors", but=(None,)),
     refused("code of others in MIRAGE's worker was not tried", "worker_extension_cls", but=("",)),
     # the front
+    refused(KEYS, "api_key", but=(None, [])),
+    refused(
+        "a command line shows it, and models are local folders: for code of others that wants one, "
+        "set HF_TOKEN in the environment",
+        "hf_token",
+        but=(None, True, False),
+    ),
     refused("it prints vLLM's options and serves nothing", "help"),
     refused("write the file's keys under engine_args, where they are checked", "config"),
     refused("the router speaks HTTP to its engines", "grpc", but=(False,)),
@@ -417,6 +424,7 @@ ENVIRONMENT = merged(
     ),
     refused("another front end than the one MIRAGE starts", "VLLM_USE_RUST_FRONTEND", but=("0",)),
     refused("models are local folders", "VLLM_MODEL_REDIRECT_PATH"),
+    refused(KEYS, "VLLM_API_KEY"),
     refused("it sizes memory that MIRAGE sizes", "VLLM_ENABLE_STARTUP_PLAN", but=("0",)),
     refused(PACKS, "VLLM_USE_HW_AGNOSTIC", but=("0",)),
 )

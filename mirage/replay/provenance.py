@@ -10,6 +10,7 @@ from typing import Any
 from mirage.replay.preparation import Options, Plan
 from mirage.replay.report import Provenance
 from mirage.report.origin import versions
+from mirage.secrets import redacted
 
 FLAGS = {
     "policies": "--policy",
@@ -44,4 +45,4 @@ def command(config: Path, options: Options) -> str:
 def _written(value: Any) -> str:
     if isinstance(value, tuple):
         return ":".join(map(_written, value))
-    return repr(value) if isinstance(value, float) else str(value)
+    return repr(value) if isinstance(value, float) else str(redacted(value))

@@ -35,7 +35,6 @@ SAID: dict[str, list[Any]] = {
     "stream_interval": [4],
     "max_num_queued_reqs": [100],
     "max_num_queued_tokens": ["64k"],
-    "api_key": [["a", "b"], "-a"],
     "max_log_len": [10],
     "logging_config": [{"log_level": "ERROR", "formatter": "json"}],
     "disable_access_log_for_endpoints": ["/health,/metrics"],
@@ -59,7 +58,6 @@ SAID: dict[str, list[Any]] = {
     "revision": ["main"],
     "code_revision": ["main"],
     "tokenizer_revision": ["main"],
-    "hf_token": ["x", True],
     "download_dir": ["/tmp"],
     "speculative_config": [NGRAM],
     "hf_overrides": [

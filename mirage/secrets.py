@@ -1,0 +1,76 @@
+"""Values of a configuration that nobody may be shown: by the names of their keys, or in URLs. Pure.
+
+Command lines are seen by every user of a machine, and reports are passed on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+HIDDEN = "***"
+NAME = re.compile(
+    r"(?:.*_)?(?:api_?key|access_?key(?:_id)?|private_?key|secret(?:_key)?"
+    r"|password|passwd|passphrase|credentials?|authorization)"
+    r"|(?:(?:.*_)?(?:access|api|auth|bearer|hf|refresh|secret)_?)?token"
+)
+"""Of keys whose value is a secret. The tokens of a vocabulary, as `eos_token`, are none."""
+IN_URL = re.compile(
+    r"(?<=://)[^/?#@\s\"']+(?=@)|(?<=[?&])((?:[\w.-]*(?:token|key|secret|password|signature))=)[^&#\s\"']+",
+    re.IGNORECASE,
+)
+"""A user with his password, or a word of the query."""
+
+
+def is_name(key: str) -> bool:
+    """Whether the value of `key` is a secret, however it is spelled: ``--api-key``, ``a.token``."""
+    last = key.lstrip("-").replace("-", "_").rsplit(".", 1)[-1]
+    return NAME.fullmatch(last.lower()) is not None
+
+
+def redacted(value: Any, key: str = "") -> Any:
+    """`value` of `key`, without what is a secret in it."""
+    if _says_nothing(value):
+        return value
+    if is_name(key):
+        return HIDDEN
+    if isinstance(value, dict):
+        return {name: redacted(part, str(name)) for name, part in value.items()}
+    if isinstance(value, list):
+        return [redacted(part) for part in value]
+    if isinstance(value, str):
+        return _redacted_text(value)
+    return value
+
+
+def places(value: Any, key: str = "") -> Iterator[str]:
+    """Where secrets are in it, as ``speculative_config.hf_token``."""
+    if isinstance(value, str) and (parsed := _parsed(value)) is not None:
+        value = parsed
+    if isinstance(value, dict) and not is_name(key):
+        for name, part in value.items():
+            yield from places(part, f"{key}.{name}" if key else str(name))
+    elif redacted(value, key) != value:
+        yield key
+
+
+def _says_nothing(value: Any) -> bool:
+    """True and false say whether, not what."""
+    return value is None or isinstance(value, bool) or value in ("", [], {})
+
+
+def _redacted_text(text: str) -> str:
+    if (parsed := _parsed(text)) is not None and (shown := redacted(parsed)) != parsed:
+        return json.dumps(shown)
+    return IN_URL.sub(lambda found: f"{found[1] or ''}{HIDDEN}", text)
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    """vLLM takes keys with values written as JSON, too."""
+    try:
+        value = json.loads(text) if text.lstrip().startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
