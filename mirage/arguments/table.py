@@ -29,6 +29,11 @@ LOGS = "logs and metrics only"
 TRIED = "tried: text as in plain vLLM while memory moves"
 FOLDER = "no effect: models are local folders, and nothing is downloaded"
 IMAGES = "in the API server; no effect on models of text"
+FETCHED = (
+    "hosts that media may be fetched from, by their exact names; none by default and for an empty "
+    "list: requests bring media as `data:` URLs then"
+)
+FILES = "a folder whose files requests may name as media, and so read; none by default"
 STATE = "kernels and state of state-space layers were not tried with memory that moves"
 PACKS = "kernels may pack weights their own way, and other than vLLM's choice was not tried"
 ADAPTERS = "adapters are served under their own names, and their memory is counted"
@@ -120,9 +125,10 @@ TABLE = merged(
         IMAGES,
         *("limit_mm_per_prompt", "media_io_kwargs", "mm_processor_kwargs", "mm_hasher_algorithm"),
         *("mm_processor_cache_gb", "interleave_mm_strings", "disable_chunked_mm_input"),
-        *("allowed_local_media_path", "allowed_media_domains", "trust_request_mm_kwargs"),
-        "skip_mm_profiling",
+        *("trust_request_mm_kwargs", "skip_mm_profiling"),
     ),
+    works(FETCHED, "allowed_media_domains"),
+    works(FILES, "allowed_local_media_path"),
     works("no effect with one GPU", "disable_custom_all_reduce"),
     works("no effect: vLLM has removed what it was for", "disable_cascade_attn"),
     # -- what is refused, but for the values named with it --------------------------------

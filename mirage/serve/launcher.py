@@ -65,6 +65,14 @@ BREAKABLE = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}
 OF_A_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
+NO_DOMAIN = "data: URLs alone"
+"""No URL can have such a host. vLLM takes an empty list for all hosts of the network, and repeats
+the list to who asked."""
+DOMAINS = "allowed_media_domains"
+CAREFUL = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0", "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB": "32"}
+"""For tenants that may fetch: a host that is allowed must not send on to another."""
+
+
 def check_engine_args(config: Config, tenant: Tenant) -> None:
     """Raises `ArgumentRefused` for an argument of `tenant` that cannot be served."""
     check_names(tenant.engine_args)
@@ -111,12 +119,15 @@ def arguments_of(config: Config, tenant: Tenant) -> list[str]:
         "scheduler_cls": "mirage.engine.scheduler.make_scheduler",
         "disable_uvicorn_access_log": True,
         "uvicorn_log_level": "warning",
+        DOMAINS: [NO_DOMAIN],
     }
     arguments |= _how_steps_run(config.device)
     if config.device.kind == "cuda":
         # Of this vLLM only wants to see that much free at start; it sizes nothing by it.
         arguments["gpu_memory_utilization"] = LEAST_FREE
     given = normalised(tenant.engine_args)
+    if not given.get(DOMAINS, True):
+        del given[DOMAINS]
     kept = {name: value for name, value in arguments.items() if name not in given}
     return [*flags(kept), *flags(given, joined=True)]
 
@@ -211,6 +222,7 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
     cache = _cache(config.device, rundir)
     defaults = {
         "VLLM_LOGGING_LEVEL": "WARNING",
+        **CAREFUL,
         **{name: str(cache / name.lower()) for name in CACHES},
         **({} if config.device.kind == "cuda" else OF_A_HOST),
     }

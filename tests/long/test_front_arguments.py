@@ -17,7 +17,7 @@ from argument_cases import NEEDS_MORE, SAID
 from tiny import make_model, prompts
 
 from mirage.arguments.check import check_names
-from mirage.arguments.table import FOLDER, FRONT, IMAGES, LOGS, TABLE
+from mirage.arguments.table import FETCHED, FILES, FOLDER, FRONT, IMAGES, LOGS, TABLE
 from mirage.demo.tokenizer import save_tokenizer
 from mirage.serve.launcher import command
 
@@ -46,7 +46,8 @@ MORE: dict[str, Any] = {
 
 def all_of_the_front() -> dict[str, Any]:
     """Every such argument that is served, with one value each."""
-    names = [name for name, rule in TABLE.items() if rule.words in (FRONT, LOGS, FOLDER, IMAGES)]
+    kinds = (FRONT, LOGS, FOLDER, IMAGES, FETCHED, FILES)
+    names = [name for name, rule in TABLE.items() if rule.words in kinds]
     said = {name: SAID[name][0] for name in names if name in SAID}
     needed = {key: v for name in names for key, v in NEEDS_MORE.get(name, {}).items()}
     return {"kv_cache_metrics": True, **needed, **SWITCHES, **said, **MORE}

@@ -14,7 +14,14 @@ from pydantic import ValidationError
 from mirage.arguments.check import ArgumentRefused
 from mirage.config import Config, ConfigError
 from mirage.serve.fit import Fit
-from mirage.serve.launcher import check_engine_args, command, engine_settings, environment
+from mirage.serve.launcher import (
+    CAREFUL,
+    NO_DOMAIN,
+    check_engine_args,
+    command,
+    engine_settings,
+    environment,
+)
 from mirage.serve.page_size import PageSize
 
 pytestmark = pytest.mark.pure
@@ -234,3 +241,38 @@ def test_a_tenants_arguments_stand_for_those_of_the_launcher() -> None:
     line = command(made, made.tenants[0], FIT, Path("/run/a.sock"), None)
     assert "--uvicorn-log-level=info" in line and "--tensor-parallel-size=1" in line
     assert "--uvicorn-log-level" not in line, "not a second time"
+
+
+@pytest.mark.parametrize(
+    ("given", "domains"),
+    [
+        ({}, ["--allowed-media-domains", NO_DOMAIN]),
+        ({"allowed_media_domains": []}, ["--allowed-media-domains", NO_DOMAIN]),
+        ({"allowed-media-domains": None}, ["--allowed-media-domains", NO_DOMAIN]),
+        ({"allowed_media_domains": ""}, ["--allowed-media-domains", NO_DOMAIN]),
+        ({"allowed_media_domains": ["a.org"]}, ["--allowed-media-domains=a.org"]),
+        ({"allowed_media_domains": "a.org"}, ["--allowed-media-domains=a.org"]),
+        (
+            {"allowed-media-domains": ["a.org", "b.org"]},
+            ["--allowed-media-domains", "a.org", "b.org"],
+        ),
+    ],
+)
+def test_an_engine_fetches_from_no_host_that_is_not_named(
+    given: dict[str, Any], domains: list[str]
+) -> None:
+    raw = config().model_dump()
+    raw["tenants"][0]["engine_args"] = given
+    made = Config.model_validate(raw)
+    line = command(made, made.tenants[0], FIT, Path("/run/a.sock"), None)
+    at = [i for i, word in enumerate(line) if word.startswith("--allowed-media-domains")]
+    assert len(at) == 1
+    assert line[at[0] : at[0] + len(domains)] == domains
+
+
+def test_an_engine_follows_no_redirects_and_fetches_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, usual in CAREFUL.items():
+        monkeypatch.delenv(name, raising=False)
+        assert variables(config())[name] == usual
+        monkeypatch.setenv(name, "1")
+        assert variables(config())[name] == "1", "what the environment says counts"
