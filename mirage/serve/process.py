@@ -29,6 +29,10 @@ ANY_PREFIX = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:[A-Z]+ \d\d-\d\d \S+ \[\S+\] 
 MAX_LINE = 300
 SHORT_LINE = 100
 TAIL_BYTES = 65536
+ERROR_BYTES = 1 << 20
+"""Of the end of a log in which the error is looked for: an engine may have written gigabytes."""
+LOOKED_AT = 1000
+"""Characters of a line in which an error is looked for: the search takes the square of them."""
 PROGRESS_LINE = re.compile(
     r"\b(?:captur|compil|download|initializ|load|process|profil|warm)ing\b|\d %|\d%", re.IGNORECASE
 )
@@ -126,7 +130,8 @@ class EngineProcess:
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(self.socket))) as http:
             while not await _healthy(http):
                 if self._ended.done():
-                    raise EngineFailed(self._how_it_ended(self._ended.result()))
+                    how = await asyncio.to_thread(self._how_it_ended, self._ended.result())
+                    raise EngineFailed(how)
                 if time.monotonic() > deadline:
                     raise EngineFailed(f"not ready after {timeout_s:g} s: raise --startup-timeout")
                 await asyncio.wait([self._ended], timeout=POLL_S)
@@ -218,27 +223,20 @@ def last_progress(log: Path, start: int = 0) -> str:
 
     Of a bar that is drawn over and over, the newest.
     """
-    try:
-        with log.open("rb") as file:
-            file.seek(max(start, log.stat().st_size - TAIL_BYTES))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    lines = (ANY_PREFIX.sub("", line.strip(), count=1) for line in reversed(text.splitlines()))
-    telling = next((line for line in lines if PROGRESS_LINE.search(line)), "")
+    lines = reversed(_last_lines(log, start, TAIL_BYTES))
+    bare = (ANY_PREFIX.sub("", line.strip(), count=1) for line in lines)
+    telling = next((line for line in bare if PROGRESS_LINE.search(line)), "")
     return " ".join(telling.split())[:SHORT_LINE]
 
 
 def last_error(log: Path, start: int = 0) -> str | None:
     """The most telling line of an engine's log from byte `start` on: its last error.
 
-    vLLM's server reports "Engine core initialization failed" after the engine has said why,
-    so lines of the engine core come first; pydantic says what is wrong a line later.
+    Only the last `ERROR_BYTES` are looked at. vLLM's server reports "Engine core initialization
+    failed" after the engine has said why, so lines of the engine core come first; pydantic says
+    what is wrong a line later.
     """
-    try:
-        lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
-    except OSError:
-        return None
+    lines = [line[:LOOKED_AT] for line in _last_lines(log, start, ERROR_BYTES)]
     said = [i for i, line in enumerate(lines) if not NO_ERROR.search(line)]
     errors = [i for i in said if ERROR_LINE.search(_bare(lines[i]))]
     causes = [i for i in errors if lines[i].startswith("(EngineCore")] or errors
@@ -248,6 +246,19 @@ def last_error(log: Path, start: int = 0) -> str | None:
     if "validation error" in words:
         words = " ".join(_bare(line).strip() for line in lines[causes[-1] :][1:2]) or words
     return words.strip()[:MAX_LINE]
+
+
+def _last_lines(log: Path, start: int, most: int) -> list[str]:
+    """Of a log from byte `start` on, as far as its last `most` bytes hold them; none if it is gone.
+
+    The first may be the end of a line.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(start, file.seek(0, os.SEEK_END) - most))
+            return file.read(most).decode(errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def _bare(line: str) -> str:

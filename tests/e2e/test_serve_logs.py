@@ -1,10 +1,12 @@
 """The one line that is shown of a failed engine's log."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mirage.serve.process import last_error
+from mirage.serve import process
+from mirage.serve.process import last_error, last_progress
 
 pytestmark = pytest.mark.e2e
 
@@ -52,6 +54,36 @@ def test_what_an_earlier_run_wrote_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("ValueError: old\n")
     assert last_error(path, path.stat().st_size) is None
+
+
+def test_only_the_end_of_a_long_log_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "ERROR_BYTES", 100)
+    path = tmp_path / "log"
+    path.write_text("ValueError: long ago\n" + "serving\n" * 100)
+    assert last_error(path) is None
+    with path.open("a") as log:
+        log.write("ValueError: now\n" + "serving\n" * 10)
+    assert last_error(path) == "ValueError: now"
+
+
+@pytest.mark.parametrize("read", [last_error, last_progress])
+def test_a_log_of_gigabytes_takes_no_memory(
+    tmp_path: Path, read: Callable[[Path, int], str | None]
+) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as log:
+        log.truncate(1 << 36)
+        log.seek(0, 2)
+        log.write(b"\nOSError: loading\n")
+    assert "loading" in (read(path, 100) or "")
+
+
+def test_a_line_without_end_is_not_searched_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("ValueError: now\n" + "a." * 400_000)
+    assert last_error(path) == "ValueError: now"
 
 
 def test_a_log_that_is_not_there_or_not_text(tmp_path: Path) -> None:
