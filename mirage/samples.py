@@ -9,7 +9,9 @@ import msgspec
 
 from mirage.counters import Counters
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+WHOLE_TIMELINE = 1
+"""The version whose ``/mirage/timeline`` had all samples in one answer."""
 PLACES = ("device", "peer", "host", "ssd")
 """Where KV blocks can be, quickest first: fields ``tokens_from_...``."""
 INTERVAL_S = 0.1

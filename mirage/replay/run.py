@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
@@ -14,7 +14,7 @@ from mirage.replay.asking import Manner
 from mirage.replay.child import ServerError
 from mirage.replay.client import PATIENT, Habits, Journal, Outcome
 from mirage.replay.stream import Refused, StreamError
-from mirage.replay.timeline import State, Timeline, cut, parse_state, parse_timeline
+from mirage.replay.timeline import State, Timeline, cut, joined, parse_state, parse_timeline
 from mirage.workload.calls import tenants
 from mirage.workload.dealing import Call
 
@@ -119,10 +119,22 @@ def _take_back_cancel() -> bool:
 
 async def _timeline_since(http: aiohttp.ClientSession, before: State | None) -> Timeline | None:
     after = await _settled(http)
-    body = await _get(http, "mirage/timeline")
-    if before is None or after is None or body is None:
+    if before is None or after is None:
         return None
-    return cut(parse_timeline(body), before, after)
+    pages = [page async for page in _pages(http, before.t, after.t)]
+    return cut(joined(pages), before, after) if pages else None
+
+
+async def _pages(
+    http: aiohttp.ClientSession, since: float | None, until: float
+) -> AsyncIterator[Timeline]:
+    """Of the server's timeline, after `since`, to `until`; an older server tells all at once."""
+    while since is not None and since < until:
+        if (body := await _get(http, f"mirage/timeline?since={since!r}")) is None:
+            return
+        page = parse_timeline(body)
+        yield page
+        since = page.next_since
 
 
 async def _settled(http: aiohttp.ClientSession) -> State | None:

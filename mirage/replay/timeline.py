@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from mirage.errors import Failed
 from mirage.replay.policies import name_of
-from mirage.samples import SCHEMA_VERSION, Sample, TenantSample, TenantShape
+from mirage.samples import SCHEMA_VERSION, WHOLE_TIMELINE, Sample, TenantSample, TenantShape
 from mirage.units import ceil_div
 
 T = TypeVar("T")
@@ -30,6 +30,8 @@ class Timeline(msgspec.Struct, frozen=True):
     device_bytes: int
     tenants: dict[str, TenantShape]
     schema_version: int
+    next_since: float | None = None
+    """What to ask for the next page with; None with the newest sample."""
 
 
 class State(Sample, frozen=True):
@@ -48,12 +50,18 @@ class State(Sample, frozen=True):
 def parse_timeline(body: bytes) -> Timeline:
     """Raises `TimelineError` for another schema version or missing fields."""
     timeline = _decode(body, Timeline)
-    if timeline.schema_version != SCHEMA_VERSION:
+    if timeline.schema_version not in (WHOLE_TIMELINE, SCHEMA_VERSION):
         raise TimelineError(
-            f"the server's timeline has schema version {timeline.schema_version}, "
-            f"this replay reads version {SCHEMA_VERSION}: use the same release for both"
+            f"the server's timeline has schema version {timeline.schema_version}, this replay "
+            f"reads versions {WHOLE_TIMELINE} and {SCHEMA_VERSION}: use the same release for both"
         )
     return timeline
+
+
+def joined(pages: Sequence[Timeline]) -> Timeline:
+    """The pages of one timeline, in order, as one. The last one knows all tenants."""
+    samples = [sample for page in pages for sample in page.samples]
+    return msgspec.structs.replace(pages[-1], samples=samples, next_since=None)
 
 
 def parse_state(body: bytes) -> State:

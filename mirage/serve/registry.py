@@ -14,7 +14,7 @@ from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
 from mirage.serve.ending import Ending
 from mirage.serve.suspects import Blame, Suspects
-from mirage.serve.timeline import Timeline
+from mirage.serve.timeline import PAGE_SAMPLES, Timeline
 from mirage.tiers.counts import PoolState
 
 
@@ -122,13 +122,11 @@ class Registry:
             told["ssd"] = disk
         return told
 
-    def history(self) -> dict[str, Any]:
-        """The body of ``/mirage/timeline``."""
-        return {
-            **self._head(),
-            "tenants": {name: _fixed(shape) for name, shape in self.shapes.items()},
-            "samples": self.timeline.samples,
-        }
+    def history(self, since: float | None = None, limit: int = PAGE_SAMPLES) -> dict[str, Any]:
+        """The body of ``/mirage/timeline``, its samples as JSON: see `Timeline.page`."""
+        tenants = {name: _fixed(shape) for name, shape in self.shapes.items()}
+        page = self.timeline.page(since, limit)
+        return {**self._head(), "tenants": tenants, **page._asdict()}
 
     def _head(self) -> dict[str, Any]:
         return {

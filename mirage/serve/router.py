@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 from aiohttp import web
 
+from mirage.serve import history
 from mirage.serve.bodies import fingerprint, model_of
 from mirage.serve.forward import Forward
 from mirage.serve.metrics import Metrics
@@ -57,7 +58,7 @@ class Router:
             web.get("/health/{model:.+}", self._health_of),
             web.get("/metrics", self._metrics),
             web.get("/mirage/state", self._state),
-            web.get("/mirage/timeline", self._timeline),
+            web.get(history.ROUTE, self._timeline),
             *self._admin(host),
             web.get("/v1/models", self._models),
             web.get("/v1/models/{model:.+}", self._model),
@@ -149,7 +150,7 @@ class Router:
         return web.json_response(self.registry.state())
 
     async def _timeline(self, request: web.Request) -> web.Response:
-        return web.json_response(self.registry.history())
+        return await history.answer(self.registry, request)
 
 
 def _check_ready(backend: TenantServer, model: str) -> None:

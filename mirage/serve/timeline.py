@@ -1,18 +1,36 @@
 """What every engine held and used over time, from their last reports. Pure: no clock.
 
-Memory is bounded: once `capacity` samples are kept, every second one is dropped and only
-every second one is taken from then on, so the whole run stays covered, more coarsely.
+Samples are kept as the JSON that is told of them, so that telling them is copying. Memory is
+bounded: once `capacity` samples, or `most_bytes` of them, are kept, every second one is dropped
+and only every second one is taken from then on, so the whole run stays covered, more coarsely.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from mirage.protocol import Report
 from mirage.samples import TenantSample
+from mirage.units import MIB
 
 FIELDS = TenantSample.__struct_fields__
+
+MOST_BYTES = 64 * MIB
+"""Of all samples: 20,000 of five tenants, 10,000 of ten."""
+PAGE_SAMPLES = 1000
+PAGE_BYTES = MIB
+"""A page has no more than these, but one sample at least."""
+
+
+class Page(NamedTuple):
+    """Some samples, oldest first, each as JSON; `next_since` is None with the newest."""
+
+    samples: list[msgspec.Raw]
+    next_since: float | None
 
 
 def snapshot(report: Report) -> dict[str, int | float]:
@@ -23,13 +41,15 @@ def snapshot(report: Report) -> dict[str, int | float]:
 class Timeline:
     """Samples of all tenants, taken every `samples.INTERVAL_S` by the caller."""
 
-    def __init__(self, capacity: int = 20_000) -> None:
+    def __init__(self, capacity: int = 20_000, most_bytes: int = MOST_BYTES) -> None:
         if capacity < 2:
             raise ValueError(f"capacity is {capacity}: a timeline needs room for 2 samples")
-        self._capacity = capacity
+        self._capacity, self._most_bytes = capacity, most_bytes
         self._stride = 1
         self._skipped = 0
-        self._samples: list[dict[str, Any]] = []
+        self._times: list[float] = []
+        self._samples: list[bytes] = []
+        self._bytes = 0
         self.newest: dict[str, Any] = {"t": 0.0, "tenants": {}}
         """The last sample that was taken, kept or not."""
 
@@ -41,12 +61,26 @@ class Timeline:
         if self._samples and self._skipped < self._stride:
             return
         self._skipped = 0
-        if len(self._samples) == self._capacity:
-            del self._samples[1::2]
-            self._stride *= 2
-        self._samples.append(self.newest)
+        sample = msgspec.json.encode(self.newest)
+        if len(self._samples) == self._capacity or self._bytes + len(sample) > self._most_bytes:
+            self._thin()
+        self._times.append(t)
+        self._samples.append(sample)
+        self._bytes += len(sample)
 
-    @property
-    def samples(self) -> list[dict[str, Any]]:
-        """Oldest first: ``{"t": seconds, "tenants": {name: snapshot}}``."""
-        return list(self._samples)
+    def _thin(self) -> None:
+        del self._times[1::2], self._samples[1::2]
+        self._bytes = sum(map(len, self._samples))
+        self._stride *= 2
+
+    def page(self, since: float | None = None, limit: int = PAGE_SAMPLES) -> Page:
+        """The samples after `since` seconds, or from the first one on; at most `limit`."""
+        begin = 0 if since is None else bisect_right(self._times, since)
+        end = nbytes = 0
+        for end, sample in enumerate(self._samples[begin : begin + limit], begin + 1):
+            nbytes += len(sample)
+            if nbytes > PAGE_BYTES:
+                end = max(begin + 1, end - 1)
+                break
+        some = [msgspec.Raw(sample) for sample in self._samples[begin:end]]
+        return Page(some, self._times[end - 1] if begin < end < len(self._times) else None)

@@ -32,6 +32,9 @@ class Fake:
         self.left = asyncio.Event()
         """Set when a client has gone away in mid-answer."""
         self.samples: list[dict] = []
+        self.page: int | None = None
+        """Samples of a page of its timeline; None for an older server, that has no pages."""
+        self.asked_since: list[str | None] = []
         self.keys: set[str | None] = set()
         self.at_once = self.most_at_once = 0
 
@@ -55,6 +58,7 @@ class Fake:
     async def completion(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
+        self.sample()
         model = body["model"]
         if model == "missing":
             error = {"message": "The model `missing` does not exist.", "code": 404}
@@ -102,7 +106,7 @@ class Fake:
         finally:
             self.left.set()
 
-    async def state(self, request: web.Request) -> web.Response:
+    def sample(self) -> dict:
         done = len(self.bodies)
         tenant = dict.fromkeys(FIELDS, 0) | {
             "kv_blocks": 10 + done,
@@ -110,7 +114,10 @@ class Fake:
             "alpha": 2,
         }
         self.samples.append({"t": float(len(self.samples)), "tenants": {"a": tenant, "b": tenant}})
-        return web.json_response({**self.samples[-1], "policy": self.policy})
+        return self.samples[-1]
+
+    async def state(self, request: web.Request) -> web.Response:
+        return web.json_response({**self.sample(), "policy": self.policy})
 
     async def timeline(self, request: web.Request) -> web.Response:
         shape = {"layers": 12, "layer_bytes": 1, "extent_bytes": 1, "extent_blocks": 1}
@@ -120,7 +127,20 @@ class Fake:
             "device_bytes": 1000,
             "tenants": {"a": shape, "b": shape},
         }
+        if self.page is not None:
+            body |= self.paged(request.query.get("since"))
         return web.json_response(body)
+
+    def paged(self, since: str | None) -> dict:
+        self.asked_since.append(since)
+        later = [s for s in self.samples if since is None or s["t"] > float(since)]
+        some = later[: self.page]
+        more = len(later) > len(some)
+        return {
+            "schema_version": 2,
+            "samples": some,
+            "next_since": some[-1]["t"] if more else None,
+        }
 
 
 async def send(response: web.StreamResponse, body: dict) -> None:

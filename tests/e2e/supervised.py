@@ -87,6 +87,18 @@ class Served:
             time.sleep(0.05)
         return result
 
+    def timeline(self) -> dict[str, Any]:
+        """The newest page, with the samples of all pages."""
+        samples: list[Any] = []
+        query = ""
+        while True:
+            status, page = self.request("GET", f"/mirage/timeline{query}")
+            assert status == 200, page
+            samples += page["samples"]
+            if page["next_since"] is None:
+                return {**page, "samples": samples}
+            query = f"?since={page['next_since']!r}"
+
     def engine_state(self, name: str) -> str:
         return str(self.request("GET", "/mirage/state")[1]["engines"][name]["state"])
 

@@ -272,6 +272,18 @@ def test_a_run_is_warmed_up_and_counts_from_its_own_start():
     assert last.tenants["a"].preemptions - first.tenants["a"].preemptions == 3
 
 
+@pytest.mark.parametrize("page", [None, 2, 1000])
+def test_the_timeline_of_a_run_is_whole_in_whatever_pages_it_comes(page):
+    fake = Fake()
+    fake.page = page
+    found = replayed(fake, [call(i) for i in range(7)])
+    seen = [s.tenants["a"].preemptions for s in found.timeline.samples]
+    assert seen[0] == 1, "of the warm-up"
+    assert set(seen) == set(range(1, 9))
+    assert page is None or fake.asked_since[0] == "1.0", "nothing from before the run"
+    assert (len(fake.asked_since) > 1) is (page == 2)
+
+
 @pytest.mark.parametrize(
     "address", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"]
 )

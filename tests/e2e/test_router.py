@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 from multidict import CIMultiDict
@@ -540,6 +542,45 @@ def test_other_paths_are_refused_in_json(
     run(tmp_path, scenario)
 
 
+def test_a_timeline_is_made_beside_the_loop_that_beats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def held(told: dict[str, object]) -> bytes:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        return msgspec.json.encode(told)
+
+    monkeypatch.setattr("mirage.serve.history.encoded", held)
+
+    async def scenario(site: Site) -> None:
+        asking = asyncio.create_task(site.http.get(site.url + "/mirage/timeline"))
+        await asyncio.to_thread(begun.wait)
+        async with site.http.get(site.url + "/health") as answer:
+            assert answer.status == 200, "the loop is free while the timeline is being made"
+        go_on.set()
+        async with await asking as answer:
+            assert (await answer.json())["samples"] == []
+
+    run(tmp_path, scenario)
+
+
+def test_a_timeline_is_asked_for_page_by_page(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        for t in (0.0, 0.1, 0.2):
+            site.registry.timeline.record(t, {})
+        url = site.url + "/mirage/timeline"
+        async with site.http.get(url, params={"since": "0.0", "limit": "1"}) as answer:
+            page = await answer.json()
+        assert ([sample["t"] for sample in page["samples"]], page["next_since"]) == ([0.1], 0.1)
+        async with site.http.get(url, params={"limit": "none"}) as answer:
+            assert answer.status == 400
+            assert (await answer.json())["error"]["param"] == "limit"
+
+    run(tmp_path, scenario)
+
+
 def test_state_timeline_and_metrics_show_the_registry(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         registry = site.registry
@@ -556,7 +597,7 @@ def test_state_timeline_and_metrics_show_the_registry(tmp_path: Path) -> None:
         assert state["engines"]["b/1"] == {"state": "ready", "restarts": 0}
         async with site.http.get(site.url + "/mirage/timeline") as answer:
             history = await answer.json()
-        assert history["schema_version"] == 1
+        assert (history["schema_version"], history["next_since"]) == (2, None)
         assert history["device_bytes"] == 1 << 30
         assert history["tenants"]["a"] == {
             "layers": 8, "layer_bytes": 4096, "extent_bytes": 8192, "extent_blocks": 2

@@ -88,7 +88,7 @@ def test_the_engines_own_refusal_comes_through(served: Served) -> None:
 
 def test_the_timeline_shows_both_engines(served: Served) -> None:
     complete(served, "llama")
-    history = served.request("GET", "/mirage/timeline")[1]
+    history = served.timeline()
     assert set(history["tenants"]) == set(MODELS)
     newest = history["samples"][-1]["tenants"]
     assert all(newest[name]["kv_blocks"] > 0 for name in MODELS)

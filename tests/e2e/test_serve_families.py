@@ -69,7 +69,7 @@ def complete(served: Served, model: str, prompt: str, tokens: int) -> str:
 
 
 def test_engines_are_what_check_said(served: Served, fits: dict[str, Fit]) -> None:
-    history = served.request("GET", "/mirage/timeline")[1]
+    history = served.timeline()
     for name, fit in fits.items():
         engine = history["tenants"][name]
         assert engine["layers"] == fit.layers
@@ -102,5 +102,5 @@ def busiest(served: Served, model: str) -> int:
     prompts = [chr(65 + i) * 150 for i in range(16)]
     with ThreadPoolExecutor(len(prompts)) as pool:
         list(pool.map(lambda prompt: complete(served, model, prompt, 90), prompts))
-    samples = served.request("GET", "/mirage/timeline")[1]["samples"]
+    samples = served.timeline()["samples"]
     return max(sum(t["alpha"] for t in sample["tenants"].values()) for sample in samples)

@@ -125,7 +125,7 @@ def test_answers_are_the_same_in_a_storm_and_nothing_is_left_of_it(
             assert answer.result(120) == expected[family][kind], (family, kind)
     served.until("all are idle", lambda: is_idle(served))
     after = served.until("memory is back", lambda: same_memory(served, before))
-    history = served.request("GET", "/mirage/timeline")[1]
+    history = served.timeline()
     samples = [s["tenants"] for s in history["samples"]]
     assert max(t["alpha"] for s in samples for t in s.values()) > 0, "no layer moved"
     for family in FAMILIES:

@@ -82,7 +82,7 @@ def complete(served: Served, model: str, prompt: str) -> str:
 
 
 def samples(served: Served) -> list[dict[str, Any]]:
-    history = served.request("GET", "/mirage/timeline")[1]
+    history = served.timeline()
     return [sample["tenants"] for sample in history["samples"]]
 
 

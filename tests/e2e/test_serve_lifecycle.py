@@ -8,6 +8,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -209,9 +210,8 @@ def test_a_taken_port_costs_no_start(tmp_path: Path) -> None:
 def test_the_timeline_shows_what_engines_report(tmp_path: Path) -> None:
     with serving(write_config(tmp_path, "a", "b"), "--policy", "pooled") as served:
 
-        def history() -> dict[str, object] | None:
-            status, body = served.request("GET", "/mirage/timeline")
-            assert status == 200
+        def history() -> dict[str, Any] | None:
+            body = served.timeline()
             return body if len(body["samples"]) > 2 and body["samples"][-1]["tenants"] else None
 
         body = served.until("there are samples", history)

@@ -63,7 +63,7 @@ def test_running_requests_make_room_for_a_woken_model(served: Served) -> None:
         assert waking.result() == woken
         assert [request.result() for request in burst[:2]] == alone
     # By the server's own samples: to ask on a busy machine takes longer than the burst may.
-    seen = [s["tenants"] for s in served.request("GET", "/mirage/timeline")[1]["samples"]]
+    seen = [s["tenants"] for s in served.timeline()["samples"]]
     lent = next(i for i, tenants in enumerate(seen) if tenants["qwen3"]["alpha"] >= 2)
     assert any(
         tenants["qwen3"]["alpha"] == 0

@@ -27,7 +27,7 @@ def say(served: Served, model: str, prompt: str) -> str:
 
 def loaded(served: Served, tenant: str) -> int:
     """Tokens that it loaded instead of computing them."""
-    samples = served.request("GET", "/mirage/timeline")[1]["samples"]
+    samples = served.timeline()["samples"]
     return int(samples[-1]["tenants"][tenant]["tokens_loaded"])
 
 

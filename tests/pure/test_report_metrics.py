@@ -15,6 +15,7 @@ from mirage.replay.timeline import (
     columns,
     cut,
     growth,
+    joined,
     only,
     parse_state,
     parse_timeline,
@@ -169,7 +170,7 @@ def test_the_servers_json_is_read():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"schema_version": 2}, "schema version 2, this replay reads version 1"),
+        ({"schema_version": 3}, "schema version 3, this replay reads versions 1 and 2"),
         ({"device_bytes": "much"}, r"Expected `int`, got `str` - at `\$.device_bytes`"),
         ({"samples": [{"t": 1, "tenants": {"a": {}}}]}, "missing required field `kv_blocks`"),
     ],
@@ -177,6 +178,20 @@ def test_the_servers_json_is_read():
 def test_json_of_another_kind_is_refused(change, says):
     with pytest.raises(TimelineError, match=says):
         parse_timeline(json.dumps({**SERVED, **change}).encode())
+
+
+def test_pages_are_one_timeline():
+    pages = [
+        parse_timeline(json.dumps(page).encode())
+        for page in (
+            {**SERVED, "schema_version": 2, "next_since": 0.5, "tenants": {}},
+            {**SERVED, "schema_version": 2, "next_since": None, "samples": []},
+        )
+    ]
+    assert [page.next_since for page in pages] == [0.5, None]
+    whole = joined(pages)
+    assert whole.samples == [Sample(0.5, {"a": TenantSample(**FIELDS)})]
+    assert (list(whole.tenants), whole.next_since) == (["a"], None)
 
 
 def test_no_json_is_refused():

@@ -119,6 +119,6 @@ def _burst(served: Served, family: Family) -> dict[str, int]:
     texts = [chr(65 + i) * 150 for i in range(BURST)]
     with ThreadPoolExecutor(BURST) as pool:
         list(pool.map(lambda text: _answer(served, family, text, 90), texts))
-    samples = served.request("GET", "/mirage/timeline")[1]["samples"]
+    samples = served.timeline()["samples"]
     names = samples[-1]["tenants"]
     return {n: max(s["tenants"][n]["alpha"] for s in samples if n in s["tenants"]) for n in names}

@@ -1,0 +1,70 @@
+"""`GET /mirage/timeline`: what memory did, page by page, made beside the event loop.
+
+The loop also decides about memory and beats for engines, so it must not make a large answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, NamedTuple
+
+import msgspec
+from aiohttp import web
+
+from mirage.serve.openai import ApiError
+from mirage.serve.registry import Registry
+from mirage.serve.timeline import PAGE_SAMPLES
+
+ROUTE = "/mirage/timeline"
+
+
+class Asked(NamedTuple):
+    """Of the samples after `since` seconds, the first `limit`."""
+
+    since: float | None = None
+    limit: int = PAGE_SAMPLES
+
+
+async def answer(registry: Registry, request: web.Request) -> web.Response:
+    """Raises `ApiError`."""
+    asked = asked_for(request.query)
+    told = registry.history(*asked)
+    return web.Response(
+        body=await asyncio.to_thread(encoded, told), content_type="application/json"
+    )
+
+
+def encoded(told: dict[str, Any]) -> bytes:
+    """As JSON."""
+    return msgspec.json.encode(told)
+
+
+def asked_for(query: Mapping[str, str]) -> Asked:
+    """Raises `ApiError`."""
+    return Asked(_since(query.get("since")), _limit(query.get("limit")))
+
+
+def _since(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        since = float(text)
+    except ValueError:
+        since = float("nan")
+    if not isfinite(since):
+        raise ApiError(400, f"since={text!r}: give the seconds of a sample's t", param="since")
+    return since
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return PAGE_SAMPLES
+    try:
+        limit = int(text)
+    except ValueError:
+        limit = 0
+    if not 1 <= limit <= PAGE_SAMPLES:
+        raise ApiError(400, f"limit={text!r}: give 1 to {PAGE_SAMPLES} samples", param="limit")
+    return limit
