@@ -10,6 +10,7 @@ import time
 import aiohttp
 from aiohttp import web
 
+from mirage.serve.closing import Closing, ends
 from mirage.serve.ending import Evidence
 from mirage.serve.headers import to_client, to_engine
 from mirage.serve.openai import ApiError
@@ -32,13 +33,17 @@ class Forward:
         told: Request,
         request: web.Request,
         session: aiohttp.ClientSession,
+        closing: Closing,
     ) -> None:
         self._backend, self._told, self._request = backend, told, request
-        self._session = session
+        self._session, self._closing = session, closing
         self._number = 0
         self._end = backend.end
         """Of the engine that it is sent to."""
         self._well = False
+        self._response: web.StreamResponse | None = None
+        self.left = False
+        """Whether the client went away before it had the whole answer."""
 
     async def send(self, body: bytes) -> web.StreamResponse:
         """Returns the answer once it has been passed on. Raises `ApiError`."""
@@ -47,9 +52,19 @@ class Forward:
             raise _refused(self._backend.name, refused.wait_s, refused.known)
         self._number = suspects.begins(self._told)
         try:
-            return await self._send(body)
+            return await self._send_while_running(body)
         finally:
             suspects.ends(self._number, time.monotonic(), well=self._well)
+
+    async def _send_while_running(self, body: bytes) -> web.StreamResponse:
+        try:
+            async with self._closing.running():
+                return await self._send(body)
+        except ApiError as error:
+            if self._response is None or not self._response.prepared:
+                raise
+            await self._break(self._response, error)
+            return self._response
 
     async def _send(self, body: bytes) -> web.StreamResponse:
         headers = to_engine(self._request.headers)
@@ -63,9 +78,9 @@ class Forward:
                 response = web.StreamResponse(
                     status=answer.status, headers=to_client(answer.headers)
                 )
+                self._response = response
                 self._well = answer.status < 500
                 try:
-                    await response.prepare(self._request)
                     await self._pass_through(answer, response)
                 except BaseException:
                     self._well = False
@@ -80,12 +95,13 @@ class Forward:
     ) -> None:
         """Chunk by chunk as they come; a broken answer is never made to look complete."""
         try:
+            await response.prepare(self._request)
             while True:
                 try:
                     chunk = await answer.content.readany()
                 except (aiohttp.ClientError, OSError) as error:
                     self._well = False
-                    await self._break(answer, response, error)
+                    await self._break(response, await self._broke_off(error))
                     return
                 if not chunk:
                     break
@@ -93,20 +109,22 @@ class Forward:
                 await response.write(chunk)
             await response.write_eof()
         except ConnectionError:  # the client went away: nobody to tell
-            self._well = False
+            self._well, self.left = False, True
 
-    async def _break(
-        self, answer: aiohttp.ClientResponse, response: web.StreamResponse, error: Exception
-    ) -> None:
-        if answer.content_type == EVENTS:
-            event = json.dumps((await self._broke_off(error)).body())
-            await response.write(f"data: {event}\n\n".encode())
+    async def _break(self, response: web.StreamResponse, why: ApiError) -> None:
+        if response.content_type == EVENTS:
+            try:
+                await response.write(f"data: {json.dumps(why.body())}\n\n".encode())
+            except ConnectionError:
+                self.left = True
         if self._request.transport is not None:
             self._request.transport.close()
 
     # -- why it broke off ---------------------------------------------------------------
 
     async def _broke_off(self, error: Exception | str) -> ApiError:
+        if self._closing.begun:
+            return ends()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLAME_S):
                 await self._end.wait()

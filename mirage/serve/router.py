@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import aiohttp
 from aiohttp import web
 
 from mirage.serve import history
 from mirage.serve.bodies import fingerprint, model_of
+from mirage.serve.closing import Closing, ends
 from mirage.serve.forward import Forward
 from mirage.serve.metrics import Metrics
 from mirage.serve.openai import ApiError, errors_as_json, model_cards
@@ -26,6 +28,17 @@ MAX_BODY_BYTES = 64 * MIB
 AT_ONCE_BYTES = 256 * KIB
 """Larger bodies are looked at beside the event loop, which also decides about memory."""
 SHUTDOWN_S = 1.0
+CLIENT_LEFT = 499
+"""Status in the metrics of a request whose client went away; nobody is sent it."""
+
+
+@dataclass
+class Counted:
+    """Of one request, what it is counted by."""
+
+    tenant: str = ""
+    status: int = 500
+    """Unless it ends as it should."""
 
 
 class Router:
@@ -40,6 +53,7 @@ class Router:
         self.metrics = Metrics(registry)
         self._created = int(time.time())
         self._sessions: dict[str, aiohttp.ClientSession] = {}
+        self._closing = Closing()
         self._runner: Runner | None = None
 
     async def start(self, host: str, port: int) -> str:
@@ -71,31 +85,53 @@ class Router:
             return []
         return [web.post(ROUTE, Resizing(self.registry, self._resize, host).handle)]
 
-    async def stop(self) -> None:
-        """Stop accepting, break off what still runs, close the sockets. Idempotent."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+    async def drain(self) -> None:
+        """Refuse what is new, and end what still runs after `SHUTDOWN_S`. Idempotent."""
+        self._closing.begin()
+        await self._closing.finished(SHUTDOWN_S)
+        self._closing.break_off()
+        await self._closing.finished(SHUTDOWN_S)  # unless a client does not read
         for session in self._sessions.values():
             await session.close()
         self._sessions.clear()
 
+    async def stop(self) -> None:
+        """Drain, and close the sockets. Idempotent."""
+        await self.drain()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
     # -- the tenants' API ---------------------------------------------------------------
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
-        tenant = ""
+        counted = Counted()
         try:
-            body = await _body(request)
-            model, mark = await _read(request, body)
-            backend = self._known(model)
-            tenant = backend.name
-            _check_ready(backend, model)
-            identity = request.headers.get("X-Request-Id", "")
-            told = Request(request.path, model, mark, len(body), identity)
-            response = await Forward(backend, told, request, self._session(backend)).send(body)
+            return await self._answer(request, counted)
         except ApiError as error:
             response = error.response()
-        self.metrics.answered(tenant, response.status)
+            counted.status = response.status
+            return response
+        except (asyncio.CancelledError, ConnectionError):
+            counted.status = CLIENT_LEFT
+            raise
+        finally:
+            self.metrics.answered(counted.tenant, counted.status)
+
+    async def _answer(self, request: web.Request, counted: Counted) -> web.StreamResponse:
+        """Raises `ApiError`."""
+        body = await self._closing.before(_body(request))
+        model, mark = await _read(request, body)
+        backend = self._known(model)
+        counted.tenant = backend.name
+        if self._closing.begun:
+            raise ends()
+        _check_ready(backend, model)
+        identity = request.headers.get("X-Request-Id", "")
+        told = Request(request.path, model, mark, len(body), identity)
+        forward = Forward(backend, told, request, self._session(backend), self._closing)
+        response = await forward.send(body)
+        counted.status = CLIENT_LEFT if forward.left else response.status
         return response
 
     def _known(self, name: str) -> TenantServer:
@@ -133,7 +169,10 @@ class Router:
 
     async def _health(self, request: web.Request) -> web.Response:
         body = self.registry.health()
-        return web.json_response(body, status=503 if body["status"] == "down" else 200)
+        if self._closing.begun:
+            body["status"] = "stopping"
+        serves = body["status"] in ("ok", "degraded")
+        return web.json_response(body, status=200 if serves else 503)
 
     async def _health_of(self, request: web.Request) -> web.Response:
         """Of one tenant: 503 unless it serves."""

@@ -266,13 +266,17 @@ class Supervisor:
         os._exit(code)
 
     async def _stop(self) -> None:
-        """In this order: nothing new comes in, the engines end, then what they talk to."""
+        """In this order: no request runs any more, the engines end, then what they talk to.
+
+        Until the port is closed, whoever comes is told so.
+        """
         self._ready_file.remove()
-        await self._router.stop()
+        await self._router.drain()
         await asyncio.gather(*(manager.stop() for manager in self._managers.values()))
         await self._control.stop()
         await self._exchange.stop()
         await self._tiers.stop()
+        await self._router.stop()
 
 
 class ManagedEngines:

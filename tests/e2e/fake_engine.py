@@ -169,15 +169,17 @@ async def health(child: subprocess.Popen[bytes]) -> web.Response:
 async def complete(
     request: web.Request, name: str, child: subprocess.Popen[bytes]
 ) -> web.StreamResponse:
-    """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers, ``die`` ends the
-    engine by a fault, ``raise`` by an exception, ``kill`` from outside, ``wait`` answers in half a
-    second, ``fail`` fails and the engine lives."""
+    """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers after a first event,
+    ``silent`` without one, ``die`` ends the engine by a fault, ``raise`` by an exception, ``kill``
+    from outside, ``wait`` answers in half a second, ``fail`` fails and the engine lives."""
     body = await request.json()
     assert body["model"] == name, "the router sent a request to the wrong engine"
     if body["prompt"] == "hang":
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await response.write(b"data: {}\n\n")
+        await asyncio.Event().wait()
+    if body["prompt"] == "silent":
         await asyncio.Event().wait()
     if (number := ENDS.get(body["prompt"])) is not None:
         child.send_signal(number)

@@ -9,12 +9,14 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
 from multidict import CIMultiDict
+from yarl import URL
 
 from mirage.config import Policy
 from mirage.protocol import ModelShape, Report
@@ -78,6 +80,16 @@ async def slow_stream(engine: FakeEngine, request: web.Request) -> web.StreamRes
     return response
 
 
+async def never(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
+    """Says nothing at all."""
+    engine.begun.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        engine.cancelled.set()
+    return web.Response()
+
+
 async def dies_in_mid_stream(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
@@ -104,9 +116,13 @@ class Site:
 
     url: str
     http: aiohttp.ClientSession
-    registry: Registry
+    router: Router
     a: FakeEngine
     b: FakeEngine
+
+    @property
+    def registry(self) -> Registry:
+        return self.router.registry
 
     def post(self, body: object, path: str = "/v1/completions", **kwargs: object):  # type: ignore[no-untyped-def]
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -136,7 +152,7 @@ async def serving(folder: Path) -> AsyncIterator[Site]:
         stack.push_async_callback(router.stop)
         http = await stack.enter_async_context(aiohttp.ClientSession())
         async with asyncio.timeout(WAIT_S):
-            yield Site(url, http, registry, *engines)
+            yield Site(url, http, router, *engines)
     assert [e.violations for e in engines] == [[], []]
 
 
@@ -307,6 +323,114 @@ def test_a_client_that_leaves_cancels_the_engines_request(tmp_path: Path) -> Non
         await site.a.cancelled.wait()
         async with site.post({"model": "b/1"}) as other:
             assert other.status == 200
+
+    run(tmp_path, scenario)
+
+
+def counting(site: Site) -> asyncio.Queue[tuple[str, int]]:
+    """Tenant and status of each request, when it is counted."""
+    counted: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+    count = site.router.metrics.answered
+
+    def answered(tenant: str, status: int) -> None:
+        count(tenant, status)
+        counted.put_nowait((tenant, status))
+
+    site.router.metrics.answered = answered  # type: ignore[method-assign]
+    return counted
+
+
+@pytest.mark.parametrize("answer", [slow_stream, never])
+def test_a_request_whose_client_leaves_is_counted(
+    tmp_path: Path, answer: Callable[[FakeEngine, web.Request], Awaitable[web.StreamResponse]]
+) -> None:
+    async def scenario(site: Site) -> None:
+        counted = counting(site)
+        site.a.answer = answer
+        asking = asyncio.create_task(site.post({"model": "a", "stream": True}).__aenter__())
+        await site.a.begun.wait()
+        if answer is slow_stream:
+            (await asking).close()
+        asking.cancel()
+        await site.a.cancelled.wait()
+        assert await counted.get() == ("a", 499)
+        async with site.http.get(site.url + "/metrics") as told:
+            lines = (await told.text()).splitlines()
+        assert 'mirage_http_requests_total{code="499",tenant="a"} 1.0' in lines
+        assert counted.empty()
+
+    run(tmp_path, scenario)
+
+
+def test_one_whose_client_leaves_before_its_body_is_there_is_counted(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        counted = counting(site)
+        _, writer = await uploading(site)
+        writer.close()
+        assert await counted.get() == ("", 499)
+
+    run(tmp_path, scenario)
+
+
+async def uploading(site: Site) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that has sent half of a body, and that the router reads from."""
+    address = URL(site.url)
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+    writer.write(f"{head}Expect: 100-continue\r\n\r\n{{".encode())
+    assert b"100" in await reader.readline()  # it waits for the body
+    return reader, writer
+
+
+def test_a_stop_is_told_to_all_that_run_or_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirage.serve.router.SHUTDOWN_S", 0.2)
+
+    async def scenario(site: Site) -> None:
+        site.a.answer, site.b.answer = slow_stream, never
+        stream = await site.post({"model": "a", "stream": True})
+        assert await stream.content.readany() == EVENTS[0]
+        waiting = asyncio.create_task(site.post({"model": "b/1"}).__aenter__())
+        await site.b.begun.wait()
+        upload, writer = await uploading(site)
+        counted = counting(site)
+        stopping = asyncio.create_task(site.router.drain())
+        async with site.post({"model": "a"}) as answer:
+            assert_stopping(answer.status, await answer.json())
+        async with site.http.get(site.url + "/health") as answer:
+            assert (answer.status, (await answer.json())["status"]) == (503, "stopping")
+        assert b"503" in (await upload.readuntil(b"HTTP/1.1 503"))
+        answer = await waiting
+        assert_stopping(answer.status, await answer.json())
+        rest = b""
+        with pytest.raises(aiohttp.ClientPayloadError):
+            while chunk := await stream.content.readany():
+                rest += chunk
+        assert_stopping(503, json.loads(rest.removeprefix(b"data: ")))
+        await stopping
+        writer.close()
+        assert counted.qsize() == 4
+        assert len(site.a.seen) == 1, "what comes late reaches no engine"
+
+    run(tmp_path, scenario)
+
+
+def assert_stopping(status: int, body: Any) -> None:
+    assert status == 503
+    assert body["error"]["type"] == "server_error"
+    assert body["error"]["message"].startswith("the server is stopping: ")
+
+
+def test_what_ends_by_itself_while_the_server_stops_is_whole(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        site.a.answer = slow_stream
+        async with site.post({"model": "a", "stream": True}) as answer:
+            assert await answer.content.readany() == EVENTS[0]
+            stopping = asyncio.create_task(site.router.drain())
+            site.a.go_on.set()
+            assert await answer.content.read() == b"".join(EVENTS[1:])
+            await stopping
 
     run(tmp_path, scenario)
 

@@ -49,14 +49,30 @@ def test_a_signal_ends_everything_and_leaves_nothing(
     assert "Traceback" not in stderr
 
 
+def test_a_signal_is_told_to_those_who_wait(tmp_path: Path) -> None:
+    with serving(write_config(tmp_path, "a", "b")) as served:
+        asked = {"model": "a", "prompt": "hang", "stream": True}
+        stream = served.open("POST", "/v1/completions", asked).getresponse()
+        assert stream.readline() == b"data: {}\n"
+        plain = served.open("POST", "/v1/completions", {"model": "b", "prompt": "silent"})
+        served.process.send_signal(signal.SIGTERM)
+        answer = plain.getresponse()
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+        assert "stopping" in json.loads(answer.read())["error"]["message"]
+        with pytest.raises(http.client.IncompleteRead) as raised:
+            stream.read()
+        event = json.loads(raised.value.partial.strip().removeprefix(b"data: "))
+        assert "stopping" in event["error"]["message"]
+        assert served.end(signal.SIGTERM)[0] == 0
+
+
 def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
     config = write_config(tmp_path, "a")
     with serving(config, environment={"FAKE_ENGINE": "deaf"}) as served:
         family, folder = served.family(), served.run_folder()
         served.process.send_signal(signal.SIGINT)
-        with pytest.raises(OSError):  # it stopped accepting: the first signal is at work
-            while True:
-                ask(served, "a")
+        while "stopping" not in str(ask(served, "a")[1]):  # the first signal is at work
+            pass
         assert served.end(signal.SIGINT)[0] == 130
         assert_gone(family)
         assert not folder.exists()

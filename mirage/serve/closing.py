@@ -1,0 +1,80 @@
+"""The end of a server as its requests see it: new ones are refused, running ones get a moment.
+
+After that moment each is broken off and told that the server ends: by 503, or by an error event
+in a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
+
+from mirage.serve.openai import ApiError
+
+T = TypeVar("T")
+
+
+class Closing:
+    """Whether the server ends, and how many requests are with an engine meanwhile."""
+
+    def __init__(self) -> None:
+        self._begun = asyncio.Event()
+        self._none_runs = asyncio.Event()
+        self._none_runs.set()
+        self._running: set[asyncio.Timeout] = set()
+
+    @property
+    def begun(self) -> bool:
+        return self._begun.is_set()
+
+    def begin(self) -> None:
+        """From now on new requests are refused. Idempotent."""
+        self._begun.set()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Inside, a request is with an engine. Raises `ApiError` if it is broken off."""
+        scope = asyncio.timeout(None)
+        self._running.add(scope)
+        self._none_runs.clear()
+        try:
+            async with scope:
+                yield
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise ends() from None
+        finally:
+            self._running.discard(scope)
+            if not self._running:
+                self._none_runs.set()
+
+    async def finished(self, patience_s: float) -> None:
+        """Wait until no request runs, at most `patience_s` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self._none_runs.wait()
+
+    def break_off(self) -> None:
+        """End what runs, see `running`."""
+        for scope in self._running:
+            scope.reschedule(0)
+
+    async def before(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. Raises `ApiError` if the end begins before there is one."""
+        doing, over = asyncio.ensure_future(work), asyncio.ensure_future(self._begun.wait())
+        try:
+            await asyncio.wait((doing, over), return_when=asyncio.FIRST_COMPLETED)
+            if self.begun:
+                raise ends()
+            return doing.result()
+        finally:
+            doing.cancel()
+            over.cancel()
+
+
+def ends() -> ApiError:
+    """What a request is told that the server does not answer any more."""
+    return ApiError(503, "the server is stopping: send this again when it is back")
