@@ -8,8 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CACHE := $(CURDIR)/.cache
-# Which tests of a layer: pytest's -m.
-WHICH ?= not slow
+# Which tests of a layer: those of this command, by their marks (tests/commands.py).
+WHICH ?= test
 
 # Models that see need torchvision, which has to stay out of .venv: see below.
 SEEING := $(CACHE)/torchvision
@@ -65,13 +65,14 @@ demo-tiers: $(STAMP) ## Conversations whose history leaves the device between tw
 		--output out/demo-tiers
 
 # The engine layer waits for processes to start most of its time: the others run beside it.
+test: export WHICH := test
 test: $(STAMP) ## Lint, types and all test layers, but for what is marked slow
 	$(MAKE) -j2 -O engine lint types pure vmm
 	$(MAKE) e2e
 
 slow: export WHICH := slow
-slow: $(STAMP) ## The slow rest of all layers: soaks, ten thousand sequences, more seeds and families
-	$(MAKE) vmm engine e2e
+slow: $(STAMP) ## The slow rest of all layers: real servers, soaks, more families; CI runs it too
+	$(MAKE) -j2 -O e2e engine vmm pure
 	$(MAKE) pages
 
 $(BROWSE): pyproject.toml $(STAMP)
@@ -94,10 +95,11 @@ types: $(STAMP) ## mypy --strict on our packages; in tests and benchmarks, names
 # Each file's tests in one of two processes: engines start in one while others compute.
 engine e2e: export PYTEST_ADDOPTS := -n 2 --dist loadfile
 
+# Status 5: no test of this layer is slow, or rare.
 pure vmm engine e2e: $(STAMP) ## One layer of tests; with WHICH=slow its slow ones
 	@t=$$(mktemp -d /tmp/mXXXXXX); \
-		TMPDIR=$$t $(BIN)/python -m pytest -q --durations=10 -m '$(WHICH)' tests/$@; \
-		status=$$?; rm -rf $$t; exit $$status
+		MIRAGE_TESTS=$(WHICH) TMPDIR=$$t $(BIN)/python -m pytest -q --durations=10 tests/$@; \
+		status=$$?; rm -rf $$t; [ $$status -eq 5 ] || exit $$status
 
 # A build for CUDA, made to work as far as the models need it.
 $(SEE): $(STAMP)
@@ -107,8 +109,11 @@ $(SEE): $(STAMP)
 
 long models: export PYTHONPATH := $(CURDIR):$(CURDIR)/tests/zoo/torchvision_on_cpu:$(SEEING)
 
-long: $(STAMP) $(SEE) ## Tests too long for `make test`: every argument of vLLM, every family
-	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q -s tests/long; \
+long: export WHICH := long
+long: $(STAMP) $(SEE) ## Tests too long for CI: all arguments, families, seeds and claims; three hours
+	env -u PYTHONPATH $(MAKE) pure vmm engine e2e
+	@t=$$(mktemp -d /tmp/mXXXXXX); \
+		MIRAGE_TESTS=long TMPDIR=$$t $(BIN)/python -m pytest -q -s tests/long; \
 		status=$$?; rm -rf $$t; exit $$status
 
 gpu-smoke: ## The first two minutes on a GPU: what of it works at all

@@ -1,12 +1,16 @@
-"""Every test file belongs to exactly one layer, the one of its folder."""
+"""Every test file belongs to exactly one layer, the one of its folder; marks say who runs it."""
 
 from __future__ import annotations
 
+import os
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.commands import CHOICE, COMMANDS, SEED, commands_of, left_out
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("no deadline", deadline=None)
@@ -20,11 +24,65 @@ for layer in LAYERS:
     sys.path.insert(0, str(HERE / layer))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    """The seed is drawn once, before there are workers, which inherit it."""
+    command = os.environ.get(CHOICE)
+    if command not in (None, *COMMANDS):
+        raise pytest.UsageError(f"{CHOICE}={command}: one of {', '.join(COMMANDS)}")
+    os.environ.setdefault(SEED, datetime.now(UTC).strftime("%Y%m%d"))
+
+
+def pytest_report_header() -> str:
+    return f"tests of: make {os.environ.get(CHOICE, '(all that are named)')}, {_repeat()}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Once more where it is seen with -q."""
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(f"drawn with {_repeat()}")
+
+
+def _repeat() -> str:
+    return f"{SEED}={os.environ[SEED]}"
+
+
+@pytest.hookimpl(trylast=True)  # Hypothesis marks its tests in the same hook
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        folder = Path(item.path).relative_to(HERE).parts[0]
-        marks = {mark.name for mark in item.iter_markers() if mark.name in LAYERS}
-        if marks != {folder}:
-            raise pytest.UsageError(
-                f"{item.path}: marked {sorted(marks) or 'with no layer'}, but lies in {folder}/"
-            )
+        _check_layer(item)
+    command = os.environ.get(CHOICE)
+    products = {item.nodeid: found for item in items if (found := _product(item))}
+    undrawn = left_out(os.environ[SEED], products, command)
+    out = [item for item in items if item.nodeid in undrawn or not _runs(item, command)]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        gone = set(out)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _check_layer(item: pytest.Item) -> None:
+    folder = item.path.relative_to(HERE).parts[0]
+    marks = _marks(item) & set(LAYERS)
+    if marks != {folder}:
+        raise pytest.UsageError(
+            f"{item.path}: marked {sorted(marks) or 'with no layer'}, but lies in {folder}/"
+        )
+
+
+def _marks(item: pytest.Item) -> set[str]:
+    return {mark.name for mark in item.iter_markers()}
+
+
+def _runs(item: pytest.Item, command: str | None) -> bool:
+    return command is None or command in commands_of(_marks(item))
+
+
+def _product(item: pytest.Item) -> tuple[str, object] | None:
+    """The test with its other parameters, and the value of the one that is drawn."""
+    mark = item.get_closest_marker("drawn")
+    if mark is None:
+        return None
+    (name,) = mark.args
+    parameters = dict(item.callspec.params)  # type: ignore[attr-defined]
+    value = parameters.pop(name)
+    return f"{item.nodeid.partition('[')[0]} {parameters}", value

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 ROOT = Path(__file__).parents[2]
 KEYS = {"id", "claim", "paper", "measured", "band", "in_band", "verdict", "why", "seeds", "table"}
 VERDICTS = {"reproduced", "direction", "not reproduced", "inconsistent"}

@@ -88,7 +88,7 @@ def test_engines_that_cannot_run_here_are_told_before_the_search(tmp_path: Path)
     assert not (tmp_path / "o" / "trials.db").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_live_on_the_demonstration_models(tmp_path: Path) -> None:
     from mirage.demo.models import make_models
 

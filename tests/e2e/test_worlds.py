@@ -20,7 +20,7 @@ def simulated(file: Path, seed: int) -> Ratios:
     return ratios(yaml.safe_load(file.read_text()), seed)
 
 
-@pytest.mark.parametrize("seed", [7, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [7, pytest.param(8, marks=pytest.mark.rare)])
 @pytest.mark.parametrize("file", WORLDS, ids=lambda file: file.stem)
 def test_nobody_is_worse_off_than_with_pooling(file: Path, seed: int) -> None:
     found = simulated(file, seed)

@@ -22,7 +22,7 @@ from host_memory import (
     HostMemory,
     grant_of,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -37,6 +37,7 @@ from mirage.control.targets import Target
 from mirage.engine.reconcile import Fence, Reconciler
 from mirage.protocol import Allotment, ModelShape
 from mirage.simulate.holding import Holding
+from tests.examples import examples
 
 pytestmark = pytest.mark.engine
 
@@ -311,17 +312,13 @@ class Contract(RuleBasedStateMachine):
         self.way.close()
 
 
+@pytest.mark.hypothesis
 @each_way
 def test_any_order_of_events(kind: str) -> None:
     machine = type(f"{kind.title()}Contract", (Contract,), {"kind": WAYS[kind]})
     run_state_machine_as_test(
         machine,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
+        settings=examples(60, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]),
     )
 
 
@@ -353,7 +350,7 @@ def test_layers_and_experts_turn_into_each_other(kind: str) -> None:
 
 
 @given(st.lists(allotted, min_size=1, max_size=8))
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@examples(40, suppress_health_check=[HealthCheck.too_slow])
 def test_without_requests_both_are_the_same_after_every_allotment(targets) -> None:
     real, simulated = Real(), Simulated()
     for revision, target in enumerate(targets, start=1):

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 from argued import LENGTH, configured, line_of
 from drawing_arguments import actions, drawn, kind_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from judging import NO_KERNEL, judgement, outcomes
 from tiny import make_model
@@ -30,6 +30,7 @@ from mirage.demo.tokenizer import save_tokenizer
 from mirage.engine.arguments import MOST_DRAFTED, parse, server_parser, verify
 from mirage.serve.adapters import RANKS
 from mirage.serve.launcher import flags
+from tests.examples import examples
 
 pytestmark = pytest.mark.engine
 
@@ -105,7 +106,7 @@ ANY = st.sampled_from(sorted(PLAIN)).flatmap(
 
 
 @given(ANY)
-@settings(max_examples=600, deadline=None)
+@examples(600)
 def test_vllm_reads_back_what_was_written(pair: tuple[str, Any]) -> None:
     name, value = pair
     read = vars(server_parser().parse_args(flags({name: value}, joined=True)))[name]

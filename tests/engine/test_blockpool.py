@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import tiny  # noqa: F401  (sets vLLM's environment before it is imported)
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
 
 from mirage.engine.blockpool import ElasticBlockPool, Extent
+from tests.examples import examples
 
 pytestmark = pytest.mark.engine
 
@@ -93,12 +94,7 @@ class WidePoolMachine(PoolMachine):
     extent_blocks = 4
 
 
-LIMITS = settings(
-    max_examples=60,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+LIMITS = examples(60, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow])
 TestSingleBlockExtents = PoolMachine.TestCase
 TestSingleBlockExtents.settings = LIMITS
 TestWideExtents = WidePoolMachine.TestCase

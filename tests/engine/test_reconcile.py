@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from host_memory import EXTENTS, LAYER_BYTES, LAYERS, PAGE, START, HostMemory, grant_of
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -19,6 +19,7 @@ from mirage.engine.blockpool import Extent
 from mirage.engine.pace import Pace
 from mirage.engine.reconcile import Fence, Reconciler
 from mirage.protocol import Allotment
+from tests.examples import examples
 from vmm.host import HostDriver
 
 pytestmark = pytest.mark.engine
@@ -195,9 +196,6 @@ def test_an_extent_stays_until_the_step_that_touches_it_is_processed() -> None:
 
 
 TestSettlement = SettlementMachine.TestCase
-TestSettlement.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
+TestSettlement.settings = examples(
+    60, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -124,6 +124,7 @@ def test_all_at_random_with_two_steps_in_flight(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn("seed")
 @pytest.mark.parametrize("family", ["opt", "llama", "qwen3"])
 @pytest.mark.parametrize("seed", range(2, 5))
 def test_families_at_random(tmp_path: Path, family: str, seed: int) -> None:
@@ -138,6 +139,7 @@ def test_peers_are_revoked_at_random(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn("seed")
 @pytest.mark.parametrize("family", ["opt", "llama", "qwen3"])
 @pytest.mark.parametrize("seed", range(2, 4))
 def test_peers_of_families_are_revoked_at_random(tmp_path: Path, family: str, seed: int) -> None:

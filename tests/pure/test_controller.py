@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from msgspec import structs
@@ -19,6 +19,7 @@ from mirage.control.targets import DoesNotFitError
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal
 from scheduler.tenants import Tenant
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -276,7 +277,7 @@ def test_a_surplus_is_taken_at_once_for_a_woken_donor() -> None:
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), min_size=10, max_size=40),
     st.sampled_from([0, 4]),
 )
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_layers_of_an_idle_tenant_do_not_flip(steps, slack: int) -> None:
     """Whatever a's load does, a layer that b gave stays away for the hysteresis at least."""
     world = pair(hysteresis_s=0.5, slack_extents=slack)
@@ -620,12 +621,11 @@ class TemporalWorlds(Worlds):
     temporal = True
 
 
-def machine(kind: type[Worlds], examples: int) -> type:
+def machine(kind: type[Worlds], count: int) -> type:
     case = kind.TestCase
-    case.settings = settings(
-        max_examples=examples,
+    case.settings = examples(
+        count,
         stateful_step_count=40,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     return case

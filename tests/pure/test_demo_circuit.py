@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mirage.demo.circuit import ALPHABET, Circuit
 from mirage.demo.weights import margin
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -45,7 +46,7 @@ def naive_polls(circuit: Circuit, tokens: list[int]) -> list[list[tuple[int, int
     return answers
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(token_lists)
 def test_reading_token_by_token_is_polling_the_whole_context(tokens: list[int]) -> None:
     reader = SMALL.start()

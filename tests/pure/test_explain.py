@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from model_folder import OPT_13B, make_unweighed, write_safetensors
 
@@ -29,6 +29,7 @@ from mirage.profiles import Hardware, SourcedPositive, shape
 from mirage.serve.checkpoint import tensors
 from mirage.units import size
 from scheduler.tenants import Tenant
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -122,14 +123,14 @@ def test_behind_pcie_nothing_hides_at_a_single_request() -> None:
 
 
 @given(one=subjects_drawn, slow=links, fast=links, batch=batches)
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_a_slower_link_never_hides_more(one: Subject, slow: float, fast: float, batch: int) -> None:
     slow, fast = sorted((slow, fast))
     assert of_batch(one, linked(slow), batch).alpha <= of_batch(one, linked(fast), batch).alpha
 
 
 @given(one=subjects_drawn, link=links, batch=batches)
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_what_is_given_is_allowed_hides_and_comes_back_in_whole_extents(
     one: Subject, link: float, batch: int
 ) -> None:
@@ -148,7 +149,7 @@ def test_what_is_given_is_allowed_hides_and_comes_back_in_whole_extents(
 
 
 @given(one=subjects_drawn, batch=batches)
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_the_break_even_is_the_threshold(one: Subject, batch: int) -> None:
     found = explained(one, linked(50), Rules(), [batch])
     first, every = found.hidden[0].one_layer_gb_s, found.hidden[0].all_layers_gb_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -17,6 +16,7 @@ from mirage.control.ledger import (
     UnknownTenantError,
 )
 from mirage.protocol import Allotment
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -182,4 +182,4 @@ class Accounts(RuleBasedStateMachine):
 
 
 TestAccounts = Accounts.TestCase
-TestAccounts.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAccounts.settings = examples(150, stateful_step_count=40)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from world import SHAPE
@@ -22,6 +22,7 @@ from mirage.geometry import experts_gain, footprint
 from mirage.protocol import Allotment, Report
 from mirage.units import ceil_div
 from scheduler.tenants import Tenant
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -647,7 +648,7 @@ def test_any_plan_keeps_its_bounds(situation, remap: Rules, when) -> None:
 
 
 @given(situations(), SETTINGS, WHEN)
-@settings(max_examples=600, deadline=None)
+@examples(600)
 def test_plans_settle(situation, remap: Rules, when) -> None:
     """A plan that was carried out is the next one too, or else the one after it.
 

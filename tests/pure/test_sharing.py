@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from scheduler.sharing import SharingError, Spatial, Temporal, make_sharing
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -200,4 +200,4 @@ class Turns(RuleBasedStateMachine):
 
 
 TestTurns = Turns.TestCase
-TestTurns.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestTurns.settings = examples(120, stateful_step_count=40)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage.simulate.batch import Batch, Request
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -103,7 +104,7 @@ def put_in(batch: Batch, naive: Naive, request: Request) -> None:
 
 
 @given(block_tokens=block_sizes, events=events)
-@settings(deadline=None, max_examples=250)
+@examples(250)
 def test_it_is_what_stepping_every_request_gives(block_tokens, events) -> None:
     batch, naive = Batch(block_tokens), Naive(block_tokens)
     outside: list[Request] = []

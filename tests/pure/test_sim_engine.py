@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage import profiles
@@ -20,6 +20,7 @@ from mirage.simulate.engine import Engine
 from mirage.simulate.holding import Holding
 from mirage.simulate.limits import StepLimits
 from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, Work
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -137,7 +138,7 @@ lengths = st.lists(st.tuples(st.integers(1, 100), st.integers(1, 60)), min_size=
 
 
 @given(bounds=bounds, lengths=lengths, blocks=st.integers(60, 90))
-@settings(deadline=None, max_examples=200)
+@examples(200)
 def test_a_span_takes_the_largest_bound_of_each_of_its_steps(bounds, lengths, blocks) -> None:
     engine = decoding(lone(Alone(), blocks, bounds=bounds), lengths)
     engine.wake(0)
@@ -159,7 +160,7 @@ def test_a_span_takes_the_largest_bound_of_each_of_its_steps(bounds, lengths, bl
     elastic=st.booleans(),
     budget=st.sampled_from([40, 2048]),
 )
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_spans_end_where_single_steps_would(lengths, blocks, arrivals, elastic, budget) -> None:
     """Everything that is counted is the same, step by step or many at once."""
     found = []

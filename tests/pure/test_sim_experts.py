@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage import profiles
@@ -20,6 +20,7 @@ from mirage.simulate.routing import Observed, Routers, Routing
 from mirage.simulate.variants import variant
 from mirage.simulate.world import Observer, World
 from mirage.streaming.routing import OBSERVE_CALLS
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -79,7 +80,7 @@ class Watch(Observer):
 
 
 @given(st.floats(0, 20), st.integers(0, 9), st.integers(1, 5000))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_token_needs_as_many_experts_as_the_model_has_active_ones(
     skew: float, seed: int, tokens: int
 ) -> None:
@@ -144,7 +145,7 @@ WORLD = st.fixed_dictionaries(
 
 
 @given(WORLD, st.integers(0, 3))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_no_more_is_given_than_there_is(world: dict[str, Any], seed: int) -> None:
     made = setup(**world)
     watched = build.world(made, variant("mirage-experts"), seed)
@@ -155,7 +156,7 @@ def test_no_more_is_given_than_there_is(world: dict[str, Any], seed: int) -> Non
 
 
 @given(WORLD)
-@settings(max_examples=12, deadline=None)
+@examples(12)
 def test_many_steps_at_once_are_as_good_as_one_by_one(world: dict[str, Any]) -> None:
     made = setup(**world | {"requests": 20})
     one, other = (run.run(made, "mirage-experts", 0, skipping=skips) for skips in (True, False))

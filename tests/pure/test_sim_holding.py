@@ -13,6 +13,7 @@ from mirage.simulate.build import _copies
 from mirage.simulate.holding import Holding
 from mirage.simulate.roofline import LAYER_SETS
 from mirage.streaming.layer_sets import even, nested
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -66,7 +67,7 @@ def holding(extents=10, copies=None) -> Holding:
 
 
 @given(shape=shapes, start=st.integers(1, MOST), targets=targets, scattered=st.booleans())
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_every_pass_gives_before_it_takes_and_keeps_what_is_used(
     shape, start, targets, scattered
 ) -> None:

@@ -15,6 +15,7 @@ from mirage.profiles import Sourced
 from mirage.simulate.roofline import LAYER_SETS, PS, CostBound, Roofline, Streaming, Work
 from mirage.simulate.span import largest, steps_until, total
 from mirage.streaming.layer_sets import nested
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -58,7 +59,7 @@ def step_ps(roofline: Roofline, streaming: Streaming, co_runners: int, work: Wor
     work=works,
     sets=st.sampled_from(["nested", "even"]),
 )
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_a_step_takes_what_the_pipeline_of_its_layers_takes(
     model, hardware, parts, part, beta, load, co_runners, work, sets
 ) -> None:

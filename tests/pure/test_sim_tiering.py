@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.simulate.hierarchy import Speed
@@ -24,6 +24,7 @@ from mirage.simulate.tiering.rotation import Drawn, Rotation
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Key
 from mirage.tiers.prefetch import ahead
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -121,7 +122,7 @@ def watched(patch: pytest.MonkeyPatch) -> list[Copy]:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(case=cases)
 def test_a_link_carries_one_block_at_a_time(name: str, case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -135,7 +136,7 @@ def test_a_link_carries_one_block_at_a_time(name: str, case: Case) -> None:
         assert all(begin >= asked for asked, begin, _ in own)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(name=policies, case=cases)
 def test_every_block_lies_on_one_tier_and_none_holds_more_than_it_can(
     name: str, case: Case
@@ -148,7 +149,7 @@ def test_every_block_lies_on_one_tier_and_none_holds_more_than_it_can(
         assert run.places.at.keys() == {block for s in sequences for block in s.blocks}
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(name=policies.filter(lambda name: not POLICIES[name].layered), case=cases)
 def test_a_step_computes_when_the_batch_is_on_the_device(name: str, case: Case) -> None:
     run = decode(name, case)
@@ -173,7 +174,7 @@ def test_a_block_that_is_still_on_its_way_is_waited_for() -> None:
     assert late, "else nothing was shown"
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(name=policies, case=cases)
 def test_the_oracle_is_never_slower(name: str, case: Case) -> None:
     """Not at any step, and it never loads more."""
@@ -193,7 +194,7 @@ def running_sums(durations: list[int]) -> list[int]:
     return sums
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(name=policies, case=cases)
 def test_nothing_waits_where_the_device_holds_all(name: str, case: Case) -> None:
     """Looking ahead, prefetch makes room for what is to be written, which then nobody writes if a
@@ -202,7 +203,7 @@ def test_nothing_waits_where_the_device_holds_all(name: str, case: Case) -> None
     assert found.durations == found.computed and not found.blocks_up and not found.blocks_down
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(name=policies, case=cases)
 def test_the_same_requests_give_the_same_run(name: str, case: Case) -> None:
     assert decode(name, case).run(STEPS) == decode(name, case).run(STEPS)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage import profiles
@@ -25,6 +25,7 @@ from mirage.simulate.world import Observer, World
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Key, Medium, Member
 from mirage.tiers.policies import POLICIES
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -91,7 +92,7 @@ def test_a_peer_is_filled_first_and_gives_to_host_memory() -> None:
     assert media.index(Medium.PEER) > media.index(Medium.HOST), "the oldest went"
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     sizes=st.tuples(st.integers(0, 6), st.integers(1, 6), st.integers(0, 12)),
     asked=st.lists(st.tuples(st.sampled_from("sql"), st.integers(0, 30), st.integers(0, 5000))),
@@ -186,7 +187,7 @@ class Capacity(Observer):
         self.seen += 1
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(rows=ROWS, mode=st.sampled_from(sorted(MODES)))
 def test_tiers_of_no_capacity_change_nothing(tmp_path_factory, rows, mode) -> None:
     file = chats(tmp_path_factory.mktemp("none") / "chats.jsonl", rows)
@@ -200,7 +201,7 @@ def test_tiers_of_no_capacity_change_nothing(tmp_path_factory, rows, mode) -> No
     assert both | {"policy": "mirage"} == cached
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     rows=ROWS,
     mode=st.sampled_from(sorted(MODES)),
@@ -252,7 +253,7 @@ def endless(made: Setup) -> Setup:
     return made
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(rows=ROWS)
 def test_an_endless_tier_over_an_endless_link_only_helps(tmp_path_factory, rows) -> None:
     """One request at a time: together, one that is ready sooner may make the others' steps longer.

@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from mirage.config import ConfigError, Traffic
@@ -19,6 +19,7 @@ from mirage.simulate.experiment import Experiment, Setup, Silence
 from mirage.simulate.roofline import PS
 from mirage.workload import trace
 from mirage.workload.dealing import assign, clip
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -125,7 +126,7 @@ def test_the_rate_is_exact_over_the_whole(bursts, arrivals, seed) -> None:
 
 
 @given(seed=st.integers(), room=st.integers(2, 2000), lengths=st.sampled_from(["sharegpt", "long"]))
-@settings(deadline=None, max_examples=25)
+@examples(25)
 def test_every_request_fits_into_the_context(seed, room, lengths) -> None:
     for rows in drawn(setup(max_model_len=room, lengths=lengths, requests=60), seed).values():
         assert all(prompt + output <= room for _, prompt, output in rows)
@@ -236,9 +237,7 @@ traffics = st.builds(
 
 
 @given(traffic=traffics, seed=st.integers(0, 99), scale=st.sampled_from([1.0, 0.25, 3.0]))
-@settings(
-    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_trace_is_dealt_as_the_replayer_deals_it(bursts, traffic, seed, scale) -> None:
     rows = list(trace.read(bursts))
     names = list(assign([row.arrival_s for row in rows], list(RATES), traffic, seed))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -16,6 +15,7 @@ from mirage.tiers.counts import PoolState
 from mirage.tiers.ledger import PriorityClass
 from mirage.tiers.peered import PeerPlan
 from mirage.tiers.policies import POLICIES
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -733,10 +733,10 @@ class LossyPeers(Busy):
 
 
 TestEngines = Engines.TestCase
-TestEngines.settings = settings(max_examples=120, stateful_step_count=50)
+TestEngines.settings = examples(120, stateful_step_count=50)
 TestBusy = Busy.TestCase
-TestBusy.settings = settings(max_examples=60, stateful_step_count=50)
+TestBusy.settings = examples(60, stateful_step_count=50)
 TestBackedPeers = BackedPeers.TestCase
-TestBackedPeers.settings = settings(max_examples=120, stateful_step_count=50)
+TestBackedPeers.settings = examples(120, stateful_step_count=50)
 TestLossyPeers = LossyPeers.TestCase
-TestLossyPeers.settings = settings(max_examples=60, stateful_step_count=50)
+TestLossyPeers.settings = examples(60, stateful_step_count=50)

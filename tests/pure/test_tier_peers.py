@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from mirage.tiers.peers.lease import Hints, Lease, StaleLease, StillPinned
 from mirage.tiers.peers.peers import Peers
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -273,4 +273,4 @@ class Lending(RuleBasedStateMachine):
 
 
 TestLending = Lending.TestCase
-TestLending.settings = settings(max_examples=150, stateful_step_count=40)
+TestLending.settings = examples(150, stateful_step_count=40)

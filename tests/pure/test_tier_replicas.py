@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -12,6 +11,7 @@ from mirage.tiers.contract import Found, Key, Member
 from mirage.tiers.core import Core, MemberRefused
 from mirage.tiers.ledger import PriorityClass
 from mirage.tiers.peered import PeerPlan
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -332,5 +332,5 @@ class Machine(RuleBasedStateMachine):
         assert {Key(b"%d" % number) for _, number in self.kept} <= there
 
 
-Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = examples(60, stateful_step_count=40)
 TestMachine = Machine.TestCase

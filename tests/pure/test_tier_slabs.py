@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mirage.tiers.holes import Holes, Range
 from mirage.tiers.slabs import Slabs
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -125,4 +125,4 @@ class Cut(RuleBasedStateMachine):
 
 
 TestCut = Cut.TestCase
-TestCut.settings = settings(max_examples=60, stateful_step_count=40)
+TestCut.settings = examples(60, stateful_step_count=40)

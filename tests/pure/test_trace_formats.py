@@ -13,12 +13,13 @@ from math import ceil
 
 import psutil
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.workload.formats import source
 from mirage.workload.formats.registry import FORMATS
 from mirage.workload.trace import AS_IT_SAYS, MAX_TOKENS, Reading, Request, TraceError, read, select
+from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -583,7 +584,7 @@ def tokens_of(characters: int) -> int:
 
 
 @given(chats=st.lists(st.lists(st.tuples(texts, texts), min_size=1, max_size=4), min_size=1))
-@settings(max_examples=50)
+@examples(50)
 def test_sharegpt_is_read_back(path, chats):
     entries = [
         {
@@ -612,7 +613,7 @@ def test_sharegpt_is_read_back(path, chats):
 @given(
     entries=st.lists(st.tuples(texts, st.just("") | texts, texts), min_size=1), array=st.booleans()
 )
-@settings(max_examples=50)
+@examples(50)
 def test_alpaca_is_read_back(path, entries, array):
     keys = ("instruction", "input", "output")
     rows = [dict(zip(keys, entry, strict=True)) for entry in entries]
@@ -627,7 +628,7 @@ def test_alpaca_is_read_back(path, entries, array):
 
 
 @given(entries=st.lists(st.tuples(texts, st.none() | lengths), min_size=1))
-@settings(max_examples=50)
+@examples(50)
 def test_custom_is_read_back(path, entries):
     rows = [
         {"prompt": prompt} | ({} if output is None else {"output_tokens": output})
@@ -643,7 +644,7 @@ def test_custom_is_read_back(path, entries):
 
 
 @given(content=st.binary(max_size=300), name=st.none() | st.sampled_from(NAMES))
-@settings(max_examples=300)
+@examples(300)
 def test_any_bytes_are_read_or_refused_in_one_line(path, content, name):
     path.write_bytes(content)
     rate = None if name is None or FORMATS[name].has_arrivals else 1.0
@@ -654,7 +655,7 @@ def test_any_bytes_are_read_or_refused_in_one_line(path, content, name):
 
 
 @given(data=st.data(), name=st.sampled_from(NAMES))
-@settings(max_examples=300)
+@examples(300)
 def test_any_damage_of_a_file_is_read_or_refused_in_one_line(path, data, name):
     whole = bytearray(SAMPLES[name])
     for _ in range(data.draw(st.integers(1, 3))):

@@ -22,7 +22,7 @@ from vmm.cuda import CudaDriver
 pytestmark = pytest.mark.vmm
 PAGE = 65536
 MEMORY = 12 * PAGE
-SEQUENCES = [1_000, pytest.param(10_000, marks=pytest.mark.slow)]
+SEQUENCES = [1_000, pytest.param(10_000, marks=pytest.mark.rare)]
 CALLS = 12
 INJECTED = (1, 2, 101, 201, 304, 400, 719, 801, 999)
 """Codes that the real driver returns for such calls; 719 is a lost device."""

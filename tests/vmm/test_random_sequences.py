@@ -6,10 +6,10 @@ import ctypes
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.examples import examples
 from vmm import (
     AlreadyMapped,
     GrantExceeded,
@@ -240,4 +240,4 @@ def kernel_mappings() -> set[tuple[int, Page]]:
 
 
 TestMemory = Memory.TestCase
-TestMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMemory.settings = examples(60, stateful_step_count=40)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from mirage.streaming.transfer import HostCompute, Layer, LayerStreamer, TransferError
+from tests.examples import examples
 from tests.tampered.pool import PoisoningPool
 from vmm.driver import GrantExceeded
 from vmm.host import HostBuffer, HostDriver
@@ -84,7 +85,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     count=st.integers(3, 8), steps=STEPS, chunk=st.sampled_from([None, 999, PAGE, NBYTES, 1 << 30])
 )

@@ -1,0 +1,52 @@
+"""Which command runs which test, and what one run draws of a product of families and seeds.
+
+Marks decide. ``make test`` runs what has neither `slow` nor `rare`, ``make slow`` what is `slow`,
+and ``make long`` what is `rare` or lies in tests/long. ``make long`` runs once more, in full, what
+a shorter run does only in part: all examples of Hypothesis, all values of what is `drawn`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+
+COMMANDS = ("test", "slow", "long")
+CHOICE = "MIRAGE_TESTS"
+"""The environment variable that names the command; without it all tests that are named run."""
+SEED = "MIRAGE_TEST_SEED"
+"""The one that repeats a draw."""
+IN_PART = frozenset({"drawn", "hypothesis"})
+LEAST_EXAMPLES = 25
+
+
+def commands_of(marks: Collection[str]) -> frozenset[str]:
+    """Those that run a test with these marks; there is always one."""
+    if {"long", "rare"} & set(marks):
+        return frozenset({"long"})
+    first = "slow" if "slow" in marks else "test"
+    return frozenset({first, "long"} if IN_PART & set(marks) else {first})
+
+
+def drawn(seed: str, product: str, values: Sequence[object]) -> object:
+    """One of `values`; `product` names the test and its other parameters."""
+    return random.Random(f"{seed} {product}").choice(values)
+
+
+def left_out(
+    seed: str, tests: Mapping[str, tuple[str, object]], command: str | None
+) -> frozenset[str]:
+    """Of tests by id, each with its product and its value in it, those that were not drawn."""
+    if command in (None, "long"):
+        return frozenset()
+    values: dict[str, list[object]] = {}
+    for product, value in tests.values():
+        values.setdefault(product, []).append(value)
+    chosen = {product: drawn(seed, product, each) for product, each in values.items()}
+    return frozenset(name for name, (product, value) in tests.items() if chosen[product] != value)
+
+
+def scaled(examples: int, command: str | None) -> int:
+    """How many examples are tried of the `examples` that ``make long`` tries."""
+    if command == "long":
+        return examples
+    return max(examples // 4, min(examples, LEAST_EXAMPLES))
