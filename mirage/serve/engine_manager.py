@@ -83,7 +83,7 @@ class EngineManager:
             config, tenant, fit, socket, rundir.control_socket, means.server
         )
         self._environment = launcher.environment(config, rundir)
-        self._engine = EngineProcess(socket, rundir.log(tenant.name))
+        self._engine = EngineProcess(socket, rundir.log(tenant.name), means.start)
         self._connected = asyncio.Event()
         self._refused: str | None = None
         """Why the control server sent the engine away."""

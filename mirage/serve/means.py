@@ -8,6 +8,7 @@ from mirage.serve.ask import PROBE
 from mirage.serve.control import HELLO_S
 from mirage.serve.launcher import SERVER
 from mirage.serve.restarts import BACKOFF_S, REST_S
+from mirage.serve.starting import Start, start_program
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,8 @@ class Means:
 
     server: tuple[str, ...] = SERVER
     probe: tuple[str, ...] = PROBE
+    start: Start = start_program
+    """How a server becomes a child process."""
     hello_s: float = HELLO_S
     """For the engine of a server that is up to come to the control socket."""
     progress_s: float = 10.0

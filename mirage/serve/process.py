@@ -8,7 +8,6 @@ import ctypes
 import os
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import aiohttp
 from mirage.processes import reaper
 from mirage.processes.pidfd import ProcessEnd
 from mirage.serve.errors import EngineFailed
+from mirage.serve.starting import Child, Start, start_program
 
 POLL_S = 0.2
 TRACKER_S = 3.0
@@ -47,10 +47,11 @@ def adopt_orphans() -> None:
 class EngineProcess:
     """A process group led by one vLLM server. `start` begins it; after `stop` it is gone."""
 
-    def __init__(self, socket: Path, log: Path) -> None:
+    def __init__(self, socket: Path, log: Path, start: Start = start_program) -> None:
         self.socket = socket
         self.log = log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._start = start
+        self._process: Child | None = None
         self._ended: asyncio.Future[int] | None = None
         self._core: ProcessEnd | None = None
         self._reaped: dict[int, int] = {}
@@ -64,16 +65,8 @@ class EngineProcess:
         """
         self._forget_core()
         self.socket.unlink(missing_ok=True)
-        with self.log.open("ab") as log:
-            self._log_start = log.tell()
-            self._process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        self._process = self._start(command, environment, self.log)
         self._ended = _when_ended(self._process)
         return self._process.pid
 
@@ -193,7 +186,7 @@ class EngineProcess:
                 self._reaped[ended[0]] = os.waitstatus_to_exitcode(ended[1])
 
 
-def _when_ended(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
+def _when_ended(process: Child) -> asyncio.Future[int]:
     """Done with the exit status as soon as the process has ended; no polling."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[int] = loop.create_future()

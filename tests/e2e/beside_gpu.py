@@ -20,7 +20,7 @@ PROGRAM = """
 import sys
 from mirage.serve import launcher
 launcher.WORKERS["host"] = "tests.e2e.beside_gpu.Worker"
-from mirage.cli import main
+from tests.e2e.warm import main
 main(sys.argv[1:])
 """
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from supervised import WARM
 
 from mirage.demo.models import make_models
 
@@ -42,7 +43,7 @@ def replayed(
     words = ["replay", str(config), "--policy", policies, "--output", str(folder / "out")]
     burst = ["--limit", "60", "--time-scale", "0.001", "--length-scale", "0.3"]
     subprocess.run(
-        [sys.executable, "-m", "mirage", *words, *burst],
+        [sys.executable, WARM, *words, *burst],
         check=True,
         timeout=500,
         cwd=folder,

@@ -6,15 +6,16 @@ import contextlib
 import http.client
 import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
+from warm import Warm
 
 from mirage.processes.reaper import kill_members
 from mirage.serve.launcher import flags
@@ -40,27 +41,21 @@ ARGUMENTS = {
 
 
 class Plain:
-    """One server on a Unix socket."""
+    """One server on a Unix socket, a fork of `warm`'s process; whoever adopts it is its parent."""
 
-    def __init__(self, model: Path, name: str, folder: Path, **arguments: Any) -> None:
+    def __init__(self, warm: Warm, model: Path, name: str, folder: Path, **arguments: Any) -> None:
         self._socket, self._log = folder / "s", folder / "log"
         given = {"model": str(model), "served_model_name": name, "uds": str(self._socket)}
         words = ["-m", "vllm.entrypoints.openai.api_server", *flags(given | ARGUMENTS | arguments)]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *words],
-                env={**os.environ, **ENVIRONMENT, "TMPDIR": str(folder)},
-                cwd=folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        environment = {**os.environ, **ENVIRONMENT, "TMPDIR": str(folder)}
+        pid = warm.fork([sys.executable, *words], environment, self._log)
+        self.process = psutil.Process(pid)
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + START_S
         while not self._healthy():
             said = self._log.read_text(errors="replace")[-3000:]
-            assert self.process.poll() is None and time.monotonic() < deadline, said
+            assert self.process.is_running() and time.monotonic() < deadline, said
             time.sleep(0.2)
 
     def _healthy(self) -> bool:
@@ -83,10 +78,9 @@ class Plain:
             return answer.status, json.loads(text) if kind == "application/json" else text
 
     def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(20)
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+            self.process.terminate()
+            self.process.wait(20)
         kill_members(self.process.pid)  # its resource trackers tidy up /dev/shm and end then
         self.process.wait()
 
@@ -95,11 +89,12 @@ class Plain:
 def plain(models: Mapping[str, Path], **arguments: Mapping[str, Any]) -> Iterator[dict[str, Plain]]:
     """A server for each of `models`, started at once; `arguments` of vLLM by the model's name."""
     with tempfile.TemporaryDirectory(prefix="p", dir="/tmp") as folder, contextlib.ExitStack() as s:
-        servers = {}
+        warm, servers = Warm(Path(folder)), {}
+        s.callback(warm.end)
         for name, path in models.items():
             own = Path(folder) / str(len(servers))
             own.mkdir()
-            servers[name] = Plain(path, name, own, **arguments.get(name, {}))
+            servers[name] = Plain(warm, path, name, own, **arguments.get(name, {}))
             s.callback(servers[name].stop)
         for server in servers.values():
             server.wait_ready()

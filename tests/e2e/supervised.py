@@ -24,6 +24,8 @@ DEADLINE_S = 180
 
 WITH_FAKES = str(HERE / "with_fakes.py")
 """The `mirage` command with fake engines: a script, and as a program."""
+WARM = str(HERE / "warm.py")
+"""The one with vLLM's engines, which are forks of a process that has imported it."""
 AS_PROGRAM = f"import runpy; runpy.run_path({WITH_FAKES!r}, run_name='__main__')"
 
 
@@ -167,7 +169,7 @@ def serving(
     """A server that is ready (not waited for if `ready_timeout_s` is None), ended at the latest
     when the block ends. `program` runs the command in its own way."""
     ready_file = config.parent / "ready.json"
-    how = ["-c", program] if program else [WITH_FAKES] if fake else ["-m", "mirage"]
+    how = ["-c", program] if program else [WITH_FAKES if fake else WARM]
     usual = ["--port", "0", "--ready-file", str(ready_file)] if command == "serve" else []
     words = [command, str(config), *usual, *options]
     process = subprocess.Popen(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from supervised import WARM
 
 from mirage.demo.models import make_models
 
@@ -52,7 +53,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     trace.write_text(yaml.safe_dump(TURNS, sort_keys=False))
     words = ["replay", str(config), "--policy", ",".join(POLICIES), "--concurrency", "1"]
     subprocess.run(
-        [sys.executable, "-m", "mirage", *words, "--output", str(folder / "out")],
+        [sys.executable, WARM, *words, "--output", str(folder / "out")],
         check=True,
         timeout=900,
         cwd=folder,

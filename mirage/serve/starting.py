@@ -1,0 +1,45 @@
+"""How an engine's server becomes a child process: here as a program of its own.
+
+`Means.start` may be another way, such as a fork of a process that has imported vLLM. Whatever the
+way, the child leads a session of its own and its end can be waited for by this process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+
+class Child(Protocol):
+    """A child process of this one; `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """The exit status; negative is a signal, None if it still runs."""
+
+    def wait(self) -> int:
+        """Wait for its end; the exit status."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Nothing happens if it has ended."""
+
+
+Start = Callable[[list[str], Mapping[str, str], Path], Child]
+"""Starts a command line in an environment. What it prints is added to the log."""
+
+
+def start_program(command: list[str], environment: Mapping[str, str], log: Path) -> Child:
+    """Raises `OSError` if it cannot be started."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
