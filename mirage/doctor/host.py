@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import resource
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from mirage import processors
 from mirage.doctor.finding import Finding, limited, missing, works
 from mirage.units import size
 from vmm.driver import VmmError
@@ -18,12 +20,14 @@ TOPIC = "host"
 PROBE_BYTES = 64 << 20
 ROUNDS = 5
 MAP_COUNT = Path("/proc/sys/vm/max_map_count")
+CPU_INFO = Path("/proc/cpuinfo")
 FEW_MAPS = 65_530
 """Linux's default; each contiguous run of pages takes one."""
 
 
 def findings() -> Iterator[Finding]:
     """What host memory can do here."""
+    yield _processor()
     memory = psutil.virtual_memory()
     yield works(
         TOPIC,
@@ -33,6 +37,29 @@ def findings() -> Iterator[Finding]:
     yield _mapping()
     yield _map_count()
     yield lockable()
+
+
+def _processor() -> Finding:
+    """Its class, by which vLLM chooses kernels on a host."""
+    kind = processors.class_of(platform.machine(), _flags())
+    if kind is None:
+        return limited(
+            TOPIC,
+            "processor",
+            f"{platform.machine()} without AVX2, or unknown to vLLM's kernels",
+            "an engine on host memory was tried on x86 with AVX2 or more, see README.md",
+        )
+    return works(TOPIC, "processor", processors.words(kind))
+
+
+def _flags() -> list[str]:
+    """What Linux says that the first processor can do; nothing where it does not tell."""
+    try:
+        lines = CPU_INFO.read_text().splitlines()
+    except OSError:
+        return []
+    named = [line.partition(":")[2].split() for line in lines if line.startswith("flags")]
+    return next(iter(named), [])
 
 
 def _mapping() -> Finding:

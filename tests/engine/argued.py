@@ -31,6 +31,7 @@ from mirage.demo.tokenizer import save_tokenizer
 from mirage.serve.fit import Fit
 from mirage.serve.launcher import command, flags
 from mirage.serve.page_size import PageSize
+from tests.plain_kernels import keep_plain
 
 LENGTH, BATCHED = 512, 256
 """Tokens of the longest request, and of one step."""
@@ -207,10 +208,7 @@ def _drafts(engine: Any) -> list[int]:
 
 
 def main(models: Path, cases: Path, out: Path, mode: str, first: int) -> None:
-    if mode == "plain":
-        import vllm._custom_ops as ops
-
-        ops._supports_onednn = False
+    keep_plain()
     for number, case in enumerate(json.loads(cases.read_text())):
         if number < first:
             continue

@@ -11,7 +11,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import vllm._custom_ops as ops
 from identity import Changes
 from tiny import POISONING, make_llm, scheduler_of
 from zoo_run import outputs
@@ -29,7 +28,6 @@ COMPILED = {
 
 def main(models: str, out: str, name: str) -> None:
     family = FAMILIES[name]
-    ops._supports_onednn = False
     path = make(family, Path(models))
     llm = make_llm(path, blocks=512, mirage=SETTINGS, **family.all_arguments(path) | COMPILED)
     scheduler = scheduler_of(llm)

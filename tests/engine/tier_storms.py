@@ -45,9 +45,6 @@ def requests(seed: int) -> list[tuple[list[int], int]]:
 
 def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
     """What all requests were answered, and what moved meanwhile."""
-    import vllm._custom_ops as ops
-
-    ops._supports_onednn = False
     schedule_asynchronously()
     path = make(family, folder)
     arguments = {"dtype": "float32", "max_num_batched_tokens": 64, "max_num_seqs": 8}

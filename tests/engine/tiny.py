@@ -13,6 +13,9 @@ import unusual
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # workers are named as `tests.tampered`'s
 
+from tests import kinds
+from tests.plain_kernels import keep_plain
+
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -22,6 +25,7 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 os.environ.update(ENVIRONMENT)
+kinds.from_environment()
 
 VOCABULARY = 512
 BLOCK_TOKENS = 32
@@ -73,9 +77,25 @@ def make_model(family: str, folder: Path, layers: int = LAYERS, hidden: int = 12
     return path
 
 
-def make_llm(path: Path, *, blocks: int = 256, mirage: dict[str, Any] | None = None, **more: Any):
-    """Plain vLLM with plain linear kernels, or ours if `mirage` settings are given."""
+def make_llm(
+    path: Path,
+    *,
+    blocks: int = 256,
+    mirage: dict[str, Any] | None = None,
+    packed: bool = False,
+    **more: Any,
+):
+    """Plain vLLM, or ours if `mirage` settings are given; both with plain linear kernels.
+
+    Of ours this concerns what lies outside the moving layers, the head above all. With `packed`
+    vLLM comes as it is.
+    """
     from vllm import LLM
+
+    if not packed:
+        keep_plain()
+    if os.environ.get(kinds.VARIABLE) == "amx":
+        kinds.without_tiles()
 
     arguments: dict[str, Any] = {
         "model": str(path),
@@ -92,11 +112,7 @@ def make_llm(path: Path, *, blocks: int = 256, mirage: dict[str, Any] | None = N
         "disable_log_stats": False,
         "seed": 0,
     }
-    if mirage is None:
-        import vllm._custom_ops as ops
-
-        ops._supports_onednn = False
-    else:
+    if mirage is not None:
         settings = {"policy": "mirage", "tenant": "t", "page": 4096, "base_blocks": blocks}
         arguments |= {
             "distributed_executor_backend": "mirage.engine.executor.InProcessExecutor",

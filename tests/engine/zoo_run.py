@@ -21,7 +21,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import tier_storms
-import vllm._custom_ops as ops
 from deferred import schedule_asynchronously
 from identity import MODES, arguments_of, observe
 from tiny import make_llm, prompts, run, scheduler_of, step_through
@@ -43,9 +42,6 @@ TEXTS = {"generate": 6, "embed": 24, "score": 24}
 def prove(family: Family, folder: Path, mode: str) -> dict[str, Any]:
     """Rounds whose prompts come again, more of those that are a step each; over a slow link one."""
     settings = MODES[mode]
-    # The head lies outside the layers: it gets the kernel that plain vLLM has here, or one
-    # logit in many is rounded the other way.
-    ops._supports_onednn = False
     if family.arguments.get("enable_lora") and settings is None:
         stay_unadapted()  # plain vLLM is wrong there, see test_unadapted.py
     path = make(family, folder)

@@ -1,0 +1,143 @@
+"""Which of its kernels vLLM takes on a CPU, by class of processor (pure).
+
+vLLM's wheel for x86 has three extensions, and its Python code asks torch what the processor can
+do wherever there is a choice. The table below says what comes of that. An engine does not read
+it: there vLLM's own conditions decide, and the tests hold this table against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+FLOAT, HALF, BRAIN, BYTE = "float32", "float16", "bfloat16", "int8"
+ITEM_BYTES = {FLOAT: 4, HALF: 2, BRAIN: 2, BYTE: 1}
+SMALL_BYTES = 1 << 20
+"""A matrix of more is left to oneDNN on AMX too."""
+TILE_ROWS, TILE_COLUMNS = 16, 32
+WIDE_BLOCK, HEAD_PART = 32, 16
+"""Tokens of a block, and what a head's size is a multiple of, that attention is written for."""
+
+
+class Processor(StrEnum):
+    """Classes between which vLLM chooses differently, as a user would name them."""
+
+    AVX2 = "AVX2"
+    AVX512 = "AVX-512"
+    AVX512_BF16 = "AVX-512 with bf16"
+    AMX = "AMX"
+    ARM = "Arm"
+
+
+class Linear(StrEnum):
+    """Who multiplies by a matrix, and thereby who has packed it."""
+
+    ONEDNN = "oneDNN"
+    SGL = "sgl"
+    ZEN = "zentorch"
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What vLLM takes on one class of processor."""
+
+    extension: str
+    """The module that its compiled kernels are in."""
+    attention: str
+    """For blocks of a multiple of 32 tokens; `brain_attention` if they are of bfloat16."""
+    brain_attention: str
+    experts: str
+    """Of a mixture in bfloat16."""
+    latent: str
+    """The attention backend of models with latent attention."""
+    tiles: frozenset[str] = frozenset()
+    """Types of small matrices that its AMX kernels (sgl) multiply by."""
+    packs_convolutions: bool = False
+    """Those of state-space layers in bfloat16; a plain copy stays beside."""
+    eight_bit_kv: bool = True
+    """Whether attention reads a KV cache of eight bits."""
+    four_bits: bool = True
+    """Whether weights of four bits can be multiplied by."""
+
+
+_LATENT = "CPU_MLA"
+TABLE: Mapping[Processor, Kernels] = MappingProxyType(
+    {
+        Processor.AVX2: Kernels(
+            "_C_AVX2", "vec", "vec", "vec", _LATENT, eight_bit_kv=False, four_bits=False
+        ),
+        Processor.AVX512: Kernels("_C_AVX512", "vec", "vec", "vec", _LATENT),
+        Processor.AVX512_BF16: Kernels("_C", "vec", "vec", "vec", _LATENT, packs_convolutions=True),
+        Processor.AMX: Kernels(
+            "_C", "vec", "amx", "amx", "AMX_MLA", frozenset({BRAIN, BYTE}), packs_convolutions=True
+        ),
+        Processor.ARM: Kernels(
+            "_C", "neon", "neon", "neon", _LATENT, packs_convolutions=True, eight_bit_kv=False
+        ),
+    }
+)
+
+
+def class_of(machine: str, flags: Collection[str]) -> Processor | None:
+    """By the machine's name and the flags of /proc/cpuinfo; None for what vLLM has no kernels for.
+
+    An Arm processor counts as one with bf16, as all have that vLLM is run on.
+    """
+    if machine in ("aarch64", "arm64"):
+        return Processor.ARM
+    if machine not in ("x86_64", "AMD64") or "avx2" not in flags:
+        return None
+    if "avx512f" not in flags:
+        return Processor.AVX2
+    if "avx512_bf16" not in flags:
+        return Processor.AVX512
+    return Processor.AMX if "amx_tile" in flags else Processor.AVX512_BF16
+
+
+def linear(kernels: Kernels, rows: int, columns: int, dtype: str, *, zen: bool = False) -> Linear:
+    """Of a plain matrix [rows, columns] that vLLM may pack. `zen`: zentorch is installed on Zen."""
+    if zen:
+        return Linear.ZEN
+    if dtype not in kernels.tiles or rows * columns * ITEM_BYTES[dtype] > SMALL_BYTES:
+        return Linear.ONEDNN
+    return Linear.SGL if rows < TILE_ROWS or _tiled(rows, columns) else Linear.ONEDNN
+
+
+def int8(kernels: Kernels, rows: int, columns: int, *, symmetric: bool) -> Linear:
+    """Of a matrix of eight bits; `symmetric`: what it is multiplied by has no zero point.
+
+    What sgl packs is a parameter like others. oneDNN keeps it where nobody sees it.
+    """
+    fits = BYTE in kernels.tiles and symmetric and _tiled(rows, columns)
+    return Linear.SGL if fits else Linear.ONEDNN
+
+
+def attention(kernels: Kernels, head: int, dtype: str, block_tokens: int) -> str:
+    """vLLM's name of the instructions that attention uses, by which blocks are laid out."""
+    if head % (2 * HEAD_PART) and not head % HEAD_PART:
+        return "vec16"
+    wide = block_tokens % WIDE_BLOCK == 0
+    if kernels.attention == "neon":
+        return kernels.attention
+    if not wide:
+        return "vec16"
+    return kernels.brain_attention if dtype == BRAIN else kernels.attention
+
+
+def words(processor: Processor) -> str:
+    """What a user may want to know of it, in one line."""
+    kernels = TABLE[processor]
+    said = [f"vLLM's kernels vllm.{kernels.extension}", f"attention {kernels.brain_attention}"]
+    if kernels.tiles:
+        said.append("small matrices packed for AMX")
+    if not kernels.eight_bit_kv:
+        said.append("no KV cache of eight bits")
+    if not kernels.four_bits:
+        said.append("no weights of four bits")
+    return f"{processor}: {', '.join(said)}"
+
+
+def _tiled(rows: int, columns: int) -> bool:
+    return columns % TILE_COLUMNS == 0 and rows % TILE_ROWS == 0

@@ -1,0 +1,80 @@
+"""Makes a class of processor of the one at hand, for whatever asks torch: vLLM's conditions.
+
+`python -m tests.kinds NAME MODULE WORDS...` runs a module as on that class. Nothing that is given
+here makes a processor compute what it cannot: see `without_tiles`.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mirage.processors import Processor
+
+VARIABLE = "MIRAGE_TEST_PROCESSOR"
+"""Its value is a name of `FEATURES`; a script's process is on that class from its beginning."""
+PREDICATES = (
+    "_is_avx512_supported",
+    "_is_avx512_bf16_supported",
+    "_is_amx_tile_supported",
+    "_is_amx_fp16_supported",
+)
+FEATURES: dict[str, tuple[bool, bool, bool, bool]] = {
+    "avx2": (False, False, False, False),
+    "avx512": (True, False, False, False),
+    "avx512_bf16": (True, True, False, False),
+    "amx": (True, True, True, False),
+    "arm": (False, False, False, False),
+}
+"""What torch's `PREDICATES` say; AMX as in Sapphire and Emerald Rapids, without FP16."""
+PROCESSORS = dict(zip(FEATURES, Processor, strict=True))
+
+Put = Callable[[Any, str, Any], None]
+
+
+def become(name: str, put: Put = setattr) -> None:
+    """What torch says of the processor from now on. `put` may be monkeypatch's `setattr`."""
+    import torch
+
+    for predicate, answer in zip(PREDICATES, FEATURES[name], strict=True):
+        put(torch.cpu, predicate, lambda answer=answer: answer)
+    if name == "arm":
+        put(torch.cpu, "get_capabilities", lambda: {"bf16": True})
+
+
+def without_tiles(put: Put = setattr) -> None:
+    """Let vLLM pack as on AMX and compute without its tiles, which would be illegal instructions.
+
+    Matrices need nothing: torch's brgemm multiplies packed ones on AVX-512 with bf16 as well.
+    """
+    from vllm.model_executor.kernels.linear.mixed_precision import cpu as four_bits
+    from vllm.model_executor.layers.fused_moe.experts import cpu_moe
+    from vllm.v1.attention.backends import cpu_attn
+
+    isa = cpu_attn._get_attn_isa
+
+    def attention(*args: Any, **kwargs: Any) -> str:
+        found = isa(*args, **kwargs)
+        return "vec" if found == "amx" else found
+
+    put(cpu_attn, "_get_attn_isa", attention)
+    put(four_bits, "_get_isa_hint", lambda dtype: "vec")
+    put(cpu_moe.X86CPUUnquantizedExperts, "isa", "vec")
+
+
+def from_environment() -> str | None:
+    """Become what `VARIABLE` says, before anything imports vLLM; its value."""
+    name = os.environ.get(VARIABLE)
+    if name is not None:
+        become(name)
+    return name
+
+
+if __name__ == "__main__":
+    name, module, *words = sys.argv[1:]
+    become(name)
+    sys.argv = [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
