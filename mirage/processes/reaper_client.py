@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from mirage.processes import reaper
+from mirage.processes.stopped import end_if_stopped
 
 logger = logging.getLogger("mirage.processes.reaper")
 
@@ -24,7 +25,7 @@ RETRY_S = 10.0
 class ReaperClient:
     """Holds the reaper of one run folder; when this process dies, the reaper acts.
 
-    A reaper that dies itself is replaced: a thread waits for its end.
+    A reaper that dies or is stopped is replaced: a thread waits for that.
     """
 
     def __init__(self, rundir: Path, ready_file: Path | None = None) -> None:
@@ -69,6 +70,7 @@ class ReaperClient:
     def _watch(self) -> None:
         while True:
             since = time.monotonic()
+            end_if_stopped(self._process.pid, patience_s=0.0)
             status = self._process.wait()
             if self._closing.is_set():
                 return

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from mirage.config import Config, ConfigError, PeerTier, SsdTier
+from mirage.processes.stopped import watch_for_stops
 from mirage.serve.registry import EngineState, Registry
 from mirage.serve.resizing import Resize
 from mirage.tiers.core import Core
@@ -30,6 +31,8 @@ class Tiers:
         self._standings = Standings()
         self._pool: PoolServer | None = None
         self._ssd: SsdStore | None = None
+        self._lenders: Lenders | None = None
+        self._hang_s = config.hang_s
         self._keeps: SsdTier | None = None
         """A disk to which blocks are written before the memory goes."""
         if (host := config.host_tier) is not None:
@@ -43,6 +46,7 @@ class Tiers:
                 pace, lenders = peer.bytes_per_s, lenders_of(peer, socket)
             core = Core(host.bytes, POLICIES[host.policy], self._ssd, plan)
             self._pool = PoolServer(socket, core, self._priorities, pace, lenders)
+            self._lenders = lenders
 
     def start(self) -> None:
         """Before any engine. Raises `ConfigError`."""
@@ -59,6 +63,8 @@ class Tiers:
             raise ConfigError(
                 f"tiers.host: no host pool can be made ({why}): lower its bytes, or leave it out"
             ) from None
+        for pid in self._lenders.pids().values() if self._lenders else ():
+            watch_for_stops(pid, self._hang_s)
 
     async def stop(self) -> None:
         """After all engines; its memory is free then. Idempotent."""

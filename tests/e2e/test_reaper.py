@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from supervised import DEADLINE_S, assert_gone, serving, write_config
 
 from mirage.processes import reaper, reaper_client
 from mirage.processes.reaper_client import ReaperClient
+from mirage.processes.stopped import end_if_stopped
 
 pytestmark = pytest.mark.e2e
 
@@ -37,14 +39,15 @@ def until(holds: Callable[[], object], timeout_s: float = 60) -> None:
         time.sleep(0.02)
 
 
-def test_a_reaper_that_was_killed_is_replaced_by_one_that_knows_all_engines(
-    tmp_path: Path,
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_reaper_that_was_killed_or_stopped_is_replaced_by_one_that_knows_all_engines(
+    tmp_path: Path, number: int
 ) -> None:
     with serving(write_config(tmp_path, "a", "b")) as served:
         served.drain()
         (first,) = reapers(served.process.pid)
         time.sleep(reaper_client.SHORT_S)
-        first.kill()
+        first.send_signal(number)
         served.until(
             "another knows", lambda: "another reaper knows all engines (2)" in "".join(served.log)
         )
@@ -90,6 +93,20 @@ def test_one_that_cannot_be_replaced_is_told_once_and_tried_again(
     child.kill()
     child.wait()
     assert not folder.exists()
+
+
+def test_a_child_is_ended_only_while_it_is_stopped() -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    watching = threading.Thread(target=end_if_stopped, args=(child.pid, 0.2))
+    watching.start()
+    for _ in range(3):
+        child.send_signal(signal.SIGSTOP)
+        child.send_signal(signal.SIGCONT)
+    assert child.poll() is None
+    child.send_signal(signal.SIGSTOP)
+    assert child.wait(60) == -signal.SIGKILL
+    watching.join(60)
+    assert not watching.is_alive()
 
 
 def test_the_end_of_a_run_is_no_death(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,34 @@
+"""A child process that was stopped, as by SIGSTOP, and is not continued: it is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+
+def end_if_stopped(pid: int, patience_s: float) -> None:
+    """Wait until child `pid` has ended, and end it once it has been stopped for `patience_s`.
+
+    It is not reaped here. Returns at once if another thread has reaped it.
+    """
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):
+        while _is_stopped(pid):
+            time.sleep(patience_s)
+            if _is_stopped(pid, os.WNOHANG):
+                os.kill(pid, signal.SIGKILL)
+
+
+def watch_for_stops(pid: int, patience_s: float) -> None:
+    """Do so in a thread of its own."""
+    threading.Thread(
+        target=end_if_stopped, args=(pid, patience_s), name=f"mirage-watch-{pid}", daemon=True
+    ).start()
+
+
+def _is_stopped(pid: int, how: int = 0) -> bool:
+    """Whether it is stopped. Waits until it is, or has ended, unless `how` says otherwise."""
+    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT | how)
+    return found is not None and found.si_code == os.CLD_STOPPED
