@@ -1,10 +1,13 @@
 """A process that is stopped, or stuck: noticed, ended and started again, and nobody else waits."""
 
+import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from supervised import Served, serving, write_config
 
@@ -67,6 +70,27 @@ def test_one_that_is_continued_in_time_goes_on(tmp_path: Path) -> None:
             assert post(served, "pids", "b")[0] == 200
             os.kill(before[process], signal.SIGCONT)
             assert post(served, "pids", "a")[1] == before
+        assert not [line for line in served.log if "hangs" in line]
+
+
+def test_after_a_pause_of_everything_nobody_hangs(tmp_path: Path) -> None:
+    """As of a container, or of the whole machine; the server wakes before its engines."""
+    with serving(write_config(tmp_path, "a", "b", hang_s=HANG_S)) as served:
+        served.drain()
+        before = post(served, "pids", "a")[1]
+        family = served.family()
+        for process in family:
+            process.suspend()
+        time.sleep(2 * HANG_S)
+        served.process.send_signal(signal.SIGCONT)
+        time.sleep(1.0)
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):  # a reaper that was replaced
+                process.resume()
+        for name in ("a", "b"):
+            assert post(served, "pids", name)[0] == 200
+        time.sleep(2.0)  # whoever is accused is accused by now
+        assert post(served, "pids", "a")[1] == before
         assert not [line for line in served.log if "hangs" in line]
 
 
