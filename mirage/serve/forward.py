@@ -131,7 +131,8 @@ class Forward:
         blame = self._backend.suspects.blame(self._number)
         if blame is not None:
             return self._ended(blame)
-        return ApiError(502, f"model {self._told.model!r}: its engine broke off ({error})")
+        what = type(error).__name__  # its message may have the path of a socket
+        return ApiError(502, f"model {self._told.model!r}: its engine broke off ({what})")
 
     async def _is_dead(self) -> bool:
         """Whether an engine that answers 500 has lost its core: its own ``/health`` knows."""

@@ -54,10 +54,10 @@ class TenantServer:
     def fail(self, reason: str) -> None:
         self.state, self.reason = EngineState.FAILED, reason
 
-    def told(self) -> dict[str, Any]:
+    def told(self, *, reasons: bool = True) -> dict[str, Any]:
         """What ``/mirage/state`` says of it."""
         told = {"state": self.state.value, "restarts": self.restarts}
-        return told | ({"reason": self.reason} if self.reason else {})
+        return told | ({"reason": self.reason} if self.reason and reasons else {})
 
 
 @dataclass
@@ -89,13 +89,13 @@ class Registry:
         """All names that requests may use."""
         return [name for b in self.backends.values() for name in (b.name, *b.adapters)]
 
-    def health(self) -> dict[str, Any]:
-        """The body of ``/health``."""
+    def health(self, *, reasons: bool = True) -> dict[str, Any]:
+        """The body of ``/health``; `reasons` are lines of logs, and not for everybody."""
         states = {name: backend.state for name, backend in self.backends.items()}
         ready = sum(state is EngineState.READY for state in states.values())
         status = "ok" if ready == len(states) else "degraded" if ready else "down"
-        reasons = {name: b.reason for name, b in self.backends.items() if b.reason}
-        more = {"reasons": reasons} if reasons else {}
+        known = {name: b.reason for name, b in self.backends.items() if b.reason and reasons}
+        more = {"reasons": known} if known else {}
         return {"status": status, "tenants": states} | more | self._pool_health()
 
     def _pool_health(self) -> dict[str, Any]:
@@ -106,9 +106,9 @@ class Registry:
         told = {"status": status, "used_bytes": used, "budget_bytes": budget}
         return {"host_pool": told | {"blocks": pool.blocks}}
 
-    def state(self) -> dict[str, Any]:
+    def state(self, *, reasons: bool = True) -> dict[str, Any]:
         """The body of ``/mirage/state``: the newest sample, and every engine's state."""
-        engines = {name: backend.told() for name, backend in self.backends.items()}
+        engines = {name: b.told(reasons=reasons) for name, b in self.backends.items()}
         counts = self.exchange()
         pages = {} if counts is None else {"exchange": counts}
         head = {**self._head(), "engines": engines, **pages}

@@ -15,6 +15,7 @@ from mirage.serve.bodies import fingerprint, model_of
 from mirage.serve.closing import Closing, ends
 from mirage.serve.forward import Forward
 from mirage.serve.metrics import Metrics
+from mirage.serve.near import why_far
 from mirage.serve.openai import ApiError, errors_as_json, model_cards
 from mirage.serve.registry import EngineState, Registry, TenantServer
 from mirage.serve.resizing import ROUTE, Resize, Resizing
@@ -52,6 +53,7 @@ class Router:
         self._resize = resize
         self.metrics = Metrics(registry)
         self._created = int(time.time())
+        self._host = ""
         self._sessions: dict[str, aiohttp.ClientSession] = {}
         self._closing = Closing()
         self._runner: Runner | None = None
@@ -59,6 +61,7 @@ class Router:
     async def start(self, host: str, port: int) -> str:
         """Listen; port 0 takes any free one. Returns the URL. Raises `OSError`."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
+        self._host = host
         app.add_routes(self.routes(host))
         self._runner = Runner(app, lambda status: self.metrics.answered("", status), SHUTDOWN_S)
         await self._runner.setup()
@@ -126,7 +129,7 @@ class Router:
         counted.tenant = backend.name
         if self._closing.begun:
             raise ends()
-        _check_ready(backend, model)
+        _check_ready(backend, model, backend.reason if self._near(request) else "")
         identity = request.headers.get("X-Request-Id", "")
         told = Request(request.path, model, mark, len(body), identity)
         forward = Forward(backend, told, request, self._session(backend), self._closing)
@@ -165,10 +168,14 @@ class Router:
         cards = model_cards(self._known(name), self._created)
         return web.json_response(next(card for card in cards if card["id"] == name))
 
+    def _near(self, request: web.Request) -> bool:
+        """Whether it may be told reasons, which are lines of logs and have paths in them."""
+        return why_far(request.remote, request.headers, self._host) is None
+
     # -- the server's own ---------------------------------------------------------------
 
     async def _health(self, request: web.Request) -> web.Response:
-        body = self.registry.health()
+        body = self.registry.health(reasons=self._near(request))
         if self._closing.begun:
             body["status"] = "stopping"
         serves = body["status"] in ("ok", "degraded")
@@ -178,7 +185,9 @@ class Router:
         """Of one tenant: 503 unless it serves."""
         backend = self._known(request.match_info["model"])
         ready = backend.state is EngineState.READY
-        body = {"status": backend.state.value, "reason": backend.reason}
+        body = {"status": backend.state.value}
+        if backend.reason and self._near(request):
+            body["reason"] = backend.reason
         return web.json_response(body, status=200 if ready else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -186,15 +195,15 @@ class Router:
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})
 
     async def _state(self, request: web.Request) -> web.Response:
-        return web.json_response(self.registry.state())
+        return web.json_response(self.registry.state(reasons=self._near(request)))
 
     async def _timeline(self, request: web.Request) -> web.Response:
         return await history.answer(self.registry, request)
 
 
-def _check_ready(backend: TenantServer, model: str) -> None:
+def _check_ready(backend: TenantServer, model: str, reason: str) -> None:
     if backend.state is not EngineState.READY:
-        why = backend.reason or "try again later"
+        why = reason or "try again later"
         raise ApiError(503, f"model {model!r} is {backend.state.value}: {why}", param="model")
 
 

@@ -28,6 +28,7 @@ LONGEST_TARGET = 8192
 """Bytes of a path with its query. Another number than that of headers: aiohttp's error has but the
 limit to tell which of them was too long."""
 MOST_HEADERS = 128
+NAME = "mirage"
 FRAMES = 3
 """Of a fault that are told, the innermost ones."""
 
@@ -51,6 +52,11 @@ def place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     where = " < ".join(f"{f.filename}:{f.lineno} {f.name}" for f in reversed(frames))
     return f"{type(error).__name__} at {where or 'an unknown place'}"
+
+
+async def _name_server(request: web.Request, response: web.StreamResponse) -> None:
+    """Instead of aiohttp's or uvicorn's name and release."""
+    response.headers["Server"] = NAME
 
 
 class Protocol(web.RequestHandler):
@@ -80,6 +86,7 @@ class Protocol(web.RequestHandler):
             raise ConnectionError("an answer has begun: nothing else can be said")
         self._answered(answer.status)
         response = answer.response()
+        response.headers["Server"] = NAME
         response.force_close()
         return response
 
@@ -111,10 +118,11 @@ class Runner(web.AppRunner):
     ) -> None:
         # A client that goes away cancels its handler, and with it the engine's request.
         super().__init__(app, handler_cancellation=True, shutdown_timeout=shutdown_timeout)
+        app.on_response_prepare.append(_name_server)
         later = asyncio.get_running_loop().call_later
         self.answered = answered
-        self.refused = Counted(partial(log.warning, "%d requests refused unread, last: %s"), later)
-        self.faults = Counted(partial(log.error, "%d faults of the server, last: %s"), later)
+        self.refused = Counted(partial(log.warning, "requests refused unread: %d, last: %s"), later)
+        self.faults = Counted(partial(log.error, "faults of the server: %d, last: %s"), later)
         self._options = {
             "access_log": None,
             "auto_decompress": False,  # on the event loop, half a gigabyte of half a megabyte

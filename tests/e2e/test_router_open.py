@@ -7,12 +7,13 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from mirage.config import Policy
 from mirage.serve import unread
-from mirage.serve.registry import Registry
+from mirage.serve.registry import EngineState, Registry, TenantServer
 from mirage.serve.resizing import ROUTE, Resize
 from mirage.serve.router import Router
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
@@ -30,15 +31,16 @@ KEY = b"Authorization: Bearer " + SECRET
 Ask = Callable[[bytes], Awaitable[bytes]]
 
 
-def run(scenario: Callable[[Ask, Router], Awaitable[None]]) -> list[Resize]:
-    """A router without tenants, and a client that reads until the connection is closed."""
+def run(scenario: Callable[[Ask, Router], Awaitable[None]], *tenants: TenantServer) -> list[Resize]:
+    """A router before `tenants`, and a client that reads until the connection is closed."""
     asked: list[Resize] = []
 
     async def resize(wanted: Resize) -> None:
         asked.append(wanted)
 
     async def main() -> None:
-        router = Router(Registry(Policy.MIRAGE, 1 << 30, {}), resize)
+        backends = {tenant.name: tenant for tenant in tenants}
+        router = Router(Registry(Policy.MIRAGE, 1 << 30, backends), resize)
         url = await router.start("127.0.0.1", 0)
         port = int(url.rsplit(":", 1)[1])
 
@@ -136,6 +138,7 @@ def test_what_cannot_be_read_is_answered_in_openais_form(
         answer = await ask(data)
         found, error = parsed(answer)
         assert (found, error["code"]) == (status, status)
+        assert b"aiohttp" not in answer
         assert SECRET not in answer
         assert answered(router, status) == 1
 
@@ -166,13 +169,13 @@ def test_many_that_cannot_be_read_are_few_lines(caplog: pytest.LogCaptureFixture
     run(scenario)
     lines = [record.getMessage() for record in caplog.records]
     assert 1 <= len(lines) < 100
-    assert lines[0] == "1 requests refused unread, last: 400 to 127.0.0.1"
+    assert lines[0] == "requests refused unread: 1, last: 400 to 127.0.0.1"
 
 
 def test_a_fault_of_a_handler_is_a_place_in_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(self: Registry) -> None:
+    def fails(self: Registry, *, reasons: bool) -> None:
         raise KeyError(SECRET.decode())
 
     monkeypatch.setattr(Registry, "health", fails)
@@ -206,3 +209,39 @@ def test_only_one_route_changes_the_server_and_not_for_pages() -> None:
         assert changing == {ROUTE, *JSON_ROUTES, *FORM_ROUTES}
 
     assert run(scenario) == []
+
+
+BODY = b'{"model": "a"}'
+ASK_A = POST + b"Content-Length: 14\r\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"), [(b"", True), (b"X-Forwarded-For: 10.0.0.7\r\n", False)]
+)
+def test_reasons_are_told_on_this_machine_alone(headers: bytes, told: bool) -> None:
+    """They are lines of logs, with paths in them."""
+    failed = TenantServer("a", Path("/run/a.sock"), 256)
+    failed.fail(f"no model folder at /{SECRET.decode()}")
+
+    async def scenario(ask: Ask, router: Router) -> None:
+        state = GET.replace(b"/health", b"/mirage/state")
+        for request in (GET + headers + b"\r\n", state + headers + b"\r\n"):
+            assert (SECRET in await ask(request)) is told
+        answer = await ask(ASK_A + headers + b"\r\n" + BODY)
+        assert parsed(answer)[0] == 503
+        assert (SECRET in answer) is told
+
+    run(scenario, failed)
+
+
+def test_no_answer_has_the_path_of_a_socket_or_the_name_of_a_library() -> None:
+    gone = TenantServer("a", Path(f"/{SECRET.decode()}/a.sock"), 256, EngineState.READY)
+
+    async def scenario(ask: Ask, router: Router) -> None:
+        answer = await ask(ASK_A + b"\r\n" + BODY)
+        assert parsed(answer)[0] == 502
+        assert SECRET not in answer
+        for request in (ASK_A + b"\r\n" + BODY, GET + b"\r\n", b"GET /no HTTP/1.1\r\n" + HOST):
+            assert b"Server: mirage\r\n" in await ask(request + b"\r\n")
+
+    run(scenario, gone)

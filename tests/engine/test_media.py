@@ -38,7 +38,9 @@ class Elsewhere(BaseHTTPRequestHandler):
         away = self.path == "/away"
         self.send_response(302 if away else 200)
         if away:
-            self.send_header("Location", f"http://localhost:{self.server.server_port}/picture")
+            self.send_header(
+                "Location", f"http://localhost:{self.connection.getsockname()[1]}/picture"
+            )
         self.end_headers()
         self.wfile.write(b"" if away else picture())
 
