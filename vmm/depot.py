@@ -96,7 +96,7 @@ class Depot:
         self._orders = Orders()
         self._ended = False
         self._selector = selectors.DefaultSelector()
-        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        self._door = _door()
         self._thread = threading.Thread(target=self._run, name="mirage-depot", daemon=True)
 
     # -- for the process that has it, from any thread -----------------------------------
@@ -105,13 +105,20 @@ class Depot:
         """Listen. Raises `OSError`."""
         if self._most is None:
             self._most = raise_limit() // 2
-        self._door.bind(str(self._path))
-        self._path.chmod(0o700)
-        self._door.listen()
+        self._open_door(self._door)
         self._orders.open()
         self._selector.register(self._door, selectors.EVENT_READ, self._admit)
         self._selector.register(self._orders, selectors.EVENT_READ, self._orders.obey)
         self._thread.start()
+
+    def listen(self) -> Future[None]:
+        """Once more, where somebody has removed the socket; the future raises `ValueError`."""
+        return self._orders.give(self._listen_again)
+
+    @property
+    def serving(self) -> bool:
+        """From `start` to the end."""
+        return self._thread.is_alive()
 
     def shut(self) -> Future[None]:
         """Drop everything and take nothing, until `open` was called as often; done when free."""
@@ -142,6 +149,23 @@ class Depot:
             logger.exception("the depot ends: pages are released and created from now on")
         finally:
             self._close()
+
+    def _listen_again(self) -> None:
+        door = _door()
+        try:
+            self._open_door(door)
+        except OSError as error:
+            door.close()
+            raise ValueError(f"no socket at {self._path}: {error}") from None
+        self._selector.unregister(self._door)
+        self._door.close()
+        self._door = door
+        self._selector.register(door, selectors.EVENT_READ, self._admit)
+
+    def _open_door(self, door: socket.socket) -> None:
+        door.bind(str(self._path))
+        self._path.chmod(0o700)
+        door.listen()
 
     def _begin_shut(self) -> None:
         self._shut += 1
@@ -294,3 +318,7 @@ def raise_limit(wanted: int = WANTED_FILES) -> int:
     if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return max(soft, most)
+
+
+def _door() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)

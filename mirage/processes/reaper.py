@@ -1,10 +1,10 @@
 """The last one to leave: ends what a killed supervisor could not end itself.
 
-Run as a plain script beside the supervisor, in a session of its own, with the run folder as
-its argument, and the ready file if there is one. Its standard input is a pipe from the supervisor:
-``+N`` and ``-N`` lines say that process group N began and ended. However the supervisor dies, the
-pipe closes; then its ready file is removed, the groups that are left are killed, and the run folder
-is removed. Imports nothing of the project, so that it starts at once and stays small.
+Run as a plain script beside the supervisor, in a session of its own. Its arguments are the ready
+file, empty if there is none, and the run's folders. Its standard input is a pipe from the
+supervisor: ``+N`` and ``-N`` lines say that process group N began and ended. However the supervisor
+dies, the pipe closes; then its ready file is removed, the groups that are left are killed, and the
+folders are removed. Imports nothing of the project, so that it starts at once and stays small.
 """
 
 from __future__ import annotations
@@ -80,12 +80,14 @@ def unsay(ready_file: Path, pid: int) -> None:
 def main() -> None:
     supervisor = os.getppid()
     groups = watch(sys.stdin)
-    for ready_file in sys.argv[2:]:
+    ready_file, *folders = sys.argv[1:]
+    if ready_file:
         unsay(Path(ready_file), supervisor)
     deadline = time.monotonic() + PATIENCE_S
     while sum([kill_members(group) for group in groups]) and time.monotonic() < deadline:
         time.sleep(0.01)
-    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -23,14 +23,15 @@ RETRY_S = 10.0
 
 
 class ReaperClient:
-    """Holds the reaper of one run folder; when this process dies, the reaper acts.
+    """Holds the reaper of a run's folders; when this process dies, the reaper acts.
 
     A reaper that dies or is stopped is replaced: a thread waits for that.
     """
 
-    def __init__(self, rundir: Path, ready_file: Path | None = None) -> None:
+    def __init__(self, *folders: Path, ready_file: Path | None = None) -> None:
         """`ready_file` goes with this process too. Raises `OSError` if no reaper can be started."""
-        self._paths = [str(path.absolute()) for path in (rundir, ready_file) if path is not None]
+        said = "" if ready_file is None else str(ready_file.absolute())
+        self._paths = [said, *(str(folder.absolute()) for folder in folders)]
         self._groups: set[int] = set()
         self._lock = threading.Lock()
         """Around the groups and the reaper that was told of them."""

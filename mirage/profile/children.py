@@ -90,9 +90,9 @@ def _wait(child: subprocess.Popen[bytes], waiting: Callable[[float], None]) -> N
 
 
 @contextmanager
-def watched(child: subprocess.Popen[bytes], folder: Path) -> Iterator[None]:
-    """Killed with this process, whatever ends that, and `folder` removed, also by the block."""
-    with ReaperClient(folder) as reaper:
+def watched(child: subprocess.Popen[bytes], *folders: Path) -> Iterator[None]:
+    """Killed with this process, whatever ends that, and `folders` removed, also by the block."""
+    with ReaperClient(*folders) as reaper:
         reaper.began(child.pid)
         try:
             yield

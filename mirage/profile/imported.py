@@ -41,12 +41,12 @@ class Imported:
 def imported(config: Config, log: Path) -> Iterator[Imported]:
     """It begins to import, and can be asked at once. With the block it ends, and all its forks."""
     with RunDir(None) as rundir, log.open("wb") as errors:
-        address = rundir.path / "vllm.sock"
+        address = rundir.sockets / "vllm.sock"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(address))
             listener.listen()
             process = _start(listener, errors, launcher.environment(config, rundir))
-        with children.watched(process, rundir.path):
+        with children.watched(process, *rundir.folders):
             try:
                 yield Imported(address)
             finally:

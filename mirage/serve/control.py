@@ -129,10 +129,17 @@ class ControlServer:
         self._beating: asyncio.Task[None] | None = None
 
     async def start(self, path: Path) -> None:
-        """Listen and begin to decide."""
-        self._server = await asyncio.start_unix_server(self._connected, str(path))
+        """Listen and begin to decide. Raises `OSError`."""
+        await self.listen(path)
         self._deciding = asyncio.create_task(self._decide(), name="decide")
         self._beating = asyncio.create_task(self._beat(), name="beat")
+
+    async def listen(self, path: Path) -> None:
+        """At `path`; who is connected stays so. Raises `OSError`."""
+        before = self._server
+        self._server = await asyncio.start_unix_server(self._connected, str(path))
+        if before is not None:
+            before.close()
 
     async def watch(self) -> None:
         """Never returns; raises what stopped the deciding."""

@@ -21,6 +21,13 @@ class Exchange:
         if self._depot is not None:
             self._depot.start()
 
+    async def listen(self) -> bool:
+        """Make the socket again. False if there is no depot, or no more; raises `ValueError`."""
+        if self._depot is None or not self._depot.serving:
+            return False
+        await asyncio.wrap_future(self._depot.listen())
+        return True
+
     async def stop(self) -> None:
         """What it holds is free then. Idempotent."""
         if self._depot is not None:

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from mirage.config import ConfigError
+from mirage.serve.places import places
 from mirage.serve.rundir import RunDir
 from mirage.units import MIB, size
 from vmm.depot import raise_limit
@@ -42,18 +43,26 @@ def check_folders(log_dir: Path | None = None) -> None:
 
 
 def _check_temporary() -> None:
-    advice = "make room there, or let TMPDIR name another folder"
+    named = "TMPDIR"
     try:
+        named = places().named
         with RunDir() as rundir:
             (rundir.temporary / "room").write_bytes(bytes(MIB))
             base, free = rundir.path.parent, shutil.disk_usage(rundir.path).free
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise ConfigError(
-            f"the folder for temporary files cannot be written ({where}{_why(error)}): {advice}"
+            f"the folder for temporary files cannot be written ({where}{_why(error)}): "
+            f"{_advice(named)}"
         ) from None
     if free < LEAST_ROOM:
-        raise ConfigError(f"{base} has {size(free)} left, {size(LEAST_ROOM)} are needed: {advice}")
+        raise ConfigError(
+            f"{base} has {size(free)} left, {size(LEAST_ROOM)} are needed: {_advice(named)}"
+        )
+
+
+def _advice(named: str) -> str:
+    return f"make room there, or let {named} name another folder"
 
 
 def _why(error: OSError) -> str:

@@ -231,7 +231,7 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(rundir.temporary),
-        "VLLM_RPC_BASE_PATH": str(rundir.temporary),
+        "VLLM_RPC_BASE_PATH": str(rundir.rpc),
     }
     if config.device.kind == "cuda":
         fixed |= {
@@ -244,7 +244,7 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
 
 def _cache(device: Device, rundir: RunDir) -> Path:
     if device.kind == "host":
-        return rundir.path / "cache"
+        return rundir.cache
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mirage"
 
 

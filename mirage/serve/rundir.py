@@ -1,16 +1,14 @@
-"""One folder per `mirage serve` that holds all it writes: sockets, logs, caches."""
+"""The folders of one `mirage serve`, that hold all it writes: sockets, logs, caches."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-LONGEST_BASE = 50
-"""Unix socket paths end at 107 characters; vLLM adds up to 41 to this folder's name."""
+from mirage.serve.held import HeldFolder
+from mirage.serve.places import places
 
 
 def beside(control_socket: Path) -> Path:
@@ -24,7 +22,7 @@ def tiers_beside(control_socket: Path) -> Path:
 
 
 class RunDir:
-    """A private folder that is gone when the block ends.
+    """Private folders that are gone when the block ends: one, or another for sockets (`places`).
 
     Logs lie inside, or in `log_dir` (made if missing) if they shall outlive the run. Raises
     `OSError` if that cannot be made.
@@ -34,21 +32,29 @@ class RunDir:
         self.keeps_logs = log_dir is not None
         if log_dir is not None:  # first, for it may fail
             log_dir.mkdir(parents=True, exist_ok=True)
-        self.path = Path(tempfile.mkdtemp(prefix="mirage-", dir=self.base()))
-        self.logs = (log_dir or self.path / "logs").absolute()
-        self.logs.mkdir(exist_ok=True)
-        self.temporary = self.path / "t"
-        self.temporary.mkdir()
+        where = places()
+        self._held = [HeldFolder(where.files)]
+        try:
+            if where.sockets != where.files:
+                self._held.append(HeldFolder(where.sockets))
+            self.path, self.sockets = self._held[0].path, self._held[-1].path
+            self.logs = (log_dir or self.path / "logs").absolute()
+            self.temporary, self.cache = self.path / "t", self.path / "cache"
+            self.rpc = self.sockets / "t"
+            """For the sockets of vLLM's own."""
+            self.mend()
+        except OSError:
+            self.remove()
+            raise
 
-    @staticmethod
-    def base() -> str:
-        """Where it lies: the folder for temporary files, if its name is short."""
-        base = tempfile.gettempdir()
-        return base if len(base) <= LONGEST_BASE else "/tmp"
+    @property
+    def folders(self) -> list[Path]:
+        """Those that are ours and go at the end."""
+        return [held.path for held in self._held]
 
     @property
     def control_socket(self) -> Path:
-        return self.path / "control.sock"
+        return self.sockets / "control.sock"
 
     @property
     def depot_socket(self) -> Path:
@@ -60,14 +66,29 @@ class RunDir:
 
     def engine_socket(self, index: int) -> Path:
         """Numbered, not named: tenant names may be long and hold slashes."""
-        return self.path / f"{index}.sock"
+        return self.sockets / f"{index}.sock"
 
     def log(self, tenant: str) -> Path:
         return self.logs / f"{quote(tenant, safe='')}.log"
 
+    def mend(self) -> list[Path]:
+        """Make the folders that are missing; which were. Raises `OSError`."""
+        made = [held.path for held in self._held if held.mend()]
+        for folder in (self.logs, self.temporary, self.cache, self.rpc):
+            if not folder.is_dir():
+                folder.mkdir(parents=True, exist_ok=True)
+                made.append(folder)
+        return made
+
+    def freshen(self) -> None:
+        """They are in use, however old they are. Raises `OSError`."""
+        for held in self._held:
+            held.freshen()
+
     def remove(self) -> None:
         """Idempotent."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        for held in self._held:
+            held.remove()
 
     def __enter__(self) -> Self:
         return self

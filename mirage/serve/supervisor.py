@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.processes.reaper_client import ReaperClient
 from mirage.samples import INTERVAL_S
 from mirage.serve import files
+from mirage.serve.caretaker import Caretaker
 from mirage.serve.control import ControlServer
 from mirage.serve.engine_manager import EngineManager, say
 from mirage.serve.errors import EngineFailed
@@ -75,7 +76,10 @@ def serve(
     if found.refused and options.all_or_nothing:
         raise refusal(found.refused)
     adopt_orphans()
-    with RunDir(options.log_dir) as rundir, ReaperClient(rundir.path, options.ready_file) as reaper:
+    with (
+        RunDir(options.log_dir) as rundir,
+        ReaperClient(*rundir.folders, ready_file=options.ready_file) as reaper,
+    ):
         arbiter = Arbiter.of(config, profiled=profiled)
         supervisor = Supervisor(config, found, options, rundir, reaper, means, arbiter)
         return asyncio.run(supervisor.run())
@@ -139,7 +143,7 @@ class Supervisor:
                 reaper,
                 timeout_s,
                 means,
-                self._exchange.shut,
+                self._starting,
                 self._tiers.dead,
                 lambda: self._control.running.seconds,
             )
@@ -163,6 +167,12 @@ class Supervisor:
             first_step_s=FIRST_STEP_S if config.device.compile or config.device.graphs else 0.0,
         )
         self._router = Router(self._registry, self._tiers.resize)
+        sockets = {
+            rundir.control_socket: self._listen_to_engines,
+            rundir.depot_socket: self._exchange.listen,
+            rundir.tier_socket: self._tiers.listen,
+        }
+        self._caretaker = Caretaker(rundir, self._managers, sockets)
         self._signal: asyncio.Future[int]
 
     def _backend(self, tenant: Tenant) -> TenantServer:
@@ -172,6 +182,17 @@ class Supervisor:
         backend = TenantServer(tenant.name, socket, tenant.max_model_len)
         backend.fail(self._refused[tenant.name])
         return backend
+
+    @asynccontextmanager
+    async def _starting(self) -> AsyncIterator[None]:
+        """Inside, an engine starts: see `EngineManager`."""
+        await self._caretaker.mend()
+        async with self._exchange.shut():
+            yield
+
+    async def _listen_to_engines(self) -> bool:
+        await self._control.listen(self._rundir.control_socket)
+        return True
 
     async def run(self) -> int:
         """Start, serve, stop. See `serve` for what it returns and raises."""
@@ -208,7 +229,7 @@ class Supervisor:
         took = time.monotonic() - begun
         say(f"ready at {url} in {took:.0f} s (policy {policy}, {count} tenants)")
         kept = (manager.keep(self._share(name)) for name, manager in self._managers.items())
-        await _together([self._control.watch(), self._sample(), *kept])
+        await _together([self._control.watch(), self._sample(), self._caretaker.keep(), *kept])
 
     def _share(self, name: str) -> Share:
         controller, wake = self._arbiter.controller, self._control.wake

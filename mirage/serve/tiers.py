@@ -66,6 +66,13 @@ class Tiers:
         for pid in self._lenders.pids().values() if self._lenders else ():
             watch_for_stops(pid, self._hang_s)
 
+    async def listen(self) -> bool:
+        """Make its socket again. False if there is no pool, or no more; raises `ValueError`."""
+        if self._pool is None or not self._pool.serving:
+            return False
+        await asyncio.wrap_future(self._pool.listen())
+        return True
+
     async def stop(self) -> None:
         """After all engines; its memory is free then. Idempotent."""
         if self._pool is None:

@@ -69,20 +69,21 @@ class PoolServer:
     def start(self) -> None:
         """Listen. Raises `OSError` and `HolderRefused`, and nothing is left then."""
         self._acting = Acting(self._core, self, self._peer_bytes_per_s, self._lenders)
-        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            self._door.bind(str(self._path))
-            self._path.chmod(0o700)
-            self._door.listen()
             self._orders.open()
+            self._door = _door_at(self._path)
         except OSError:
-            self._door.close()
+            self._orders.close()
             self._acting.close()
             raise
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._door, selectors.EVENT_READ)
         self._selector.register(self._orders, selectors.EVENT_READ)
         self._thread.start()
+
+    def listen(self) -> Future[None]:
+        """Once more, where somebody has removed the socket; the future raises `ValueError`."""
+        return self._order(self._listen_again)
 
     def dead(self, tenant: str) -> Future[None]:
         """All processes of a tenant's engine have surely ended: its pins and places are free."""
@@ -263,6 +264,16 @@ class PoolServer:
         if self._changed and now >= self._pictured + STATE_S:
             self._state, self._pictured, self._changed = self._core.state(), now, False
 
+    def _listen_again(self) -> None:
+        try:
+            door = _door_at(self._path)
+        except OSError as error:
+            raise ValueError(f"no socket at {self._path}: {error}") from None
+        self._selector.unregister(self._door)
+        self._door.close()
+        self._door = door
+        self._selector.register(door, selectors.EVENT_READ)
+
     def _end(self) -> None:
         self._ended = True
 
@@ -276,3 +287,16 @@ class PoolServer:
         self._path.unlink(missing_ok=True)
         self._acting.close()
         self._orders.close()
+
+
+def _door_at(path: Path) -> socket.socket:
+    """Raises `OSError`, and nothing is left open then."""
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        door.bind(str(path))
+        path.chmod(0o700)
+        door.listen()
+    except OSError:
+        door.close()
+        raise
+    return door

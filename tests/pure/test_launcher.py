@@ -120,7 +120,8 @@ def words(made: Config, fit: Fit = FIT) -> dict[str, str]:
 
 
 def variables(made: Config) -> dict[str, str]:
-    return environment(made, SimpleNamespace(path=Path("/run"), temporary=Path("/run/t")))  # type: ignore[arg-type]
+    folders = {name: Path("/run") / name for name in ("temporary", "cache", "rpc")}
+    return environment(made, SimpleNamespace(**folders))  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import pytest
 
 from mirage.config import ConfigError
 from mirage.serve import files
+from mirage.serve.places import Places
 from mirage.units import MIB
 
 pytestmark = pytest.mark.pure
@@ -28,7 +29,9 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder for temporary files."""
-    monkeypatch.setattr(files.RunDir, "base", staticmethod(lambda: str(tmp_path)))
+    here = Places(str(tmp_path), str(tmp_path))
+    for module in ("files", "rundir"):
+        monkeypatch.setattr(f"mirage.serve.{module}.places", lambda: here)
     return tmp_path
 
 

@@ -1,0 +1,99 @@
+"""Keeps the folders and sockets of a run, which a cleaner of temporary files may take away.
+
+What is missing is made again. An engine's socket cannot be, so that engine is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from mirage.serve.engine_manager import EngineManager
+from mirage.serve.registry import EngineState
+from mirage.serve.rundir import RunDir
+from mirage.serve.unreachable import Unreachable
+
+logger = logging.getLogger("mirage.serve.caretaker")
+
+LOOK_S = 0.5
+FRESH_S = 600.0
+"""Between two times that all is said to be in use."""
+
+Listen = Callable[[], Awaitable[bool]]
+"""Makes a socket again; false if it is no longer wanted. May raise `OSError` and `ValueError`."""
+
+
+class Caretaker:
+    """Looks after `rundir`, the engines, and sockets of ours: how each is made again."""
+
+    def __init__(
+        self,
+        rundir: RunDir,
+        managers: Mapping[str, EngineManager],
+        sockets: Mapping[Path, Listen],
+    ) -> None:
+        self._rundir, self._managers, self._sockets = rundir, managers, sockets
+        self._unreachable = Unreachable()
+        self._failure = ""
+        self._fresh = time.monotonic()
+
+    async def keep(self) -> None:
+        """Never returns."""
+        while True:
+            await self.mend()
+            self._look_at_engines()
+            await asyncio.sleep(LOOK_S)
+
+    async def mend(self) -> None:
+        """Make again what is missing. What cannot be is told once, and tried again."""
+        try:
+            made = self._rundir.mend()
+            made += [path for path in self._sockets if await self._listens_again(path)]
+            self._freshen()
+        except (OSError, ValueError) as error:
+            if str(error) != self._failure:
+                logger.error("the folder of this run cannot be kept: %s", error)
+            self._failure = str(error)
+            return
+        self._failure = ""
+        if made:
+            logger.warning(
+                "made again: %s; something removed them, a cleaner of temporary files?",
+                ", ".join(map(str, made)),
+            )
+
+    async def _listens_again(self, path: Path) -> bool:
+        return not path.is_socket() and await self._sockets[path]()
+
+    def _freshen(self) -> None:
+        now = time.monotonic()
+        if now - self._fresh >= FRESH_S:
+            self._fresh = now
+            self._rundir.freshen()
+
+    def _look_at_engines(self) -> None:
+        serving = {
+            name: manager
+            for name, manager in self._managers.items()
+            if manager.backend.state is EngineState.READY
+        }
+        reasons = {name: unreachable(m.backend.socket) for name, m in serving.items()}
+        found = {name: why for name, why in reasons.items() if why}
+        for name, why in self._unreachable.look(found, time.monotonic()).items():
+            self._managers[name].hangs(why)
+
+
+def unreachable(path: Path) -> str:
+    """Why nobody can be reached at a Unix socket; empty if somebody can, be they busy."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as there:
+        error = there.connect_ex(str(path))
+    if error == errno.ENOENT:
+        return "its socket is gone"
+    if error == errno.ECONNREFUSED:
+        return "nobody listens at its socket"
+    return ""

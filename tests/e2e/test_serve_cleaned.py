@@ -1,0 +1,87 @@
+"""A cleaner takes what a run has in its folders: it is noticed, told, and made up for."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervised import Served, assert_gone, serving, write_config
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def runtime() -> Iterator[Path]:
+    """A user's private folder."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def pids(served: Served, model: str) -> Any:
+    """Of its engine; None if it is not served."""
+    body = {"model": model, "prompt": "pids"}
+    status, answer = served.request("POST", "/v1/completions", body)
+    return answer if status == 200 else None
+
+
+def is_back(served: Served) -> bool:
+    """Not by asking it: what it is asked while it ends may be what ended it, and is refused."""
+    engine = served.request("GET", "/mirage/state")[1]["engines"]["a"]
+    return (engine["state"], engine["restarts"]) == ("ready", 1)
+
+
+def folder_of(served: Served) -> Path:
+    folder = served.run_folder()
+    assert folder is not None
+    return folder
+
+
+def test_an_engine_whose_socket_is_gone_is_started_again(tmp_path: Path) -> None:
+    with serving(write_config(tmp_path, "a", "b")) as served:
+        served.drain()
+        first, other = pids(served, "a"), pids(served, "b")
+        (folder_of(served) / "0.sock").unlink()
+        served.until("a is back", lambda: is_back(served))
+        assert "mirage: a: its engine hangs (its socket is gone): it is ended\n" in served.log
+        assert pids(served, "a") != first
+        assert pids(served, "b") == other, "the other one does not notice"
+        assert served.request("GET", "/health")[1]["status"] == "ok"
+
+
+def test_its_state_says_so_if_it_cannot_be(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    environment = {"FAKE_ENGINE": f"once:{once}"}
+    with serving(write_config(tmp_path, "a"), environment=environment) as served:
+        (folder_of(served) / "0.sock").unlink()
+        served.until("a is down", lambda: served.engine_state("a") != "ready")
+        assert served.request("GET", "/health")[0] == 503
+        body = {"model": "a", "prompt": "pids"}
+        assert served.request("POST", "/v1/completions", body)[0] == 503
+
+
+@pytest.mark.parametrize("what", ["sockets", "all"])
+def test_what_an_engine_needs_to_start_is_made_again(
+    tmp_path: Path, runtime: Path, what: str
+) -> None:
+    """It comes back only if it finds the control socket."""
+    (runtime / "tmp").mkdir()
+    environment = {"XDG_RUNTIME_DIR": str(runtime), "TMPDIR": str(runtime / "tmp")}
+    with serving(write_config(tmp_path, "a"), environment=environment) as served:
+        first, sockets = pids(served, "a"), folder_of(served)
+        (files,) = (runtime / "tmp").iterdir()
+        if what == "all":
+            shutil.rmtree(files)
+            shutil.rmtree(sockets)
+        else:
+            for socket in sockets.glob("*.sock"):
+                socket.unlink()
+        served.until("a is back", lambda: is_back(served))
+        assert pids(served, "a") not in (None, first)
+        assert (sockets / "control.sock").is_socket() and (files / "t").is_dir()
+        family = served.family()
+        served.process.kill()  # and all of it goes
+        served.process.wait()
+        assert_gone(family)
+        assert not sockets.exists() and not files.exists()
