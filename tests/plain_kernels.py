@@ -1,32 +1,41 @@
-"""Plain vLLM with the kernels that our engines have for linear layers, whatever the processor.
+"""Plain vLLM with the kernels that our engines have, whatever the processor.
 
-vLLM packs matrices for oneDNN, on AMX small ones for sgl, on AMD's Zen for zentorch, and each rounds
-in its own way. One function chooses between them, and here it leaves every matrix as it is.
+vLLM packs matrices for oneDNN, on AMX small ones for sgl, on AMD's Zen for zentorch, and each
+rounds in its own way. Our engines keep the linear ones of the layers plain; here plain vLLM does so
+by the same function. All else, heads for one, is whose it is in both.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
-def keep_plain() -> None:
-    """From now on, in this process. Says on stderr what it has switched off."""
-    import torch
-    from vllm.model_executor.layers import utils
+def without_onednn() -> None:
+    """In this process it packs nothing: what it holds, torch does not know of, nor can we."""
+    import vllm._custom_ops as ops
 
-    packs = utils.dispatch_cpu_unquantized_gemm
-    if packs.__module__ == __name__:
-        return
+    ops._supports_onednn = False
+    _say("vllm._custom_ops._supports_onednn = False")
 
-    def plainly(layer: Any, remove_weight: bool) -> None:
-        if layer.weight.ndim != 2:  # a convolution's copies are ours as well
-            packs(layer, remove_weight)
-            return
-        layer.cpu_linear = lambda x, weight, bias: torch.nn.functional.linear(x, weight, bias)
 
-    utils.dispatch_cpu_unquantized_gemm = plainly
-    print(
-        "plain kernels: utils.dispatch_cpu_unquantized_gemm packs no matrix (oneDNN, sgl, zentorch)",
-        file=sys.stderr,
-    )
+@contextmanager
+def like_ours() -> Iterator[None]:
+    """Inside the block vLLM builds one model, and keeps of its weights plain what we would."""
+    from mirage.engine import stack
+    from mirage.engine.params import PlacedLayers
+
+    def found(model: Any) -> None:
+        PlacedLayers().found(model)
+        kept = sum(getattr(part, "_cpu_skip_gemm_dispatch", False) for part in model.modules())
+        _say(f"{kept} linear layers are kept from whatever packs on this processor")
+
+    without_onednn()
+    with stack.built(found):
+        yield
+
+
+def _say(what: str) -> None:
+    print(f"plain kernels: {what}", file=sys.stderr)

@@ -1,8 +1,8 @@
 """What vLLM changes in a model's memory after building it, done to a model without memory.
 
-When weights are loaded, a CPU's kernels keep copies of convolutions. At the first step, rotary
-tables take the type of the queries. vLLM's own functions decide; where they read numbers they
-get a stand-in.
+When weights are loaded, a CPU's kernels keep copies of convolutions, and on AMX pack much of the
+rest (`packing.py`). At the first step, rotary tables take the type of the queries. vLLM's own
+functions decide; where they read numbers they get a stand-in.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
+
+from mirage.engine import packing
 
 CONVOLUTION = 3
 """Dimensions of a convolution's weight, which vLLM keeps in a linear layer."""
@@ -20,6 +22,7 @@ def apply(model: torch.nn.Module, dtype: torch.dtype) -> None:
 
     Their sizes are right afterwards, their numbers are not.
     """
+    packing.apply(model, dtype)
     for module in model.modules():
         if isinstance(module, RotaryEmbeddingBase) and hasattr(module, "cos_sin_cache"):
             module._match_cos_sin_cache_dtype(module.cos_sin_cache.new_empty(0, dtype=dtype))

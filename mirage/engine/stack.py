@@ -83,10 +83,10 @@ def _why_module_stays(name: str, module: torch.nn.Module) -> str | None:
     parameters = [p for p in module.parameters(recurse=False) if not is_lazy(p)]
     if any(is_traceable_wrapper_subclass(p) for p in parameters):
         return f"a weight is a tensor of tensors ({name})"
-    return PACKED.format(name) if _packed_by_onednn(module) else None
+    return PACKED.format(name) if packed_by_onednn(module) else None
 
 
-def _packed_by_onednn(module: torch.nn.Module) -> bool:
+def packed_by_onednn(module: torch.nn.Module) -> bool:
     """Whether an int8 linear will hand its weight to oneDNN on a CPU and forget it.
 
     As vLLM's `CPUInt8ScaledMMLinearKernel` decides when it processes the loaded weights.
@@ -100,6 +100,14 @@ def _packed_by_onednn(module: torch.nn.Module) -> bool:
         kernel.config.input_symmetric and check_cpu_sgl_kernel(*weight.size(), weight.dtype)
     )
     return not own
+
+
+def absorbs(module: torch.nn.Module) -> bool:
+    """Whether it is a latent attention that packs a projection's weight into tensors of its own.
+
+    So vLLM's does on AMX. They are no parameters and stay in place, and the weight is let go.
+    """
+    return bool(getattr(module, "is_amx_bmm_enabled", False))
 
 
 def keep_plain_weights(layers: Iterable[torch.nn.Module]) -> None:
@@ -129,18 +137,23 @@ class Sizes:
     """The bytes of the matrices in every module of some layers, as vLLM built them."""
 
     def __init__(self, layers: Iterable[torch.nn.Module]) -> None:
-        self._built = [
-            (name, module, matrix_bytes(module))
-            for layer in layers
-            for name, module in layer.named_modules()
-        ]
+        named = [each for layer in layers for each in layer.named_modules()]
+        self._built = [(name, module, matrix_bytes(module)) for name, module in named]
+        self._absorbed = {id(module.kv_b_proj) for _, module in named if absorbs(module)}
 
     def emptied(self) -> str | None:
         """The name of a module whose weight has vanished since, into memory of a kernel."""
+        return next((name for name, _ in self._emptied()), None)
+
+    def taken(self) -> str | None:
+        """Likewise of one whose weight is now in memory that nobody can see."""
+        found = self._emptied()
+        return next((name for name, module in found if id(module) not in self._absorbed), None)
+
+    def _emptied(self) -> Iterator[tuple[str, torch.nn.Module]]:
         for name, module, nbytes in self._built:
             if matrix_bytes(module) * EMPTIED < nbytes:
-                return name
-        return None
+                yield name, module
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +32,7 @@ from mirage.demo.tokenizer import save_tokenizer
 from mirage.serve.fit import Fit
 from mirage.serve.launcher import command, flags
 from mirage.serve.page_size import PageSize
-from tests.plain_kernels import keep_plain
+from tests.plain_kernels import like_ours, without_onednn
 
 LENGTH, BATCHED = 512, 256
 """Tokens of the longest request, and of one step."""
@@ -179,7 +180,8 @@ def outcome(case: dict[str, Any], models: Path, mode: str) -> tuple[str, Any]:
         return "refused", str(error)
     engine = None
     try:
-        engine = LLMEngine.from_vllm_config(config, disable_log_stats=quiet)
+        with like_ours() if mode == "plain" else nullcontext():
+            engine = LLMEngine.from_vllm_config(config, disable_log_stats=quiet)
         changes: Callable[[int], None] = lambda step: None  # noqa: E731
         if mode == "mirage":
             changes = Changes(scheduler_of(SimpleNamespace(llm_engine=engine)), seed=5)
@@ -208,7 +210,7 @@ def _drafts(engine: Any) -> list[int]:
 
 
 def main(models: Path, cases: Path, out: Path, mode: str, first: int) -> None:
-    keep_plain()
+    without_onednn()
     for number, case in enumerate(json.loads(cases.read_text())):
         if number < first:
             continue

@@ -22,15 +22,16 @@ import vllm
 from vllm.model_executor.kernels.linear.scaled_mm.cpu import CPUInt8ScaledMMLinearKernel
 from vllm.model_executor.layers import utils
 from vllm.model_executor.layers.fused_moe.experts import cpu_moe
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.platforms import CpuArchEnum, current_platform
 from vllm.platforms.interface import Platform
 from vllm.v1.attention.backends import cpu_attn
 
 from mirage import processors
 from mirage.doctor import host
+from mirage.engine import stack
 from mirage.processors import BRAIN, BYTE, FLOAT, HALF, TABLE, Kernels, Linear, Processor
 from tests import kinds
-from tests.plain_kernels import keep_plain
 
 pytestmark = pytest.mark.engine
 
@@ -95,22 +96,20 @@ def test_vllm_dispatches_linear_layers_as_the_table_says(
 
 
 @pytest.mark.parametrize("zen", [False, True])
-def test_the_tests_baseline_keeps_matrices_plain_on_each(
-    kernels: Kernels, zen: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_linear_layers_that_are_kept_plain_are_packed_by_nobody(
+    kernels: Kernels, zen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("dispatch_cpu_unquantized_gemm", *(("is_zen_cpu",) if zen else ())):
-        owner = utils if name.startswith("dispatch") else type(current_platform)
-        monkeypatch.setattr(owner, name, getattr(owner, name))  # put back afterwards
     if zen:
         monkeypatch.setattr(type(current_platform), "is_zen_cpu", lambda self: True)
-    keep_plain()
-    assert "dispatch_cpu_unquantized_gemm" in capfd.readouterr().err
+        namespace = SimpleNamespace(zentorch_linear_unary=None)
+        monkeypatch.setattr(torch.ops, "zentorch", namespace, raising=False)
     for rows, columns in ((64, 64), (8, 64), (1024, 1024)):
-        weight = torch.randn(rows, columns).to(torch.bfloat16)
-        made = dispatched(weight)
-        x = torch.randn(5, columns).to(torch.bfloat16)
-        assert who(made) is None and made.weight.data_ptr() == weight.data_ptr()
-        assert torch.equal(made.cpu_linear(x, made.weight, None), x @ weight.T)
+        made = module(weight := torch.zeros(rows, columns, dtype=torch.bfloat16))
+        made.quant_method = UnquantizedLinearMethod()
+        stack.keep_plain_weights([made])
+        made.quant_method.process_weights_after_loading(made)
+        assert made.cpu_linear is torch.nn.functional.linear
+        assert made.weight.data_ptr() == weight.data_ptr()
 
 
 def test_int8_matrices_are_whose_vllm_says(
@@ -143,7 +142,8 @@ def test_a_kv_cache_of_eight_bits_is_read_where_vllm_says(kernels: Kernels) -> N
     if kernels.eight_bit_kv:
         assert read()
     else:
-        pytest.raises(NotImplementedError, read)
+        with pytest.raises(NotImplementedError):
+            read()
 
 
 def test_latent_attention_and_experts_are_vllms_choice(kernels: Kernels) -> None:

@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import unusual
 sys.path.insert(0, str(Path(__file__).parents[2]))  # workers are named as `tests.tampered`'s
 
 from tests import kinds
-from tests.plain_kernels import keep_plain
+from tests.plain_kernels import like_ours, without_onednn
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -85,15 +86,12 @@ def make_llm(
     packed: bool = False,
     **more: Any,
 ):
-    """Plain vLLM, or ours if `mirage` settings are given; both with plain linear kernels.
+    """Plain vLLM with our kernels, or ours if `mirage` settings are given.
 
-    Of ours this concerns what lies outside the moving layers, the head above all. With `packed`
-    vLLM comes as it is.
+    With `packed` plain vLLM comes as it is.
     """
     from vllm import LLM
 
-    if not packed:
-        keep_plain()
     if os.environ.get(kinds.VARIABLE) == "amx":
         kinds.without_tiles()
 
@@ -120,7 +118,11 @@ def make_llm(
             "scheduler_cls": "mirage.engine.scheduler.make_scheduler",
             "additional_config": {"mirage": settings | mirage},
         }
-    return LLM(**(arguments | more))
+    if packed:
+        return LLM(**(arguments | more))
+    without_onednn()
+    with nullcontext() if mirage is not None else like_ours():
+        return LLM(**(arguments | more))
 
 
 def scheduler_of(llm: Any) -> Any:

@@ -32,18 +32,25 @@ SIZES = (
 )
 
 
-def check(families: Sequence[Family], models: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Of each family what the engine's shape shall be, or `refused` with the line."""
+def check(
+    families: Sequence[Family], models: Path, probe: Sequence[str] = ask.PROBE
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of each family what the engine's shape shall be, or `refused` with the line.
+
+    `probe` is the command of the process that asks vLLM.
+    """
     for dtype in ("bfloat16", "float32"):
         asked = [f for f in families if f.arguments.get("dtype", "bfloat16") == dtype]
         for start in range(0, len(asked), AT_ONCE):
-            yield from _ask(asked[start : start + AT_ONCE], dtype, models)
+            yield from _ask(asked[start : start + AT_ONCE], dtype, models, probe)
 
 
-def _ask(families: Sequence[Family], dtype: str, models: Path) -> Iterator[tuple[str, Any]]:
+def _ask(
+    families: Sequence[Family], dtype: str, models: Path, probe: Sequence[str]
+) -> Iterator[tuple[str, Any]]:
     tenants = [tenant(family, models, 100 / AT_ONCE) for family in families]
     with tempfile.TemporaryDirectory(prefix="mirage-check-") as folder:
-        answers = ask._answers(_config(tenants, dtype), Path(folder) / "log", ask.PROBE)
+        answers = ask._answers(_config(tenants, dtype), Path(folder) / "log", tuple(probe))
     for each in tenants:
         answer = answers.get(each.name) or {"refused": "vLLM gave no answer"}
         if "refused" in answer:
