@@ -43,7 +43,12 @@ from mirage.protocol import (
 
 SHAPE = ModelShape(2, 65536, 65536, 65536, 1, 16, 40, 8, 2)
 HELD = 65536 * 20
-ENDS = {"die": signal.SIGSEGV, "raise": signal.SIGUSR2, "kill": signal.SIGKILL}
+ENDS = {
+    "die": signal.SIGSEGV,
+    "raise": signal.SIGUSR2,
+    "kill": signal.SIGKILL,
+    "eat": signal.SIGURG,
+}
 
 
 def main() -> None:
@@ -87,7 +92,7 @@ def core(mirage: dict[str, object]) -> None:
     """Hello, one report, then listen until the server goes away.
 
     Sent SIGUSR1, its thread is stuck in a step and its pulse goes on; sent SIGUSR2, it ends over an
-    exception; sent SIGWINCH, it obeys no more and steps on.
+    exception; sent SIGWINCH, it obeys no more and steps on; sent SIGURG, it wants all memory.
     """
     kind = os.environ.get("FAKE_ENGINE")
     if kind == "mute":
@@ -102,6 +107,7 @@ def core(mirage: dict[str, object]) -> None:
         stuck, stubborn = threading.Event(), threading.Event()
         signal.signal(signal.SIGWINCH, lambda number, frame: stubborn.set())
         signal.signal(signal.SIGUSR1, lambda number, frame: stuck.set())
+        signal.signal(signal.SIGURG, lambda number, frame: eat())
         signal.signal(signal.SIGUSR2, lambda number, frame: fail(control))
         threading.Thread(target=pulse, args=(control, stuck), daemon=True).start()
         borrows, _, borrower = (kind or "").partition(":")
@@ -122,6 +128,13 @@ def pulse(control: socket.socket, stuck: threading.Event) -> None:
         passes += 1 - requests
         control.sendall(encode(Pulse(passes, requests)))
         time.sleep(BEAT_S)
+
+
+def eat() -> None:
+    """Until the kernel ends it."""
+    eaten = []
+    while True:
+        eaten.append(bytearray(1 << 20))
 
 
 def fail(control: socket.socket) -> None:
@@ -171,7 +184,8 @@ async def complete(
 ) -> web.StreamResponse:
     """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers after a first event,
     ``silent`` without one, ``die`` ends the engine by a fault, ``raise`` by an exception, ``kill``
-    from outside, ``wait`` answers in half a second, ``fail`` fails and the engine lives."""
+    from outside, ``eat`` takes all the memory there is, ``wait`` answers in half a second, ``fail``
+    fails and the engine lives."""
     body = await request.json()
     assert body["model"] == name, "the router sent a request to the wrong engine"
     if body["prompt"] == "hang":

@@ -1,0 +1,47 @@
+"""An engine that the kernel's OOM killer ends, in a memory cgroup that is too small for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from supervised import serving, write_config
+
+pytestmark = pytest.mark.e2e
+
+GROUPS = Path("/sys/fs/cgroup")
+LIMIT_BYTES = 128 * 2**20
+
+
+@pytest.fixture
+def small() -> Iterator[Path]:
+    """The file that takes process ids into a group of `LIMIT_BYTES`."""
+    old = (GROUPS / "memory").is_dir()
+    group = (GROUPS / "memory" if old else GROUPS) / f"mirage-test-{os.getpid()}"
+    limit = group / ("memory.limit_in_bytes" if old else "memory.max")
+    try:
+        group.mkdir()
+        limit.write_text(str(LIMIT_BYTES))
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    yield group / "cgroup.procs"
+    group.rmdir()
+
+
+def test_it_is_named_and_blames_no_request(tmp_path: Path, small: Path) -> None:
+    with serving(write_config(tmp_path, "a")) as served:
+        body = {"model": "a", "prompt": "pids"}
+        core = served.request("POST", "/v1/completions", body)[1]["core"]
+        small.write_text(str(core))
+        status, answer = served.request("POST", "/v1/completions", body | {"prompt": "eat"})
+        assert status == 502
+        words = "its engine core was killed by the kernel's OOM killer (SIGKILL): memory ran out"
+        assert words in answer["error"]["message"]
+        served.until("a is back", lambda: served.engine_state("a") == "ready")
+        assert served.request("POST", "/v1/completions", body)[0] == 200
+        _, stderr = served.end(signal.SIGTERM)
+    assert "a: engine core was killed by the kernel's OOM killer (SIGKILL)" in stderr
+    assert "(1 of 3)" in stderr
