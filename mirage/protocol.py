@@ -117,6 +117,8 @@ class Pulse(msgspec.Struct, tag="pulse", tag_field="type", frozen=True):
     other, also while another engine has the turn."""
     requests: int
     """Running and waiting ones."""
+    cpu_s: float = 0.0
+    """Seconds that processors have computed for the engine's process."""
 
 
 class Failed(msgspec.Struct, tag="failed", tag_field="type", frozen=True):

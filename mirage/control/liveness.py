@@ -3,7 +3,8 @@
 An engine's process says `BEAT_S` apart that it lives (`Pulse`). If nothing comes for `hang_s`
 seconds, the process is frozen. If the pulse goes on, and the engine's own thread has something to
 do and begins no scheduling pass, that thread is stuck. A long step is no hang: the longest one
-known is added to `hang_s`, and so is the time that a first step may compile, both bounded.
+known is added to `hang_s`, and so is the time that a first step may compile, both bounded. Where
+steps are computed on the host, one that goes on computing is waited for longer.
 
 Seconds are those of `RunningTime`: silence counts only while the server itself ran.
 """
@@ -16,6 +17,10 @@ FIRST_STEP_S = 300.0
 """What a first step that compiles may take, besides."""
 LONGEST_STEP_S = 120.0
 """The most that the longest known step adds to `hang_s`."""
+COMPUTING_S = 600.0
+"""What is added for a step that computes on the host all the time: a large model on few cores."""
+COMPUTES = 0.1
+"""The part of one processor's time that says so; others may want the processors as well."""
 QUIET_S = 3.0
 """Without a pulse for so long, a gap between two passes may have been a frozen process, no step."""
 
@@ -42,8 +47,16 @@ class RunningTime:
 class Vitals:
     """The signs of life of one engine, from its hello at `now` on."""
 
-    def __init__(self, now: float, hang_s: float, first_step_s: float = 0.0) -> None:
-        self._hang_s, self._first_step_s = hang_s, first_step_s
+    def __init__(
+        self, now: float, hang_s: float, first_step_s: float = 0.0, *, on_host: bool = False
+    ) -> None:
+        """`on_host`: whether steps are computed by the processors, and not by a GPU.
+
+        The other arguments are seconds; `first_step_s` is what a first step may compile.
+        """
+        self._hang_s, self._first_step_s, self._on_host = hang_s, first_step_s, on_host
+        self._cpu_s = self._cpu_moved_s = 0.0
+        """Of the process: by now, and when it last moved on."""
         self._heard = self._moved = now
         self._passes = self._requests = self._steps = 0
         self._revision = self._asked = 0
@@ -57,6 +70,7 @@ class Vitals:
     def pulsed(self, pulse: Pulse, now: float) -> None:
         """Its thread for reports lives, and says what the engine's own thread has begun."""
         self._listen(now)
+        self._cpu_s = pulse.cpu_s
         if pulse.passes != self._passes:
             self._learn(now)
             self._move(now)
@@ -87,7 +101,7 @@ class Vitals:
         """Why it must be taken for hung, in words; empty while it lives."""
         if (silent := now - self._heard) >= self._hang_s:
             return f"no sign of life for {silent:.0f} s"
-        if self._is_busy() and (stuck := now - self._moved) >= self._patience_s():
+        if self._is_busy() and (stuck := now - self._moved) >= self._patience_s(stuck):
             return f"no step for {stuck:.0f} s {self._what_waits()}"
         return ""
 
@@ -99,9 +113,11 @@ class Vitals:
             return f"with {self._requests} requests"
         return "after it was told to yield its turn or memory"
 
-    def _patience_s(self) -> float:
-        more = min(self._longest, LONGEST_STEP_S)
-        return self._hang_s + (more if self._steps else max(more, self._first_step_s))
+    def _patience_s(self, stuck: float) -> float:
+        first = 0.0 if self._steps else self._first_step_s
+        computes = self._on_host and self._cpu_s - self._cpu_moved_s >= COMPUTES * stuck
+        longer = COMPUTING_S if computes else 0.0
+        return self._hang_s + max(min(self._longest, LONGEST_STEP_S), first, longer)
 
     def _listen(self, now: float) -> None:
         self._quiet = self._quiet or now - self._heard > QUIET_S
@@ -112,4 +128,4 @@ class Vitals:
             self._longest = max(self._longest, now - self._moved)
 
     def _move(self, now: float) -> None:
-        self._moved, self._quiet = now, False
+        self._moved, self._cpu_moved_s, self._quiet = now, self._cpu_s, False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,7 @@ class ObservingMixin(Mixable):
 
     def _pulse(self) -> Pulse:
         """Of another thread: reads nothing but numbers and lengths."""
-        return Pulse(self.passes, sum(self.get_request_counts()))
+        return Pulse(self.passes, sum(self.get_request_counts()), time.process_time())
 
     # -- vLLM's hooks -------------------------------------------------------------------
 

@@ -116,10 +116,11 @@ class ControlServer:
         *,
         hang_s: float = HANG_S,
         first_step_s: float = 0.0,
+        on_host: bool = False,
     ) -> None:
-        """`hang_s` and `first_step_s` as in `Vitals`."""
+        """`hang_s`, `first_step_s` and `on_host` as in `Vitals`."""
         self._arbiter, self._registry, self._keepers = arbiter, registry, keepers
-        self._hang_s, self._first_step_s = hang_s, first_step_s
+        self._hang_s, self._first_step_s, self._on_host = hang_s, first_step_s, on_host
         self._engines: dict[str, asyncio.StreamWriter] = {}
         self._vitals: dict[str, Vitals] = {}
         self.running = RunningTime(LONGEST_TICK_S)
@@ -211,8 +212,9 @@ class ControlServer:
 
     def _join(self, hello: Hello, writer: asyncio.StreamWriter) -> None:
         self._engines[hello.tenant] = writer
-        now = self.running.seconds
-        self._vitals[hello.tenant] = Vitals(now, self._hang_s, self._first_step_s)
+        self._vitals[hello.tenant] = Vitals(
+            self.running.seconds, self._hang_s, self._first_step_s, on_host=self._on_host
+        )
         self._arbiter.joined(hello, time.monotonic())
         self._registry.shapes[hello.tenant] = hello.shape
         logger.info(

@@ -165,6 +165,7 @@ class Supervisor:
             ManagedEngines(self._managers),
             hang_s=config.hang_s,
             first_step_s=FIRST_STEP_S if config.device.compile or config.device.graphs else 0.0,
+            on_host=config.device.kind == "host",
         )
         self._router = Router(self._registry, self._tiers.resize)
         sockets = {

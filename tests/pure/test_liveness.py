@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.control.liveness import FIRST_STEP_S, LONGEST_STEP_S, RunningTime, Vitals
+from mirage.control.liveness import COMPUTING_S, FIRST_STEP_S, LONGEST_STEP_S, RunningTime, Vitals
 from mirage.protocol import BEAT_S, Allotment, Pulse, Report, Turn
 
 pytestmark = pytest.mark.pure
@@ -67,6 +67,19 @@ def test_the_longest_known_step_is_allowed_again_and_is_bounded() -> None:
         hung = beats(vitals, known, 5000.0, passes=2, requests=1)
         assert hung == pytest.approx(known + HANG_S + more, abs=1)
     assert more < LONGEST_STEP_S
+
+
+@pytest.mark.parametrize(("on_host", "allowed"), [(True, COMPUTING_S), (False, 0.0)])
+def test_a_step_that_goes_on_computing_on_the_host_is_waited_for(
+    on_host: bool, allowed: float
+) -> None:
+    for cpu, more in ((0.34, allowed), (0.02, 0.0)):
+        vitals, now = Vitals(0.0, HANG_S, on_host=on_host), 0.0
+        vitals.reported(report(), 0.0)
+        while now < 2000.0 and not vitals.hang(now):
+            vitals.pulsed(Pulse(1, 1, 50.0 + cpu * now), now)
+            now += BEAT_S
+        assert now == pytest.approx(HANG_S + more, abs=1)
 
 
 def test_a_process_that_was_frozen_and_continued_made_no_long_step() -> None:
