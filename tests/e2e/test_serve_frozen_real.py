@@ -101,7 +101,7 @@ def test_the_others_are_answered_and_it_comes_back(served: Served, number: int) 
             told = told or served.request("GET", "/health/llama")[0] == 503
             assert time.monotonic() - since < START_S
         print(f"{what}, {number}: the others' longest answer {longest:.1f} s")
-        assert b"[DONE]" not in stream.end() and b'"error"' in stream.rest
+        assert b'"error"' in stream.end(), "it looks complete"
         assert not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE
         assert ask(served, PROBE | {"model": "llama"})[0] == 200
     hangs = [line for line in served.log if "engine hangs (" in line]
