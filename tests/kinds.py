@@ -7,12 +7,15 @@ here makes a processor compute what it cannot: see `without_tiles`.
 from __future__ import annotations
 
 import os
+import platform
 import runpy
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from mirage.processors import Processor
+from mirage.doctor import host
+from mirage.processors import Processor, class_of
 
 VARIABLE = "MIRAGE_TEST_PROCESSOR"
 """Its value is a name of `FEATURES`; a script's process is on that class from its beginning."""
@@ -32,7 +35,34 @@ FEATURES: dict[str, tuple[bool, bool, bool, bool]] = {
 """What torch's `PREDICATES` say; AMX as in Sapphire and Emerald Rapids, without FP16."""
 PROCESSORS = dict(zip(FEATURES, Processor, strict=True))
 
+ORDER = ("avx2", "avx512", "avx512_bf16", "amx")
+"""Of x86: each can do what those before it can."""
+LIMITS = {
+    "avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
+    "avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "ATEN_CPU_CAPABILITY": "avx512"},
+    "avx512_bf16": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "ATEN_CPU_CAPABILITY": "avx512"},
+}
+"""Environment that keeps oneDNN and torch themselves from more than a class can do."""
+
 Put = Callable[[Any, str, Any], None]
+
+
+def here() -> str | None:
+    """The class of this processor; None for one that is not x86."""
+    kind = class_of(platform.machine(), host._flags())
+    return next((name for name in ORDER if PROCESSORS[name] is kind), None)
+
+
+def runs_here(name: str) -> bool:
+    """Whether engines can run as on that class: on one below this, or on AMX without its tiles."""
+    if (mine := here()) is None:
+        return False
+    return ORDER.index(name) <= max(ORDER.index(mine), ORDER.index("amx") * (mine == "avx512_bf16"))
+
+
+def environment(name: str) -> dict[str, str]:
+    """Of a new process that shall be on that class."""
+    return {VARIABLE: name, **LIMITS.get(name, {})}
 
 
 def become(name: str, put: Put = setattr) -> None:
@@ -65,12 +95,17 @@ def without_tiles(put: Put = setattr) -> None:
     put(cpu_moe.X86CPUUnquantizedExperts, "isa", "vec")
 
 
-def from_environment() -> str | None:
-    """Become what `VARIABLE` says, before anything imports vLLM; its value."""
-    name = os.environ.get(VARIABLE)
-    if name is not None:
+def from_environment() -> None:
+    """Become what `VARIABLE` says; before vLLM is imported, if that is below AVX-512 with bf16."""
+    if (name := os.environ.get(VARIABLE)) is not None:
         become(name)
-    return name
+
+
+def extension() -> str:
+    """The extension with vLLM's kernels that is in this process."""
+    lines = Path("/proc/self/maps").read_text().split()
+    (found,) = {Path(word).name.partition(".")[0] for word in lines if "/vllm/_C" in word}
+    return found
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import nursery
 
@@ -35,7 +37,9 @@ def spawn(script: str, *args: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess([script, *words], status, _text(out), _text(err))
 
 
-def spawn_anew(script: str, *args: object) -> subprocess.CompletedProcess[str]:
+def spawn_anew(
+    script: str, *args: object, environment: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
     """`spawn` for a script whose environment has to be there before vLLM is imported."""
     with tempfile.TemporaryDirectory(prefix="mirage-test-") as temporary:
         return subprocess.run(
@@ -45,7 +49,7 @@ def spawn_anew(script: str, *args: object) -> subprocess.CompletedProcess[str]:
             timeout=LIMIT_S,
             check=False,
             cwd=nursery.ROOT,
-            env={**os.environ, "TMPDIR": temporary},
+            env={**os.environ, **environment, "TMPDIR": temporary},
         )
 
 

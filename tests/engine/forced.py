@@ -1,4 +1,6 @@
-"""Child process: start an engine whose layers move, whatever speaks against it; say what it says.
+"""Child process: start an engine whose layers move, whatever speaks against it.
+
+Says why it does not start, or that it did and how many layers move.
 
 python forced.py MODELS FAMILY
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tiny import make_llm, make_model
+from tiny import make_llm, make_model, scheduler_of
 
 from mirage.engine import stack
 from mirage.engine.proof import UnsupportedModel
@@ -18,8 +20,8 @@ if __name__ == "__main__":
     stack.why_stays = lambda layers, model: None
     stack.Sizes.taken = lambda self: None  # type: ignore[method-assign]
     try:
-        make_llm(make_model(family, Path(models)), mirage={})
+        llm = make_llm(make_model(family, Path(models)), mirage={})
     except UnsupportedModel as error:
         print(error)
     else:
-        print("started")
+        print("started", scheduler_of(llm).shape.movable_layers)

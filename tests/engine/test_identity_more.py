@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from children import must, spawn
 from tiny import make_model
-from unusual import TRANSFORMERS
+from unusual import OFFSET, TRANSFORMERS
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-STAYS = "w8a8"
+STAYS = OFFSET
 MODES = {
     "plain": (*TRANSFORMERS, STAYS),
     "mirage": (*TRANSFORMERS, STAYS),

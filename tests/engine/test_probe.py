@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import torch
 from tiny import ENVIRONMENT, make_model
+from unusual import OFFSET
 
 from benchmarks.gpu.dummies import hollow
 from mirage.facts import ModelFacts
@@ -127,7 +128,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             question(
                 "adapted eagle", eagle, **FAMILIES["llama-eagle"].all_arguments(eagle) | adapters
             ),
-            question("packed", make(FAMILIES["llama-w8a8"], folder), **adapters),
+            question("packed", make_model(OFFSET, folder), **adapters),
             question(
                 "latent in 8 bits", make(FAMILIES["deepseek-v2"], folder), kv_cache_dtype="fp8"
             ),

@@ -15,10 +15,12 @@ import torch
 from children import must, spawn
 from tiny import make_model
 from toys import LAYERS, WIDTH, Block, Model, Remembering, Runner, engine
+from unusual import OFFSET, SYMMETRIC
 
 from mirage.engine.memory import EngineMemory
 from mirage.engine.params import PlacedLayers
 from mirage.engine.proof import UnsupportedModel
+from tests import kinds
 from tests.tampered.memory import Unawaited
 
 pytestmark = pytest.mark.engine
@@ -160,8 +162,30 @@ def test_weights_that_vanish_while_they_are_loaded_stay(caplog: pytest.LogCaptur
     assert "a kernel has taken their weights away while they were loaded (out)" in caplog.text
 
 
-def test_int8_weights_that_move_as_if_they_could_are_caught(tmp_path: Path) -> None:
-    """vLLM's kernel for them keeps a copy of the weight, and the address of the scale."""
-    make_model("w8a8", tmp_path)
-    out = must(spawn("forced.py", tmp_path, "w8a8"))
+@pytest.mark.parametrize("processor", [None, "amx"])
+def test_int8_weights_that_move_as_if_they_could_are_caught(
+    processor: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """oneDNN's kernel for them keeps a copy of the weight, and the address of the scale."""
+    on(processor, monkeypatch)
+    make_model(OFFSET, tmp_path)
+    out = must(spawn("forced.py", tmp_path, OFFSET))
     assert re.search(r"after its layers were moved, model\.layers\.0\.\S+ gives another", out), out
+
+
+def test_int8_weights_that_stay_parameters_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernels for AMX pack them."""
+    on("amx", monkeypatch)
+    make_model(SYMMETRIC, tmp_path)
+    assert must(spawn("forced.py", tmp_path, SYMMETRIC)).split() == ["started", "10"]
+
+
+def on(processor: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children are on that class of processor, if this one can stand in for it."""
+    if processor is None:
+        return
+    if not kinds.runs_here(processor):
+        pytest.skip(f"engines cannot run as on {processor} here")
+    monkeypatch.setenv(kinds.VARIABLE, processor)

@@ -44,8 +44,8 @@ def make_model(family: str, folder: Path, layers: int = LAYERS, hidden: int = 12
     path = folder / f"{family}-{layers}-{hidden}"
     if (path / "model.safetensors").exists():
         return path
-    if family == "w8a8":
-        return unusual.quantise(make_model("llama", folder, layers, hidden), path)
+    if family in unusual.INT8:
+        return unusual.quantise(make_model("llama", folder, layers, hidden), path, family)
     torch.manual_seed(0)
     common = {
         "vocab_size": VOCABULARY,
@@ -92,6 +92,7 @@ def make_llm(
     """
     from vllm import LLM
 
+    kinds.from_environment()  # again: a fork of the nursery imported this module before
     if os.environ.get(kinds.VARIABLE) == "amx":
         kinds.without_tiles()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 TRANSFORMERS = ("smollm3", "olmo2", "gptneox", "starcoder2")
 """Families for which vLLM has no model of its own and takes that of transformers."""
+SYMMETRIC, OFFSET = INT8 = ("w8a8", "w8a8-offset")
+"""int8 throughout; what the second multiplies has a zero point, so oneDNN packs it everywhere."""
 SCHEME: dict[str, Any] = {
     "quant_method": "compressed-tensors",
     "format": "int-quantized",
@@ -53,7 +56,7 @@ def configs(common: dict[str, Any], gated: dict[str, Any]) -> dict[str, Callable
     }
 
 
-def quantise(plain: Path, path: Path) -> Path:
+def quantise(plain: Path, path: Path, family: str) -> Path:
     """The Llama model in `plain` as W8A8 in `path`, in the format of compressed-tensors."""
     import torch
     from safetensors.torch import load_file, save_file
@@ -67,7 +70,9 @@ def quantise(plain: Path, path: Path) -> Path:
         scale = weight.float().abs().amax(dim=1, keepdim=True) / 127
         weights[name] = (weight.float() / scale).round().to(torch.int8)
         weights[f"{name}_scale"] = scale
-    config = json.loads((plain / "config.json").read_text()) | {"quantization_config": SCHEME}
+    scheme = copy.deepcopy(SCHEME)
+    scheme["config_groups"]["all"]["input_activations"]["symmetric"] = family == SYMMETRIC
+    config = json.loads((plain / "config.json").read_text()) | {"quantization_config": scheme}
     (path / "config.json").write_text(json.dumps(config))
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     return path

@@ -21,11 +21,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import tier_storms
+import torch
 from deferred import schedule_asynchronously
 from identity import MODES, arguments_of, observe
 from tiny import make_llm, prompts, run, scheduler_of, step_through
 
 from mirage.engine.unadapted import stay_unadapted
+from tests import kinds
 from tests.zoo import FAMILIES, Family, companions, make, pictures
 
 ASYNCHRONOUS = "-async"
@@ -83,6 +85,8 @@ def describe(llm: Any) -> dict[str, Any]:
     facts = {
         "architecture": config.model_config.hf_config.architectures[0],
         "class": f"{type(model).__module__}.{type(model).__qualname__}",
+        "extension": kinds.extension(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
         "quantisation": config.model_config.quantization or "",
         "kv": bool(groups),
         "asynchronous": config.scheduler_config.async_scheduling,

@@ -1,0 +1,43 @@
+"""Child process: log-probabilities that a family gives to tokens of prompts, as JSON.
+
+python distance.py MODELS OUT FAMILY...   Of each family `plain`, with our kernels, and `packed`, as
+vLLM comes on this processor.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tiny import make_llm, make_model, prompts
+
+
+def said(path: Path, *, packed: bool) -> list[float]:
+    """Of every token of every prompt but the first ones."""
+    from vllm import SamplingParams
+
+    llm = make_llm(path, packed=packed, enable_prefix_caching=False)
+    asked = [{"prompt_token_ids": each} for each in prompts(6, 40, seed=1)]
+    params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+    found: list[float] = []
+    for out in llm.generate(asked, params, use_tqdm=False):
+        tokens: Any = zip(out.prompt_token_ids, out.prompt_logprobs, strict=True)
+        found += [probable[token].logprob for token, probable in tokens if probable is not None]
+    llm.llm_engine.engine_core.shutdown()
+    return found
+
+
+if __name__ == "__main__":
+    models, out, *families = sys.argv[1:]
+    results = {}
+    for name in families:
+        path = make_model(name, Path(models))
+        # Packed first: the other switches oneDNN off for the process.
+        packed = said(path, packed=True)
+        gc.collect()
+        results[name] = {"packed": packed, "plain": said(path, packed=False)}
+        gc.collect()
+    Path(out).write_text(json.dumps(results))

@@ -1,0 +1,32 @@
+"""Bit-identity on processors below this one, and with what AMX packs; `make long` has more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirage.processors import TABLE
+from tests import kinds
+from tests.zoo import FAMILIES, elsewhere, make_all
+from tests.zoo.checking import check, disagreements
+from tests.zoo.judging import differences, variety
+
+pytestmark = pytest.mark.engine
+
+SAMPLE = {"avx2": "llama", "amx": "deepseek-v2"}
+
+
+@pytest.mark.parametrize("processor", SAMPLE)
+def test_outputs_are_plain_vllms_and_check_is_right(processor: str, tmp_path: Path) -> None:
+    if not kinds.runs_here(processor):
+        pytest.skip(f"engines cannot run as on {processor} here")
+    name = SAMPLE[processor]
+    models = make_all([FAMILIES[name]], tmp_path)
+    runs = elsewhere.in_modes(processor, [name], models)
+    plain, ours = runs["plain"][name], runs["mirage"][name]
+    assert differences(plain, ours) == []
+    assert variety(plain) > 50 and ours["layers"] > 0
+    assert plain["extension"] == TABLE[kinds.PROCESSORS[processor]].extension
+    said = dict(check([FAMILIES[name]], models, elsewhere.probe(processor)))
+    assert disagreements(said[name], ours["shape"]) == []
