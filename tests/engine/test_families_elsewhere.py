@@ -14,19 +14,20 @@ from tests.zoo.judging import differences, variety
 
 pytestmark = pytest.mark.engine
 
-SAMPLE = {"avx2": "llama", "amx": "deepseek-v2"}
+SAMPLE = {"avx2": ("llama",), "amx": ("deepseek-v2", "llama-w8a8")}
 
 
 @pytest.mark.parametrize("processor", SAMPLE)
 def test_outputs_are_plain_vllms_and_check_is_right(processor: str, tmp_path: Path) -> None:
     if not kinds.runs_here(processor):
         pytest.skip(f"engines cannot run as on {processor} here")
-    name = SAMPLE[processor]
-    models = make_all([FAMILIES[name]], tmp_path)
-    runs = elsewhere.in_modes(processor, [name], models)
-    plain, ours = runs["plain"][name], runs["mirage"][name]
-    assert differences(plain, ours) == []
-    assert variety(plain) > 50 and ours["layers"] > 0
-    assert plain["extension"] == TABLE[kinds.PROCESSORS[processor]].extension
-    said = dict(check([FAMILIES[name]], models, elsewhere.probe(processor)))
-    assert disagreements(said[name], ours["shape"]) == []
+    names = SAMPLE[processor]
+    models = make_all([FAMILIES[name] for name in names], tmp_path)
+    runs = elsewhere.in_modes(processor, names, models)
+    said = dict(check([FAMILIES[name] for name in names], models, elsewhere.probe(processor)))
+    for name in names:
+        plain, ours = runs["plain"][name], runs["mirage"][name]
+        assert differences(plain, ours) == []
+        assert variety(plain) > 50 and ours["layers"] > 0
+        assert plain["extension"] == TABLE[kinds.PROCESSORS[processor]].extension
+        assert disagreements(said[name], ours["shape"]) == []

@@ -18,6 +18,7 @@ from mirage.engine.params import PlacedLayers
 from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers import content, offer
 from mirage.engine.tiers.offer import fingerprint, why_not
+from tests import kinds
 
 pytestmark = pytest.mark.engine
 ROWS = 5
@@ -128,11 +129,12 @@ def use_backend(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 def test_other_kernels_are_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inside of a block each lays out keys its own way, on a CPU also by what that can do."""
-    before = mark_of()
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: "another")
-    other_processor = mark_of()
+    marks = []
+    for processor in kinds.ORDER:
+        kinds.become(processor, monkeypatch.setattr)
+        marks.append(mark_of())
     use_backend(monkeypatch, "other")
-    assert len({before, other_processor, mark_of()}) == 3
+    assert len({*marks, mark_of()}) == len(kinds.ORDER) + 1
 
 
 def test_off_a_cpu_nobody_asks_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,8 @@ def _media(config: Any, tenant: str) -> list[Any]:
 def _kernels(vllm_config: Any) -> list[Any]:
     """Who writes and reads blocks: each lays out keys its own way inside of one.
 
-    vLLM's attention on a CPU chooses by what the processor can do, and a disk outlives that.
+    vLLM's attention on a CPU chooses by what the processor can do, which torch's own capability
+    does not tell (an environment variable lowers it), and a disk outlives that.
     """
     backends = sorted(each.full_cls_name() for each in get_current_attn_backends(vllm_config))
     if not current_platform.is_cpu():
@@ -109,6 +110,8 @@ def _kernels(vllm_config: Any) -> list[Any]:
     return [
         backends,
         torch.backends.cpu.get_cpu_capability(),
+        torch.cpu._is_avx512_supported(),
+        torch.cpu._is_avx512_bf16_supported(),
         torch.cpu._is_amx_tile_supported(),
     ]
 
