@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import torch
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.quantization.kv_cache import BaseKVCacheMethod
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 
 from mirage.engine import packing
 
 CONVOLUTION = 3
 """Dimensions of a convolution's weight, which vLLM keeps in a linear layer."""
+
+
+SCALES = ("q_scale", "k_scale", "v_scale", "prob_scale")
+"""Parameters of an attention whose KV cache may be quantised, until they are loaded."""
 
 
 def apply(model: torch.nn.Module, dtype: torch.dtype) -> None:
@@ -27,11 +32,20 @@ def apply(model: torch.nn.Module, dtype: torch.dtype) -> None:
         if isinstance(module, RotaryEmbeddingBase) and hasattr(module, "cos_sin_cache"):
             module._match_cos_sin_cache_dtype(module.cos_sin_cache.new_empty(0, dtype=dtype))
         method = getattr(module, "quant_method", None)
+        if isinstance(method, BaseKVCacheMethod):
+            _let_scales_go(module)
         weight = getattr(module, "weight", None)
         if not isinstance(method, UnquantizedLinearMethod) or weight is None:
             continue
         if weight.dim() == CONVOLUTION:
             _load_convolution(module, weight, method)
+
+
+def _let_scales_go(attention: torch.nn.Module) -> None:
+    """What a checkpoint says of them is read as numbers then."""
+    for name in SCALES:
+        if name in attention._parameters:
+            delattr(attention, name)
 
 
 def _load_convolution(
