@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
+from mirage.serve.comeback import LOOK_AGAIN_S
 from mirage.serve.openai import ApiError
 
 T = TypeVar("T")
@@ -77,4 +78,5 @@ class Closing:
 
 def ends() -> ApiError:
     """What a request is told that the server does not answer any more."""
-    return ApiError(503, "the server is stopping: send this again when it is back")
+    message = "the server is stopping: send this again when it is back"
+    return ApiError(503, message, wait_s=LOOK_AGAIN_S)

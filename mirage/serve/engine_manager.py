@@ -116,6 +116,7 @@ class EngineManager:
 
     async def _start(self) -> None:
         begun = time.monotonic()
+        self.backend.comeback.starts(begun)
         self._refused, self._failure, self._hang, self._error = None, "", "", ""
         self._core_first = self._served = False
         self._oom = OomKills()
@@ -124,6 +125,7 @@ class EngineManager:
         self._served = True
         self.backend.state, self.backend.reason = EngineState.READY, ""
         self._listening = asyncio.create_task(self._listen())
+        self.backend.comeback.serves(time.monotonic())
         self._say(f"ready in {time.monotonic() - begun:.0f} s")
 
     async def _get_ready(self) -> None:
@@ -223,6 +225,7 @@ class EngineManager:
         failed = self.backend.state is EngineState.FAILED
         pause = self._restarts.rest() if failed else await self._ended()
         while True:
+            self.backend.comeback.pauses(time.monotonic(), pause.seconds)
             if pause.failed:
                 room.lend()
                 self._say(

@@ -10,13 +10,14 @@ from aiohttp import web
 
 from mirage.serve.registry import TenantServer
 
-RETRY_AFTER_S = 5
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ApiError(Exception):
-    """A request that is answered with an error of OpenAI's form."""
+    """A request that is answered with an error of OpenAI's form.
+
+    `wait_s`: seconds after which it is worth while to send it again, for ``Retry-After``.
+    """
 
     def __init__(
         self,
@@ -29,7 +30,7 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
-        self._wait_s = RETRY_AFTER_S if wait_s is None and status == 503 else wait_s
+        self._wait_s = wait_s
 
     def body(self) -> dict[str, Any]:
         kind = "invalid_request_error" if self.status < 500 else "server_error"
@@ -43,7 +44,7 @@ class ApiError(Exception):
         }
 
     def response(self) -> web.Response:
-        wait = None if self._wait_s is None else {"Retry-After": str(ceil(self._wait_s))}
+        wait = None if self._wait_s is None else {"Retry-After": str(max(1, ceil(self._wait_s)))}
         return web.json_response(self.body(), status=self.status, headers=wait)
 
 

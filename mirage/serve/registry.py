@@ -12,6 +12,7 @@ from typing import Any
 from mirage.config import Policy
 from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
+from mirage.serve.comeback import LOOK_AGAIN_S, Comeback
 from mirage.serve.ending import Ending
 from mirage.serve.suspects import Blame, Suspects
 from mirage.serve.timeline import PAGE_SAMPLES, Timeline
@@ -41,6 +42,7 @@ class TenantServer:
     adapters: Mapping[str, str] = field(default_factory=dict)
     """LoRA adapters that are served as models of their own: where each lies, by its name."""
     suspects: Suspects = field(default_factory=Suspects)
+    comeback: Comeback = field(default_factory=Comeback)
     end: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the present engine has ended and it is known how; the next one has another."""
 
@@ -53,6 +55,11 @@ class TenantServer:
 
     def fail(self, reason: str) -> None:
         self.state, self.reason = EngineState.FAILED, reason
+
+    def wait_s(self, now: float) -> float | None:
+        """Seconds after which a request that is not served now may be; None if that is not so."""
+        wait_s = self.comeback.wait_s(now)
+        return LOOK_AGAIN_S if wait_s is None and self.state is not EngineState.FAILED else wait_s
 
     def told(self, *, reasons: bool = True) -> dict[str, Any]:
         """What ``/mirage/state`` says of it."""

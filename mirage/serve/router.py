@@ -204,7 +204,8 @@ class Router:
 def _check_ready(backend: TenantServer, model: str, reason: str) -> None:
     if backend.state is not EngineState.READY:
         why = reason or "try again later"
-        raise ApiError(503, f"model {model!r} is {backend.state.value}: {why}", param="model")
+        message = f"model {model!r} is {backend.state.value}: {why}"
+        raise ApiError(503, message, param="model", wait_s=backend.wait_s(time.monotonic()))
 
 
 async def _body(request: web.Request) -> bytes:

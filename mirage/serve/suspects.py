@@ -101,8 +101,19 @@ class Suspects:
             return Refused(until - now, known=True)
         others = {r.fingerprint for r in self._there(now)} - {fingerprint}
         if self._is_suspect(fingerprint, now) and any(self._is_suspect(o, now) for o in others):
-            return Refused(LATELY_S, known=False)
+            return Refused(self._wait_s(fingerprint, now), known=False)
         return None
+
+    def _wait_s(self, fingerprint: str, now: float) -> float:
+        """Until the other suspect counts no more, as it broke off; of one that runs none knows."""
+
+        def is_other(request: Request) -> bool:
+            other = request.fingerprint
+            return other != fingerprint and self._is_suspect(other, now)
+
+        if any(map(is_other, self._running.values())):
+            return LATELY_S
+        return max(t for t, request in self._recent(now) if is_other(request)) + LATELY_S - now
 
     def begins(self, request: Request) -> int:
         """It is sent to the engine; the number that `ends` and `blame` know it by."""

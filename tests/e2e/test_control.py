@@ -483,3 +483,21 @@ def test_an_engine_says_over_what_it_ends(tmp_path: Path) -> None:
         assert await site.failed.get() == ("a", "ValueError")
 
     run(tmp_path, scenario)
+
+
+def test_it_listens_again_where_its_socket_was_removed(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        first = await site.engine("a")
+        assert await site.joined.get() == "a"
+        site.path.unlink()
+        await site.server.listen(site.path)
+        second = await site.engine("b")
+        assert await site.joined.get() == "b"
+        for engine in (first, second):
+            await engine.say(REPORT)  # and who was there is heard as before
+        while len(site.arbiter.events) < 4:
+            site.arbiter.decided.clear()
+            await site.arbiter.decided.wait()
+        assert site.lost.empty()
+
+    run(tmp_path, scenario)

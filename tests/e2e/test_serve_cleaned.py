@@ -1,6 +1,7 @@
 """A cleaner takes what a run has in its folders: it is noticed, told, and made up for."""
 
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 from supervised import Served, assert_gone, serving, write_config
+
+from mirage.serve.caretaker import unreachable
 
 pytestmark = pytest.mark.e2e
 
@@ -75,8 +78,8 @@ def test_what_an_engine_needs_to_start_is_made_again(
             shutil.rmtree(files)
             shutil.rmtree(sockets)
         else:
-            for socket in sockets.glob("*.sock"):
-                socket.unlink()
+            for path in sockets.glob("*.sock"):
+                path.unlink()
         served.until("a is back", lambda: is_back(served))
         assert pids(served, "a") not in (None, first)
         assert (sockets / "control.sock").is_socket() and (files / "t").is_dir()
@@ -85,3 +88,14 @@ def test_what_an_engine_needs_to_start_is_made_again(
         served.process.wait()
         assert_gone(family)
         assert not sockets.exists() and not files.exists()
+
+
+def test_whether_somebody_listens_at_a_socket(tmp_path: Path) -> None:
+    path = tmp_path / "0.sock"
+    assert unreachable(path) == "its socket is gone"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        assert unreachable(path) == "nobody listens at its socket"
+        server.listen(0)
+        assert unreachable(path) == unreachable(path) == "", "reached, and then it is only busy"
+    assert unreachable(path) == "nobody listens at its socket"

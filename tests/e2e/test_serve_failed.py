@@ -21,6 +21,8 @@ def test_one_that_cannot_start_is_failed_and_the_others_serve(tmp_path: Path) ->
         status, body = ask(s, "b")
         assert (status, body["error"]["type"]) == (503, "server_error")
         assert body["error"]["message"] == f"model 'b' is failed: {REASON}"
+        answer = s.open("POST", "/v1/completions", {"model": "b", "prompt": "x"}).getresponse()
+        assert 300 < int(answer.headers["Retry-After"]) <= 600, "when it is tried again"
         status, health = s.request("GET", "/health")
         assert (status, health["status"]) == (200, "degraded")
         assert health["tenants"] == {"a": "ready", "b": "failed", "c": "ready"}
@@ -48,6 +50,8 @@ def test_one_that_check_refuses_is_failed_at_once_and_the_others_serve(tmp_path:
         status, body = ask(s, "b")
         assert status == 503
         assert body["error"]["message"].startswith("model 'b' is failed: no model folder at ")
+        answer = s.open("POST", "/v1/completions", {"model": "b", "prompt": "x"}).getresponse()
+        assert "Retry-After" not in answer.headers, "it is not tried again"
         health = s.request("GET", "/health")[1]
         assert health["tenants"] == {"a": "ready", "b": "failed", "c": "ready"}
         assert health["reasons"]["b"].startswith("no model folder at ")

@@ -126,6 +126,27 @@ def test_processes_share_what_they_store(start: Any, server: PoolServer) -> None
     eventually(lambda: server.state().tenants["b"].counts.loaded_bytes == 4 * BLOCK)
 
 
+def test_it_listens_again_where_its_socket_was_removed(
+    start: Any, server: PoolServer, tmp_path: Path
+) -> None:
+    a = start("a")
+    assert a("store(1)") == [1]
+    (tmp_path / "tiers.sock").unlink()
+    server.listen().result(PATIENCE_S)
+    assert start("b")("reads(1)") == {1: "ready"}
+    assert a("store(2)") == [2], "who was there stays"
+
+
+def test_where_it_cannot_listen_it_says_so_and_goes_on(
+    start: Any, server: PoolServer, tmp_path: Path
+) -> None:
+    a = start("a")
+    with pytest.raises(ValueError, match=r"no socket at .*tiers.sock: .*in use"):
+        server.listen().result(PATIENCE_S)
+    assert a("store(1)") == [1]
+    assert start("b")("reads(1)") == {1: "ready"}
+
+
 def test_what_a_killed_engine_had_not_committed_is_never_served(
     start: Any, server: PoolServer
 ) -> None:

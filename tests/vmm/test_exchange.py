@@ -127,6 +127,25 @@ def test_pages_go_from_one_to_the_other(make: Make, join: Join) -> None:
     assert counts["held"] == counts["dropped"] == counts["refused"] == 0
 
 
+def test_a_depot_listens_again_where_its_socket_was_removed(
+    make: Make, join: Join, folder: Path
+) -> None:
+    depot, giver, taker = make(), Pages(), Pages()
+    first = join(giver)
+    first.deposit(giver.create(1))
+    (folder / "depot").unlink()
+    depot.listen().result(5)
+    assert len(join(taker, "b").withdraw(1)) == 1
+    first.deposit(giver.create(1))  # who was there stays
+    assert depot.counts()["deposited"] == 2
+    with pytest.raises(ValueError, match=r"no socket at .*depot: .*in use"):
+        depot.listen().result(5)
+    assert depot.serving
+    depot.stop()
+    depot.listen().result(5)
+    assert not depot.serving and not (folder / "depot").exists()
+
+
 def test_what_a_process_takes_back_was_not_passed(make: Make, join: Join) -> None:
     depot, driver = make(), Pages()
     exchange = join(driver)
