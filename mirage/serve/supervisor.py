@@ -20,6 +20,7 @@ from mirage.control.debts import Debtor
 from mirage.control.liveness import FIRST_STEP_S
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.processes.reaper_client import ReaperClient
+from mirage.processes.unread import unread_stderr
 from mirage.samples import INTERVAL_S
 from mirage.serve import files
 from mirage.serve.caretaker import Caretaker
@@ -77,6 +78,7 @@ def serve(
         raise refusal(found.refused)
     adopt_orphans()
     with (
+        unread_stderr(),
         RunDir(options.log_dir) as rundir,
         ReaperClient(*rundir.folders, ready_file=options.ready_file) as reaper,
     ):

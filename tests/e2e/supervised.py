@@ -165,6 +165,7 @@ def serving(
     program: str | None = None,
     environment: dict[str, str] | None = None,
     ready_timeout_s: float | None = DEADLINE_S,
+    stderr: int = subprocess.PIPE,
 ) -> Iterator[Served]:
     """A server that is ready (not waited for if `ready_timeout_s` is None), ended at the latest
     when the block ends. `program` runs the command in its own way."""
@@ -175,7 +176,7 @@ def serving(
     process = subprocess.Popen(
         [sys.executable, *how, *words],
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         env={**os.environ, "PYTHONPATH": f"{HERE.parent.parent}", **(environment or {})},
         cwd=config.parent,
