@@ -103,7 +103,7 @@ class Registry:
         status = "ok" if ready == len(states) else "degraded" if ready else "down"
         known = {name: b.reason for name, b in self.backends.items() if b.reason and reasons}
         more = {"reasons": known} if known else {}
-        return {"status": status, "tenants": states} | more | self._pool_health()
+        return {"status": status, "tenants": states} | more | self._pool_health() | self._disk_health()
 
     def _pool_health(self) -> dict[str, Any]:
         if (pool := self.pool()) is None:
@@ -112,6 +112,11 @@ class Registry:
         status = "ok" if pool.serving else "down"
         told = {"status": status, "used_bytes": used, "budget_bytes": budget}
         return {"host_pool": told | {"blocks": pool.blocks}}
+
+    def _disk_health(self) -> dict[str, Any]:
+        if (disk := self.disk()) is None:
+            return {}
+        return {"ssd": {"status": "failed" if disk["failed"] else "ok"}}
 
     def state(self, *, reasons: bool = True) -> dict[str, Any]:
         """The body of ``/mirage/state``: the newest sample, and every engine's state."""

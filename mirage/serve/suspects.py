@@ -11,6 +11,7 @@ from outside says nothing of its requests.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -85,8 +86,8 @@ class Suspects:
 
     def __init__(self) -> None:
         self._running: dict[int, Request] = {}
-        self._broken: list[tuple[float, Request]] = []
-        """Requests that broke off, and when."""
+        self._broken: deque[tuple[float, Request]] = deque(maxlen=MOST)
+        """Requests that broke off lately, and when."""
         self._blames: dict[int, Blame] = {}
         self._suspected: dict[str, float] = {}
         """Until when, by fingerprint."""
@@ -99,8 +100,10 @@ class Suspects:
         """Why a request must not be sent to the engine now; None if it may."""
         if (until := self._culprits.get(fingerprint, now)) > now:
             return Refused(until - now, known=True)
+        if not self._is_suspect(fingerprint, now):
+            return None  # soon said, however many broke off lately
         others = {r.fingerprint for r in self._there(now)} - {fingerprint}
-        if self._is_suspect(fingerprint, now) and any(self._is_suspect(o, now) for o in others):
+        if any(self._is_suspect(other, now) for other in others):
             return Refused(self._wait_s(fingerprint, now), known=False)
         return None
 
@@ -130,7 +133,9 @@ class Suspects:
             self._suspected.pop(request.fingerprint, None)
             self._is_good(request.fingerprint, now)
         else:
-            self._broken = [*self._recent(now), (now, request)][-MOST:]
+            while self._broken and self._broken[0][0] + LATELY_S <= now:
+                self._broken.popleft()
+            self._broken.append((now, request))
 
     def engine_ended(self, ending: Ending, now: float) -> Blame:
         """The engine is gone, and with it all that it worked on."""

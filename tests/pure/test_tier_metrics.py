@@ -99,3 +99,11 @@ def test_tokens_loaded_are_told_by_the_tier_that_had_them(tmp_path: Path) -> Non
     for medium, tokens in (("peer", 1), ("host", 64), ("ssd", 32)):
         line = f'mirage_tier_tokens_total{{medium="{medium}",tenant="a"}} {tokens}.0'
         assert line in told.splitlines()
+
+
+@pytest.mark.parametrize(("failed", "status"), [(True, "failed"), (False, "ok")])
+def test_health_says_whether_the_disk_has_failed(failed: bool, status: str) -> None:
+    registry = Registry(Policy.MIRAGE, 1, {"a": TenantServer("a", Path("a"), 1)})
+    assert "ssd" not in registry.health()
+    registry.disk = lambda: {**DISK, "failed": failed}
+    assert registry.health()["ssd"] == {"status": status}
