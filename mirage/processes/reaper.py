@@ -1,10 +1,11 @@
 """The last one to leave: ends what a killed supervisor could not end itself.
 
-Run as a plain script beside the supervisor, in a session of its own. Its arguments are the ready
-file, empty if there is none, and the run's folders. Its standard input is a pipe from the
-supervisor: ``+N`` and ``-N`` lines say that process group N began and ended. However the supervisor
-dies, the pipe closes; then its ready file is removed, the groups that are left are killed, and the
-folders are removed. Imports nothing of the project, so that it starts at once and stays small.
+Run as a plain script beside the supervisor, in a session of its own. Its arguments are the
+supervisor's id, the ready file, empty if there is none, and the run's folders. Its standard input
+is a pipe from the supervisor: ``+N`` and ``-N`` lines say that process group N began and ended.
+However the supervisor dies, the pipe closes; then its ready file is removed, the groups that are
+left are killed, and the folders are removed. Imports nothing of the project, so that it starts at
+once and stays small.
 """
 
 from __future__ import annotations
@@ -78,11 +79,10 @@ def unsay(ready_file: Path, pid: int) -> None:
 
 
 def main() -> None:
-    supervisor = os.getppid()
+    supervisor, ready_file, *folders = sys.argv[1:]
     groups = watch(sys.stdin)
-    ready_file, *folders = sys.argv[1:]
     if ready_file:
-        unsay(Path(ready_file), supervisor)
+        unsay(Path(ready_file), int(supervisor))
     deadline = time.monotonic() + PATIENCE_S
     while sum([kill_members(group) for group in groups]) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -31,7 +32,8 @@ class ReaperClient:
     def __init__(self, *folders: Path, ready_file: Path | None = None) -> None:
         """`ready_file` goes with this process too. Raises `OSError` if no reaper can be started."""
         said = "" if ready_file is None else str(ready_file.absolute())
-        self._paths = [said, *(str(folder.absolute()) for folder in folders)]
+        absolute = (str(folder.absolute()) for folder in folders)
+        self._words = [str(os.getpid()), said, *absolute]
         self._groups: set[int] = set()
         self._lock = threading.Lock()
         """Around the groups and the reaper that was told of them."""
@@ -111,7 +113,7 @@ class ReaperClient:
 
     def _start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-I", str(reaper.__file__), *self._paths],
+            [sys.executable, "-I", str(reaper.__file__), *self._words],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -115,6 +115,19 @@ def test_the_end_of_a_run_is_no_death(tmp_path: Path, caplog: pytest.LogCaptureF
     assert not caplog.records
 
 
+def test_one_that_comes_to_it_late_knows_whose_it_was(tmp_path: Path) -> None:
+    """Its parent is another process by then."""
+    file, folders = tmp_path / "ready.json", [tmp_path / "a", tmp_path / "b"]
+    file.write_text('{"pid": 4194305}')
+    for folder in folders:
+        (folder / "t").mkdir(parents=True)
+    words = ["4194305", str(file), *map(str, folders)]
+    subprocess.run(
+        [sys.executable, "-I", reaper.__file__, *words], stdin=subprocess.DEVNULL, check=True
+    )
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("content", ['{"pid": 8}', "[]", "{}", "", None])
 def test_a_ready_file_that_is_another_ones_stays(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "ready.json"
