@@ -8,16 +8,18 @@ of each layer; ends with exit code 1 and their ids if some are run by no command
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 
-from tests.commands import CHOICE, COMMANDS
+import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.commands import CHOICE, COMMANDS, commands_of
+
 ID = re.compile(r"^tests/\S+\.py::.+$", re.MULTILINE)
 LAYERS = {
     "test": ("pure", "vmm", "engine", "e2e"),
@@ -27,23 +29,30 @@ LAYERS = {
 """What the Makefile has each command look through."""
 
 
-def collected(layers: Iterable[str], command: str | None) -> set[str]:
-    """Ids of what the command runs, of all tests without one. Raises if they cannot be read."""
-    environment = {name: value for name, value in os.environ.items() if name != CHOICE}
-    ids = set()
-    for layer in layers:  # one at a time: helpers of different layers have equal names
-        words = [sys.executable, "-m", "pytest", "--collect-only", "-q", f"tests/{layer}"]
-        done = subprocess.run(
-            words,
-            env=environment | ({CHOICE: command} if command else {}),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode not in (0, 5):
-            raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
-        ids |= set(ID.findall(done.stdout))
-    return ids
+class Collector:
+    """A plugin of pytest: the commands of each test that was collected."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, frozenset[str]] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            marks = {mark.name for mark in item.iter_markers()}
+            layer = layer_of(item.nodeid)
+            self.found[item.nodeid] = frozenset(
+                command for command in commands_of(marks) if layer in LAYERS[command]
+            )
+
+
+def collected() -> Mapping[str, frozenset[str]]:
+    """The commands of every test there is. Ends the process if tests cannot be read."""
+    os.environ.pop(CHOICE, None)
+    collector, said = Collector(), StringIO()
+    with contextlib.redirect_stdout(said):
+        status = pytest.main(["--collect-only", "-q", str(Path(__file__).parent)], [collector])
+    if status != pytest.ExitCode.OK:
+        sys.exit(said.getvalue()[-2000:])
+    return collector.found
 
 
 def layer_of(name: str) -> str:
@@ -51,16 +60,16 @@ def layer_of(name: str) -> str:
 
 
 def main(lists: list[str]) -> int:
-    run = {command: collected(LAYERS[command], command) for command in COMMANDS}
-    every = collected(LAYERS["long"], None)
-    for command, ids in run.items():
-        counts = {layer: sum(layer_of(name) == layer for name in ids) for layer in LAYERS["long"]}
-        print(f"make {command}: {len(ids)} tests {counts}")
-    orphans = every - set().union(*run.values())
+    tests = collected()
+    for command in COMMANDS:
+        mine = [name for name, commands in tests.items() if command in commands]
+        counts = {layer: sum(layer_of(name) == layer for name in mine) for layer in LAYERS[command]}
+        print(f"make {command}: {len(mine)} tests {counts}")
     before = {name for path in lists for name in ID.findall(Path(path).read_text())}
-    for what, ids in (("run by no command", orphans), ("gone", before - every)):
-        print(f"{what}: {len(ids)}", *sorted(ids), sep="\n  ")
-    return bool(orphans or before - every)
+    orphans, gone = {name for name in tests if not tests[name]}, before - tests.keys()
+    for what, names in (("run by no command", orphans), ("gone", gone)):
+        print(f"{what}: {len(names)}", *sorted(names), sep="\n  ")
+    return bool(orphans or gone)
 
 
 if __name__ == "__main__":
