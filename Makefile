@@ -72,8 +72,7 @@ test: $(STAMP) ## Lint, types and all test layers, but for what is marked slow
 
 slow: export WHICH := slow
 slow: $(STAMP) ## The slow rest of all layers: real servers, soaks, more families; CI runs it too
-	$(MAKE) -j2 -O e2e engine vmm pure
-	$(MAKE) pages
+	$(MAKE) -j2 -O e2e engine vmm pure pages
 
 $(BROWSE): pyproject.toml $(STAMP)
 	rm -rf $(BROWSER)

@@ -78,11 +78,15 @@ def _runs(item: pytest.Item, command: str | None) -> bool:
 
 
 def _product(item: pytest.Item) -> tuple[str, object] | None:
-    """The test with its other parameters, and the value of the one that is drawn."""
+    """The test with its other parameters, and the value of the one that is drawn.
+
+    Tests that are drawn `together` are one product.
+    """
     mark = item.get_closest_marker("drawn")
     if mark is None:
         return None
     (name,) = mark.args
     parameters = dict(item.callspec.params)  # type: ignore[attr-defined]
     value = parameters.pop(name)
-    return f"{item.nodeid.partition('[')[0]} {parameters}", value
+    together = mark.kwargs.get("together", item.nodeid.partition("[")[0])
+    return f"{together} {parameters}", value

@@ -43,7 +43,7 @@ def test_texts_are_plain_vllms_while_all_moves_at_once(tmp_path: Path) -> None:
     judge(blown([QUICK], (PLAIN, TIERS), tmp_path), QUICK)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_texts_of_families_that_differ_most(tmp_path: Path) -> None:
     runs = blown(SLOW, (PLAIN, STORM, TIERS, SPOILED), tmp_path)
     for family in SLOW:
