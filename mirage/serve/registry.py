@@ -103,7 +103,9 @@ class Registry:
         status = "ok" if ready == len(states) else "degraded" if ready else "down"
         known = {name: b.reason for name, b in self.backends.items() if b.reason and reasons}
         more = {"reasons": known} if known else {}
-        return {"status": status, "tenants": states} | more | self._pool_health() | self._disk_health()
+        return (
+            {"status": status, "tenants": states} | more | self._pool_health() | self._disk_health()
+        )
 
     def _pool_health(self) -> dict[str, Any]:
         if (pool := self.pool()) is None:

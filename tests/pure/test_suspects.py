@@ -138,7 +138,7 @@ def test_suspects_run_one_at_a_time_until_they_ended_well() -> None:
 def test_a_suspect_is_told_how_long_the_other_one_counts() -> None:
     made = Suspects()
     begin(made, "x", "y")
-    made.engine_ended(0.0)
+    made.engine_ended(FAULT, 0.0)
     (x,) = begin(made, "x")
     refused = made.refuses("y", 1.0)
     assert refused is not None and refused.wait_s == LATELY_S, "it runs, nobody knows how long"
