@@ -43,9 +43,9 @@ class ProcessEnd:
         return os.waitstatus_to_exitcode(status) if mask & WITH_EXIT else None
 
     def close(self) -> None:
-        """Idempotent. Nobody may wait any more."""
+        """Idempotent. Whoever still waits goes on."""
         if self._descriptor >= 0:
-            asyncio.get_running_loop().remove_reader(self._descriptor)
+            self._on_end()
             os.close(self._descriptor)
             self._descriptor = -1
 
