@@ -77,6 +77,9 @@ class Unread(io.TextIOBase):
 @contextlib.contextmanager
 def unread_stderr() -> Iterator[None]:
     """Inside, what is printed or logged to standard error blocks nobody."""
+    if sys.stderr is None:  # it was closed before the start
+        yield
+        return
     before, beside = sys.stderr, Unread(sys.stderr.fileno())
     handlers = [
         handler

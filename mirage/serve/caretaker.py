@@ -39,6 +39,7 @@ class Caretaker:
     ) -> None:
         self._rundir, self._managers, self._sockets = rundir, managers, sockets
         self._unreachable = Unreachable()
+        self._mending = asyncio.Lock()
         self._failure = ""
         self._fresh = time.monotonic()
 
@@ -52,8 +53,9 @@ class Caretaker:
     async def mend(self) -> None:
         """Make again what is missing. What cannot be is told once, and tried again."""
         try:
-            made = self._rundir.mend()
-            made += [path for path in self._sockets if await self._listens_again(path)]
+            async with self._mending:
+                made = self._rundir.mend()
+                made += [path for path in self._sockets if await self._listens_again(path)]
             self._freshen()
         except (OSError, ValueError) as error:
             if str(error) != self._failure:

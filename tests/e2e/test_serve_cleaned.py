@@ -1,16 +1,19 @@
 """A cleaner takes what a run has in its folders: it is noticed, told, and made up for."""
 
+import asyncio
+import logging
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from supervised import Served, assert_gone, serving, write_config
 
-from mirage.serve.caretaker import unreachable
+from mirage.serve.caretaker import Caretaker, unreachable
 
 pytestmark = pytest.mark.e2e
 
@@ -99,3 +102,25 @@ def test_whether_somebody_listens_at_a_socket(tmp_path: Path) -> None:
         server.listen(0)
         assert unreachable(path) == unreachable(path) == "", "reached, and then it is only busy"
     assert unreachable(path) == "nobody listens at its socket"
+
+
+def test_what_cannot_be_made_again_is_told_once_and_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers: list[Any] = [OSError("no room"), OSError("no room"), [Path("t")], []]
+
+    def mend() -> list[Path]:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return list(answer)
+
+    async def scenario() -> None:
+        caretaker = Caretaker(SimpleNamespace(mend=mend), {}, {})  # type: ignore[arg-type]
+        for _ in range(4):
+            await caretaker.mend()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+    told = [record.getMessage().split(";")[0] for record in caplog.records]
+    assert told == ["the folder of this run cannot be kept: no room", "made again: t"]

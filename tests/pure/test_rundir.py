@@ -113,6 +113,13 @@ def test_what_is_missing_is_made_again_and_named(base: Path) -> None:
     assert not list(base.iterdir())
 
 
+def test_a_folder_for_logs_elsewhere_is_made_again_and_stays(base: Path, other: Path) -> None:
+    with RunDir(other / "x" / "logs") as rundir:
+        shutil.rmtree(other / "x")
+        assert rundir.mend() == [rundir.logs]
+    assert list(base.iterdir()) == [other] and rundir.logs.is_dir()
+
+
 def test_a_folder_that_an_engine_made_anew_is_made_private(base: Path) -> None:
     with RunDir() as rundir:
         shutil.rmtree(rundir.path)
