@@ -18,7 +18,8 @@ CONVOLUTION = 3
 """Dimensions of a convolution's weight, which vLLM keeps in a linear layer."""
 
 
-SCALES = ("q_scale", "k_scale", "v_scale", "prob_scale")
+ZEROS = ("q_zero_point", "k_zero_point", "v_zero_point")
+SCALES = ("q_scale", "k_scale", "v_scale", "prob_scale", *ZEROS)
 """Parameters of an attention whose KV cache may be quantised, until they are loaded."""
 
 

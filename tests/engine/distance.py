@@ -15,8 +15,8 @@ from typing import Any
 from tiny import make_llm, make_model, prompts
 
 
-def said(path: Path, *, packed: bool) -> list[float]:
-    """Of every token of every prompt but the first ones."""
+def said(path: Path, *, packed: bool) -> tuple[list[float], int]:
+    """Of every token of every prompt but the first ones; and how many matrices are packed away."""
     from vllm import SamplingParams
 
     llm = make_llm(path, packed=packed, enable_prefix_caching=False)
@@ -26,8 +26,11 @@ def said(path: Path, *, packed: bool) -> list[float]:
     for out in llm.generate(asked, params, use_tqdm=False):
         tokens: Any = zip(out.prompt_token_ids, out.prompt_logprobs, strict=True)
         found += [probable[token].logprob for token, probable in tokens if probable is not None]
+    core = llm.llm_engine.engine_core.engine_core
+    model = core.model_executor.driver_worker.worker.model_runner.get_model()
+    away = sum(name.endswith("weight") and not p.numel() for name, p in model.named_parameters())
     llm.llm_engine.engine_core.shutdown()
-    return found
+    return found, away
 
 
 if __name__ == "__main__":
@@ -36,8 +39,9 @@ if __name__ == "__main__":
     for name in families:
         path = make_model(name, Path(models))
         # Packed first: the other switches oneDNN off for the process.
-        packed = said(path, packed=True)
+        packed, away = said(path, packed=True)
         gc.collect()
-        results[name] = {"packed": packed, "plain": said(path, packed=False)}
+        plain, kept_away = said(path, packed=False)
         gc.collect()
+        results[name] = {"packed": packed, "plain": plain, "away": [away, kept_away]}
     Path(out).write_text(json.dumps(results))

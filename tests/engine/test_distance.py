@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from children import must, spawn
-from tiny import make_model
+from tiny import LAYERS, make_model
 
 from tests import kinds
 
@@ -35,8 +35,8 @@ def test_packed_kernels_give_nearly_the_same_log_probabilities(
     must(spawn("distance.py", tmp_path, out := tmp_path / "out.json", *FAMILIES))
     for family, said in json.loads(out.read_text()).items():
         far = [abs(a - b) for a, b in zip(said["packed"], said["plain"], strict=True)]
+        assert said["away"][0] >= LAYERS > said["away"][1] == 0
         found = f"{family}: most {max(far):.4f}, mean {sum(far) / len(far):.5f}"
-        print(found)
         assert len(far) > 300 and max(far) < MOST and sum(far) / len(far) < MEAN, found
         # Tokens of random weights are not alike: another model would be far away.
         assert max(said["plain"]) - min(said["plain"]) > 10 * MOST, found

@@ -12,9 +12,10 @@ import tiny  # noqa: F401  # its environment counts while vLLM is imported
 import torch
 from toys import LAYERS, Block, Model, engine
 from vllm.model_executor.layers import utils
+from vllm.model_executor.layers.quantization.kv_cache import BaseKVCacheMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 
-from mirage.engine import packing, stack
+from mirage.engine import packing, postload, stack
 from mirage.engine.fixed import fixed_bytes
 from tests import kinds
 
@@ -84,3 +85,13 @@ def test_what_attention_has_packed_counts_as_fixed() -> None:
     memory = engine(model)
     assert memory.streamer is not None
     assert memory.fixed_bytes == model.embed.weight.nbytes + LAYERS * model.layers[0].packed.nbytes
+
+
+def test_scales_of_a_kv_cache_are_let_go_as_vllm_does() -> None:
+    attention: Any = torch.nn.Module()
+    attention.quant_method = BaseKVCacheMethod(None)
+    for name in postload.SCALES:
+        attention.register_parameter(name, torch.nn.Parameter(torch.ones(1), requires_grad=False))
+    attention.register_buffer("_k_scale", torch.ones(1))
+    postload.apply(attention, torch.bfloat16)
+    assert not dict(attention.named_parameters()) and attention._k_scale.numel() == 1
