@@ -1,9 +1,13 @@
-"""What vLLM has no kernel for on some processors: its builds for AVX2 have fewer than others."""
+"""What vLLM has no kernel for on some processors: AVX2 has fewest, and only AMX has all."""
 
 from __future__ import annotations
 
-MISSING = ("cpu_gemm_wna16", "FP8 KV cache on CPU requires x86 with AVX-512")
-"""In what vLLM and our check say then: of four-bit weights, and of a KV cache of eight bits."""
+MISSING = (
+    "cpu_gemm_wna16",
+    "FP8 KV cache on CPU requires x86 with AVX-512",
+    "requires AMX tile support",
+)
+"""In what vLLM and our check say: of four-bit weights, of a KV cache and weights of eight bits."""
 
 
 def lacks_kernel(said: object) -> bool:

@@ -47,7 +47,7 @@ def _missing(model: torch.nn.Module) -> Iterator[str]:
     for name, module in model.named_modules():
         if not scans and isinstance(module, MambaMixer):
             yield f"this vLLM for CPUs has no kernel {SCAN}, which its Mamba layers need ({name})"
-        if not quantises and _has(module, lambda part: hasattr(part, "quant_fp8")):
+        if not quantises and _has(module, _quantises_inputs):
             yield f"this vLLM for CPUs has no kernel {QUANTISE}, which its FP8 layers need ({name})"
         if not multiplies and _has(module, lambda part: isinstance(part, CPUWNA16LinearKernel)):
             yield (
@@ -59,6 +59,11 @@ def _missing(model: torch.nn.Module) -> Iterator[str]:
 def _takes_arguments(operator: str) -> bool:
     found = getattr(torch.ops._C, operator, None)
     return found is not None and bool(found.default._schema.arguments)
+
+
+def _quantises_inputs(part: Any) -> bool:
+    """Whether it makes eight bits of what comes; those for AMX have what would, and do not."""
+    return hasattr(part, "quant_fp8") and getattr(part, "apply_input_quant", True)
 
 
 def _has(module: torch.nn.Module, wanted: Callable[[Any], bool]) -> bool:
