@@ -19,7 +19,7 @@ pytest.importorskip("vllm")
 import tiny  # noqa: F401  # its environment counts while vLLM is imported
 import torch
 import vllm
-from vllm.model_executor.kernels.linear.scaled_mm.cpu import CPUInt8ScaledMMLinearKernel
+from vllm.model_executor.kernels.linear.scaled_mm import cpu as scaled_mm
 from vllm.model_executor.layers import utils
 from vllm.model_executor.layers.fused_moe.experts import cpu_moe
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
@@ -29,6 +29,7 @@ from vllm.v1.attention.backends import cpu_attn
 
 from mirage import processors
 from mirage.doctor import host
+from mirage.engine import kernels as absent
 from mirage.engine import stack
 from mirage.processors import BRAIN, BYTE, FLOAT, HALF, TABLE, Kernels, Linear, Processor
 from tests import kinds
@@ -116,9 +117,9 @@ def test_int8_matrices_are_whose_vllm_says(
     kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for way in ("process_weights_for_sgl", "process_weights_for_onednn"):
-        monkeypatch.setattr(CPUInt8ScaledMMLinearKernel, way, lambda self, layer: None)
+        monkeypatch.setattr(scaled_mm.CPUInt8ScaledMMLinearKernel, way, lambda self, layer: None)
     for rows, columns, symmetric in product(SIZES, SIZES, (True, False)):
-        kernel: Any = object.__new__(CPUInt8ScaledMMLinearKernel)
+        kernel: Any = object.__new__(scaled_mm.CPUInt8ScaledMMLinearKernel)
         kernel.config = SimpleNamespace(input_symmetric=symmetric)
         kernel.layer_param_names = ["weight", "", "", "", ""]
         layer = SimpleNamespace(weight=torch.zeros(rows, columns, dtype=torch.int8, device="meta"))
@@ -201,3 +202,21 @@ def test_the_class_of_this_processor_is_the_one_that_torch_sees() -> None:
     ours = next(name for name, each in kinds.PROCESSORS.items() if each is kind)
     seen = tuple(getattr(torch.cpu, name)() for name in kinds.PREDICATES)
     assert seen[:3] == kinds.FEATURES[ours][:3]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "needs"),
+    [
+        (scaled_mm.CPUFp8BlockScaledMMKernel, False),
+        (scaled_mm.CPUFp8PerTensorScaledMMLinearKernel, True),
+    ],
+)
+def test_eight_bit_weights_need_what_quantises_inputs_if_they_call_it(
+    kernel: type, needs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(absent, "_takes_arguments", lambda operator: False)
+    part: Any = object.__new__(kernel)
+    part.quant_fp8 = None  # vLLM's base class makes it for each
+    layer = torch.nn.Module()
+    layer.quant_method = SimpleNamespace(kernel=part)
+    assert bool(absent.missing(layer)) == needs

@@ -18,15 +18,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 EACH = (
     *("opt", "llama", "gemma3", "mixtral", "qwen3-moe", "deepseek-v2", "deepseek-v3"),
-    *(
-        "granite4-hybrid",
-        "llama-w8a8",
-        "llama-w4a16",
-        "llama-gptq",
-        "llama-awq",
-        "llama-fp8-blocks",
-    ),
-    *("llama-8-bit-kv", "llama-lora", "qwen3-embedding"),
+    *("llama-w8a8", "llama-w4a16", "llama-gptq", "llama-awq", "llama-fp8-blocks"),
+    *("granite4-hybrid", "llama-8-bit-kv", "llama-lora", "qwen3-embedding"),
 )
 
 LACKING = {"avx2": 5, "amx": 0}
