@@ -30,4 +30,5 @@ def test_outputs_are_plain_vllms_and_check_is_right(processor: str, tmp_path: Pa
         assert differences(plain, ours) == []
         assert variety(plain) > 50 and ours["layers"] > 0
         assert plain["extension"] == TABLE[kinds.PROCESSORS[processor]].extension
+        assert plain["capability"] == ("AVX2" if processor == "avx2" else "AVX512")
         assert disagreements(said[name], ours["shape"]) == []
