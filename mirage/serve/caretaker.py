@@ -87,7 +87,7 @@ class Caretaker:
         reasons = {name: unreachable(m.backend.socket) for name, m in serving.items()}
         found = {name: why for name, why in reasons.items() if why}
         for name, why in self._unreachable.look(found, time.monotonic()).items():
-            self._managers[name].hangs(why)
+            self._managers[name].cannot_be_reached(why)
 
 
 def unreachable(path: Path) -> str:

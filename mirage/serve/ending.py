@@ -38,6 +38,8 @@ class Ending:
     """The class of the exception that ended its core, as that said itself."""
     hang: str = ""
     """Why it was taken for hung, and ended by the server."""
+    unreachable: str = ""
+    """Why nobody could reach it, for which the server ended it."""
     refused: str = ""
     """How it broke the control protocol, for which the server ended it."""
     oom_kills: int = 0
@@ -46,7 +48,7 @@ class Ending:
     @property
     def evidence(self) -> Evidence:
         """An unknown status may have been a SIGKILL: it weighs as little as a hang."""
-        if self.refused:
+        if self.refused or self.unreachable:
             return Evidence.NOTHING
         if self.hang:
             return Evidence.HANG
@@ -60,6 +62,8 @@ class Ending:
     def __str__(self) -> str:
         if self.refused:
             return f"{self.who} broke the control protocol ({self.refused})"
+        if self.unreachable:
+            return f"{self.who} could not be reached ({self.unreachable}) and was ended"
         if self.hang:
             return f"{self.who} hung ({self.hang}) and was ended"
         if self.error:

@@ -89,8 +89,10 @@ class EngineManager:
         """Why the control server sent the engine away."""
         self._failure = ""
         """Why it did not start; empty if it did."""
-        self._hang = self._error = ""
-        """Why it was taken for hung, and ended; the exception over which its core ends."""
+        self._error = ""
+        """The exception over which its core ends."""
+        self._by_us: Ending | None = None
+        """Why this server ended it."""
         self._served = False
         self._core_first = False
         """Whether its core ended, or left the control server, before its API server ended."""
@@ -117,7 +119,7 @@ class EngineManager:
     async def _start(self) -> None:
         begun = time.monotonic()
         self.backend.comeback.starts(begun)
-        self._refused, self._failure, self._hang, self._error = None, "", "", ""
+        self._refused, self._failure, self._error, self._by_us = None, "", "", None
         self._core_first = self._served = False
         self._oom = OomKills()
         async with self._starting():
@@ -164,8 +166,8 @@ class EngineManager:
         """Why it did not start."""
         if self._refused is not None:
             return f"the control server sent its engine away: {self._refused}"
-        if self._hang:
-            return f"it hung while it started ({self._hang})"
+        if self._by_us is not None:
+            return f"while it started, its {self._by_us}"
         if kills := self._oom.lately():
             return f"the kernel's OOM killer ended {kills} processes meanwhile, so {error}"
         return str(error)
@@ -291,8 +293,8 @@ class EngineManager:
         """`status` is the API server's, which may have ended first, over its core, or by us."""
         if self._refused is not None:
             return Ending(refused=self._refused)
-        if self._hang:
-            return Ending("engine", hang=self._hang)
+        if self._by_us is not None:
+            return self._by_us
         if self._core_first or self._error:
             core = self._engine.core_status()
             return Ending("engine core", core, self._error, oom_kills=self._oom.lately())
@@ -315,14 +317,21 @@ class EngineManager:
         self._engine.kill()
 
     def hangs(self, why: str) -> None:
-        """End it, unless it has ended, as if it had ended itself: it is started again."""
-        if self._hang or not self._engine.is_running:
-            return
-        self._hang = why
-        self._say(f"its engine hangs ({why}): it is ended")
-        self._is_down()
-        self.backend.reason = f"its engine hung ({why}) and was ended"
-        self._engine.kill()
+        """End it, unless it has ended: it is started again."""
+        self._end_it(f"its engine hangs ({why}): it is ended", Ending("engine", hang=why))
+
+    def cannot_be_reached(self, why: str) -> None:
+        """The same, by no fault of its own or of a request."""
+        words = f"its engine cannot be reached ({why}): it is ended"
+        self._end_it(words, Ending("engine", unreachable=why))
+
+    def _end_it(self, words: str, ending: Ending) -> None:
+        if self._by_us is None and self._engine.is_running:
+            self._by_us = ending
+            self._say(words)
+            self._is_down()
+            self.backend.reason = f"its {ending}"
+            self._engine.kill()
 
     def _say(self, line: str) -> None:
         say(f"{self._name}: {line}")

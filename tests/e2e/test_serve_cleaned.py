@@ -50,7 +50,10 @@ def test_an_engine_whose_socket_is_gone_is_started_again(tmp_path: Path) -> None
         first, other = pids(served, "a"), pids(served, "b")
         (folder_of(served) / "0.sock").unlink()
         served.until("a is back", lambda: is_back(served))
-        assert "mirage: a: its engine hangs (its socket is gone): it is ended\n" in served.log
+        assert (
+            "mirage: a: its engine cannot be reached (its socket is gone): it is ended\n"
+            in served.log
+        )
         assert pids(served, "a") != first
         assert pids(served, "b") == other, "the other one does not notice"
         assert served.request("GET", "/health")[1]["status"] == "ok"

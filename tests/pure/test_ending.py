@@ -31,6 +31,11 @@ pytestmark = pytest.mark.pure
             "engine hung (no step for 31 s with 2 requests) and was ended",
         ),
         (
+            Ending("engine", unreachable="its socket is gone"),
+            "nothing",
+            "engine could not be reached (its socket is gone) and was ended",
+        ),
+        (
             Ending(refused="a second hello"),
             "nothing",
             "engine core broke the control protocol (a second hello)",
