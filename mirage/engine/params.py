@@ -97,7 +97,7 @@ class PlacedLayers:
         if not self._built:
             self.stays = self.stays or "vLLM built it in a way that is not known here"
             self.found(model)
-        if self.stays is None and (name := self._sizes.taken()):
+        if self.stays is None and (name := self._sizes.emptied()):
             self.stays = stack.GONE.format(name)
         self.units = units(self.layers, model)
         if self.stays is None:

@@ -110,6 +110,15 @@ def absorbs(module: torch.nn.Module) -> bool:
     return bool(getattr(module, "is_amx_bmm_enabled", False))
 
 
+def absorbed(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """What attentions of `model` have packed so, by name."""
+    for name, module in model.named_modules():
+        if absorbs(module):
+            for key, value in sorted(vars(module.impl).items()):
+                if isinstance(value, torch.Tensor):
+                    yield f"{name}.impl.{key}", value
+
+
 def keep_plain_weights(layers: Iterable[torch.nn.Module]) -> None:
     """vLLM's CPU backend would pack weights away and leave nothing to move.
 
@@ -142,18 +151,11 @@ class Sizes:
         self._absorbed = {id(module.kv_b_proj) for _, module in named if absorbs(module)}
 
     def emptied(self) -> str | None:
-        """The name of a module whose weight has vanished since, into memory of a kernel."""
-        return next((name for name, _ in self._emptied()), None)
-
-    def taken(self) -> str | None:
-        """Likewise of one whose weight is now in memory that nobody can see."""
-        found = self._emptied()
-        return next((name for name, module in found if id(module) not in self._absorbed), None)
-
-    def _emptied(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        """The name of a module whose weight has vanished since, into memory that nobody sees."""
         for name, module, nbytes in self._built:
-            if matrix_bytes(module) * EMPTIED < nbytes:
-                yield name, module
+            if id(module) not in self._absorbed and matrix_bytes(module) * EMPTIED < nbytes:
+                return name
+        return None
 
 
 @contextmanager

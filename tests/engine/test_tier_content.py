@@ -92,10 +92,20 @@ def test_of_unknown_layers_nobody_knows_it() -> None:
 
 
 def mark_of(
-    length: int = 64, *adapters: Path, tenant: str = "a", folder: Path | None = None, **media: Any
+    length: int = 64,
+    *adapters: Path,
+    tenant: str = "a",
+    folder: Path | None = None,
+    packed: float | None = None,
+    **media: Any,
 ) -> bytes:
-    """Of the same weights and layout each time; with a `folder` of a model that sees."""
-    model = torch.nn.Linear(2, 2)
+    """Of the same weights and layout each time; with a `folder` of a model that sees.
+
+    `packed` is what an attention on AMX has made of a weight.
+    """
+    model: Any = torch.nn.Linear(2, 2)
+    model.is_amx_bmm_enabled = packed is not None
+    model.impl = SimpleNamespace(w_packed=torch.full((2, 2), packed or 0.0), heads=2)
     torch.nn.init.ones_(model.weight)
     torch.nn.init.ones_(model.bias)
     hf = SimpleNamespace(to_dict=dict)
@@ -135,6 +145,11 @@ def test_other_kernels_are_another_name(monkeypatch: pytest.MonkeyPatch) -> None
         marks.append(mark_of())
     use_backend(monkeypatch, "other")
     assert len({*marks, mark_of()}) == len(kinds.ORDER) + 1
+
+
+def test_what_an_attention_has_packed_away_belongs_to_the_name() -> None:
+    assert mark_of(packed=1.0) == mark_of(packed=1.0)
+    assert len({mark_of(), mark_of(packed=1.0), mark_of(packed=2.0)}) == 3
 
 
 def test_off_a_cpu_nobody_asks_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_bac
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import KVCacheSpecKind, get_kv_cache_spec_kind
 
+from mirage.engine import stack
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.memory import EngineMemory
 from mirage.engine.settings import EngineSettings
@@ -138,7 +139,7 @@ def fingerprint(
         "media": _media(config, settings.tenant) if config.is_multimodal_model else None,
     }
     mark = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
-    for name, parameter in sorted(model.state_dict().items()):
+    for name, parameter in sorted([*model.state_dict().items(), *stack.absorbed(model)]):
         mark.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
         mark.update(content.digest(parameter))
     return mark.digest()
