@@ -151,7 +151,10 @@ class Depot:
             self._close()
 
     def _listen_again(self) -> None:
-        door = _door()
+        try:
+            door = _door()
+        except OSError as error:
+            raise ValueError(f"no socket can be made: {error}") from None
         try:
             self._open_door(door)
         except OSError as error:

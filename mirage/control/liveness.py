@@ -105,6 +105,10 @@ class Vitals:
             return f"no step for {stuck:.0f} s {self._what_waits()}"
         return ""
 
+    def is_in_step(self, now: float) -> bool:
+        """Whether it has requests and its newest pass goes on for long, as that of a hang does."""
+        return self._requests > 0 and now - self._moved > QUIET_S
+
     def _is_busy(self) -> bool:
         return self._requests > 0 or self._revision < self._asked or self._yields
 

@@ -53,6 +53,11 @@ class Mailbox:
             finally:
                 self._engine.release()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a call into the engine runs right now. Another thread may ask."""
+        return self._depth > 0
+
     def wait(self, seconds: float) -> None:
         """Inside `hold`: let go until a message was handled, at most `seconds`.
 

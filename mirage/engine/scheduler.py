@@ -96,8 +96,12 @@ class ObservingMixin(Mixable):
         return Hello(PROTOCOL_VERSION, self.settings.tenant, os.getpid(), self.shape, held)
 
     def _pulse(self) -> Pulse:
-        """Of another thread: reads nothing but numbers and lengths."""
-        return Pulse(self.passes, sum(self.get_request_counts()), time.process_time())
+        """Of another thread: reads nothing but numbers and lengths.
+
+        A call that is stuck counts as a request, as one that ends the last request may be.
+        """
+        requests = sum(self.get_request_counts()) or int(self.mailbox.is_held)
+        return Pulse(self.passes, requests, time.process_time())
 
     # -- vLLM's hooks -------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ once and stays small.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -29,13 +30,25 @@ def kill_members(group: int) -> int:
     """SIGKILL for the members of a process group; how many there were.
 
     Multiprocessing's resource trackers are spared: when the others are dead they remove the
-    semaphores that those left in /dev/shm, and end by themselves.
+    semaphores that those left in /dev/shm, and end by themselves. Where this process may open no
+    file to look for them, they are killed as well.
     """
-    victims = [pid for pid in _members(group) if not _is_tracker(pid)]
+    try:
+        victims = [pid for pid in _members(group) if not _is_tracker(pid)]
+    except OSError:
+        return _kill_all(group)
     for pid in victims:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return len(victims)
+
+
+def _kill_all(group: int) -> int:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return 0
+    return 1
 
 
 def _members(group: int) -> Iterator[int]:
@@ -52,10 +65,12 @@ def _is_tracker(pid: int) -> bool:
 
 
 def _read(path: Path) -> str:
-    """Empty if the process is gone."""
+    """Empty if the process is gone. Raises `OSError` if no file can be opened."""
     try:
         return path.read_text(errors="replace")
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise
         return ""
 
 

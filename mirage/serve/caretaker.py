@@ -91,9 +91,15 @@ class Caretaker:
 
 
 def unreachable(path: Path) -> str:
-    """Why nobody can be reached at a Unix socket; empty if somebody can, be they busy."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as there:
-        error = there.connect_ex(str(path))
+    """Why nobody can be reached at a Unix socket; empty if somebody can, be they busy.
+
+    Empty as well if this process may open no socket to ask with.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as there:
+            error = there.connect_ex(str(path))
+    except OSError:
+        return ""
     if error == errno.ENOENT:
         return "its socket is gone"
     if error == errno.ECONNREFUSED:

@@ -69,8 +69,11 @@ class Decides(Protocol):
 class Keepers(Protocol):
     """Who keeps the engines of the tenants running."""
 
-    def joined(self, tenant: str, pid: int) -> None:
+    def came(self, tenant: str, pid: int) -> None:
         """The tenant's engine said hello from process `pid`."""
+
+    def joined(self, tenant: str) -> None:
+        """Its memory is booked, and it takes part."""
 
     async def lost(self, tenant: str, reason: str | None) -> None:
         """Its connection is closed, for a `reason` of ours, or by the engine (None).
@@ -88,7 +91,10 @@ class Keepers(Protocol):
 class Unkept:
     """`Keepers` of engines that nobody starts again, as where the server itself is measured."""
 
-    def joined(self, tenant: str, pid: int) -> None:
+    def came(self, tenant: str, pid: int) -> None:
+        """Nothing."""
+
+    def joined(self, tenant: str) -> None:
         """Nothing."""
 
     async def lost(self, tenant: str, reason: str | None) -> None:
@@ -128,9 +134,12 @@ class ControlServer:
         self._server: asyncio.Server | None = None
         self._deciding: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
+        self._fault: asyncio.Future[None]
+        """Why an engine could not be ended; without that its memory is booked for ever."""
 
     async def start(self, path: Path) -> None:
         """Listen and begin to decide. Raises `OSError`."""
+        self._fault = asyncio.get_running_loop().create_future()
         await self.listen(path)
         self._deciding = asyncio.create_task(self._decide(), name="decide")
         self._beating = asyncio.create_task(self._beat(), name="beat")
@@ -143,9 +152,17 @@ class ControlServer:
             before.close()
 
     async def watch(self) -> None:
-        """Never returns; raises what stopped the deciding."""
-        assert self._deciding is not None, "start comes first"
-        await asyncio.shield(self._deciding)
+        """Never returns; raises what stopped the deciding, the beats, or the end of an engine."""
+        assert self._deciding is not None and self._beating is not None, "start comes first"
+        work = (self._deciding, self._beating, self._fault)
+        done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    def is_in_step(self, tenant: str) -> bool:
+        """Whether its engine shows that it lives and makes a step that takes long."""
+        vitals = self._vitals.get(tenant)
+        return vitals is not None and vitals.is_in_step(self.running.seconds)
 
     def wake(self) -> None:
         """Decide anew: something changed that no engine said."""
@@ -215,12 +232,13 @@ class ControlServer:
         self._vitals[hello.tenant] = Vitals(
             self.running.seconds, self._hang_s, self._first_step_s, on_host=self._on_host
         )
+        self._keepers.came(hello.tenant, hello.pid)
         self._arbiter.joined(hello, time.monotonic())
         self._registry.shapes[hello.tenant] = hello.shape
         logger.info(
             "joined tenant=%s pid=%d held_bytes=%d", hello.tenant, hello.pid, hello.held_bytes
         )
-        self._keepers.joined(hello.tenant, hello.pid)
+        self._keepers.joined(hello.tenant)
         self._news.set()
 
     def _hear(self, tenant: str, message: FromEngine) -> None:
@@ -244,7 +262,12 @@ class ControlServer:
         del self._vitals[tenant]
         self._registry.reports.pop(tenant, None)
         # Its end is made sure of before its memory is lent out again.
-        await self._keepers.lost(tenant, reason)
+        try:
+            await self._keepers.lost(tenant, reason)
+        except Exception as error:
+            if not self._fault.done():
+                self._fault.set_exception(error)
+            raise
         del self._engines[tenant]
         self._arbiter.lost(tenant, time.monotonic())
         logger.info("lost tenant=%s", tenant)

@@ -23,6 +23,7 @@ from mirage.serve.registry import EngineState, TenantServer
 from mirage.serve.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.rundir import RunDir
 from mirage.serve.silence import silent
+from mirage.serve.suspects import Suspects
 from mirage.units import size
 
 ROOM_POLL_S = 0.05
@@ -75,7 +76,8 @@ class EngineManager:
         tells the seconds for which this server has run.
         """
         socket = rundir.engine_socket(config.tenants.index(tenant))
-        self.backend = TenantServer(tenant.name, socket, tenant.max_model_len)
+        suspects = Suspects(config.hang_s)
+        self.backend = TenantServer(tenant.name, socket, tenant.max_model_len, suspects=suspects)
         self._name, self._fit, self._startup_timeout_s = tenant.name, fit, startup_timeout_s
         self._rundir, self._reaper, self._starting = rundir, reaper, starting
         self._means, self._over = means, over
@@ -131,7 +133,11 @@ class EngineManager:
         self._say(f"ready in {time.monotonic() - begun:.0f} s")
 
     async def _get_ready(self) -> None:
-        group = self._engine.start(self._command, self._environment)
+        try:
+            group = self._engine.start(self._command, self._environment)
+        except OSError as error:
+            self._failure = f"it cannot be started ({error})"
+            raise EngineFailed(f"tenant {self._name!r}: {self._failure}") from None
         self._reaper.began(group)
         progress = asyncio.create_task(self._tell_progress())
         try:
@@ -180,9 +186,12 @@ class EngineManager:
 
     # -- what the control server hears --------------------------------------------------
 
-    def joined(self, pid: int) -> None:
+    def came(self, pid: int) -> None:
         """The engine has loaded its model and said hello, from process `pid`."""
         self._engine.has_core(pid)
+
+    def joined(self) -> None:
+        """Its memory is booked."""
         self._connected.set()
         self._say("loaded")
 
@@ -249,7 +258,7 @@ class EngineManager:
             if now >= says:
                 self._say(f"{self.backend.reason}, for {now - since:.0f} s now")
                 says = now + SAID_EVERY_S
-            for name, seconds in overdue.look(debtors, now).items():
+            for name, seconds in overdue.look(debtors, self._running()).items():
                 room.end(name, f"for {seconds:.0f} s it gave nothing back to {self._name!r}")
             await asyncio.sleep(ROOM_POLL_S)
         self.backend.reason = reason

@@ -29,8 +29,9 @@ class HeldFolder:
         if self._is_there():
             return False
         _take(self.path)
+        lock = _locked(self.path)
         os.close(self._lock)
-        self._lock = _locked(self.path)
+        self._lock = lock
         return True
 
     def freshen(self) -> None:

@@ -29,6 +29,8 @@ ANY_PREFIX = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:[A-Z]+ \d\d-\d\d \S+ \[\S+\] 
 MAX_LINE = 300
 SHORT_LINE = 100
 TAIL_BYTES = 65536
+NOT_STARTED = 127
+"""Exit status of a program that could not be started, as a shell has it."""
 ERROR_BYTES = 1 << 20
 """Of the end of a log in which the error is looked for: an engine may have written gigabytes."""
 LOOKED_AT = 1000
@@ -61,14 +63,31 @@ class EngineProcess:
     def start(self, command: list[str], environment: dict[str, str]) -> int:
         """Start the server in a session of its own; returns its process group.
 
-        Its output is added to the log.
+        Its output is added to the log. Raises `OSError` if it cannot be started; then it has ended
+        with `NOT_STARTED`.
         """
         self._forget_core()
+        self._process = None
+        self._ended = asyncio.get_running_loop().create_future()
+        try:
+            self._begin(command, environment)
+        except OSError:
+            self._ended.set_result(NOT_STARTED)
+            raise
+        assert self._process is not None
+        return self._process.pid
+
+    def _begin(self, command: list[str], environment: dict[str, str]) -> None:
         self.socket.unlink(missing_ok=True)
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        self._process = self._start(command, environment, self.log)
-        self._ended = _when_ended(self._process)
-        return self._process.pid
+        process = self._start(command, environment, self.log)
+        try:
+            self._ended = _when_ended(process)
+        except OSError:  # nobody would hear of its end
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        self._process = process
 
     def has_core(self, pid: int) -> None:
         """Its engine core is process `pid`, which lives and is connected."""
@@ -121,7 +140,7 @@ class EngineProcess:
         deadline = time.monotonic() + timeout_s
         assert self._ended is not None, "start comes first"
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(self.socket))) as http:
-            while not await _healthy(http):
+            while not await _healthy(http, max(POLL_S, deadline - time.monotonic())):
                 if self._ended.done():
                     how = await asyncio.to_thread(self._how_it_ended, self._ended.result())
                     raise EngineFailed(how)
@@ -203,11 +222,12 @@ def _when_ended(process: Child) -> asyncio.Future[int]:
     return future
 
 
-async def _healthy(http: aiohttp.ClientSession) -> bool:
+async def _healthy(http: aiohttp.ClientSession, patience_s: float) -> bool:
+    timeout = aiohttp.ClientTimeout(total=patience_s)
     try:
-        async with http.get("http://engine/health") as answer:
+        async with http.get("http://engine/health", timeout=timeout) as answer:
             return answer.status == 200
-    except (aiohttp.ClientError, OSError):
+    except (aiohttp.ClientError, OSError):  # a time-out is one of the latter
         return False
 
 

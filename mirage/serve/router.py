@@ -22,7 +22,7 @@ from mirage.serve.resizing import ROUTE, Resize, Resizing
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 from mirage.serve.suspects import Request
 from mirage.serve.unpack import too_large, unpacked
-from mirage.serve.unread import Runner
+from mirage.serve.unread import COUNTED, Runner
 from mirage.units import KIB, MIB
 
 MAX_BODY_BYTES = 64 * MIB
@@ -119,6 +119,7 @@ class Router:
             counted.status = CLIENT_LEFT
             raise
         finally:
+            request[COUNTED] = True
             self.metrics.answered(counted.tenant, counted.status)
 
     async def _answer(self, request: web.Request, counted: Counted) -> web.StreamResponse:

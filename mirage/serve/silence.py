@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import aiohttp
 
+SHORT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
+"""Errors of a process, or a machine, that has no descriptor or memory left."""
 LOOK_S = 1.0
 """Between two looks at whether an answer has come, and between two questions."""
 
@@ -35,10 +38,13 @@ async def silent(socket: Path, running: Callable[[], float], hang_s: float) -> A
 
 
 async def _answers(http: aiohttp.ClientSession) -> bool:
-    """Whatever the answer is: what it says of the engine core is heard from the core itself."""
+    """Whatever the answer is: what it says of the engine core is heard from the core itself.
+
+    True as well if this process has no means to ask: that is no fault of the server's.
+    """
     try:
         async with http.get("http://engine/health", timeout=aiohttp.ClientTimeout(None)):
             return True
-    except (aiohttp.ClientError, OSError):
+    except (aiohttp.ClientError, OSError) as error:
         await asyncio.sleep(LOOK_S)
-        return False
+        return getattr(error, "errno", None) in SHORT_OF

@@ -166,7 +166,7 @@ class Supervisor:
             self._registry,
             ManagedEngines(self._managers),
             hang_s=config.hang_s,
-            first_step_s=FIRST_STEP_S if config.device.compile or config.device.graphs else 0.0,
+            first_step_s=FIRST_STEP_S if _compiles(config) else 0.0,
             on_host=config.device.kind == "host",
         )
         self._router = Router(self._registry, self._tiers.resize)
@@ -176,6 +176,10 @@ class Supervisor:
             rundir.tier_socket: self._tiers.listen,
         }
         self._caretaker = Caretaker(rundir, self._managers, sockets)
+        self._failures: list[EngineFailed] = []
+        """Of first starts."""
+        self._settled = asyncio.Event()
+        """Each first start has come to an end, and not all have failed."""
         self._signal: asyncio.Future[int]
 
     def _backend(self, tenant: Tenant) -> TenantServer:
@@ -225,36 +229,53 @@ class Supervisor:
         self._exchange.start()
         self._tiers.start()
         self._leave_out_refused()
-        started = await self._start_engines()
+        starts = {name: asyncio.Event() for name in self._managers}
+        kept = (self._start_and_keep(name, starts) for name in self._managers)
+        ready = self._say_ready(url, begun, starts.values())
+        await _together([self._control.watch(), self._caretaker.keep(), ready, *kept])
+
+    async def _start_and_keep(self, name: str, starts: Mapping[str, asyncio.Event]) -> None:
+        """From its first start on, whether the others have started or not."""
+        manager = self._managers[name]
+        if self._options.all_or_nothing:
+            await manager.start()
+        elif (error := await _tried(manager)) is not None:
+            self._failures.append(error)
+            starts[name].set()
+            await self._settled.wait()  # perhaps no tenant is left, and the command ends
+        starts[name].set()
+        await manager.keep(self._share(name))
+
+    async def _say_ready(self, url: str, begun: float, starts: Iterable[asyncio.Event]) -> None:
+        """Once each start has come to an end. Raises `EngineFailed`: see `serve`."""
+        await _all_set(starts)
+        if len(self._failures) == len(self._managers):
+            why = "; ".join(map(str, self._failures))
+            many = len(self._failures) > 1
+            raise EngineFailed(f"no tenant could start: {why}" if many else why)
+        self._settled.set()
         self._ready_file.write(url)
         all_of_them, policy = len(self._config.tenants), self._config.policy.value
+        started = len(self._managers) - len(self._failures)
         count = f"{all_of_them}" if started == all_of_them else f"{started} of {all_of_them}"
         took = time.monotonic() - begun
         say(f"ready at {url} in {took:.0f} s (policy {policy}, {count} tenants)")
-        kept = (manager.keep(self._share(name)) for name, manager in self._managers.items())
-        await _together([self._control.watch(), self._sample(), self._caretaker.keep(), *kept])
+        await self._sample()
 
     def _share(self, name: str) -> Share:
         controller, wake = self._arbiter.controller, self._control.wake
-        return Share(name, controller, wake, lambda who, why: self._managers[who].hangs(why))
+        return Share(name, controller, wake, self._end_debtor)
+
+    def _end_debtor(self, name: str, why: str) -> None:
+        """Unless it is in a step: how long that may take is judged by its signs of life."""
+        if not self._control.is_in_step(name):
+            self._managers[name].hangs(why)
 
     def _leave_out_refused(self) -> None:
         """No engine is started for them, now or later: others may have their memory."""
         for name, why in self._refused.items():
             say(f"tenant {name!r} is not served: {why}")
             self._arbiter.controller.given_up(name)
-
-    async def _start_engines(self) -> int:
-        """How many started. Raises `EngineFailed`: see `serve`."""
-        managers = self._managers.values()
-        if self._options.all_or_nothing:
-            await _together(manager.start() for manager in managers)
-            return len(self._managers)
-        failures = [error for error in await asyncio.gather(*map(_tried, managers)) if error]
-        if len(failures) == len(self._managers):
-            why = "; ".join(map(str, failures))
-            raise EngineFailed(f"no tenant could start: {why}" if len(failures) > 1 else why)
-        return len(self._managers) - len(failures)
 
     async def _listen(self) -> str:
         """First of all: a taken port shall not cost the start of all engines."""
@@ -309,8 +330,11 @@ class ManagedEngines:
     def __init__(self, managers: Mapping[str, EngineManager]) -> None:
         self._managers = managers
 
-    def joined(self, tenant: str, pid: int) -> None:
-        self._managers[tenant].joined(pid)
+    def came(self, tenant: str, pid: int) -> None:
+        self._managers[tenant].came(pid)
+
+    def joined(self, tenant: str) -> None:
+        self._managers[tenant].joined()
 
     async def lost(self, tenant: str, reason: str | None) -> None:
         await self._managers[tenant].lost(reason)
@@ -353,6 +377,11 @@ class Share:
         return self._controller.debtors(time.monotonic())
 
 
+def _compiles(config: Config) -> bool:
+    """Whether a first step may compile: on a GPU kernels do, whatever is said of steps."""
+    return config.device.kind == "cuda" or config.device.compile
+
+
 async def _tried(manager: EngineManager) -> EngineFailed | None:
     """Start an engine; what came of it if it does not start, told at once."""
     try:
@@ -361,6 +390,11 @@ async def _tried(manager: EngineManager) -> EngineFailed | None:
         say(str(error))
         return error
     return None
+
+
+async def _all_set(events: Iterable[asyncio.Event]) -> None:
+    for event in events:
+        await event.wait()
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, None]]) -> None:

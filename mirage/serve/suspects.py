@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mirage.config import HANG_S
 from mirage.serve.ending import Ending, Evidence
 
 REFUSED_S = 300.0
@@ -84,7 +85,9 @@ class Refused:
 class Suspects:
     """The requests of one tenant."""
 
-    def __init__(self) -> None:
+    def __init__(self, hang_s: float = HANG_S) -> None:
+        """`hang_s`: seconds after which a hang is noticed."""
+        self._hang_s = hang_s
         self._running: dict[int, Request] = {}
         self._broken: deque[tuple[float, Request]] = deque(maxlen=MOST)
         """Requests that broke off lately, and when."""
@@ -116,7 +119,8 @@ class Suspects:
 
         if any(map(is_other, self._running.values())):
             return LATELY_S
-        return max(t for t, request in self._recent(now) if is_other(request)) + LATELY_S - now
+        recent = self._recent(now, LATELY_S)
+        return max(t for t, request in recent if is_other(request)) + LATELY_S - now
 
     def begins(self, request: Request) -> int:
         """It is sent to the engine; the number that `ends` and `blame` know it by."""
@@ -133,13 +137,13 @@ class Suspects:
             self._suspected.pop(request.fingerprint, None)
             self._is_good(request.fingerprint, now)
         else:
-            while self._broken and self._broken[0][0] + LATELY_S <= now:
+            while self._broken and self._broken[0][0] + LATELY_S + self._hang_s <= now:
                 self._broken.popleft()
             self._broken.append((now, request))
 
     def engine_ended(self, ending: Ending, now: float) -> Blame:
         """The engine is gone, and with it all that it worked on."""
-        there = self._there(now)
+        there = self._there(now, LATELY_S + (self._hang_s if ending.hang else 0.0))
         blame = self._judged(ending, there, now)
         if blame.culprit is not None:
             _remember(self._culprits, [blame.culprit.fingerprint], now + REFUSED_S, now)
@@ -156,15 +160,19 @@ class Suspects:
         """Of the end that met a request; None if its engine has not ended."""
         return self._blames.get(number)
 
-    def _there(self, now: float) -> tuple[Request, ...]:
-        """Those that run, and those that broke off a moment ago: it may be at work on them."""
-        return (*self._running.values(), *(request for _, request in self._recent(now)))
+    def _there(self, now: float, lately_s: float = LATELY_S) -> tuple[Request, ...]:
+        """Those that run, and those that broke off a moment ago: it may be at work on them.
+
+        An engine that hung has been at work on them since before that was noticed.
+        """
+        recent = self._recent(now, lately_s)
+        return (*self._running.values(), *(request for _, request in recent))
 
     def _is_suspect(self, fingerprint: str, now: float) -> bool:
         return self._suspected.get(fingerprint, now) > now
 
-    def _recent(self, now: float) -> list[tuple[float, Request]]:
-        return [(since, request) for since, request in self._broken if since + LATELY_S > now]
+    def _recent(self, now: float, lately_s: float) -> list[tuple[float, Request]]:
+        return [(since, request) for since, request in self._broken if since + lately_s > now]
 
     def _judged(self, ending: Ending, there: tuple[Request, ...], now: float) -> Blame:
         if ending.evidence is Evidence.NOTHING:

@@ -29,6 +29,8 @@ LONGEST_TARGET = 8192
 limit to tell which of them was too long."""
 MOST_HEADERS = 128
 NAME = "mirage"
+COUNTED = "mirage_counted"
+"""The key of a request that its handler has counted."""
 FRAMES = 3
 """Of a fault that are told, the innermost ones."""
 
@@ -84,7 +86,8 @@ class Protocol(web.RequestHandler):
             self._refused.note(f"{answer.status} to {request.remote}")
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun: nothing else can be said")
-        self._answered(answer.status)
+        if not request.get(COUNTED):
+            self._answered(answer.status)
         response = answer.response()
         response.headers["Server"] = NAME
         response.force_close()

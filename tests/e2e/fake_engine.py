@@ -5,6 +5,7 @@ server on the Unix socket, and a core that speaks the control protocol. The prom
 completion says what to do (see `complete`). Run with ``FAKE_ENGINE`` in the environment set
 to ``deaf`` it ignores SIGTERM, to ``dies:NAME`` tenant NAME fails while it starts, to
 ``greedy`` it holds more than the device has, to ``mute`` it never comes to the control server,
+to ``waits:NAME:FILE`` tenant NAME goes on with its start once FILE exists,
 to ``once:FILE`` every start after the one that makes FILE fails, to ``after:NAME:FILE`` tenant
 NAME starts only once FILE exists, to ``borrows:NAME`` all do as they are told, and a request of
 tenant NAME wants all the memory it can get. ``slow`` takes two seconds to start, and says so.
@@ -78,6 +79,10 @@ def misbehave(name: str) -> None:
     if kind == "after":
         absent, _, file = detail.partition(":")
         fails = absent == name and not Path(file).exists()
+    if kind == "waits":
+        waiting, _, file = detail.partition(":")
+        while waiting == name and not Path(file).exists():
+            time.sleep(0.02)
     if kind == "once":
         fails = Path(detail).exists()
         Path(detail).touch()

@@ -99,7 +99,10 @@ class Noting:
     on_failed: asyncio.Queue[tuple[str, str]]
     dead: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def joined(self, tenant: str, pid: int) -> None:
+    def came(self, tenant: str, pid: int) -> None:
+        assert pid
+
+    def joined(self, tenant: str) -> None:
         self.on_joined.put_nowait(tenant)
 
     async def lost(self, tenant: str, reason: str | None) -> None:
@@ -501,3 +504,26 @@ def test_it_listens_again_where_its_socket_was_removed(tmp_path: Path) -> None:
         assert site.lost.empty()
 
     run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("what", ["hangs", "lost"])
+def test_what_cannot_be_done_to_an_engine_ends_the_watching(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Else nobody would be judged any more, or the memory would be booked for ever."""
+    monkeypatch.setattr("mirage.serve.control.BEAT_S", 0.01)
+
+    def fail(*_: object) -> None:
+        raise OSError("no more files")
+
+    async def scenario() -> None:
+        async with controlling(tmp_path, NotingArbiter(), hang_s=0.1) as site:
+            monkeypatch.setattr(site.keepers, what, fail)
+            engine = await site.engine("a")
+            await site.joined.get()
+            if what == "lost":
+                engine.close()
+            with pytest.raises(OSError, match="no more files"):
+                await site.server.watch()
+
+    asyncio.run(scenario())

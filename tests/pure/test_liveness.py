@@ -82,6 +82,19 @@ def test_a_step_that_goes_on_computing_on_the_host_is_waited_for(
         assert now == pytest.approx(HANG_S + more, abs=1)
 
 
+def test_a_long_step_is_told_from_an_engine_that_steps_on() -> None:
+    vitals = Vitals(0.0, HANG_S, on_host=True)
+    for second in range(10):
+        vitals.pulsed(Pulse(second, 2), float(second))
+        assert not vitals.is_in_step(float(second))
+    beats(vitals, 10.0, 20.0, passes=10, requests=2)
+    assert vitals.is_in_step(20.0)
+    vitals.pulsed(Pulse(11, 2), 21.0)
+    assert not vitals.is_in_step(21.0)
+    assert not vitals.is_in_step(21.0) and beats(vitals, 21.0, 40.0, passes=11, requests=0) == 40.0
+    assert not vitals.is_in_step(40.0)
+
+
 def test_a_process_that_was_frozen_and_continued_made_no_long_step() -> None:
     vitals = Vitals(0.0, HANG_S)
     vitals.reported(report(), 0.0)

@@ -68,6 +68,18 @@ def test_one_hang_blames_nobody_and_a_second_with_the_same_request_blames_it(
     assert made.refuses("x", 3.0) is not None and made.refuses("new", 3.0) is None
 
 
+def test_a_request_whose_client_left_long_before_its_hang_was_noticed_was_there() -> None:
+    made = Suspects(hang_s=30.0)
+    for now in (0.0, 100.0):
+        bad, _innocent = begin(made, "bad", f"innocent {now}")
+        made.ends(bad, now + 10, well=False)
+        blame = made.engine_ended(HANG, now + 31)
+    assert blame.culprit == request("bad")
+    (long_ago,) = begin(made, "other")
+    made.ends(long_ago, 200.0, well=False)
+    assert made.engine_ended(FAULT, 200.0 + LATELY_S).there == ()
+
+
 def test_what_was_answered_well_is_no_culprit_at_once() -> None:
     """A probe that always sends the same is alone with an engine that fails for itself."""
     made, now = Suspects(), 0.0
