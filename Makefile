@@ -108,7 +108,7 @@ $(SEE): $(STAMP)
 long models: export PYTHONPATH := $(CURDIR):$(CURDIR)/tests/zoo/torchvision_on_cpu:$(SEEING)
 
 long: export WHICH := long
-long: $(STAMP) $(SEE) ## Tests too long for CI: all arguments, families, seeds and claims; three hours
+long: $(STAMP) $(SEE) ## Tests too long for CI: all arguments, families, seeds and claims; two hours
 	env -u PYTHONPATH $(MAKE) pure vmm engine e2e
 	@t=$$(mktemp -d /tmp/mXXXXXX); \
 		MIRAGE_TESTS=long TMPDIR=$$t $(BIN)/python -m pytest -q -s tests/long; \

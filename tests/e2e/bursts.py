@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import warm
 import yaml
-from supervised import WARM
 
 from mirage.demo.models import make_models
-
-ROOT = Path(__file__).parents[2]
 
 
 def replayed(
@@ -42,12 +37,6 @@ def replayed(
     config.write_text(yaml.safe_dump(content))
     words = ["replay", str(config), "--policy", policies, "--output", str(folder / "out")]
     burst = ["--limit", "60", "--time-scale", "0.001", "--length-scale", "0.3"]
-    subprocess.run(
-        [sys.executable, WARM, *words, *burst],
-        check=True,
-        timeout=500,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    warm.mirage(*words, *burst, folder=folder, timeout_s=500)
     loaded: dict[str, Any] = json.loads((folder / "out" / "report.json").read_text())
     return loaded

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from warm import Warm
+from warm import of_this_session
 
 from mirage.processes.reaper import kill_members
 from mirage.serve.launcher import flags
@@ -41,14 +41,15 @@ ARGUMENTS = {
 
 
 class Plain:
-    """One server on a Unix socket, a fork of `warm`'s process; whoever adopts it is its parent."""
+    """One server on a Unix socket, a fork of the session's process; nobody here is its parent."""
 
-    def __init__(self, warm: Warm, model: Path, name: str, folder: Path, **arguments: Any) -> None:
+    def __init__(self, model: Path, name: str, folder: Path, **arguments: Any) -> None:
         self._socket, self._log = folder / "s", folder / "log"
         given = {"model": str(model), "served_model_name": name, "uds": str(self._socket)}
         words = ["-m", "vllm.entrypoints.openai.api_server", *flags(given | ARGUMENTS | arguments)]
         environment = {**os.environ, **ENVIRONMENT, "TMPDIR": str(folder)}
-        pid = warm.fork([sys.executable, *words], environment, self._log)
+        log = str(self._log)
+        pid = of_this_session().fork([sys.executable, *words], environment, log, log)
         self.process = psutil.Process(pid)
 
     def wait_ready(self) -> None:
@@ -89,12 +90,11 @@ class Plain:
 def plain(models: Mapping[str, Path], **arguments: Mapping[str, Any]) -> Iterator[dict[str, Plain]]:
     """A server for each of `models`, started at once; `arguments` of vLLM by the model's name."""
     with tempfile.TemporaryDirectory(prefix="p", dir="/tmp") as folder, contextlib.ExitStack() as s:
-        warm, servers = Warm(Path(folder)), {}
-        s.callback(warm.end)
+        servers = {}
         for name, path in models.items():
             own = Path(folder) / str(len(servers))
             own.mkdir()
-            servers[name] = Plain(warm, path, name, own, **arguments.get(name, {}))
+            servers[name] = Plain(path, name, own, **arguments.get(name, {}))
             s.callback(servers[name].stop)
         for server in servers.values():
             server.wait_ready()

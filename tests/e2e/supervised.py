@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import psutil
 import yaml
 from model_folder import make_folder
+from warm import Begun
 
 HERE = Path(__file__).parent
 DEADLINE_S = 180
@@ -171,10 +172,12 @@ def serving(
     when the block ends. `program` runs the command in its own way."""
     ready_file = config.parent / "ready.json"
     how = ["-c", program] if program else [WITH_FAKES if fake else WARM]
+    begin = subprocess.Popen if fake else Begun
     usual = ["--port", "0", "--ready-file", str(ready_file)] if command == "serve" else []
     words = [command, str(config), *usual, *options]
-    process = subprocess.Popen(
+    process = begin(
         [sys.executable, *how, *words],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=stderr,
         text=True,

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 import yaml
-from supervised import WARM
 
 from mirage.demo.models import make_models
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
 BLOCK = 32
 POLICIES = ["mirage", "mirage-tiers"]
 TURNS = {
@@ -52,13 +47,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     config.write_text(yaml.safe_dump(content))
     trace.write_text(yaml.safe_dump(TURNS, sort_keys=False))
     words = ["replay", str(config), "--policy", ",".join(POLICIES), "--concurrency", "1"]
-    subprocess.run(
-        [sys.executable, WARM, *words, "--output", str(folder / "out")],
-        check=True,
-        timeout=900,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    warm.mirage(*words, "--output", str(folder / "out"), folder=folder, timeout_s=900)
     loaded: dict[str, Any] = json.loads((folder / "out" / "report.json").read_text())
     return loaded
 

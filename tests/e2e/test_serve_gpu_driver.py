@@ -53,6 +53,7 @@ def served(
     }
     with serving(
         config,
+        fake=False,
         program=request.param + beside_gpu.PROGRAM,
         environment=environment,
         ready_timeout_s=START_S,

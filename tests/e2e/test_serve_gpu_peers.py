@@ -67,7 +67,11 @@ def test_blocks_lie_on_another_gpu_until_it_wants_them_back_or_is_lost(tmp_path:
     rng, prompts = random.Random(3), drawn(40)
     program = beside_gpu.LENDING + beside_gpu.PROGRAM
     with serving(
-        config, program=program, environment=environment, ready_timeout_s=START_S
+        config,
+        fake=False,
+        program=program,
+        environment=environment,
+        ready_timeout_s=START_S,
     ) as served:
         served.drain()
         first = [say(served, "a", prompt) for prompt in prompts]

@@ -1,4 +1,4 @@
-"""`mirage serve` whose real engines are forks of one process that has imported vLLM.
+"""Commands that start real engines, as forks of a process that has imported vLLM.
 
 python warm.py WORDS...   as the words of `mirage`; servers that `replay` starts are such, too
 
@@ -9,11 +9,16 @@ otherwise is unchanged: its engines are its children, lead sessions of their own
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
+import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +41,7 @@ AT_IMPORT = {
 """Of `launcher.environment` what libraries read when they are imported."""
 TITLE = {"MIRAGE_TEST_TITLE": "." * 4096}
 """A process has as much room for a title, the command line of an engine, as it began with."""
+PR_SET_CHILD_SUBREAPER = 36
 
 
 class Adopted:
@@ -64,49 +70,119 @@ class Adopted:
 
 
 class Warm:
-    """The process that has imported vLLM, with a socket in a folder. It ends when this one does."""
+    """A process that has imported vLLM, with a socket in a folder. It ends when this one does."""
 
     def __init__(self, folder: Path) -> None:
         self.address = folder / f"warm-{os.getpid()}"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self.address))
             listener.listen()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", MODULE, str(listener.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=AT_IMPORT | TITLE | os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/e2e'}"},
-                process_group=0,
-                pass_fds=[listener.fileno()],
-            )
+            self._process = _fork(listener) if "vllm" in sys.modules else _program(listener)
+        atexit.register(self._end)
 
     def start(self, command: list[str], environment: Mapping[str, str], log: Path) -> Child:
         """As `Means.start`."""
-        return Adopted(self.fork(command, environment, log))
+        return Adopted(self.fork(command, environment, str(log), str(log)))
 
-    def fork(self, command: list[str], environment: Mapping[str, str], log: Path) -> int:
+    def fork(
+        self,
+        command: list[str],
+        environment: Mapping[str, str],
+        out: str,
+        err: str,
+        folder: Path | None = None,
+    ) -> int:
         """The process that is what the command would be; no child of this one, unless it adopts."""
-        question = {"command": command, "environment": dict(environment), "log": str(log)}
-        pid = forking.ask(self.address, "engine", question, Path(os.devnull))
+        where = str(folder or Path.cwd())
+        question = {"command": command, "environment": dict(environment), "folder": where}
+        asked = question | {"out": out, "err": err}
+        pid = forking.ask(self.address, "program", asked, Path(os.devnull))
         assert isinstance(pid, int)
         return pid
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """No more forks; those that there are go on."""
-        self._process.kill()
+        self._process.send_signal(9)
         self._process.wait()
-        self.address.unlink()
+        self.address.unlink(missing_ok=True)
+
+
+def _fork(listener: socket.socket) -> Child:
+    from tests.e2e import warm_engines
+
+    return Adopted(warm_engines.serve_in_fork(listener))
+
+
+def _program(listener: socket.socket) -> Child:
+    return subprocess.Popen(
+        [sys.executable, "-m", MODULE, str(listener.fileno())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=AT_IMPORT | TITLE | os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/e2e'}"},
+        process_group=0,
+        pass_fds=[listener.fileno()],
+    )
+
+
+@cache
+def of_this_session() -> Warm:
+    """The one of all tests in this process; it begins to import when it is first asked for."""
+    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    warm = Warm(folder)
+    atexit.register(shutil.rmtree, folder)  # only now: what is registered, forks do as well
+    return warm
+
+
+class Begun(subprocess.Popen[str]):
+    """A program of Python's as `Popen` starts it, but as a fork of the session's process."""
+
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *given: Any) -> None:
+        """In place of what starts a program in `subprocess`."""
+        _, _, folder, environment, _, _, _, *handles = given[:13]
+        out, err = (f"/proc/{os.getpid()}/fd/{handles[place]}" for place in (3, 5))
+        with adopting():
+            self.pid = of_this_session().fork(args, environment or os.environ, out, err, folder)
+        self._child_created = True
+        self._close_pipe_fds(*handles)  # type: ignore[attr-defined]
+
+
+def mirage(*words: str, folder: Path, timeout_s: float) -> None:
+    """Run a command in a folder; raises if it fails."""
+    process = Begun(
+        [sys.executable, __file__, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=folder,
+    )
+    try:
+        _, said = process.communicate(timeout=timeout_s)
+        assert process.returncode == 0, said
+    finally:
+        process.kill()
+
+
+@contextmanager
+def adopting() -> Iterator[None]:
+    """Inside, orphans of what this process has started become its children."""
+    change = ctypes.CDLL(None, use_errno=True).prctl
+    change(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        change(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def main(words: list[str]) -> None:
     """The `mirage` command; a test runs it in a folder of its own."""
     if words[0] == "serve":
         warm = Warm(Path.cwd())
-        atexit.register(warm.end)
         cli.main(words, Means(start=warm.start, probe=relay.probe(warm.address)))
     else:
-        child.serve_command = _serve_command
+        child.serve_command, child.subprocess = _serve_command, Forks
         cli.main(words)
 
 
@@ -116,6 +192,14 @@ def _serve_command(*arguments: Any) -> list[str]:
 
 
 cold_command = child.serve_command
+
+
+class Forks:
+    """Of `subprocess` what a replay starts its servers with."""
+
+    Popen, TimeoutExpired = Begun, subprocess.TimeoutExpired
+    DEVNULL, STDOUT = subprocess.DEVNULL, subprocess.STDOUT
+
 
 if __name__ == "__main__":
     main(sys.argv[1:])

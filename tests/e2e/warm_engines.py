@@ -1,10 +1,10 @@
-"""A process that has imported vLLM, and whose forks become the servers of `mirage serve`'s engines.
+"""A process that has imported vLLM, and whose forks become what would else be started as programs.
 
 python -m tests.e2e.warm_engines LISTENER   started by `warm.py`, ends with the process that did
 
-Beside what `mirage.engine.forkserver` answers there is the role `engine`: it starts a command line
-of vLLM's server, and says the number of the process. That process is an orphan by then, and so a
-child of the next process above that adopts orphans: the supervisor.
+Beside what `mirage.engine.forkserver` answers there is the role `program`: it starts a command line
+of Python's, and says the number of the process. That process is an orphan by then, and so a
+child of the next process above that adopts orphans: for an engine the supervisor.
 """
 
 from __future__ import annotations
@@ -49,13 +49,16 @@ class Cores(ForkContext):
     Process = Core
 
 
-def engine(question: dict[str, Any]) -> int:
-    """Start a server; the number of its process."""
+def program(question: dict[str, Any]) -> int:
+    """Start one; the number of its process. Its files are open then: the caller may close them."""
+    paths = (os.devnull, question["out"], question["err"])
+    modes = (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_APPEND] * 2)
+    files = [os.open(path, mode, 0o644) for path, mode in zip(paths, modes, strict=True)]
     if child := os.fork():
         return child
     code = 1
     try:
-        _become_server(**question)
+        _become(question["command"], question["environment"], question["folder"], files)
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else bool(end.code)
@@ -68,32 +71,40 @@ def engine(question: dict[str, Any]) -> int:
         os._exit(code)
 
 
-def _become_server(command: list[str], environment: dict[str, str], log: str) -> None:
-    """What the command would do as a program: ``python -m MODULE WORDS...``."""
-    _, how, module, *words = command
-    assert how == "-m", command
+def _become(command: list[str], environment: dict[str, str], folder: str, files: list[int]) -> None:
+    """What ``python -m MODULE``, ``python -c CODE`` or ``python FILE``, and words, would do."""
     os.setsid()
+    for number, file in enumerate(files):
+        os.dup2(file, number)
     _let_go(lambda mode: True)
-    for path, number in ((os.devnull, 0), (log, 1), (log, 2)):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(descriptor, number)
-        os.close(descriptor)
     os.environ.clear()
     os.environ.update(environment)
+    os.chdir(folder)
     tempfile.tempdir = None
     setproctitle.setproctitle(" ".join(command))
     # On a CPU vLLM says that cores are spawned, and each would import it again.
     vllm.v1.engine.utils.get_mp_context = Cores
-    sys.argv = [module, *words]
-    runpy.run_module(module, run_name="__main__")
+    _run(*command[1:])
 
 
-def _let_go(of: Callable[[int], bool]) -> None:
+def _run(first: str, *words: str) -> None:
+    sys.argv = [first, *words]
+    if first == "-m":
+        sys.argv = list(words)
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.argv = ["-c", *words[1:]]
+        exec(words[0], {"__name__": "__main__"})
+    else:
+        runpy.run_path(first, run_name="__main__")
+
+
+def _let_go(of: Callable[[int], bool], keep: int = -1) -> None:
     """Give up open files of these modes. Their numbers stay taken: objects may close them yet."""
     null = os.open(os.devnull, os.O_RDWR)
     for entry in Path("/proc/self/fd").iterdir():
         number = int(entry.name)
-        if number > 2 and number != null and _is(number, of):
+        if number > 2 and number not in (null, keep) and _is(number, of):
             os.dup2(null, number)
     os.close(null)
 
@@ -105,12 +116,30 @@ def _is(number: int, of: Callable[[int], bool]) -> bool:
         return False
 
 
-def main() -> None:
+def serve(listener: socket.socket) -> None:
+    """Start what is asked for until the parent ends, and with it this process."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    setproctitle.getproctitle()  # finds its room in the environment as it was
     gc.freeze()  # else each fork's first collection would write to, and so copy, all pages
-    listener = socket.socket(fileno=int(sys.argv[1]))
-    forking.serve(listener, forkserver.ROLES | {"engine": engine})
+    forking.serve(listener, forkserver.ROLES | {"program": program})
+
+
+def serve_in_fork(listener: socket.socket) -> int:
+    """Serve in a fork of this process, itself a fork that has imported vLLM; its number."""
+    if child := os.fork():
+        return child
+    try:
+        _let_go(lambda mode: True, keep=listener.fileno())
+        for number in range(3):
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+        setproctitle.setproctitle("warm engines")
+        serve(listener)
+    finally:
+        os._exit(1)
+
+
+def main() -> None:
+    setproctitle.getproctitle()  # finds its room in the environment as it was
+    serve(socket.socket(fileno=int(sys.argv[1])))
 
 
 if __name__ == "__main__":

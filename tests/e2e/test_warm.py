@@ -1,0 +1,54 @@
+"""A program that is a fork of a process that has imported vLLM is what the program would be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from warm import Begun
+
+pytestmark = pytest.mark.e2e
+
+SAYS = """
+import os, sys
+print(os.getcwd(), os.environ["TOLD"], sys.argv, "vllm" in sys.modules, file=sys.stderr)
+print(os.getsid(0) == os.getpid(), file=sys.stderr)
+sys.exit(3)
+"""
+WAITS = "import sys; print('waits', file=sys.stderr, flush=True); import signal; signal.pause()"
+
+
+def begin(folder: Path, program: str, *words: str) -> Begun:
+    return Begun(
+        [sys.executable, "-c", program, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TOLD": "so"},
+        cwd=folder,
+    )
+
+
+def test_it_is_told_what_a_program_is_told_and_ends_like_one(tmp_path: Path) -> None:
+    process = begin(tmp_path, SAYS, "a", "b")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 3
+    assert said.splitlines() == [f"{tmp_path} so ['-c', 'a', 'b'] True", "True"]
+
+
+def test_it_is_a_child_that_can_be_killed_and_leaves_nothing(tmp_path: Path) -> None:
+    process = begin(tmp_path, WAITS, "here")
+    assert process.stderr is not None and process.stderr.readline() == "waits\n"
+    child = psutil.Process(process.pid)
+    assert child.ppid() == os.getpid() and child.cmdline()[-1] == "here"
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == -signal.SIGTERM
+    assert process.stderr.read() == ""
+    assert not child.is_running()
