@@ -62,7 +62,9 @@ def test_nobody_is_accused_meanwhile(tmp_path: Path) -> None:
 def test_an_engine_that_ends_or_hangs_meanwhile_is_ended_and_comes_back(
     tmp_path: Path, number: int
 ) -> None:
-    with serving(write_config(tmp_path, "a", "b", hang_s=HANG_S)) as served:
+    config = write_config(tmp_path, "a", "b", hang_s=HANG_S)
+    # It cannot be started meanwhile either, so it rests before it is tried again.
+    with serving(config, environment={"FAKE_REST_S": "1"}) as served:
         served.drain()
         before, other = pids(served, "a"), pids(served, "b")
         with no_more_files(served):
