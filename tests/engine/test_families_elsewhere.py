@@ -12,7 +12,7 @@ from tests.zoo import FAMILIES, elsewhere, make_all
 from tests.zoo.checking import check, disagreements
 from tests.zoo.judging import differences, variety
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 SAMPLE = {"avx2": ("llama",), "amx": ("deepseek-v2", "llama-w8a8")}
 
