@@ -35,6 +35,15 @@ def begin(folder: Path, program: str, *words: str) -> Begun:
     )
 
 
+def test_what_this_process_has_imported_it_has_not(tmp_path: Path) -> None:
+    """Tests of the same process import whatever they like, vLLM too. This one comes first."""
+    import vllm  # noqa: F401
+
+    process = begin(tmp_path, "import sys; sys.exit('pytest' in sys.modules)")
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+
+
 def test_it_is_told_what_a_program_is_told_and_ends_like_one(tmp_path: Path) -> None:
     process = begin(tmp_path, SAYS, "a", "b")
     _, said = process.communicate(timeout=120)

@@ -30,6 +30,8 @@ from mirage.serve.means import Means
 from mirage.serve.starting import Child
 
 MODULE = "tests.e2e.warm_engines"
+FORK = "MIRAGE_TEST_FORK"
+"""As there, which cannot be imported here: it imports vLLM."""
 ROOT = Path(__file__).parents[2]
 AT_IMPORT = {
     **launcher.OF_A_HOST,
@@ -77,7 +79,8 @@ class Warm:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self.address))
             listener.listen()
-            self._process = _fork(listener) if "vllm" in sys.modules else _program(listener)
+            forks = os.environ.get(FORK) == str(os.getpid())
+            self._process = _fork(listener) if forks else _program(listener)
         atexit.register(self._end)
 
     def start(self, command: list[str], environment: Mapping[str, str], log: Path) -> Child:

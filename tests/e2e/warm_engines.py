@@ -34,6 +34,8 @@ from mirage.engine import executor, forkserver, scheduler  # noqa: F401
 from mirage.processes import forking
 
 PR_SET_PDEATHSIG = 1
+FORK = "MIRAGE_TEST_FORK"
+"""The variable that says which process is such a fork; programs that it starts are none."""
 
 
 class Core(ForkProcess):
@@ -79,6 +81,7 @@ def _become(command: list[str], environment: dict[str, str], folder: str, files:
     _let_go(lambda mode: True)
     os.environ.clear()
     os.environ.update(environment)
+    os.environ[FORK] = str(os.getpid())
     os.chdir(folder)
     tempfile.tempdir = None
     setproctitle.setproctitle(" ".join(command))
