@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from supervised import assert_gone, shared_files
 from warm import of_this_session
 
 from mirage.processes.reaper import kill_members
@@ -79,11 +80,17 @@ class Plain:
             return answer.status, json.loads(text) if kind == "application/json" else text
 
     def stop(self) -> None:
+        """Nothing of it is left then, in /dev/shm neither."""
+        family = {self.process}
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family |= set(self.process.children(recursive=True))
+        shared = shared_files(family)
         with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             self.process.terminate()
             self.process.wait(20)
         kill_members(self.process.pid)  # its resource trackers tidy up /dev/shm and end then
-        self.process.wait()
+        assert_gone(family)
+        assert not [path for path in shared if path.exists()]
 
 
 @contextlib.contextmanager

@@ -22,6 +22,14 @@ sys.exit(3)
 """
 WAITS = "import sys; print('waits', file=sys.stderr, flush=True); import signal; signal.pause()"
 
+SHARES = """
+import signal, sys
+from multiprocessing.shared_memory import SharedMemory
+shared = SharedMemory(create=True, size=8)
+print(shared.name, file=sys.stderr, flush=True)
+signal.pause()
+"""
+
 
 def begin(folder: Path, program: str, *words: str) -> Begun:
     return Begun(
@@ -61,3 +69,16 @@ def test_it_is_a_child_that_can_be_killed_and_leaves_nothing(tmp_path: Path) -> 
     assert process.wait(60) == -signal.SIGTERM
     assert process.stderr.read() == ""
     assert not child.is_running()
+
+
+def test_when_it_is_killed_its_shared_memory_goes_as_well(tmp_path: Path) -> None:
+    """By a resource tracker of its own, as a program has one."""
+    process = begin(tmp_path, SHARES)
+    assert process.stderr is not None
+    shared = Path("/dev/shm") / process.stderr.readline().strip()
+    assert shared.is_file()
+    (tracker,) = psutil.Process(process.pid).children()
+    process.kill()
+    tracker.wait(60)
+    assert not shared.exists()
+    process.communicate(timeout=60)

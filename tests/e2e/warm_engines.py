@@ -21,6 +21,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from multiprocessing.context import ForkContext, ForkProcess
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,14 @@ FORK = "MIRAGE_TEST_FORK"
 
 class Core(ForkProcess):
     """An engine core, as a fork of its server, whose sockets and signals are not its own."""
+
+    def start(self) -> None:
+        """Beside the server's resource tracker, which one that is spawned has as well.
+
+        A tracker of the core's own is killed with the core, and shared memory stays.
+        """
+        resource_tracker.ensure_running()
+        super().start()
 
     def run(self) -> None:
         signal.set_wakeup_fd(-1)
