@@ -176,7 +176,7 @@ class Supervisor:
             rundir.tier_socket: self._tiers.listen,
         }
         self._caretaker = Caretaker(rundir, self._managers, sockets)
-        self._failures: list[EngineFailed] = []
+        self._failures: dict[str, EngineFailed] = {}
         """Of first starts."""
         self._settled = asyncio.Event()
         """Each first start has come to an end, and not all have failed."""
@@ -240,7 +240,7 @@ class Supervisor:
         if self._options.all_or_nothing:
             await manager.start()
         elif (error := await _tried(manager)) is not None:
-            self._failures.append(error)
+            self._failures[name] = error
             starts[name].set()
             await self._settled.wait()  # perhaps no tenant is left, and the command ends
         starts[name].set()
@@ -250,7 +250,7 @@ class Supervisor:
         """Once each start has come to an end. Raises `EngineFailed`: see `serve`."""
         await _all_set(starts)
         if len(self._failures) == len(self._managers):
-            why = "; ".join(map(str, self._failures))
+            why = "; ".join(str(self._failures[name]) for name in self._managers)
             many = len(self._failures) > 1
             raise EngineFailed(f"no tenant could start: {why}" if many else why)
         self._settled.set()

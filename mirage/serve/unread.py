@@ -29,8 +29,8 @@ LONGEST_TARGET = 8192
 limit to tell which of them was too long."""
 MOST_HEADERS = 128
 NAME = "mirage"
-COUNTED = "mirage_counted"
-"""The key of a request that its handler has counted."""
+COUNTED = web.RequestKey("mirage_counted", bool)
+"""Whether the handler of a request has counted it."""
 FRAMES = 3
 """Of a fault that are told, the innermost ones."""
 

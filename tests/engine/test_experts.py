@@ -52,6 +52,7 @@ def test_without_fetching_it_dies(models: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_what_is_asked_beforehand_is_what_an_engine_has(models: Path) -> None:
     path = make_mixture("mixtral", models)
     (said,) = answers([question("m", path, dtype="float32")]).values()
@@ -71,6 +72,7 @@ def test_without_waiting_the_output_differs(models: Path) -> None:
     assert broken != _generated(models, "plain", "mixtral")["rounds"][:1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_copies_on_peers_change_no_output(models: Path, family: str) -> None:
     """While peers take their memory back and lend it again."""
@@ -80,6 +82,7 @@ def test_copies_on_peers_change_no_output(models: Path, family: str) -> None:
     assert ours["revocations"] > 5
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_read_after_its_end_shows(models: Path) -> None:
     broken = _generated(models, "unrecalled", "mixtral")
     assert broken["rounds"] != _generated(models, "plain", "mixtral")["rounds"]

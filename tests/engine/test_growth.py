@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from children import must, spawn
 
 pytestmark = pytest.mark.engine
+
+SLOW = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,7 @@ def test_newcomers_leave_closed_memory_to_running_requests(models: Path) -> None
     assert 0 < facts["most_running"] < admitted["most_running"]
 
 
-@pytest.mark.parametrize("mode", ["refuse", "silent", "mute", "capped"])
+@pytest.mark.parametrize("mode", ["refuse", SLOW("silent"), "mute", SLOW("capped")])
 def test_an_engine_without_an_answer_preempts_and_finishes(models: Path, mode: str) -> None:
     facts = _burst(models, mode)
     assert facts["preemptions"] > 0
@@ -49,7 +52,7 @@ def test_an_engine_without_an_answer_preempts_and_finishes(models: Path, mode: s
     assert facts["kv_blocks"] == {"capped": 39}.get(mode, 19)
 
 
-@pytest.mark.parametrize("mode", ["recalled", "recalled-async"])
+@pytest.mark.parametrize("mode", ["recalled", SLOW("recalled-async")])
 def test_what_is_called_back_comes_while_other_requests_run(models: Path, mode: str) -> None:
     """The newest are preempted until the rest fits, and finished later with the same text."""
     facts, granted = _burst(models, mode), _burst(models, "grant")

@@ -39,6 +39,7 @@ def judge(runs: Runs, family: str) -> None:
     assert len({token for tokens, _ in plain["texts"] for token in tokens}) > 10
 
 
+@pytest.mark.slow
 def test_texts_are_plain_vllms_while_all_moves_at_once(tmp_path: Path) -> None:
     judge(blown([QUICK], (PLAIN, TIERS), tmp_path), QUICK)
 

@@ -109,6 +109,7 @@ def test_what_a_preempted_request_was_to_compute_is_not_believed(tmp_path: Path)
     assert facts["preemptions"] > 0 and facts["patient"] and facts["urgent"]
 
 
+@pytest.mark.slow
 def test_what_lies_on_a_disk_comes_up_in_the_order_of_the_scheduler(tmp_path: Path) -> None:
     facts = json.loads(must(spawn("tier_prefetch.py", tmp_path)).splitlines()[-1])
     assert facts["order"] == [5, 4, 3, 2, 1, 0]  # by priority, against the order of arrival
@@ -117,6 +118,7 @@ def test_what_lies_on_a_disk_comes_up_in_the_order_of_the_scheduler(tmp_path: Pa
     assert facts["risen_of_the_device"] == 0
 
 
+@pytest.mark.slow
 def test_all_at_random_with_two_steps_in_flight(tmp_path: Path) -> None:
     facts = json.loads(must(spawn("tier_random.py", tmp_path, "llama", 1, 60)).splitlines()[-1])
     assert facts["right"] + facts["aborted"] == 60
@@ -132,6 +134,7 @@ def test_families_at_random(tmp_path: Path, family: str, seed: int) -> None:
     assert facts["right"] + facts["aborted"] == 200 and facts["hits"] > 0
 
 
+@pytest.mark.slow
 def test_peers_are_revoked_at_random(tmp_path: Path) -> None:
     facts = json.loads(must(spawn("tier_peers.py", tmp_path, "llama", 1, 60)).splitlines()[-1])
     assert (facts["right"], facts["failed_loads"]) == (60, 0)
