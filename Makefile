@@ -67,11 +67,13 @@ demo-tiers: $(STAMP) ## Conversations whose history leaves the device between tw
 # The engine layer waits for processes to start most of its time: the others run beside it.
 test: export WHICH := test
 test: $(STAMP) ## Lint, types and all test layers, but for what is marked slow or rare
-	$(MAKE) -j2 -O engine lint types pure vmm e2e
+	$(MAKE) -j2 -O engine lint types pure vmm
+	$(MAKE) e2e
 
 slow: export WHICH := slow
 slow: $(STAMP) ## The slow rest of all layers: real servers, soaks, more families; CI runs it too
-	$(MAKE) -j2 -O e2e engine vmm pure pages
+	$(MAKE) e2e engine
+	$(MAKE) vmm pure pages
 
 $(BROWSE): pyproject.toml $(STAMP)
 	rm -rf $(BROWSER)

@@ -119,6 +119,8 @@ class Pulse(msgspec.Struct, tag="pulse", tag_field="type", frozen=True):
     """Running and waiting ones."""
     cpu_s: float = 0.0
     """Seconds that processors have computed for the engine's process."""
+    children_cpu_s: float = 0.0
+    """And for its descendants, compilers for one; told only while a pass takes long."""
 
 
 class Failed(msgspec.Struct, tag="failed", tag_field="type", frozen=True):

@@ -4,7 +4,8 @@ An engine's process says `BEAT_S` apart that it lives (`Pulse`). If nothing come
 seconds, the process is frozen. If the pulse goes on, and the engine's own thread has something to
 do and begins no scheduling pass, that thread is stuck. A long step is no hang: the longest one
 known is added to `hang_s`, and so is the time that a first step may compile, both bounded. Where
-steps are computed on the host, one that goes on computing is waited for longer.
+steps are computed on the host, one that goes on computing is waited for longer, and so is one
+whose compilers compute, anywhere.
 
 Seconds are those of `RunningTime`: silence counts only while the server itself ran.
 """
@@ -18,7 +19,7 @@ FIRST_STEP_S = 300.0
 LONGEST_STEP_S = 120.0
 """The most that the longest known step adds to `hang_s`."""
 COMPUTING_S = 600.0
-"""What is added for a step that computes on the host all the time: a large model on few cores."""
+"""What is added for a step that computes all the time: a large model on few cores, a compiler."""
 COMPUTES = 0.1
 """The part of one processor's time that says so; others may want the processors as well."""
 QUIET_S = 3.0
@@ -57,6 +58,9 @@ class Vitals:
         self._hang_s, self._first_step_s, self._on_host = hang_s, first_step_s, on_host
         self._cpu_s = self._cpu_moved_s = 0.0
         """Of the process: by now, and when it last moved on."""
+        self._children_s = 0.0
+        """Of its descendants, since then."""
+        self._children_told_s = 0.0
         self._heard = self._moved = now
         self._passes = self._requests = self._steps = 0
         self._revision = self._asked = 0
@@ -71,6 +75,9 @@ class Vitals:
         """Its thread for reports lives, and says what the engine's own thread has begun."""
         self._listen(now)
         self._cpu_s = pulse.cpu_s
+        # Less than before: some have ended and are not counted any more.
+        self._children_s += max(0.0, pulse.children_cpu_s - self._children_told_s)
+        self._children_told_s = pulse.children_cpu_s
         if pulse.passes != self._passes:
             self._learn(now)
             self._move(now)
@@ -119,8 +126,8 @@ class Vitals:
 
     def _patience_s(self, stuck: float) -> float:
         first = 0.0 if self._steps else self._first_step_s
-        computes = self._on_host and self._cpu_s - self._cpu_moved_s >= COMPUTES * stuck
-        longer = COMPUTING_S if computes else 0.0
+        own = self._cpu_s - self._cpu_moved_s if self._on_host else 0.0
+        longer = COMPUTING_S if own + self._children_s >= COMPUTES * stuck else 0.0
         return self._hang_s + max(min(self._longest, LONGEST_STEP_S), first, longer)
 
     def _listen(self, now: float) -> None:
@@ -133,3 +140,4 @@ class Vitals:
 
     def _move(self, now: float) -> None:
         self._moved, self._cpu_moved_s, self._quiet = now, self._cpu_s, False
+        self._children_s = 0.0

@@ -24,7 +24,7 @@ from mirage.control.demand import Demand, demand, left_free
 from mirage.control.reporting import Cached, Held, make_report
 from mirage.control.turn_taking import TurnTaking
 from mirage.counters import Counters
-from mirage.engine import prefill, runtime
+from mirage.engine import descendants, prefill, runtime
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.growth_holding import HoldingMixin
@@ -68,7 +68,7 @@ class ObservingMixin(Mixable):
         self.shape = self.memory.shape(kv_cache_config, self.groups)
         self.fence = Fence()
         self.preemptions = 0
-        self.passes = 0
+        self.passes = self._passes_told = 0
         self.tokens = 0
         self.prefill_tokens = self.tokens_from_device = 0
         self.revision = 0
@@ -101,7 +101,10 @@ class ObservingMixin(Mixable):
         A call that is stuck counts as a request, as one that ends the last request may be.
         """
         requests = sum(self.get_request_counts()) or int(self.mailbox.is_held)
-        return Pulse(self.passes, requests, time.process_time())
+        long = requests > 0 and self.passes == self._passes_told
+        self._passes_told = self.passes
+        children_s = descendants.cpu_seconds(os.getpid()) if long else 0.0
+        return Pulse(self.passes, requests, time.process_time(), children_s)
 
     # -- vLLM's hooks -------------------------------------------------------------------
 

@@ -82,6 +82,19 @@ def test_a_step_that_goes_on_computing_on_the_host_is_waited_for(
         assert now == pytest.approx(HANG_S + more, abs=1)
 
 
+@pytest.mark.parametrize("on_host", [True, False])
+def test_a_step_that_waits_for_compilers_is_waited_for(on_host: bool) -> None:
+    """They come and go, and what each has computed goes with it."""
+    vitals, now = Vitals(0.0, HANG_S, on_host=on_host), 0.0
+    vitals.reported(report(), 0.0)
+    beats(vitals, 0.0, 500.0, passes=1, requests=0)
+    now = 500.0
+    while now < 5000.0 and not vitals.hang(now):
+        vitals.pulsed(Pulse(1, 1, 3.0, 0.3 * (now % 7)), now)
+        now += BEAT_S
+    assert now == pytest.approx(500 + HANG_S + COMPUTING_S, abs=1)
+
+
 def test_a_long_step_is_told_from_an_engine_that_steps_on() -> None:
     vitals = Vitals(0.0, HANG_S, on_host=True)
     for second in range(10):
