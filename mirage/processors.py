@@ -1,4 +1,4 @@
-"""Which of its kernels vLLM takes on a CPU, by class of processor (pure).
+"""Table of the kernels that vLLM takes on a CPU, by class of processor (pure).
 
 vLLM's wheel for x86 has three extensions, and its Python code asks torch what the processor can
 do wherever there is a choice. The table below says what comes of that. An engine does not read
@@ -32,7 +32,7 @@ class Processor(StrEnum):
 
 
 class Linear(StrEnum):
-    """Who multiplies by a matrix, and thereby who has packed it."""
+    """Library that multiplies by a matrix, and so has packed it."""
 
     ONEDNN = "oneDNN"
     SGL = "sgl"
@@ -41,25 +41,25 @@ class Linear(StrEnum):
 
 @dataclass(frozen=True)
 class Kernels:
-    """What vLLM takes on one class of processor."""
+    """Kernels that vLLM takes on one class of processor."""
 
     extension: str
     """The module that its compiled kernels are in."""
     attention: str
-    """For blocks of a multiple of 32 tokens; `brain_attention` if they are of bfloat16."""
+    """Instructions for blocks of a multiple of 32 tokens; `brain_attention` for bfloat16."""
     brain_attention: str
     experts: str
-    """Of a mixture in bfloat16."""
+    """Kernel of a mixture's experts in bfloat16."""
     latent: str
     """The attention backend of models with latent attention."""
     tiles: frozenset[str] = frozenset()
     """Types of small matrices that its AMX kernels (sgl) multiply by."""
     packs_convolutions: bool = False
-    """Those of state-space layers in bfloat16; a plain copy stays beside."""
+    """True if convolutions of state-space layers in bfloat16 are packed; a plain copy stays."""
     eight_bit_kv: bool = True
-    """Whether attention reads a KV cache of eight bits."""
+    """True if attention reads a KV cache of eight bits."""
     four_bits: bool = True
-    """Whether weights of four bits can be multiplied by."""
+    """True if there is a kernel for weights of four bits."""
 
 
 _LATENT = "CPU_MLA"
@@ -81,7 +81,7 @@ TABLE: Mapping[Processor, Kernels] = MappingProxyType(
 
 
 def class_of(machine: str, flags: Collection[str]) -> Processor | None:
-    """By the machine's name and the flags of /proc/cpuinfo; None for what vLLM has no kernels for.
+    """Class by machine name and flags of /proc/cpuinfo; None if vLLM has no kernels for it.
 
     An Arm processor counts as one with bf16, as all have that vLLM is run on.
     """
@@ -97,7 +97,7 @@ def class_of(machine: str, flags: Collection[str]) -> Processor | None:
 
 
 def linear(kernels: Kernels, rows: int, columns: int, dtype: str, *, zen: bool = False) -> Linear:
-    """Of a plain matrix [rows, columns] that vLLM may pack. `zen`: zentorch is installed on Zen."""
+    """Library of a plain matrix [rows, columns]. `zen`: zentorch is installed on Zen."""
     if zen:
         return Linear.ZEN
     if dtype not in kernels.tiles or rows * columns * ITEM_BYTES[dtype] > SMALL_BYTES:
@@ -106,7 +106,7 @@ def linear(kernels: Kernels, rows: int, columns: int, dtype: str, *, zen: bool =
 
 
 def int8(kernels: Kernels, rows: int, columns: int, *, symmetric: bool) -> Linear:
-    """Of a matrix of eight bits; `symmetric`: what it is multiplied by has no zero point.
+    """Library of a matrix of eight bits; `symmetric`: its inputs have no zero point.
 
     What sgl packs is a parameter like others. oneDNN keeps it where nobody sees it.
     """
@@ -127,7 +127,7 @@ def attention(kernels: Kernels, head: int, dtype: str, block_tokens: int) -> str
 
 
 def words(processor: Processor) -> str:
-    """What a user may want to know of it, in one line."""
+    """Summary of a class for users, in one line."""
     kernels = TABLE[processor]
     said = [f"vLLM's kernels vllm.{kernels.extension}", f"attention {kernels.brain_attention}"]
     if kernels.tiles:

@@ -120,7 +120,7 @@ class Pulse(msgspec.Struct, tag="pulse", tag_field="type", frozen=True):
     cpu_s: float = 0.0
     """Seconds that processors have computed for the engine's process."""
     children_cpu_s: float = 0.0
-    """And for its descendants, compilers for one; told only while a pass takes long."""
+    """Processor seconds of its descendants, such as compilers, while a pass takes long."""
 
 
 class Failed(msgspec.Struct, tag="failed", tag_field="type", frozen=True):

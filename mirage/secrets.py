@@ -16,7 +16,7 @@ NAME = re.compile(
     r"|password|passwd|passphrase|credentials?|authorization)"
     r"|(?:(?:.*_)?(?:access|api|auth|bearer|hf|refresh|secret)_?)?token"
 )
-"""Of keys whose value is a secret. The tokens of a vocabulary, as `eos_token`, are none."""
+"""Words in keys whose value is a secret. The tokens of a vocabulary, as `eos_token`, are none."""
 IN_URL = re.compile(
     r"(?<=://)[^/?#@\s\"']+(?=@)|(?<=[?&])((?:[\w.-]*(?:token|key|secret|password|signature))=)[^&#\s\"']+",
     re.IGNORECASE,
@@ -25,7 +25,7 @@ IN_URL = re.compile(
 
 
 def is_name(key: str) -> bool:
-    """Whether the value of `key` is a secret, however it is spelled: ``--api-key``, ``a.token``."""
+    """True if the value of `key` is a secret, however it is spelled: ``--api-key``, ``a.token``."""
     last = key.lstrip("-").replace("-", "_").rsplit(".", 1)[-1]
     return NAME.fullmatch(last.lower()) is not None
 
@@ -46,7 +46,7 @@ def redacted(value: Any, key: str = "") -> Any:
 
 
 def places(value: Any, key: str = "") -> Iterator[str]:
-    """Where secrets are in it, as ``speculative_config.hf_token``."""
+    """Paths of the secrets in it, as ``speculative_config.hf_token``."""
     if isinstance(value, str) and (parsed := _parsed(value)) is not None:
         value = parsed
     if isinstance(value, dict) and not is_name(key):

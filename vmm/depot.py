@@ -112,12 +112,12 @@ class Depot:
         self._thread.start()
 
     def listen(self) -> Future[None]:
-        """Once more, where somebody has removed the socket; the future raises `ValueError`."""
+        """Listen anew where somebody has removed the socket; the future raises `ValueError`."""
         return self._orders.give(self._listen_again)
 
     @property
     def serving(self) -> bool:
-        """From `start` to the end."""
+        """Life of the thread, from `start` to the end."""
         return self._thread.is_alive()
 
     def shut(self) -> Future[None]:

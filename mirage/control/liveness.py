@@ -1,4 +1,4 @@
-"""Whether a connected engine still lives, by its signs of life. Pure: the caller has the clock.
+"""Liveness of a connected engine, judged by its signs of life. Pure: the caller has the clock.
 
 An engine's process says `BEAT_S` apart that it lives (`Pulse`). If nothing comes for `hang_s`
 seconds, the process is frozen. If the pulse goes on, and the engine's own thread has something to
@@ -15,15 +15,15 @@ from __future__ import annotations
 from mirage.protocol import Allotment, Pulse, Report, ToEngine, Turn
 
 FIRST_STEP_S = 300.0
-"""What a first step that compiles may take, besides."""
+"""Extra seconds for a first step, which may compile."""
 LONGEST_STEP_S = 120.0
 """The most that the longest known step adds to `hang_s`."""
 COMPUTING_S = 600.0
-"""What is added for a step that computes all the time: a large model on few cores, a compiler."""
+"""Extra seconds for a step that computes all the time: a large model on few cores, a compiler."""
 COMPUTES = 0.1
 """The part of one processor's time that says so; others may want the processors as well."""
 QUIET_S = 3.0
-"""Without a pulse for so long, a gap between two passes may have been a frozen process, no step."""
+"""Seconds without a pulse after which a gap between two passes may be a frozen process, no step."""
 
 
 class RunningTime:
@@ -57,18 +57,18 @@ class Vitals:
         """
         self._hang_s, self._first_step_s, self._on_host = hang_s, first_step_s, on_host
         self._cpu_s = self._cpu_moved_s = 0.0
-        """Of the process: by now, and when it last moved on."""
+        """Processor seconds of the process: now, and at its last pass."""
         self._children_s = 0.0
-        """Of its descendants, since then."""
+        """Processor seconds of its descendants since its last pass."""
         self._children_told_s = 0.0
         self._heard = self._moved = now
         self._passes = self._requests = self._steps = 0
         self._revision = self._asked = 0
         """The newest allotment that it has seen, and the newest that it was sent."""
         self._yields = False
-        """Whether it was told to stop stepping at once, and has not said that it did."""
+        """True from an order to stop stepping until the engine says that it did."""
         self._quiet = False
-        """Whether there was a silence since the last pass."""
+        """True if there was a silence since the last pass."""
         self._longest = 0.0
 
     def pulsed(self, pulse: Pulse, now: float) -> None:
@@ -105,7 +105,7 @@ class Vitals:
             self._yields = not message.holds and not message.drain
 
     def hang(self, now: float) -> str:
-        """Why it must be taken for hung, in words; empty while it lives."""
+        """Reason to take the engine for hung; empty while it lives."""
         if (silent := now - self._heard) >= self._hang_s:
             return f"no sign of life for {silent:.0f} s"
         if self._is_busy() and (stuck := now - self._moved) >= self._patience_s(stuck):
@@ -113,7 +113,7 @@ class Vitals:
         return ""
 
     def is_in_step(self, now: float) -> bool:
-        """Whether it has requests and its newest pass goes on for long, as that of a hang does."""
+        """True if it has requests and its newest pass takes longer than `QUIET_S`."""
         return self._requests > 0 and now - self._moved > QUIET_S
 
     def _is_busy(self) -> bool:

@@ -53,7 +53,7 @@ def _processor() -> Finding:
 
 
 def _flags() -> list[str]:
-    """What Linux says that the first processor can do; nothing where it does not tell."""
+    """Features of the first processor by Linux; none where it does not tell."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:

@@ -37,7 +37,7 @@ from mirage.protocol import (
 logger = logging.getLogger("mirage.engine.agent")
 
 LAST_WORDS_S = 1.0
-"""How long the end of an engine waits until it is said over what."""
+"""Seconds that the end of an engine waits until its reason is sent."""
 
 
 class Agent:

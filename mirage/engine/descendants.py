@@ -1,4 +1,4 @@
-"""What processors have computed for the processes that a process has started."""
+"""Processor time of the descendants of a process."""
 
 from __future__ import annotations
 

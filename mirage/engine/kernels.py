@@ -62,7 +62,7 @@ def _takes_arguments(operator: str) -> bool:
 
 
 def _quantises_inputs(part: Any) -> bool:
-    """Whether it makes eight bits of what comes; those for AMX have what would, and do not."""
+    """True if it quantises its inputs to eight bits; kernels for AMX hold the means, and do not."""
     return hasattr(part, "quant_fp8") and getattr(part, "apply_input_quant", True)
 
 

@@ -55,7 +55,7 @@ class Mailbox:
 
     @property
     def is_held(self) -> bool:
-        """Whether a call into the engine runs right now. Another thread may ask."""
+        """True while a call into the engine runs. Another thread may ask."""
         return self._depth > 0
 
     def wait(self, seconds: float) -> None:

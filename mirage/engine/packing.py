@@ -1,4 +1,4 @@
-"""What vLLM's kernels for AMX make of weights, done to a model without memory.
+"""Packing of weights by vLLM's kernels for AMX, done to a model without memory.
 
 Small matrices of heads and embeddings get a packed copy, quantised ones are packed in place and
 may grow, and latent attention keeps packed copies of a matrix that it then lets go. vLLM's own

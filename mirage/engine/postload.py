@@ -43,7 +43,7 @@ def apply(model: torch.nn.Module, dtype: torch.dtype) -> None:
 
 
 def _let_scales_go(attention: torch.nn.Module) -> None:
-    """What a checkpoint says of them is read as numbers then."""
+    """Their values in a checkpoint are read as numbers then."""
     for name in SCALES:
         if name in attention._parameters:
             delattr(attention, name)

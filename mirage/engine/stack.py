@@ -103,7 +103,7 @@ def packed_by_onednn(module: torch.nn.Module) -> bool:
 
 
 def absorbs(module: torch.nn.Module) -> bool:
-    """Whether it is a latent attention that packs a projection's weight into tensors of its own.
+    """True of a latent attention that packs a projection's weight into tensors of its own.
 
     So vLLM's does on AMX. They are no parameters and stay in place, and the weight is let go.
     """
@@ -111,7 +111,7 @@ def absorbs(module: torch.nn.Module) -> bool:
 
 
 def absorbed(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """What attentions of `model` have packed so, by name."""
+    """Tensors that attentions of `model` have packed so, by name."""
     for name, module in model.named_modules():
         if absorbs(module):
             for key, value in sorted(vars(module.impl).items()):

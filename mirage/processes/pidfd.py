@@ -28,7 +28,7 @@ class ProcessEnd:
         asyncio.get_running_loop().add_reader(self._descriptor, self._on_end)
 
     async def wait(self) -> None:
-        """Until the process has ended: its memory and its files are gone."""
+        """Wait until the process has ended: its memory and its files are gone."""
         await asyncio.shield(self._ended)
 
     def status(self) -> int | None:

@@ -65,7 +65,7 @@ def _is_tracker(pid: int) -> bool:
 
 
 def _read(path: Path) -> str:
-    """Empty if the process is gone. Raises `OSError` if no file can be opened."""
+    """Content of a file, empty if the process is gone. Raises `OSError` if none can be opened."""
     try:
         return path.read_text(errors="replace")
     except OSError as error:

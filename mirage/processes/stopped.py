@@ -29,6 +29,6 @@ def watch_for_stops(pid: int, patience_s: float) -> None:
 
 
 def _is_stopped(pid: int, how: int = 0) -> bool:
-    """Whether it is stopped. Waits until it is, or has ended, unless `how` says otherwise."""
+    """True if it is stopped. Waits until it is, or has ended, unless `how` says otherwise."""
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT | how)
     return found is not None and found.si_code == os.CLD_STOPPED

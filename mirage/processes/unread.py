@@ -61,7 +61,7 @@ class Unread(io.TextIOBase):
                     data = data[os.write(self._descriptor, data) :]
 
     def _next(self) -> str | None:
-        """What is to be written; None at the end."""
+        """Lines to be written; None at the end."""
         with self._news:
             self._news.wait_for(lambda: self._waiting or self._ended)
             if not self._waiting:
@@ -76,7 +76,7 @@ class Unread(io.TextIOBase):
 
 @contextlib.contextmanager
 def unread_stderr() -> Iterator[None]:
-    """Inside, what is printed or logged to standard error blocks nobody."""
+    """Context in which output to standard error blocks nobody."""
     if sys.stderr is None:  # it was closed before the start
         yield
         return

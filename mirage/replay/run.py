@@ -128,7 +128,7 @@ async def _timeline_since(http: aiohttp.ClientSession, before: State | None) -> 
 async def _pages(
     http: aiohttp.ClientSession, since: float | None, until: float
 ) -> AsyncIterator[Timeline]:
-    """Of the server's timeline, after `since`, to `until`; an older server tells all at once."""
+    """Samples of the timeline after `since`, to `until`; an older server tells all at once."""
     while since is not None and since < until:
         if (body := await _get(http, f"mirage/timeline?since={since!r}")) is None:
             return

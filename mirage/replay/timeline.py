@@ -31,7 +31,7 @@ class Timeline(msgspec.Struct, frozen=True):
     tenants: dict[str, TenantShape]
     schema_version: int
     next_since: float | None = None
-    """What to ask for the next page with; None with the newest sample."""
+    """Value of `since` for the next page; None with the newest sample."""
 
 
 class State(Sample, frozen=True):

@@ -22,7 +22,7 @@ logger = logging.getLogger("mirage.serve.caretaker")
 
 LOOK_S = 0.5
 FRESH_S = 600.0
-"""Between two times that all is said to be in use."""
+"""Seconds between two renewals of the files' times."""
 
 Listen = Callable[[], Awaitable[bool]]
 """Makes a socket again; false if it is no longer wanted. May raise `OSError` and `ValueError`."""
@@ -91,7 +91,7 @@ class Caretaker:
 
 
 def unreachable(path: Path) -> str:
-    """Why nobody can be reached at a Unix socket; empty if somebody can, be they busy.
+    """Reason why nobody can be reached at a Unix socket; empty if somebody can, be they busy.
 
     Empty as well if this process may open no socket to ask with.
     """

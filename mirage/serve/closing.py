@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Closing:
-    """Whether the server ends, and how many requests are with an engine meanwhile."""
+    """State of the server's end, and the requests that are with an engine meanwhile."""
 
     def __init__(self) -> None:
         self._begun = asyncio.Event()
@@ -31,12 +31,12 @@ class Closing:
         return self._begun.is_set()
 
     def begin(self) -> None:
-        """From now on new requests are refused. Idempotent."""
+        """Refuse new requests from now on. Idempotent."""
         self._begun.set()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Inside, a request is with an engine. Raises `ApiError` if it is broken off."""
+        """Context of a request that is with an engine. Raises `ApiError` if it is broken off."""
         scope = asyncio.timeout(None)
         self._running.add(scope)
         self._none_runs.clear()
@@ -77,6 +77,6 @@ class Closing:
 
 
 def ends() -> ApiError:
-    """What a request is told that the server does not answer any more."""
+    """Answer to a request that comes while the server ends."""
     message = "the server is stopping: send this again when it is back"
     return ApiError(503, message, wait_s=LOOK_AGAIN_S)

@@ -1,4 +1,4 @@
-"""When a tenant that is not served will be, as far as its last starts tell. Pure.
+"""Time until a tenant is served again, estimated from its last starts. Pure.
 
 The caller says what happens, and what time it is, in seconds.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 LOOK_AGAIN_S = 5.0
-"""What is said where nothing better is known."""
+"""Seconds that are said where nothing better is known."""
 STARTS = 3
 """The last ones, of which the longest counts: a start takes longer beside others that serve."""
 
@@ -19,7 +19,7 @@ class Comeback:
     def __init__(self) -> None:
         self._took: deque[float] = deque(maxlen=STARTS)
         self._again: float | None = None
-        """When the pause ends, or has ended."""
+        """Time at which the pause ends, or has ended."""
         self._begun: float | None = None
 
     def pauses(self, now: float, seconds: float) -> None:

@@ -46,7 +46,7 @@ LONGEST_WAIT_S = 0.5
 HELLO_S = 10.0
 """Seconds in which a new connection must introduce itself."""
 LONGEST_TICK_S = 2 * BEAT_S
-"""What two beats that are further apart count for; see `RunningTime`."""
+"""Seconds that two beats further apart count for; see `RunningTime`."""
 
 
 class Decides(Protocol):
@@ -67,7 +67,7 @@ class Decides(Protocol):
 
 
 class Keepers(Protocol):
-    """Who keeps the engines of the tenants running."""
+    """Keeper of the tenants' engines: starts them and ends them."""
 
     def came(self, tenant: str, pid: int) -> None:
         """The tenant's engine said hello from process `pid`."""
@@ -135,7 +135,7 @@ class ControlServer:
         self._deciding: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._fault: asyncio.Future[None]
-        """Why an engine could not be ended; without that its memory is booked for ever."""
+        """Error that kept an engine from being ended; its memory stays booked then."""
 
     async def start(self, path: Path) -> None:
         """Listen and begin to decide. Raises `OSError`."""
@@ -145,7 +145,7 @@ class ControlServer:
         self._beating = asyncio.create_task(self._beat(), name="beat")
 
     async def listen(self, path: Path) -> None:
-        """At `path`; who is connected stays so. Raises `OSError`."""
+        """Listen at `path`; connections stay. Raises `OSError`."""
         before = self._server
         self._server = await asyncio.start_unix_server(self._connected, str(path))
         if before is not None:
@@ -160,7 +160,7 @@ class ControlServer:
             task.result()
 
     def is_in_step(self, tenant: str) -> bool:
-        """Whether its engine shows that it lives and makes a step that takes long."""
+        """True if its engine shows that it lives and makes a step that takes long."""
         vitals = self._vitals.get(tenant)
         return vitals is not None and vitals.is_in_step(self.running.seconds)
 

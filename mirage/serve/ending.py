@@ -1,4 +1,4 @@
-"""How an engine ended, and whether that says anything of the requests that it worked on. Pure."""
+"""End of an engine, and its evidence against the requests that it worked on. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FROM_OUTSIDE = {
 
 
 class Evidence(Enum):
-    """What an end says of the requests that were there."""
+    """Evidence of an end against the requests that were there."""
 
     FAULT = "fault"
     """The engine failed by itself: a request may have caused it."""
@@ -37,11 +37,11 @@ class Ending:
     error: str = ""
     """The class of the exception that ended its core, as that said itself."""
     hang: str = ""
-    """Why it was taken for hung, and ended by the server."""
+    """Reason why it was taken for hung, and ended by the server."""
     unreachable: str = ""
-    """Why nobody could reach it, for which the server ended it."""
+    """Reason why nobody could reach it, for which the server ended it."""
     refused: str = ""
-    """How it broke the control protocol, for which the server ended it."""
+    """Breach of the control protocol for which the server ended it."""
     oom_kills: int = 0
     """Processes that the kernel's OOM killer ended on this machine at that time."""
 

@@ -94,10 +94,10 @@ class EngineManager:
         self._error = ""
         """The exception over which its core ends."""
         self._by_us: Ending | None = None
-        """Why this server ended it."""
+        """End that this server brought about; None if it did not."""
         self._served = False
         self._core_first = False
-        """Whether its core ended, or left the control server, before its API server ended."""
+        """True if its core ended, or left the control server, before its API server ended."""
         self._oom = OomKills()
         self._listening: asyncio.Task[None] | None = None
         self._hang_s = config.hang_s
@@ -169,7 +169,7 @@ class EngineManager:
             ) from None
 
     def _why_not(self, error: EngineFailed) -> str:
-        """Why it did not start."""
+        """Reason why it did not start."""
         if self._refused is not None:
             return f"the control server sent its engine away: {self._refused}"
         if self._by_us is not None:
@@ -214,7 +214,7 @@ class EngineManager:
         await self._engine.core_gone()
 
     def _is_down(self) -> None:
-        """From now on nothing is sent to it."""
+        """Send nothing to it from now on."""
         if self._listening is not None:
             self._listening.cancel()
             self._listening = None

@@ -18,7 +18,7 @@ from mirage.serve.registry import TenantServer
 from mirage.serve.suspects import REFUSED_S, Blame, Request
 
 BLAME_S = 5.0
-"""How long it is waited to hear how the engine ended, when a request to it broke off."""
+"""Seconds that a request which broke off waits to hear how its engine ended."""
 EVENTS = "text/event-stream"
 ERROR_EVENT = b'data: {"error"'
 """How vLLM ends a stream that it cannot go on with."""
@@ -39,11 +39,11 @@ class Forward:
         self._session, self._closing = session, closing
         self._number = 0
         self._end = backend.end
-        """Of the engine that it is sent to."""
+        """Event of the end of the engine that it is sent to."""
         self._well = False
         self._response: web.StreamResponse | None = None
         self.left = False
-        """Whether the client went away before it had the whole answer."""
+        """True if the client went away before it had the whole answer."""
 
     async def send(self, body: bytes) -> web.StreamResponse:
         """Returns the answer once it has been passed on. Raises `ApiError`."""
@@ -135,7 +135,7 @@ class Forward:
         return ApiError(502, f"model {self._told.model!r}: its engine broke off ({what})")
 
     async def _is_dead(self) -> bool:
-        """Whether an engine that answers 500 has lost its core: its own ``/health`` knows."""
+        """True if an engine that answers 500 has lost its core: its own ``/health`` knows."""
         if self._end.is_set():
             return True
         try:

@@ -1,4 +1,4 @@
-"""Which headers go on to an engine, and which of its answer to the client. Pure."""
+"""Headers that go on to an engine, and those of its answer that go to the client. Pure."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ HOP_BY_HOP = {
     "transfer-encoding",
     "upgrade",
 }
-"""Those of one connection, as are all that `Connection` names."""
+"""Headers of one connection, as are all that `Connection` names."""
 
 
 def to_engine(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """Of a client's request."""
+    """Headers of a client's request that go on."""
     named = _named(headers)
     pairs = ((name, value) for name, value in headers.items() if name.lower() in TO_ENGINE - named)
     return CIMultiDict(pairs)
 
 
 def to_client(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """Of an engine's answer."""
+    """Headers of an engine's answer that go on."""
     dropped = HOP_BY_HOP | _named(headers)
     pairs = ((name, value) for name, value in headers.items() if name.lower() not in dropped)
     return CIMultiDict(pairs)
 
 
 def _named(headers: Mapping[str, str]) -> set[str]:
-    """By `Connection`, which may be there more than once."""
+    """Names that `Connection` nominates; it may be there more than once."""
     lists = [value for name, value in headers.items() if name.lower() == "connection"]
     return {word.strip().lower() for words in lists for word in words.split(",")}

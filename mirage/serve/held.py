@@ -48,7 +48,7 @@ class HeldFolder:
             self._lock = -1
 
     def _is_there(self) -> bool:
-        """Whether what has the name is what is locked."""
+        """True if the folder of that name is the locked one."""
         try:
             return os.path.samestat(os.lstat(self.path), os.fstat(self._lock))
         except FileNotFoundError:

@@ -21,7 +21,7 @@ ROUTE = "/mirage/timeline"
 
 
 class Asked(NamedTuple):
-    """Of the samples after `since` seconds, the first `limit`."""
+    """First `limit` samples after `since` seconds."""
 
     since: float | None = None
     limit: int = PAGE_SAMPLES

@@ -70,7 +70,7 @@ NO_DOMAIN = "data: URLs alone"
 the list to who asked."""
 DOMAINS = "allowed_media_domains"
 CAREFUL = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0", "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB": "32"}
-"""For tenants that may fetch: a host that is allowed must not send on to another."""
+"""Limits for tenants that may fetch: a host that is allowed must not send on to another."""
 
 
 def check_engine_args(config: Config, tenant: Tenant) -> None:

@@ -18,7 +18,7 @@ class Means:
     server: tuple[str, ...] = SERVER
     probe: tuple[str, ...] = PROBE
     start: Start = start_program
-    """How a server becomes a child process."""
+    """Function that makes a server a child process."""
     hello_s: float = HELLO_S
     """For the engine of a server that is up to come to the control socket."""
     progress_s: float = 10.0

@@ -1,4 +1,4 @@
-"""Whether a request is one of a program on this machine: no page in a browser, no proxy. Pure.
+"""Test for requests of programs on this machine: no page in a browser, no proxy. Pure.
 
 The peer's address alone does not say so. A proxy on this machine has it for all its clients, and a
 page of any site can send requests to this machine through its visitor's browser.
@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 PASSED_ON = {"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"}
 """Headers by which a proxy tells of itself, beside those that begin with `X-Forwarded-`."""
 OWN_SITE = {"none", "same-origin"}
-"""Of `Sec-Fetch-Site`: what a browser sends of itself, and for a page of this very server."""
+"""Values of `Sec-Fetch-Site` of a browser by itself, and for a page of this very server."""
 DIRECTLY = "ask 127.0.0.1 directly"
 
 
 def why_far(remote: str | None, headers: Mapping[str, str], listening: str = "") -> str | None:
-    """Why a request may be somebody else's, and what to do; None if it is near.
+    """Reason why a request may be somebody else's, and what to do; None if it is near.
 
     `remote` is the peer's address, `listening` the name that the server was told to listen on.
     """

@@ -1,4 +1,4 @@
-"""Whether the kernel's OOM killer has been at work lately.
+"""Recent kills of the kernel's OOM killer.
 
 The kernel counts the processes that it killed for want of memory, of the whole machine or of one
 cgroup, in ``/proc/vmstat``. It does not tell a process that is not privileged which ones.
@@ -19,7 +19,7 @@ class OomKills:
         self._before = self._last = self._count()
 
     def look(self) -> None:
-        """From now on kills before the last look are old."""
+        """Forget kills before the last look."""
         self._before, self._last = self._last, self._count()
 
     def lately(self) -> int:

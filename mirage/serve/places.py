@@ -1,4 +1,4 @@
-"""Where the folders of a run lie: by what systemd, the desktop or the user says."""
+"""Folders in which those of a run are made: by systemd, the desktop or the user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Places(NamedTuple):
 
 
 def places() -> Places:
-    """By the environment.
+    """Folders that the environment names.
 
     All lies in the first of systemd's ``RUNTIME_DIRECTORY`` that can be used. Without one, sockets
     lie in ``XDG_RUNTIME_DIR`` and the rest in the folder for temporary files, as a memory file
@@ -53,6 +53,6 @@ def _is_short(folder: str) -> bool:
 
 
 def _is_private(folder: str) -> bool:
-    """Whether it is ours and nobody else can enter it."""
+    """True if it is ours and nobody else can enter it."""
     found = Path(folder).stat()
     return found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == PRIVATE

@@ -32,7 +32,7 @@ TAIL_BYTES = 65536
 NOT_STARTED = 127
 """Exit status of a program that could not be started, as a shell has it."""
 ERROR_BYTES = 1 << 20
-"""Of the end of a log in which the error is looked for: an engine may have written gigabytes."""
+"""Bytes at the end of a log that are searched for the error: a log may have gigabytes."""
 LOOKED_AT = 1000
 """Characters of a line in which an error is looked for: the search takes the square of them."""
 PROGRESS_LINE = re.compile(
@@ -119,12 +119,12 @@ class EngineProcess:
 
     @property
     def server_has_ended(self) -> bool:
-        """Whether the server is dead, as the kernel has it."""
+        """True if the server is dead, as the kernel has it."""
         return self._process is not None and self._process.poll() is not None
 
     @property
     def is_running(self) -> bool:
-        """Whether the server was started and lives."""
+        """True if the server was started and lives."""
         return self._process is not None and self._process.poll() is None
 
     async def ended(self) -> int:
@@ -262,7 +262,7 @@ def last_error(log: Path, start: int = 0) -> str | None:
 
 
 def _last_lines(log: Path, start: int, most: int) -> list[str]:
-    """Of a log from byte `start` on, as far as its last `most` bytes hold them; none if it is gone.
+    """Lines of a log from byte `start` on, of its last `most` bytes; none if it is gone.
 
     The first may be the end of a line.
     """

@@ -12,7 +12,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 RESTARTS = 3
-"""In a row, that are counted."""
+"""Counted ends in a row after which a tenant is still started again."""
 BACKOFF_S = 1.0
 """Doubled with every end in a row."""
 LONGEST_BACKOFF_S = 60.0
@@ -41,7 +41,7 @@ class Restarts:
     def _clear(self) -> None:
         self._ends = self.counted = self._rests = 0
         self.counts = False
-        """Whether the last end was counted."""
+        """True if the last end was counted."""
         self._bodies: set[str] = set()
 
     def ended(self, served_s: float, bodies: Set[str] = frozenset()) -> Pause:

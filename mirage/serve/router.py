@@ -35,11 +35,11 @@ CLIENT_LEFT = 499
 
 @dataclass
 class Counted:
-    """Of one request, what it is counted by."""
+    """Tenant and status that one request is counted by."""
 
     tenant: str = ""
     status: int = 500
-    """Unless it ends as it should."""
+    """Status of a request that does not end as it should."""
 
 
 class Router:
@@ -170,7 +170,7 @@ class Router:
         return web.json_response(next(card for card in cards if card["id"] == name))
 
     def _near(self, request: web.Request) -> bool:
-        """Whether it may be told reasons, which are lines of logs and have paths in them."""
+        """True if it may be told reasons, which are lines of logs and have paths in them."""
         return why_far(request.remote, request.headers, self._host) is None
 
     # -- the server's own ---------------------------------------------------------------
@@ -183,7 +183,7 @@ class Router:
         return web.json_response(body, status=200 if serves else 503)
 
     async def _health_of(self, request: web.Request) -> web.Response:
-        """Of one tenant: 503 unless it serves."""
+        """Health of one tenant: 503 unless it serves."""
         backend = self._known(request.match_info["model"])
         ready = backend.state is EngineState.READY
         body = {"status": backend.state.value}

@@ -41,7 +41,7 @@ class RunDir:
             self.logs = (log_dir or self.path / "logs").absolute()
             self.temporary, self.cache = self.path / "t", self.path / "cache"
             self.rpc = self.sockets / "t"
-            """For the sockets of vLLM's own."""
+            """Folder for vLLM's own sockets."""
             self.mend()
         except OSError:
             self.remove()
@@ -49,7 +49,7 @@ class RunDir:
 
     @property
     def folders(self) -> list[Path]:
-        """Those that are ours and go at the end."""
+        """Folders that are ours and are removed at the end."""
         return [held.path for held in self._held]
 
     @property

@@ -1,4 +1,4 @@
-"""Whether an API server still answers, asked over its own socket."""
+"""Probe of an API server over its own socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import aiohttp
 SHORT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 """Errors of a process, or a machine, that has no descriptor or memory left."""
 LOOK_S = 1.0
-"""Between two looks at whether an answer has come, and between two questions."""
+"""Seconds between two looks for an answer, and between two questions."""
 
 
 async def silent(socket: Path, running: Callable[[], float], hang_s: float) -> AsyncIterator[None]:
@@ -38,7 +38,7 @@ async def silent(socket: Path, running: Callable[[], float], hang_s: float) -> A
 
 
 async def _answers(http: aiohttp.ClientSession) -> bool:
-    """Whatever the answer is: what it says of the engine core is heard from the core itself.
+    """True if an answer comes, whatever it says: the core itself is heard elsewhere.
 
     True as well if this process has no means to ask: that is no fault of the server's.
     """

@@ -1,4 +1,4 @@
-"""How an engine's server becomes a child process: here as a program of its own.
+"""Start of an engine's server as a child process: here as a program of its own.
 
 `Means.start` may be another way, such as a fork of a process that has imported vLLM. Whatever the
 way, the child leads a session of its own and its end can be waited for by this process.

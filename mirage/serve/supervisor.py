@@ -177,7 +177,7 @@ class Supervisor:
         }
         self._caretaker = Caretaker(rundir, self._managers, sockets)
         self._failures: dict[str, EngineFailed] = {}
-        """Of first starts."""
+        """Errors of first starts, by tenant."""
         self._settled = asyncio.Event()
         """Each first start has come to an end, and not all have failed."""
         self._signal: asyncio.Future[int]
@@ -192,7 +192,7 @@ class Supervisor:
 
     @asynccontextmanager
     async def _starting(self) -> AsyncIterator[None]:
-        """Inside, an engine starts: see `EngineManager`."""
+        """Context in which an engine starts: see `EngineManager`."""
         await self._caretaker.mend()
         async with self._exchange.shut():
             yield
@@ -235,7 +235,7 @@ class Supervisor:
         await _together([self._control.watch(), self._caretaker.keep(), ready, *kept])
 
     async def _start_and_keep(self, name: str, starts: Mapping[str, asyncio.Event]) -> None:
-        """From its first start on, whether the others have started or not."""
+        """Keep a tenant from its first start on, whether the others have started or not."""
         manager = self._managers[name]
         if self._options.all_or_nothing:
             await manager.start()
@@ -247,7 +247,7 @@ class Supervisor:
         await manager.keep(self._share(name))
 
     async def _say_ready(self, url: str, begun: float, starts: Iterable[asyncio.Event]) -> None:
-        """Once each start has come to an end. Raises `EngineFailed`: see `serve`."""
+        """Say that all is ready once each start has ended. Raises `EngineFailed`: see `serve`."""
         await _all_set(starts)
         if len(self._failures) == len(self._managers):
             why = "; ".join(str(self._failures[name]) for name in self._managers)
@@ -267,7 +267,7 @@ class Supervisor:
         return Share(name, controller, wake, self._end_debtor)
 
     def _end_debtor(self, name: str, why: str) -> None:
-        """Unless it is in a step: how long that may take is judged by its signs of life."""
+        """End an engine unless it is in a step: that is judged by its signs of life."""
         if not self._control.is_in_step(name):
             self._managers[name].hangs(why)
 
@@ -311,7 +311,7 @@ class Supervisor:
         os._exit(code)
 
     async def _stop(self) -> None:
-        """In this order: no request runs any more, the engines end, then what they talk to.
+        """Stop in this order: no request runs any more, the engines end, then what they talk to.
 
         Until the port is closed, whoever comes is told so.
         """
@@ -325,7 +325,7 @@ class Supervisor:
 
 
 class ManagedEngines:
-    """What the control server hears of engines, for their managers."""
+    """Link from the control server to the engines' managers."""
 
     def __init__(self, managers: Mapping[str, EngineManager]) -> None:
         self._managers = managers
@@ -378,7 +378,7 @@ class Share:
 
 
 def _compiles(config: Config) -> bool:
-    """Whether a first step may compile: on a GPU kernels do, whatever is said of steps."""
+    """True if a first step may compile: on a GPU kernels do, whatever is said of steps."""
     return config.device.kind == "cuda" or config.device.compile
 
 

@@ -23,9 +23,9 @@ SUSPECTED_S = 600.0
 LATELY_S = 5.0
 """A request that broke off may have ended its engine up to so long after."""
 WELL_S = 3600.0
-"""For how long it counts that a request was answered well."""
+"""Seconds for which it counts that a request was answered well."""
 MOST = 4096
-"""Of suspects, culprits, and requests answered well: so many are remembered at most."""
+"""Most suspects, culprits, and requests answered well that are remembered, of each."""
 MOST_NAMED = 4
 """Requests that one line names."""
 
@@ -61,7 +61,7 @@ class Blame:
     """Fingerprints of the culprit, or else of all that may have ended it."""
 
     def __str__(self) -> str:
-        """What follows the words about the end."""
+        """Words that follow those about the end."""
         if self.culprit is not None:
             count = f"; {len(self.there) - 1} others ran" if len(self.there) > 1 else ""
             return f" over a request, refused for {REFUSED_S:g} s ({self.culprit}{count})"
@@ -96,7 +96,7 @@ class Suspects:
         """Until when, by fingerprint."""
         self._culprits: dict[str, float] = {}
         self._good: dict[str, float] = {}
-        """Until when it counts that a request was answered well, by fingerprint."""
+        """Time until which it counts that a request was answered well, by fingerprint."""
         self._count = 0
 
     def refuses(self, fingerprint: str, now: float) -> Refused | None:
@@ -111,7 +111,7 @@ class Suspects:
         return None
 
     def _wait_s(self, fingerprint: str, now: float) -> float:
-        """Until the other suspect counts no more, as it broke off; of one that runs none knows."""
+        """Seconds until the other suspect counts no more; `LATELY_S` if it still runs."""
 
         def is_other(request: Request) -> bool:
             other = request.fingerprint
@@ -161,7 +161,7 @@ class Suspects:
         return self._blames.get(number)
 
     def _there(self, now: float, lately_s: float = LATELY_S) -> tuple[Request, ...]:
-        """Those that run, and those that broke off a moment ago: it may be at work on them.
+        """Requests that run, and those that broke off a moment ago: it may be at work on them.
 
         An engine that hung has been at work on them since before that was noticed.
         """
@@ -187,7 +187,7 @@ class Suspects:
         return Blame(ending, there, bodies=frozenset(before or new))
 
     def _is_good(self, fingerprint: str, now: float) -> None:
-        """In the order of time: the oldest of too many goes, without a look at the others."""
+        """Note a good request, in the order of time; the oldest of too many goes."""
         self._good.pop(fingerprint, None)
         self._good[fingerprint] = now + WELL_S
         if len(self._good) > MOST:

@@ -20,7 +20,7 @@ from mirage.units import MIB
 FIELDS = TenantSample.__struct_fields__
 
 MOST_BYTES = 64 * MIB
-"""Of all samples: 20,000 of five tenants, 10,000 of ten."""
+"""Most bytes of all samples: 20,000 of five tenants, 10,000 of ten."""
 PAGE_SAMPLES = 1000
 PAGE_BYTES = MIB
 """A page has no more than these, but one sample at least."""

@@ -9,7 +9,7 @@ SURE_S = 1.0
 
 
 class Unreachable:
-    """What was seen of engines that should serve."""
+    """Record of engines that should serve and cannot be reached."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What no handler answers: requests that are not HTTP or too large, and faults of handlers.
+"""Answers to requests that are not HTTP or too large, and to faults of handlers.
 
 aiohttp answers such a request with text that repeats its bytes, and logs a traceback with them: the
 beginning of a long Authorization header, for one. Here nothing of a request is repeated.
@@ -30,9 +30,9 @@ limit to tell which of them was too long."""
 MOST_HEADERS = 128
 NAME = "mirage"
 COUNTED = web.RequestKey("mirage_counted", bool)
-"""Whether the handler of a request has counted it."""
+"""Key of a request that its handler has counted."""
 FRAMES = 3
-"""Of a fault that are told, the innermost ones."""
+"""Number of innermost frames that are told of a fault."""
 
 
 def refusal(error: BaseException | None, status: int) -> ApiError:
@@ -50,7 +50,7 @@ def refusal(error: BaseException | None, status: int) -> ApiError:
 
 
 def place(error: BaseException) -> str:
-    """Where a fault is, in one line, without its message: that may repeat what was sent."""
+    """Place of a fault, in one line, without its message: that may repeat what was sent."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     where = " < ".join(f"{f.filename}:{f.lineno} {f.name}" for f in reversed(frames))
     return f"{type(error).__name__} at {where or 'an unknown place'}"
@@ -78,7 +78,7 @@ class Protocol(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """In OpenAI's form. Raises `ConnectionError` if an answer has begun already."""
+        """Answer in OpenAI's form. Raises `ConnectionError` if an answer has begun already."""
         answer = refusal(exc, status)
         if answer.status >= 500:
             self._faults.note(place(exc) if exc else f"an answer of {status}")
@@ -106,7 +106,7 @@ class Protocol(web.RequestHandler):
         return await super().finish_response(request, resp, start_time)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """What aiohttp would log with a traceback."""
+        """Note a fault that aiohttp would log with a traceback."""
         error = kw.get("exc_info")
         self._faults.note(place(error) if isinstance(error, BaseException) else "no answer")
 
@@ -136,7 +136,7 @@ class Runner(web.AppRunner):
 
     @property
     def server(self) -> Any:
-        """What makes a protocol for each connection."""
+        """Factory of a protocol for each connection."""
         if (manager := super().server) is None:
             return None
         loop = asyncio.get_running_loop()

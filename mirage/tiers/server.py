@@ -82,7 +82,7 @@ class PoolServer:
         self._thread.start()
 
     def listen(self) -> Future[None]:
-        """Once more, where somebody has removed the socket; the future raises `ValueError`."""
+        """Listen anew where somebody has removed the socket; the future raises `ValueError`."""
         return self._order(self._listen_again)
 
     def dead(self, tenant: str) -> Future[None]:
@@ -107,7 +107,7 @@ class PoolServer:
 
     @property
     def serving(self) -> bool:
-        """From `start` to the end."""
+        """Life of the thread, from `start` to the end."""
         return self._thread.is_alive()
 
     def save(self, seconds: float, most_bytes: int) -> int:

@@ -141,6 +141,19 @@ class Served:
         return self.process.returncode, stderr
 
 
+def read_all(answer: Any) -> bytes:
+    """All that comes of an answer that breaks off."""
+    read = b""
+    try:
+        while chunk := answer.read1():
+            read += chunk
+    except OSError:
+        pass
+    except Exception as error:
+        assert type(error).__name__ == "IncompleteRead"
+    return read
+
+
 def shared_files(family: Iterable[psutil.Process]) -> set[Path]:
     """The files in /dev/shm that these processes have mapped."""
     found = set()

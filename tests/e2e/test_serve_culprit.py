@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervised import Served, serving, write_config
+from supervised import Served, read_all, serving, write_config
 
 pytestmark = pytest.mark.e2e
 
@@ -140,16 +140,3 @@ def test_an_idle_engine_that_ends_is_counted(tmp_path: Path) -> None:
             "model 'a' is failed: given up after 3 restarts: engine core was ended from outside "
             "(SIGKILL)",
         )
-
-
-def read_all(answer: Any) -> bytes:
-    """All that comes of an answer that breaks off."""
-    read = b""
-    try:
-        while chunk := answer.read1():
-            read += chunk
-    except OSError:
-        pass
-    except Exception as error:
-        assert type(error).__name__ == "IncompleteRead"
-    return read

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from supervised import Served, serving, write_config
+from supervised import Served, read_all, serving, write_config
 
 pytestmark = pytest.mark.e2e
 
@@ -105,16 +105,3 @@ def test_the_same_request_in_two_hangs_is_refused(tmp_path: Path) -> None:
         body = {"model": "a", "prompt": "hang", "stream": True}
         assert served.request("POST", "/v1/completions", body)[0] == 422
         assert post(served, "pids", "a")[0] == 200
-
-
-def read_all(answer: Any) -> bytes:
-    """All that comes of an answer that breaks off."""
-    read = b""
-    try:
-        while chunk := answer.read1():
-            read += chunk
-    except OSError:
-        pass
-    except Exception as error:
-        assert type(error).__name__ == "IncompleteRead"
-    return read
