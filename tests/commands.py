@@ -1,4 +1,4 @@
-"""Which command runs which test, and what one run draws of a product of families and seeds.
+"""Commands that run each test, and draws of one run from a product of families and seeds.
 
 Marks decide. ``make test`` runs what has neither `slow` nor `rare`, ``make slow`` what is `slow`,
 and ``make long`` what is `rare` or lies in tests/long. ``make long`` runs once more, in full, what
@@ -20,7 +20,7 @@ LEAST_EXAMPLES = 25
 
 
 def commands_of(marks: Collection[str]) -> frozenset[str]:
-    """Those that run a test with these marks; there is always one."""
+    """Commands that run a test with these marks; there is always one."""
     if {"long", "rare"} & set(marks):
         return frozenset({"long"})
     first = "slow" if "slow" in marks else "test"
@@ -35,7 +35,7 @@ def drawn(seed: str, product: str, values: Sequence[object]) -> object:
 def left_out(
     seed: str, tests: Mapping[str, tuple[str, object]], command: str | None
 ) -> frozenset[str]:
-    """Of tests by id, each with its product and its value in it, those that were not drawn."""
+    """Tests that were not drawn, by id; each is given with its product and its value in it."""
     if command in (None, "long"):
         return frozenset()
     values: dict[str, list[object]] = {}
@@ -46,7 +46,7 @@ def left_out(
 
 
 def scaled(examples: int, command: str | None) -> int:
-    """How many examples are tried of the `examples` that ``make long`` tries."""
+    """Number of examples that are tried of the `examples` that ``make long`` tries."""
     if command == "long":
         return examples
     return max(examples // 4, min(examples, LEAST_EXAMPLES))

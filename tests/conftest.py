@@ -37,7 +37,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Once more where it is seen with -q."""
+    """Say the seed once more, where it is seen with -q."""
     if terminalreporter.stats.get("failed"):
         terminalreporter.write_line(f"drawn with {_repeat()}")
 

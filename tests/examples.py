@@ -1,4 +1,4 @@
-"""How many examples Hypothesis tries: all of them in ``make long``, a quarter otherwise."""
+"""Number of examples that Hypothesis tries: all in ``make long``, a quarter otherwise."""
 
 from __future__ import annotations
 

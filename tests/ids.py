@@ -1,4 +1,4 @@
-"""Which command runs which test, and whether one of an older list is run by none.
+"""Commands that run each test, and tests of an older list that none runs.
 
 python -m tests.ids [LIST...]
 
@@ -26,7 +26,7 @@ LAYERS = {
     "slow": ("pure", "vmm", "engine", "e2e"),
     "long": ("pure", "vmm", "engine", "e2e", "long"),
 }
-"""What the Makefile has each command look through."""
+"""Layers that the Makefile has each command look through."""
 
 
 class Collector:

@@ -32,11 +32,11 @@ FEATURES: dict[str, tuple[bool, bool, bool, bool]] = {
     "amx": (True, True, True, False),
     "arm": (False, False, False, False),
 }
-"""What torch's `PREDICATES` say; AMX as in Sapphire and Emerald Rapids, without FP16."""
+"""Answers of torch's `PREDICATES`; AMX as in Sapphire and Emerald Rapids, without FP16."""
 PROCESSORS = dict(zip(FEATURES, Processor, strict=True))
 
 ORDER = ("avx2", "avx512", "avx512_bf16", "amx")
-"""Of x86: each can do what those before it can."""
+"""Classes of x86: each can do what those before it can."""
 LIMITS = {
     "avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
     "avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "ATEN_CPU_CAPABILITY": "avx512"},
@@ -54,14 +54,14 @@ def here() -> str | None:
 
 
 def runs_here(name: str) -> bool:
-    """Whether engines can run as on that class: on one below this, or on AMX without its tiles."""
+    """True if engines can run as on that class: on one below this, or on AMX without its tiles."""
     if (mine := here()) is None:
         return False
     return ORDER.index(name) <= max(ORDER.index(mine), ORDER.index("amx") * (mine == "avx512_bf16"))
 
 
 def environment(name: str) -> dict[str, str]:
-    """Of a new process that shall be on that class."""
+    """Environment of a new process that shall be on that class."""
     return {VARIABLE: name, **LIMITS.get(name, {})}
 
 

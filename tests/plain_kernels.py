@@ -14,7 +14,7 @@ from typing import Any
 
 
 def without_onednn() -> None:
-    """In this process it packs nothing: what it holds, torch does not know of, nor can we."""
+    """Switch oneDNN off in this process: torch does not know of what it packs, nor can we."""
     import vllm._custom_ops as ops
 
     ops._supports_onednn = False
@@ -23,7 +23,7 @@ def without_onednn() -> None:
 
 @contextmanager
 def like_ours() -> Iterator[None]:
-    """Inside the block vLLM builds one model, and keeps of its weights plain what we would."""
+    """Context in which vLLM builds one model, and keeps of its weights plain what we would."""
     from mirage.engine import stack
     from mirage.engine.params import PlacedLayers
 

@@ -1,4 +1,4 @@
-"""What vLLM has no kernel for on some processors: AVX2 has fewest, and only AMX has all."""
+"""Kernels that vLLM lacks on some processors: AVX2 has fewest, and only AMX has all."""
 
 from __future__ import annotations
 

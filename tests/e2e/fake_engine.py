@@ -136,14 +136,14 @@ def pulse(control: socket.socket, stuck: threading.Event) -> None:
 
 
 def eat() -> None:
-    """Until the kernel ends it."""
+    """Take memory until the kernel ends it."""
     eaten = []
     while True:
         eaten.append(bytearray(1 << 20))
 
 
 def fail(control: socket.socket) -> None:
-    """As vLLM's core ends: first its last words, then the end of its process."""
+    """End as vLLM's core does: first its last words, then its process."""
     control.sendall(encode(Failed("ZeroDivisionError")))
     os._exit(1)
 

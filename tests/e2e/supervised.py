@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +19,8 @@ import psutil
 import yaml
 from model_folder import make_folder
 from warm import Begun
+
+from mirage.demo.models import make_models
 
 HERE = Path(__file__).parent
 DEADLINE_S = 180
@@ -41,6 +43,19 @@ def write_config(folder: Path, *names: str, **changes: Any) -> Path:
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(content))
     return path
+
+
+def write_demo(folder: Path, which: Sequence[str], memory: str, **changes: Any) -> Path:
+    """Small demonstration models `which` as tenants with equal shares of `memory`, in float32."""
+    paths = make_models(folder, which=list(which), layers=4)
+    tenants = [
+        {"name": name, "model": str(path), "share": 100 // len(paths), "max_model_len": 320}
+        for name, path in paths.items()
+    ]
+    content = {"device": {"memory": memory}, "dtype": "float32", "tenants": tenants} | changes
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump(content))
+    return config
 
 
 class Served:

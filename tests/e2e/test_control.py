@@ -91,7 +91,7 @@ class Engine:
 
 @dataclass
 class Noting:
-    """Who keeps engines: notes what it hears. An engine is dead once `dead` is set."""
+    """Keeper of engines that notes what it hears. An engine is dead once `dead` is set."""
 
     on_joined: asyncio.Queue[str]
     on_lost: asyncio.Queue[tuple[str, str | None]]
@@ -510,7 +510,7 @@ def test_it_listens_again_where_its_socket_was_removed(tmp_path: Path) -> None:
 def test_what_cannot_be_done_to_an_engine_ends_the_watching(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Else nobody would be judged any more, or the memory would be booked for ever."""
+    """Without that nobody would be judged any more, or memory would stay booked."""
     monkeypatch.setattr("mirage.serve.control.BEAT_S", 0.01)
 
     def fail(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""What the processes that a process has started have computed, compilers for one."""
+"""Processor time of a process's descendants, compilers for one."""
 
 from __future__ import annotations
 

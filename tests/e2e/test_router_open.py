@@ -1,4 +1,4 @@
-"""What strangers can send to the router's port: requests that are none, over raw sockets."""
+"""Bytes that strangers can send to the router's port and that are no requests, over raw sockets."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def parsed(answer: bytes) -> tuple[int, dict[str, object]]:
 
 
 def answered(router: Router, status: int) -> float:
-    """How often, by the metrics."""
+    """Number of requests by the metrics."""
     labels = f'{{code="{status}",tenant=""}}'
     found = re.search(rf"requests_total{re.escape(labels)} (\S+)", router.metrics.render().decode())
     return float(found[1]) if found else 0.0

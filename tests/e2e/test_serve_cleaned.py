@@ -26,7 +26,7 @@ def runtime() -> Iterator[Path]:
 
 
 def pids(served: Served, model: str) -> Any:
-    """Of its engine; None if it is not served."""
+    """Process ids of its engine; None if it is not served."""
     body = {"model": model, "prompt": "pids"}
     status, answer = served.request("POST", "/v1/completions", body)
     return answer if status == 200 else None

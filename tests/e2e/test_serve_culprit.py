@@ -52,7 +52,7 @@ def test_a_request_that_ends_its_engine_is_refused_and_other_ones_each_time_are_
 
 
 def test_a_kill_from_outside_blames_no_request(tmp_path: Path) -> None:
-    """Not even the only one that is always there, as a probe of health is."""
+    """A probe of health, the only request that is always there, is not blamed either."""
     with serving(write_config(tmp_path, "a")) as served:
         for _ in range(2):
             status, body = post(served, "kill")

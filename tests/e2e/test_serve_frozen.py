@@ -74,7 +74,7 @@ def test_one_that_is_continued_in_time_goes_on(tmp_path: Path) -> None:
 
 
 def test_after_a_pause_of_everything_nobody_hangs(tmp_path: Path) -> None:
-    """As of a container, or of the whole machine; the server wakes before its engines."""
+    """Pause as of a container or of the whole machine; the server wakes before its engines."""
     with serving(write_config(tmp_path, "a", "b", hang_s=HANG_S)) as served:
         served.drain()
         before = post(served, "pids", "a")[1]

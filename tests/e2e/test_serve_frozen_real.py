@@ -13,10 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
-from supervised import Served, serving
-
-from mirage.demo.models import make_models
+from supervised import Served, serving, write_demo
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -29,20 +26,8 @@ PROBE = {"model": "opt", "prompt": "hello", "max_tokens": 8, "temperature": 0}
 
 @pytest.fixture(params=["spatial", "temporal"])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
-    paths = make_models(tmp_path, which=["llama", "opt"], layers=4)
-    tenants = [
-        {"name": name, "model": str(path), "share": 50, "max_model_len": 320}
-        for name, path in paths.items()
-    ]
-    content = {
-        "device": {"memory": "64MiB"},
-        "dtype": "float32",
-        "tenants": tenants,
-        "sharing": {"mode": request.param},
-        "hang_s": HANG_S,
-    }
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump(content))
+    sharing = {"mode": request.param}
+    config = write_demo(tmp_path, ["llama", "opt"], "64MiB", sharing=sharing, hang_s=HANG_S)
     with serving(config, fake=False, ready_timeout_s=START_S) as served:
         served.drain()
         yield served

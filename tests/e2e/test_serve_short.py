@@ -29,7 +29,7 @@ def pids(served: Served, name: str) -> dict[str, int]:
 
 @contextlib.contextmanager
 def no_more_files(served: Served) -> Iterator[None]:
-    """Inside, the server may open nothing that it has not open."""
+    """Context in which the server may open nothing that it has not open."""
     pid = served.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     opened = max(int(file.name) for file in Path(f"/proc/{pid}/fd").iterdir()) + 1

@@ -72,7 +72,7 @@ def test_it_is_a_child_that_can_be_killed_and_leaves_nothing(tmp_path: Path) -> 
 
 
 def test_when_it_is_killed_its_shared_memory_goes_as_well(tmp_path: Path) -> None:
-    """By a resource tracker of its own, as a program has one."""
+    """Its own resource tracker does so, as a program has one."""
     process = begin(tmp_path, SHARES)
     assert process.stderr is not None
     shared = Path("/dev/shm") / process.stderr.readline().strip()

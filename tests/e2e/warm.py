@@ -31,7 +31,7 @@ from mirage.serve.starting import Child
 
 MODULE = "tests.e2e.warm_engines"
 FORK = "MIRAGE_TEST_FORK"
-"""As there, which cannot be imported here: it imports vLLM."""
+"""Same variable as there, which cannot be imported here: it imports vLLM."""
 ROOT = Path(__file__).parents[2]
 AT_IMPORT = {
     **launcher.OF_A_HOST,
@@ -40,7 +40,7 @@ AT_IMPORT = {
     "VLLM_NO_USAGE_STATS": "1",
     "PYTHONUNBUFFERED": "1",
 }
-"""Of `launcher.environment` what libraries read when they are imported."""
+"""Variables of `launcher.environment` that libraries read when they are imported."""
 TITLE = {"MIRAGE_TEST_TITLE": "." * 4096}
 """A process has as much room for a title, the command line of an engine, as it began with."""
 PR_SET_CHILD_SUBREAPER = 36
@@ -84,7 +84,7 @@ class Warm:
         atexit.register(self._end)
 
     def start(self, command: list[str], environment: Mapping[str, str], log: Path) -> Child:
-        """As `Means.start`."""
+        """Start a child, as `Means.start` does."""
         return Adopted(self.fork(command, environment, str(log), str(log)))
 
     def fork(
@@ -141,7 +141,7 @@ class Begun(subprocess.Popen[str]):
     """A program of Python's as `Popen` starts it, but as a fork of the session's process."""
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *given: Any) -> None:
-        """In place of what starts a program in `subprocess`."""
+        """Stand-in for what starts a program in `subprocess`."""
         _, _, folder, environment, _, _, _, *handles = given[:13]
         out, err = (f"/proc/{os.getpid()}/fd/{handles[place]}" for place in (3, 5))
         with adopting():
@@ -170,7 +170,7 @@ def mirage(*words: str, folder: Path, timeout_s: float) -> None:
 
 @contextmanager
 def adopting() -> Iterator[None]:
-    """Inside, orphans of what this process has started become its children."""
+    """Context in which orphans of what this process has started become its children."""
     change = ctypes.CDLL(None, use_errno=True).prctl
     change(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -198,7 +198,7 @@ cold_command = child.serve_command
 
 
 class Forks:
-    """Of `subprocess` what a replay starts its servers with."""
+    """Part of `subprocess` with which a replay starts its servers."""
 
     Popen, TimeoutExpired = Begun, subprocess.TimeoutExpired
     DEVNULL, STDOUT = subprocess.DEVNULL, subprocess.STDOUT

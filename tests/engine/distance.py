@@ -16,7 +16,7 @@ from tiny import make_llm, make_model, prompts
 
 
 def said(path: Path, *, packed: bool) -> tuple[list[float], int]:
-    """Of every token of every prompt but the first ones; and how many matrices are packed away."""
+    """Log-probabilities of tokens of prompts but the first, and the number of packed matrices."""
     from vllm import SamplingParams
 
     llm = make_llm(path, packed=packed, enable_prefix_caching=False)

@@ -1,4 +1,4 @@
-"""How far our kernels are from vLLM's as it comes: they round in another order, and no more.
+"""Distance of our kernels to vLLM's as it comes: they round in another order, and no more.
 
 Identity compares with plain vLLM that has our kernels. This ties those to what a user of vLLM has
 on this processor, and to what AMX packs.
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 FAMILIES = ("opt", "llama")
 MOST, MEAN = 0.25, 0.03
-"""Between two log-probabilities of one token. bfloat16 has eight bits, and a logit some units."""
+"""Most between two log-probabilities of a token. bfloat16 has eight bits, a logit some units."""
 
 
 @pytest.mark.parametrize("processor", [None, "amx"])

@@ -22,7 +22,7 @@ MOST_DIFFERENT = {
     "llama-awq": True,  # quantised
     "qwen3-embedding": True,  # pooling
 }
-"""And which of them are left to `make slow`, which draws one of them."""
+"""Families by whether they are left to `make slow`, which draws one of them."""
 DRAWN = (pytest.mark.slow, pytest.mark.drawn("family", together="families"))
 EACH = [pytest.param(name, marks=DRAWN if slow else ()) for name, slow in MOST_DIFFERENT.items()]
 MODES = ("plain", "mirage", "nowait")

@@ -1,4 +1,4 @@
-"""What vLLM fetches for a request that names media, with the command line of a tenant."""
+"""Media that vLLM fetches for a request, with the command line of a tenant."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def port() -> Iterator[int]:
 
 
 def connector(monkeypatch: pytest.MonkeyPatch, **engine_args: Any) -> MediaConnector:
-    """As vLLM's server makes it of its command line and environment."""
+    """Connector that vLLM's server makes of its command line and environment."""
     tenant = {"name": "a", "model": "/m", "share": 50, "engine_args": engine_args}
     made = Config.model_validate({"device": {"memory": "1GiB"}, "tenants": [tenant]})
     for name, value in CAREFUL.items():
@@ -72,7 +72,7 @@ def connector(monkeypatch: pytest.MonkeyPatch, **engine_args: Any) -> MediaConne
 
 
 def fetched_nowhere(found: MediaConnector, url: str) -> None:
-    """By both of vLLM's ways."""
+    """Fetch by both of vLLM's ways."""
     with pytest.raises(Exception, match=r"(?s).+"):
         found.fetch_image(url)
     with pytest.raises(Exception, match=r"(?s).+"):

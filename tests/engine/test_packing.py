@@ -1,4 +1,4 @@
-"""What a model without memory is said to hold, and what vLLM makes of one that has it."""
+"""Bytes that a model without memory is said to hold, and those of vLLM's model with memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_head_is_said_to_hold_what_it_holds_when_it_is_loaded(
 
 
 class Impl:
-    """Of an attention, which computes for it."""
+    """Implementation of an attention, which computes for it."""
 
     packed: torch.Tensor
 

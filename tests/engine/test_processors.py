@@ -68,7 +68,7 @@ def dispatched(weight: torch.Tensor) -> torch.nn.Module:
 
 
 def who(layer: Any) -> Linear | None:
-    """Whom its function calls; None for torch's plain product."""
+    """Library that its function calls; None for torch's plain product."""
     return next((BY_CALL[n] for n in layer.cpu_linear.__code__.co_names if n in BY_CALL), None)
 
 

@@ -176,7 +176,7 @@ def test_int8_weights_that_move_as_if_they_could_are_caught(
 def test_int8_weights_that_stay_parameters_move(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the kernels for AMX pack them."""
+    """Weights packed as the kernels for AMX do."""
     on("amx", monkeypatch)
     make_model(SYMMETRIC, tmp_path)
     assert must(spawn("forced.py", tmp_path, SYMMETRIC)).split() == ["started", "10"]

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from mirage.demo.models import make_models
-from tests.e2e.supervised import Served, serving
+from tests.e2e.supervised import Served, serving, write_demo
 
 pytestmark = pytest.mark.long
 
@@ -25,19 +23,7 @@ NAMES = ("llama", "opt", "qwen3")
 
 @pytest.mark.parametrize("mode", ["spatial", "temporal"])
 def test_four_hogs_raise_no_alarm(tmp_path: Path, mode: str) -> None:
-    paths = make_models(tmp_path, which=list(NAMES), layers=4)
-    tenants = [
-        {"name": name, "model": str(path), "share": 33, "max_model_len": 320}
-        for name, path in paths.items()
-    ]
-    content = {
-        "device": {"memory": "96MiB"},
-        "dtype": "float32",
-        "tenants": tenants,
-        "sharing": {"mode": mode},
-    }
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump(content))
+    config = write_demo(tmp_path, NAMES, "96MiB", sharing={"mode": mode})
     statuses: list[int] = []
     with serving(config, fake=False, ready_timeout_s=600) as served:
         served.drain()

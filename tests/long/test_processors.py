@@ -23,7 +23,7 @@ EACH = (
 )
 
 LACKING = {"avx2": 4}
-"""How many of them vLLM has no kernel for."""
+"""Number of families that vLLM has no kernel for."""
 
 
 @pytest.fixture(scope="module", params=kinds.ORDER)

@@ -1,4 +1,4 @@
-"""How long a tenant that is not served is said to be away."""
+"""Seconds that a tenant which is not served is said to be away."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.pure
 
 
 def started(*seconds: float) -> Comeback:
-    """After starts that took so long."""
+    """Tenant after starts that took so long."""
     made = Comeback()
     for number, took in enumerate(seconds):
         made.starts(1000.0 * number)

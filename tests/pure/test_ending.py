@@ -1,4 +1,4 @@
-"""What an end says of the requests that were there, and how it is told."""
+"""Evidence of an end against the requests that were there, and its words."""
 
 from __future__ import annotations
 

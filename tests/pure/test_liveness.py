@@ -1,4 +1,4 @@
-"""Who is taken for hung: whoever is silent or stuck, and nobody who is only slow or idle."""
+"""Hangs are silent and stuck engines, and none that is only slow or idle."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_cleaners_find_a_lock(base: Path, other: Path, monkeypatch: pytest.Monke
 
 
 def is_locked(folder: Path) -> bool:
-    """As systemd-tmpfiles looks before it removes what is old."""
+    """Look of systemd-tmpfiles before it removes what is old."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

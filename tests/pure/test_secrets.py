@@ -118,7 +118,7 @@ def test_a_key_in_the_environment_is_refused_and_not_repeated() -> None:
 
 
 def test_a_configuration_as_json_has_no_secrets() -> None:
-    """As reports have it, of a server that is not ours as well, where nothing is refused."""
+    """Arguments as reports have them, of a server that is not ours as well."""
     engine_args = {"api_key": [SECRET], "seed": 1, "hf-token": SECRET, "a": {"b": TEXTS[0]}}
     tenant = {"name": "a", "model": Path("/m"), "share": 50, "engine_args": engine_args}
     made = Config.model_validate({"device": {"memory": "1GiB"}, "tenants": [tenant]})

@@ -109,7 +109,7 @@ def test_pages_are_all_of_it_once_whatever_their_size(count: int, limit: int, si
 
 @pytest.fixture(scope="module")
 def full() -> Timeline:
-    """Of ten tenants, as long as it can be."""
+    """Sample of ten tenants, as long as it can be."""
     timeline = Timeline()
     reports = {f"tenant-{i}": report(i) for i in range(10)}
     for i in range(40_000):

@@ -1,4 +1,4 @@
-"""When an engine at whose socket nobody listens is given up."""
+"""An engine at whose socket nobody listens is given up after a moment."""
 
 import pytest
 

@@ -36,7 +36,7 @@ def probe(processor: str) -> tuple[str, ...]:
 def _in_mode(
     processor: str, mode: str, families: Sequence[str], models: Path
 ) -> Iterator[tuple[str, Facts]]:
-    """Who fails is the last of its process."""
+    """Family that fails is the last of its process."""
     todo = list(families)
     while todo:
         for facts in _one_process(processor, mode, todo, models):
