@@ -173,8 +173,6 @@ class Device(Strict):
     ``auto``: as large as the models allow."""
     copy_chunk: Bytes = CHUNK
     """Of a layer that is copied at a time. On a GPU, copies of a step's inputs wait for one."""
-    exchange: bool = False
-    """On a GPU: hand pages from engine to engine as file descriptors, without freeing them."""
     link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
     """Host only: imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
 
@@ -199,12 +197,6 @@ class Device(Strict):
     def _graphs_are_of_a_gpu(self) -> Device:
         if self.kind == "host" and self.graphs:
             raise ValueError("graphs is for kind cuda: a host has none, leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _exchange_is_of_a_gpu(self) -> Device:
-        if self.kind == "host" and self.exchange:
-            raise ValueError("exchange is for kind cuda: a host has no page handles, leave it out")
         return self
 
     @model_validator(mode="after")

@@ -9,47 +9,19 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from vmm.driver import Driver, GrantExceeded, Page, UnknownPage, VmmError
 from vmm.runs import pick
 
 
-class Supply(Protocol):
-    """Where pages come from before any is created, and where they go to instead of the device."""
-
-    def withdraw(self, count: int) -> list[Page]:
-        """Up to `count` pages; none is fine. What is in them may be anything."""
-
-    def deposit(self, pages: Sequence[Page]) -> None:
-        """The driver has them no more, whether anybody else has. Raises as `Driver.release`."""
-
-
-class NoSupply:
-    """The device alone."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    def withdraw(self, count: int) -> list[Page]:
-        """None."""
-        return []
-
-    def deposit(self, pages: Sequence[Page]) -> None:
-        """Back to the device."""
-        self._driver.release(pages)
-
-
 class PagePool:
     """Pages of one driver under a grant of `grant_bytes`; a part of a page counts for nothing.
 
-    Calls may come from any thread. A refused call changes nothing, but that pages which a
-    `supply` had given by then stay, as spare ones.
+    Calls may come from any thread. A refused call changes nothing.
     """
 
-    def __init__(self, driver: Driver, grant_bytes: int, supply: Supply | None = None) -> None:
+    def __init__(self, driver: Driver, grant_bytes: int) -> None:
         self.driver = driver
-        self._supply = supply or NoSupply(driver)
         self._page_bytes = driver.page_bytes
         self._lock = threading.RLock()
         self._roles: dict[Page, str] = {}
@@ -92,7 +64,7 @@ class PagePool:
             self._check_grant(count, role)
             pages = pick(self._spare, count)
             if missing := count - len(pages):
-                pages += self._fetch(missing)
+                pages += self.driver.create(missing)
             self._spare.difference_update(pages)
             self._roles.update(dict.fromkeys(pages, role))
             return sorted(pages)
@@ -125,7 +97,7 @@ class PagePool:
     def trim(self) -> None:
         """Release all spare pages. Raises `StillMapped`."""
         with self._lock:
-            self._supply.deposit(sorted(self._spare))
+            self.driver.release(sorted(self._spare))
             self._spare = set()
 
     def check_integrity(self) -> None:
@@ -169,20 +141,8 @@ class PagePool:
         """Keep as many of these spare pages as the grant allows, and release the others."""
         room = max(0, self._grant_pages - in_use)
         keep = spare if len(spare) <= room else set(pick(spare, room))
-        self._supply.deposit(sorted(spare - keep))
+        self.driver.release(sorted(spare - keep))
         self._spare = keep
-
-    def _fetch(self, count: int) -> list[Page]:
-        """From the supply, and created as far as that has run empty."""
-        found = self._supply.withdraw(count)
-        if len(found) == count:
-            return found
-        try:
-            return found + self.driver.create(count - len(found))
-        except VmmError:
-            # `take` asks for less than the grant allows beside all spare pages: so they fit.
-            self._spare.update(found)
-            raise
 
 
 def _checked(grant_bytes: int) -> int:

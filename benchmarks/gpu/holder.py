@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from select import select
@@ -13,7 +15,6 @@ from select import select
 from benchmarks.gpu.bench import Bench, dry
 from vmm.cuda import CudaDriver
 from vmm.driver import Page
-from vmm.exchange import Exchange
 from vmm.host import host_buffer
 
 ROOT = Path(__file__).parents[2]
@@ -21,28 +22,30 @@ LIMIT_S = 60
 MARK, SAMPLE = 0x5A, 4096
 """What is written into all pages, and how many bytes of each are looked at."""
 WORDS = ("take", "give", "send", "receive", "write", "check")
-PATIENCE_S = 10.0
-"""For the depot: what it does not take or have is a failure here, and no reason to create."""
+AT_ONCE = 64
+"""File descriptors in one message; the kernel takes 253."""
 
 
 class Holder:
     """The process, seen from the one that tells it.
 
-    Words: "take" (create all pages and map them), "give" (unmap and release them), with a depot
-    "send" (unmap them, and let it have them) and "receive" (have them from it, and map), "write"
-    into all of them, and "check" that something was written.
+    Words: "take" (create all pages and map them), "give" (unmap and release them), with a link
+    "send" (unmap them, and export them into it) and "receive" (import them from it, and map),
+    "write" into all of them, and "check" that something was written.
     """
 
-    def __init__(self, bench: Bench, pages: int, depot: Path | None = None) -> None:
+    def __init__(self, bench: Bench, pages: int, link: socket.socket | None = None) -> None:
         words = [sys.executable, "-m", "benchmarks.gpu.holder", str(bench.page_bytes), str(pages)]
         words += ["--dry", bench.device] if bench.dry else []
-        words += ["--depot", str(depot)] if depot else []
+        inherited = () if link is None else (link.fileno(),)
+        words += [f"--link={fd}" for fd in inherited]
         self._process = subprocess.Popen(
             words,
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            pass_fds=inherited,
         )
 
     def tell(self, word: str) -> None:
@@ -82,13 +85,19 @@ class Holder:
 
 
 @contextmanager
-def pair(bench: Bench, pages: int, depot: Path | None = None) -> Iterator[list[Holder]]:
-    """Two processes that have started and hold nothing; with a depot they can send pages."""
+def pair(bench: Bench, pages: int, linked: bool = False) -> Iterator[list[Holder]]:
+    """Two processes that have started and hold nothing; `linked` ones can send pages."""
     with ExitStack() as stack:
+        ends: Sequence[socket.socket | None] = (None, None)
+        if linked:
+            ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         holders = []
-        for _ in range(2):
-            holders.append(Holder(bench, pages, depot))
+        for end in ends:
+            holders.append(Holder(bench, pages, end))
             stack.callback(holders[-1].end)
+        for end in ends:
+            if end is not None:
+                end.close()  # a killed process's pages shall not live on in this one
         for holder in holders:
             holder.ask("give")
         yield holders
@@ -97,10 +106,8 @@ def pair(bench: Bench, pages: int, depot: Path | None = None) -> Iterator[list[H
 class _Held:
     """The pages, seen from the process that holds them."""
 
-    def __init__(self, driver: CudaDriver, count: int, depot: Path | None) -> None:
-        self._driver, self._count, self._exchange = driver, count, None
-        if depot is not None:
-            self._exchange = Exchange(driver, depot, driver.facts.uuid, "holder", PATIENCE_S)
+    def __init__(self, driver: CudaDriver, count: int, link: socket.socket | None) -> None:
+        self._driver, self._count, self._link = driver, count, link
         self._pages: list[Page] = []
         self._address = driver.reserve(count * driver.page_bytes)
         self._seen = host_buffer(SAMPLE)
@@ -131,17 +138,30 @@ class _Held:
                 sys.exit(f"page {page} does not hold what the other process wrote")
 
     def send(self) -> None:
-        assert self._exchange is not None
+        assert self._link is not None
         self._driver.unmap(self._address, self._count * self._driver.page_bytes)
-        self._exchange.deposit(self._pages)
+        for start in range(0, self._count, AT_ONCE):
+            some = self._pages[start : start + AT_ONCE]
+            fds = [self._driver.export_page(page) for page in some]
+            socket.send_fds(self._link, [b"p"], fds)
+            _close(fds)
+        self._driver.release(self._pages)
         self._pages = []
 
     def receive(self) -> None:
-        assert self._exchange is not None
-        self._pages = self._exchange.withdraw(self._count)
-        if (had := len(self._pages)) < self._count:
-            sys.exit(f"{had} of {self._count} pages came through the depot")
+        assert self._link is not None
+        while len(self._pages) < self._count:
+            text, fds, _, _ = socket.recv_fds(self._link, 1, AT_ONCE)
+            if not text:
+                sys.exit("the other process has gone")
+            self._pages += [self._driver.import_page(fd) for fd in fds]
+            _close(fds)
         self._driver.map(self._address, self._pages)
+
+
+def _close(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def main() -> None:
@@ -149,11 +169,12 @@ def main() -> None:
     parser.add_argument("page_bytes", type=int)
     parser.add_argument("pages", type=int)
     parser.add_argument("--dry", metavar="DEVICE", help="the stand-in's shared device")
-    parser.add_argument("--depot", type=Path, metavar="SOCKET", help="between it and others")
+    parser.add_argument("--link", type=int, metavar="FD", help="a socket to the other process")
     options = parser.parse_args()
     opened = dry(device=options.dry).open if options.dry else CudaDriver
-    driver = opened(options.page_bytes, shareable=options.depot is not None)
-    words = _Held(driver, options.pages, options.depot).words()
+    link = None if options.link is None else socket.socket(fileno=options.link)
+    driver = opened(options.page_bytes, shareable=link is not None)
+    words = _Held(driver, options.pages, link).words()
     for line in sys.stdin:
         words[line.strip()]()
         print("done", flush=True)

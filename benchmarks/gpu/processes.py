@@ -5,18 +5,14 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from benchmarks.gpu.bench import MIB, Bench
 from benchmarks.gpu.holder import Holder, pair
 from benchmarks.gpu.rows import Row, Skipped, alternating, medians, ms, timed
 from vmm.cuda import CudaDriver
 from vmm.cuda_device import device_facts
-from vmm.depot import Depot
 
 TIMES = 1000
 PASSING_S = 90
@@ -54,17 +50,18 @@ def passing(bench: Bench) -> Row:
 
 
 def exported(bench: Bench) -> Row:
-    """Passing pages to another process through a depot, as engines do with `device.exchange`,
-    against releasing and creating."""
+    """Passing pages to another process by file descriptors, against releasing and creating.
+
+    Engines release and create. Where this row says much less than 1, passing would be worth it.
+    """
     if not device_facts(0).shareable:
         raise Skipped("this device cannot share memory by file descriptors")
     pages = _pages(bench)
     with bench.open(bench.page_bytes) as driver:
         before = driver.memory_info()[0]
         with (
-            _depot() as depot,
             pair(bench, pages) as plain,
-            pair(bench, pages, depot) as linked,
+            pair(bench, pages, linked=True) as linked,
         ):
             empty = driver.memory_info()[0]
             plain[0].ask("take")
@@ -87,7 +84,7 @@ def exported(bench: Bench) -> Row:
         lost = _lost(bench, driver, before)
     return Row(
         "export and import",
-        f"{pages} pages of {bench.page_bytes / MIB:.0f} MiB to another process by a depot; "
+        f"{pages} pages of {bench.page_bytes / MIB:.0f} MiB to another process; "
         "one killed as it went on",
         f"{middle['export'] / middle['create']:.2f}x of release and create "
         f"({ms(middle['export'])}), {lost / MIB:.0f} MiB lost",
@@ -95,18 +92,6 @@ def exported(bench: Bench) -> Row:
         lost <= _noise(bench),
         middle | {"lost_bytes": lost},
     )
-
-
-@contextmanager
-def _depot() -> Iterator[Path]:
-    """The socket of one that ends with the block."""
-    with TemporaryDirectory(prefix="mirage-") as folder:
-        depot = Depot(Path(folder) / "depot.sock")
-        depot.start()
-        try:
-            yield Path(folder) / "depot.sock"
-        finally:
-            depot.stop()
 
 
 def _pages(bench: Bench) -> int:

@@ -60,7 +60,7 @@ def _memory(facts: DeviceFacts) -> Iterator[Finding]:
     if facts.shareable:
         yield works(TOPIC, "pages between processes", "by file descriptors")
     else:
-        advice = "leave device.exchange out: they are released and created"
+        advice = "leave tiers.peer out: memory of other GPUs is shared by file descriptors"
         yield limited(TOPIC, "pages between processes", "no", advice)
     yield from _peers(facts.index)
     yield from _link(facts.index)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 
 import torch
 
@@ -15,9 +14,7 @@ from mirage.engine.settings import EngineSettings
 from mirage.engine.stepclock import EventClock
 from mirage.streaming.transfer import Compute, HostCompute, StreamCompute
 from vmm.driver import Driver, Event, Stream
-from vmm.exchange import Exchange
 from vmm.host import HostDriver
-from vmm.pages import Supply
 
 Stepped = Callable[[float], None]
 """Told of the seconds that a step computed, stalls left out."""
@@ -33,8 +30,6 @@ class Backend:
     """Times one step; tells when it knows, perhaps only after some more."""
     placed: Callable[[], None]
     """Called when a layer has left the allocator that vLLM loaded it into."""
-    supply: Supply | None = None
-    """What gives and takes pages beside the device itself."""
 
 
 def make_backend(settings: EngineSettings) -> Backend:
@@ -62,11 +57,7 @@ def computed_by_host(driver: Driver, compute: HostCompute) -> Backend:
 def _cuda(settings: EngineSettings) -> Backend:
     from vmm.cuda import CudaDriver
 
-    driver = CudaDriver(
-        settings.page,
-        device=torch.cuda.current_device(),
-        shareable=settings.exchange is not None,
-    )
+    driver = CudaDriver(settings.page, device=torch.cuda.current_device())
 
     @cache
     def adopted(handle: int) -> Stream:
@@ -79,10 +70,7 @@ def _cuda(settings: EngineSettings) -> Backend:
         driver.event,
         clock,
     )
-    supply = None
-    if settings.exchange is not None:
-        supply = Exchange(driver, Path(settings.exchange), driver.facts.uuid, settings.tenant)
-    return Backend(driver, compute, clock.timed, torch.cuda.empty_cache, supply)
+    return Backend(driver, compute, clock.timed, torch.cuda.empty_cache)
 
 
 class _TimedWaits(StreamCompute):

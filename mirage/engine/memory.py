@@ -60,7 +60,7 @@ class EngineMemory:
         self.settings = settings
         self.backend = make_backend(settings)
         self.driver = self.backend.driver
-        self.pool = PagePool(self.driver, UNLIMITED, self.backend.supply)
+        self.pool = PagePool(self.driver, UNLIMITED)
         self.parameters = PlacedLayers(settings.moves, settings.experts_stay)
         self.compute = self.backend.compute
         self.mailbox = Mailbox()

@@ -20,9 +20,6 @@ class EngineSettings(BaseModel):
     tenant: str
     control: str | None = None
     """Path of the control server's Unix socket; None runs the engine by itself."""
-    exchange: str | None = None
-    """Path of the socket of the depot that pages are handed to other engines through; None: pages
-    are released and created."""
     tier_socket: str | None = None
     """Path of the socket of the host pool; None: KV blocks that leave the device are forgotten."""
     adapters: tuple[Path, ...] = ()

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import Protocol
 
 from mirage.config import Config, Tenant
@@ -50,7 +50,7 @@ class Room(Protocol):
         """End the engine of a debtor."""
 
 
-async def _nothing(tenant: str) -> None:
+async def _nothing(*_: str) -> None:
     """Nobody wants to know."""
 
 
@@ -66,11 +66,11 @@ class EngineManager:
         reaper: ReaperClient,
         startup_timeout_s: float,
         means: Means,
-        starting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        starting: Callable[[], Awaitable[None]] = _nothing,
         over: Callable[[str], Awaitable[None]] = _nothing,
         running: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Inside `starting()` an engine starts: what is free of the device is really free.
+        """`starting` is awaited before an engine starts.
 
         `over` is awaited with the tenant's name when no process of an engine is left. `running`
         tells the seconds for which this server has run.
@@ -124,8 +124,8 @@ class EngineManager:
         self._refused, self._failure, self._error, self._by_us = None, "", "", None
         self._core_first = self._served = False
         self._oom = OomKills()
-        async with self._starting():
-            await self._get_ready()
+        await self._starting()
+        await self._get_ready()
         self._served = True
         self.backend.state, self.backend.reason = EngineState.READY, ""
         self._listening = asyncio.create_task(self._listen())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import tempfile
 from pathlib import Path
@@ -10,10 +11,10 @@ from mirage.config import ConfigError
 from mirage.serve.places import places
 from mirage.serve.rundir import RunDir
 from mirage.units import MIB, size
-from vmm.depot import raise_limit
 
 LEAST_FILES = 512
 """Open files of a process: the router has two for each request, an engine one."""
+WANTED_FILES = 65536
 LEAST_ROOM = 64 * MIB
 """Bytes of the folder for temporary files, for logs, sockets and caches."""
 
@@ -28,6 +29,17 @@ def check_files() -> None:
             f"a process may open {most} files here, {LEAST_FILES} are needed: "
             f"raise the limit (ulimit -n {LEAST_FILES}, or LimitNOFILE of the service)"
         )
+
+
+def raise_limit(wanted: int = WANTED_FILES) -> int:
+    """Let this process, and those that it starts, open more files; how many it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return max(soft, most)
 
 
 def check_folders(log_dir: Path | None = None) -> None:

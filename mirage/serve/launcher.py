@@ -21,7 +21,7 @@ from mirage.config import Config, ConfigError, Device, Tenant
 from mirage.control.rules import Rules
 from mirage.serve.adapters import adapters_of
 from mirage.serve.fit import Fit
-from mirage.serve.rundir import RunDir, beside, tiers_beside
+from mirage.serve.rundir import RunDir, tiers_beside
 from mirage.units import MIB
 
 SERVER = ("-m", "vllm.entrypoints.openai.api_server")
@@ -152,7 +152,6 @@ def engine_settings(
         "policy": config.policy.value,
         "tenant": tenant.name,
         "control": str(control) if control else None,
-        "exchange": str(beside(control)) if control and config.device.exchange else None,
         "tier_socket": str(tiers_beside(control)) if control and config.host_tier else None,
         "adapters": list(adapters_of(tenant.engine_args).values()),
         "page": fit.page.bytes,

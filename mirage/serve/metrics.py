@@ -85,8 +85,6 @@ class _RegistryCollector(Collector):
             yield self._fill(GaugeMetricFamily(name, text, labels=["tenant"]), field)
         for field, (name, text) in COUNTERS.items():
             yield self._fill(CounterMetricFamily(name, text, labels=["tenant"]), field)
-        if (counts := self._registry.exchange()) is not None:
-            yield _exchanged(counts)
         if (pool := self._registry.pool()) is not None:
             yield self._loaded()
             yield from tier_metrics(pool, self._registry.disk())
@@ -107,12 +105,3 @@ class _RegistryCollector(Collector):
         for tenant, report in self._registry.reports.items():
             family.add_metric([tenant], float(getattr(report, field)))
         return family
-
-
-def _exchanged(counts: dict[str, int]) -> CounterMetricFamily:
-    text = "Pages in the depot between engines, by what became of them"
-    family = CounterMetricFamily("mirage_exchange_pages", text, labels=["what"])
-    for what, pages in counts.items():
-        if what != "held":
-            family.add_metric([what], float(pages))
-    return family

@@ -43,7 +43,6 @@ def preflight(config: Config, probe: tuple[str, ...] = ask.PROBE) -> Preflight:
     _check_memory(config.device)
     _check_host_tier(config)
     _check_ssd_tier(config)
-    _check_exchange(config.device)
     _check_peers(config)
     named, refused = adapters.check(config)
     refused = _refused_here(config) | refused
@@ -138,19 +137,6 @@ def _check_ssd_tier(config: Config) -> None:
         raise ConfigError(
             f"tiers.ssd.bytes is {size(ssd.bytes)}, the disk of {ssd.directory} has "
             f"{size(disk.total)}: lower it"
-        )
-
-
-def _check_exchange(device: Device) -> None:
-    if not device.exchange:
-        return
-    from vmm.cuda_device import device_facts  # there is one: its memory was asked for
-
-    facts = device_facts(device.index)
-    if not facts.shareable:
-        raise ConfigError(
-            f"device.exchange: GPU {device.index} ({facts.name}) cannot share memory by file "
-            "descriptors: leave it out"
         )
 
 

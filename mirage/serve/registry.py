@@ -78,8 +78,6 @@ class Registry:
     shapes: dict[str, ModelShape] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
-    exchange: Callable[[], dict[str, int] | None] = lambda: None
-    """Pages that engines handed to each other; None if they do not."""
     pool: Callable[[], PoolState | None] = lambda: None
     """The host pool; None if there is none."""
     disk: Callable[[], dict[str, int | bool] | None] = lambda: None
@@ -123,9 +121,7 @@ class Registry:
     def state(self, *, reasons: bool = True) -> dict[str, Any]:
         """The body of ``/mirage/state``: the newest sample, and every engine's state."""
         engines = {name: b.told(reasons=reasons) for name, b in self.backends.items()}
-        counts = self.exchange()
-        pages = {} if counts is None else {"exchange": counts}
-        head = {**self._head(), "engines": engines, **pages}
+        head = {**self._head(), "engines": engines}
         return {**head, **self.tiers(), **self.timeline.newest}
 
     def tiers(self) -> dict[str, Any]:

@@ -11,11 +11,6 @@ from mirage.serve.held import HeldFolder
 from mirage.serve.places import places
 
 
-def beside(control_socket: Path) -> Path:
-    """The depot's socket in the same folder."""
-    return control_socket.with_name("depot.sock")
-
-
 def tiers_beside(control_socket: Path) -> Path:
     """The host pool's socket in the same folder."""
     return control_socket.with_name("tiers.sock")
@@ -55,10 +50,6 @@ class RunDir:
     @property
     def control_socket(self) -> Path:
         return self.sockets / "control.sock"
-
-    @property
-    def depot_socket(self) -> Path:
-        return beside(self.control_socket)
 
     @property
     def tier_socket(self) -> Path:

@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from mirage.serve.caretaker import Caretaker
 from mirage.serve.control import ControlServer
 from mirage.serve.engine_manager import EngineManager, say
 from mirage.serve.errors import EngineFailed
-from mirage.serve.exchange import Exchange
 from mirage.serve.means import Means
 from mirage.serve.preflight import Preflight, preflight, refusal
 from mirage.serve.process import adopt_orphans
@@ -133,7 +132,6 @@ class Supervisor:
     ) -> None:
         self._config, self._options, self._rundir = config, options, rundir
         self._ready_file = ReadyFile(options.ready_file)
-        self._exchange = Exchange(rundir.depot_socket if config.device.exchange else None)
         self._tiers = Tiers(config, rundir.tier_socket)
         timeout_s = options.startup_timeout_s or STARTUP_S[config.device.kind]
         self._managers = {
@@ -145,7 +143,7 @@ class Supervisor:
                 reaper,
                 timeout_s,
                 means,
-                self._starting,
+                lambda: self._caretaker.mend(),
                 self._tiers.dead,
                 lambda: self._control.running.seconds,
             )
@@ -157,7 +155,6 @@ class Supervisor:
         for name, named in found.adapters.items():
             backends[name].adapters = named
         self._registry = Registry(config.policy, config.device.memory, backends)
-        self._registry.exchange = self._exchange.counts
         self._registry.pool = self._tiers.state
         self._registry.disk = self._tiers.disk
         self._arbiter = arbiter
@@ -172,7 +169,6 @@ class Supervisor:
         self._router = Router(self._registry, self._tiers.resize)
         sockets = {
             rundir.control_socket: self._listen_to_engines,
-            rundir.depot_socket: self._exchange.listen,
             rundir.tier_socket: self._tiers.listen,
         }
         self._caretaker = Caretaker(rundir, self._managers, sockets)
@@ -189,13 +185,6 @@ class Supervisor:
         backend = TenantServer(tenant.name, socket, tenant.max_model_len)
         backend.fail(self._refused[tenant.name])
         return backend
-
-    @asynccontextmanager
-    async def _starting(self) -> AsyncIterator[None]:
-        """Context in which an engine starts: see `EngineManager`."""
-        await self._caretaker.mend()
-        async with self._exchange.shut():
-            yield
 
     async def _listen_to_engines(self) -> bool:
         await self._control.listen(self._rundir.control_socket)
@@ -226,7 +215,6 @@ class Supervisor:
         begun = time.monotonic()
         url = await self._listen()
         await self._control.start(self._rundir.control_socket)
-        self._exchange.start()
         self._tiers.start()
         self._leave_out_refused()
         starts = {name: asyncio.Event() for name in self._managers}
@@ -319,7 +307,6 @@ class Supervisor:
         await self._router.drain()
         await asyncio.gather(*(manager.stop() for manager in self._managers.values()))
         await self._control.stop()
-        await self._exchange.stop()
         await self._tiers.stop()
         await self._router.stop()
 

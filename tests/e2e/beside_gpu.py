@@ -24,19 +24,6 @@ from tests.e2e.warm import main
 main(sys.argv[1:])
 """
 
-EXCHANGING = """
-from mirage import config
-from mirage.serve import preflight
-read, preflight._check_exchange = config.load, lambda device: None
-def load(path):
-    found = read(path)
-    device = found.device.model_copy(update={"exchange": True})
-    return found.model_copy(update={"device": device})
-config.load = load
-"""
-"""Before `PROGRAM`: as if `device.exchange` could be said of a host."""
-
-
 LENDING = """
 from pathlib import Path
 import os

@@ -55,12 +55,6 @@ def test_the_folder_of_the_disk_is_relative_to_the_file(
     assert ssd.directory == Path(meant.format(tmp_path)).resolve()
 
 
-def test_pages_are_exchanged_on_a_gpu_and_if_asked_for_alone(tmp_path: Path) -> None:
-    gpu = {"memory": "8GiB", "kind": "cuda"}
-    assert not load(write(tmp_path, VALID | {"device": gpu})).device.exchange
-    assert load(write(tmp_path, VALID | {"device": gpu | {"exchange": True}})).device.exchange
-
-
 @pytest.mark.parametrize(("own", "percent"), [({}, 40), ({"max_percent": 0}, 0)])
 def test_a_tenants_own_percentage_comes_before_that_of_all(
     tmp_path: Path, own: dict[str, float], percent: float
@@ -125,7 +119,6 @@ def two(**second: Any) -> dict[str, Any]:
         (VALID | {"device": {"memory": True}}, "device.memory: "),
         (VALID | {"device": {"memory": "1G", "page": 5000}}, "page is 5000 bytes"),
         (VALID | {"device": {"memory": "1G", "copy_chunk": "4K"}}, "copy_chunk is 4096 bytes: use"),
-        (VALID | {"device": {"memory": "1G", "exchange": True}}, "exchange is for kind cuda"),
         (tenant(share=0), "tenants.0.share: "),
         (tenant(share=101), "tenants.0.share: "),
         (tenant(name="a b"), "tenants.0.name: "),

@@ -61,21 +61,6 @@ def test_nobody_is_held_for_a_whole_turn(sharing: dict[str, Any], held: float) -
 
 
 @pytest.mark.parametrize(
-    ("exchange", "control", "path"),
-    [
-        (True, Path("/run/control.sock"), "/run/depot.sock"),
-        (True, None, None),
-        (False, Path("/run/control.sock"), None),
-    ],
-)
-def test_an_engine_is_told_where_the_depot_is_if_there_is_one(
-    exchange: bool, control: Path | None, path: str | None
-) -> None:
-    made = config(kind="cuda", exchange=exchange)
-    assert engine_settings(made, made.tenants[0], FIT, control)["exchange"] == path
-
-
-@pytest.mark.parametrize(
     ("policy", "control", "path"),
     [
         ("mirage", Path("/run/control.sock"), "/run/tiers.sock"),

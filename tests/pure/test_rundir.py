@@ -43,7 +43,7 @@ def test_sockets_alone_lie_in_a_private_folder_of_the_user(
     assert places() == Places(str(base), str(other))
     with RunDir() as rundir:
         assert rundir.control_socket.parent.parent == rundir.rpc.parent.parent == other
-        assert rundir.engine_socket(0).parent == rundir.depot_socket.parent == rundir.sockets
+        assert rundir.engine_socket(0).parent == rundir.tier_socket.parent == rundir.sockets
         assert {rundir.temporary, rundir.cache, rundir.logs} <= set(rundir.path.iterdir())
         assert rundir.path.parent == base
         assert rundir.folders == [rundir.path, rundir.sockets]

@@ -41,6 +41,11 @@ def test_the_soft_limit_is_raised_where_that_is_allowed(limits: list[tuple[int, 
     assert limits[1:] == [(4096, 4096)]
 
 
+def test_the_limit_is_never_lowered(limits: list[tuple[int, int]]) -> None:
+    assert files.raise_limit(200) == 1024 and len(limits) == 1
+    assert files.raise_limit(1 << 40) == 4096
+
+
 def test_a_hard_limit_that_is_too_low_is_told(limits: list[tuple[int, int]]) -> None:
     limits[0] = (64, 511)
     with pytest.raises(ConfigError, match="may open 511 files here, 512 are needed: raise the lim"):

@@ -22,7 +22,7 @@ class Poisoning(EngineMemory):
 
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)
-        self.pool = PoisoningPool(self.driver, UNLIMITED, self.backend.supply)
+        self.pool = PoisoningPool(self.driver, UNLIMITED)
 
 
 class Unawaited(EngineMemory):

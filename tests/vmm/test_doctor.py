@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirage.config import Config, ConfigError, Device
+from mirage.config import Config, ConfigError
 from mirage.doctor import engine, gpu, host
 from mirage.doctor.command import served_from
 from mirage.doctor.finding import Finding, State, limited, missing, works
-from mirage.serve.preflight import _check_exchange, _check_peers
+from mirage.serve.preflight import _check_peers
 from mirage.serve.tiers import granule_of
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
@@ -52,15 +52,10 @@ def test_a_device_that_cannot_map(standin: StandIn) -> None:
     assert "link, host to device" not in found, "nothing that needs it is tried"
 
 
-def test_a_device_that_exports_nothing_is_said_and_not_asked_to(standin: StandIn) -> None:
-    device = Device(kind="cuda", memory=1 << 29, exchange=True)
-    _check_exchange(device)
+def test_a_device_that_exports_nothing_is_said(standin: StandIn) -> None:
     standin.flags(shareable=False)
     found = by_name(gpu.findings(0))["pages between processes"]
-    assert found.state is State.LIMITED and "device.exchange" in found.advice
-    with pytest.raises(ConfigError, match=r"device.exchange: GPU 0 .* cannot share memory"):
-        _check_exchange(device)
-    _check_exchange(device.model_copy(update={"exchange": False}))
+    assert found.state is State.LIMITED and "tiers.peer" in found.advice
 
 
 def test_gpus_that_lend_memory(standin: StandIn) -> None:
