@@ -12,6 +12,7 @@ from aiohttp import web
 
 from mirage.serve.closing import Closing, ends
 from mirage.serve.ending import Evidence
+from mirage.serve.errorevent import ErrorEvent
 from mirage.serve.headers import to_client, to_engine
 from mirage.serve.openai import ApiError
 from mirage.serve.registry import TenantServer
@@ -20,8 +21,6 @@ from mirage.serve.suspects import REFUSED_S, Blame, Request
 BLAME_S = 5.0
 """Seconds that a request which broke off waits to hear how its engine ended."""
 EVENTS = "text/event-stream"
-ERROR_EVENT = b'data: {"error"'
-"""How vLLM ends a stream that it cannot go on with."""
 
 
 class Forward:
@@ -94,6 +93,7 @@ class Forward:
         self, answer: aiohttp.ClientResponse, response: web.StreamResponse
     ) -> None:
         """Chunk by chunk as they come; a broken answer is never made to look complete."""
+        error_event = ErrorEvent()
         try:
             await response.prepare(self._request)
             while True:
@@ -105,7 +105,8 @@ class Forward:
                     return
                 if not chunk:
                     break
-                self._well = self._well and ERROR_EVENT not in chunk
+                error_event.look(chunk)
+                self._well = self._well and not error_event.seen
                 await response.write(chunk)
             await response.write_eof()
         except ConnectionError:  # the client went away: nobody to tell

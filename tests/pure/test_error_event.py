@@ -1,0 +1,36 @@
+"""Error events in a stream, however it is cut."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.serve.errorevent import MARKS, ErrorEvent
+
+pytestmark = pytest.mark.pure
+
+BEFORE = b'data: {"choices": [{"text": "data: {\\"error\\" event: error\\n"}]}\n\n'
+AFTER = b': {"message": "x"}}\n\ndata: [DONE]\n\n'
+
+
+def seen(text: bytes, cuts: list[int]) -> bool:
+    places = sorted({0, len(text), *(cut % len(text) for cut in cuts)})
+    event = ErrorEvent()
+    for start, end in itertools.pairwise(places):
+        event.look(text[start:end])
+    return event.seen
+
+
+@given(
+    mark=st.sampled_from(MARKS),
+    before=st.integers(0, 3),
+    cuts=st.lists(st.integers(0, 300), max_size=200),
+)
+def test_an_event_is_seen_however_it_is_cut(mark: bytes, before: int, cuts: list[int]) -> None:
+    assert seen(BEFORE * before + mark + AFTER, cuts)
+
+
+@given(cuts=st.lists(st.integers(0, 300), max_size=200))
+def test_a_text_that_names_it_is_no_event(cuts: list[int]) -> None:
+    assert not seen(BEFORE * 3 + AFTER, cuts)
