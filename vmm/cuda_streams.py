@@ -108,6 +108,10 @@ class CudaStream(Stream):
                 self.handle,
             )
 
+    def together(self) -> AbstractContextManager[object]:
+        """One lock and one current context for all calls inside. Raises `Closed`."""
+        return self.enqueuing()
+
     def fill(self, address: int, byte: int, nbytes: int) -> None:
         with self.enqueuing() as table:
             table.check_fill(address, byte, nbytes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NewType
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ class Stream(ABC):
         """Enqueue several copies (dst, src, nbytes) that do not depend on each other."""
         for dst, src, nbytes in copies:
             self.copy(dst, src, nbytes)
+
+    def together(self) -> AbstractContextManager[object]:
+        """Context in which calls of this thread share what each costs alone. None may block."""
+        return nullcontext()
 
     @abstractmethod
     def fill(self, address: int, byte: int, nbytes: int) -> None:

@@ -19,6 +19,7 @@ from benchmarks.gpu import (
     contract,
     decode,
     engines,
+    enqueuing,
     graphs,
     memory,
     peers,
@@ -54,6 +55,7 @@ TEST: tuple[Measured, ...] = (
 )
 BENCH: tuple[Measured, ...] = (
     memory.layer_load,
+    enqueuing.streamed_layers,
     memory.small_beside_a_layer,
     memory.handover,
     memory.one_more,

@@ -360,20 +360,22 @@ class LayerStreamer:
 
     def _load_slot(self, slot: Slot, layer: Layer) -> None:
         slot.target = layer
-        self.copies.wait_for(slot.done)
-        self._copy(layer, slot.ready)
+        with self.copies.together():
+            self.copies.wait_for(slot.done)
+            self._copy(layer, slot.ready)
 
     def load(self, layer: Layer) -> None:
         """Enqueue the copy of a layer's parameters from their master into its range."""
         self._copy_part(layer, 0, layer.nbytes)
 
     def _copy_part(self, layer: Layer, offset: int, nbytes: int) -> None:
-        step = self._chunk_bytes or nbytes
-        for start in range(offset, offset + nbytes, step):
-            part = min(step, offset + nbytes - start)
-            self.copies.copy(layer.range.address + start, layer.master + start, part)
+        step, there, here = self._chunk_bytes or nbytes, layer.range.address, layer.master
+        end = offset + nbytes
+        starts = range(offset, end, step)
+        self.copies.copy_all((there + n, here + n, min(step, end - n)) for n in starts)
 
     def _copy(self, layer: Layer, arrival: Event) -> None:
-        self.load(layer)
-        self.copies.record(arrival)
+        with self.copies.together():
+            self.load(layer)
+            self.copies.record(arrival)
         self.bytes_streamed += layer.nbytes

@@ -25,6 +25,7 @@ READ = 64
 LINK = 20e6
 """Bytes a second: a layer takes 3 ms."""
 BLOCKING = ("cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize", "cuEventQuery")
+COPYING = ("cuMemcpyAsync", "cuMemcpyBatchAsync")
 SETS = [(1, 1), (2, 2), (5, 2), (7, 1), (6, 2), (1, 2), (0, 1)]
 
 
@@ -45,7 +46,9 @@ class Careless(StreamCompute):
 class Model:
     """Layer i holds i + 1 in every byte. Each step copies all layers into a column of `out`."""
 
-    def __init__(self, compute: type[StreamCompute] = StreamCompute) -> None:
+    def __init__(
+        self, compute: type[StreamCompute] = StreamCompute, chunk_bytes: int | None = None
+    ) -> None:
         self.driver = driver = CudaDriver(tensors_on="cpu")
         self.stream = driver.stream()
         self.masters = [host_buffer(PAGE) for _ in range(LAYERS)]
@@ -60,9 +63,8 @@ class Model:
             layers.append(Layer(index, home, master.address, PAGE, driver.event()))
         self.out = Range(driver, PAGE)
         self.out.back(0, pool.take(1, "out"))
-        self.streamer = LayerStreamer(
-            driver, pool, layers, compute(lambda: self.stream, driver.synchronize, driver.event)
-        )
+        computed = compute(lambda: self.stream, driver.synchronize, driver.event)
+        self.streamer = LayerStreamer(driver, pool, layers, computed, chunk_bytes=chunk_bytes)
 
     def step(self, number: int, until: int = LAYERS) -> None:
         with self.streamer.compute.step():
@@ -112,6 +114,32 @@ def standin() -> Iterator[StandIn]:
 
 
 RIGHT = list(range(1, LAYERS + 1))
+
+
+@pytest.mark.parametrize("chunk", [None, PAGE // 16])
+def test_a_streamed_layer_costs_few_changes_of_the_context(
+    standin: StandIn, chunk: int | None
+) -> None:
+    """Each change takes longer than most calls: waiting, done, and one for the whole copy."""
+    model = Model(chunk_bytes=chunk)
+    alpha, beta = 4, 2
+    model.streamer.set(alpha, beta)
+    _enqueue(model)
+    before = standin.calls()
+    _enqueue(model)
+    after = standin.calls()
+    streamed = alpha + beta
+    assert after["cuCtxPushCurrent"] - before["cuCtxPushCurrent"] <= 4 * streamed
+    copies = sum(after.get(name, 0) - before.get(name, 0) for name in COPYING)
+    assert copies == streamed, "one call of the driver for each layer"
+    model.driver.synchronize()
+    model.close()
+
+
+def _enqueue(model: Model) -> None:
+    for index in range(LAYERS):
+        model.streamer.before(index)
+        model.streamer.after(index)
 
 
 def test_every_layer_finds_its_own_bytes_at_every_alpha(standin: StandIn) -> None:

@@ -94,6 +94,7 @@ def test_the_rows_of_the_bench(tmp_path: Path) -> None:
     measured = {name for name in rows if name not in KERNELS}
     assert measured == {
         "layer load",
+        "enqueuing a layer",
         "small copy beside a layer",
         "handover",
         "one layer more",
