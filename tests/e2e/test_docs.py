@@ -69,6 +69,7 @@ def changed(demo: Path, change: Any) -> str:
     return done.stderr.removeprefix("mirage: error: ").strip()
 
 
+@pytest.mark.slow
 def test_what_check_prints(demo: Path) -> None:
     done = mirage(demo, "check", "configs/demo.yaml")
     assert done.returncode == 0, done.stderr
@@ -95,6 +96,7 @@ def test_shares_of_more_than_all(demo: Path) -> None:
     assert changed(demo, lambda c: c["tenants"][0].update(share=40)) in errors()
 
 
+@pytest.mark.slow
 def test_a_share_that_is_too_small(demo: Path) -> None:
     def change(content: dict[str, Any]) -> None:
         content["device"]["memory"] = "100MiB"

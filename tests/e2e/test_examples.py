@@ -45,6 +45,7 @@ def test_what_the_shell_examples_ask_for_is_understood(name: str, tmp_path: Path
             assert not option.startswith("configs/") or (ROOT / option).exists(), option
 
 
+@pytest.mark.slow
 def test_one_experiment_is_simulated() -> None:
     words = (
         (ROOT / "examples" / "simulate_one.sh").read_text().split(".venv/bin/mirage ")[1].split()

@@ -83,6 +83,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, out
 
 
+@pytest.mark.slow
 def test_every_request_is_completed_under_every_policy(done: tuple[Path, str]) -> None:
     result = json.loads((done[0] / "one" / "result.json").read_text())
     assert result["policies"] == ["static", "pooled", "mirage", "swap"]
@@ -301,6 +302,7 @@ def test_without_processes_of_its_own_ctrl_c_is_the_same(tmp_path: Path, endless
     assert (process.returncode, without_progress(err)) == (130, "mirage: interrupted\n")
 
 
+@pytest.mark.slow
 def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path, endless: Path) -> None:
     process = start(tmp_path, str(endless), "--processes", "2")
     try:

@@ -13,7 +13,7 @@ from tune_case import write, write_trace
 
 from mirage.config import load
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROOT = Path(__file__).parent.parent.parent
 OPTIONS = ("--trials", "8", "--processes", "1", "--profile", "h100", "--trace", "trace.csv")
@@ -137,7 +137,6 @@ def test_interrupted_it_says_how_to_go_on_and_writes_no_answer(asked: Path, proc
     assert not any((asked / "three" / name).exists() for name in ("tuned.yaml", "tune.json"))
 
 
-@pytest.mark.slow
 def test_resumed_it_ends_as_if_it_had_not_been_interrupted(
     done: subprocess.CompletedProcess[str], asked: Path
 ) -> None:

@@ -18,7 +18,7 @@ from mirage.tune.command import command as repeating
 from mirage.tune.command import tune
 from mirage.tune.question import Options
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 FAKE = Path(__file__).parent / "fake_serve.py"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 TREE = ("mirage", "vmm", "scheduler", "traces", "configs", "pyproject.toml", "README.md", "LICENSE")
 
@@ -77,13 +77,11 @@ def test_everything_that_the_packages_need_is_in_it(installed: Path) -> None:
     assert (metadata / "licenses" / "LICENSE").exists()
 
 
-@pytest.mark.slow
 def test_an_experiment_is_simulated_and_the_claims_are_offered(mirage: Run) -> None:
     said = mirage("simulate", "--claims", "--seeds", "0", "--output", "out", limit_s=600)
     assert "reproduced" in said
 
 
-@pytest.mark.slow
 def test_models_are_made_checked_and_replayed(mirage: Run, installed: Path, tmp_path: Path) -> None:
     pytest.importorskip("vllm")
     mirage("models", "out/models")

@@ -10,7 +10,7 @@ import yaml
 
 from benchmarks.worlds import Ratios, draw, harmed, ratios
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 WORLDS = sorted((Path(__file__).parents[2] / "configs/experiments/worlds").glob("*.yaml"))
 
