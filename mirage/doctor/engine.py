@@ -48,6 +48,7 @@ HOOKS = {
         "get_usage",
         "reset_prefix_cache",
     ),
+    "vllm.v1.request:Request": ("block_hashes", "cache_salt", "update_block_hashes"),
     "vllm.v1.executor.uniproc_executor:UniProcExecutor": (),
     "vllm.model_executor.model_loader.base_loader": ("initialize_model",),
     "vllm.model_executor.layers.attention_layer_base:AttentionLayerBase": (),

@@ -29,6 +29,7 @@ from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.growth_holding import HoldingMixin
 from mirage.engine.kvgroups import kv_groups
+from mirage.engine.mixed import name_by_mask
 from mirage.engine.pace import Pace
 from mirage.engine.reconcile import Fence, Reconciler
 from mirage.engine.report_pace import Reporter
@@ -183,10 +184,11 @@ class ObservingMixin(Mixable):
 
     # vLLM calls these between steps, while the agent's thread may act on an idle engine.
 
-    def add_request(self, *args: Any, **kwargs: Any) -> Any:
+    def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """vLLM's, with the engine held."""
+        name_by_mask(request)
         with self.mailbox.hold():
-            return super().add_request(*args, **kwargs)
+            return super().add_request(request, *args, **kwargs)
 
     def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's, with the engine held."""
