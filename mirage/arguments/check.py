@@ -1,4 +1,4 @@
-"""What `engine_args` may say: spellings of vLLM's command line, and the table behind them. Pure."""
+"""What `engine_args` and the environment may say: vLLM's spellings, and the tables behind. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from mirage.arguments.rules import Verdict
-from mirage.arguments.table import ENVIRONMENT, TABLE
+from mirage.arguments.table import TABLE
+from mirage.arguments.variables import ENVIRONMENT
 from mirage.secrets import places, redacted
 
 ALIASES = {
@@ -56,6 +57,15 @@ JSON_LISTS = {"allowed_headers", "allowed_methods", "allowed_origins"}
 
 REPEATED = {"middleware"}
 """The flag once for each item."""
+
+
+OWN = "VLLM_"
+"""How names of vLLM's variables begin."""
+OF_A_SERVICE = re.compile(
+    r"VLLM_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+    r"|VLLM_\w+_PORT"
+)
+"""What Kubernetes adds for services whose names begin so; vLLM reads none of it."""
 
 
 class ArgumentRefused(ValueError):
@@ -106,12 +116,19 @@ def refusal(name: str, value: Any) -> str | None:
 
 def check_environment(environment: Mapping[str, str]) -> None:
     """Raises `ArgumentRefused` for a variable of vLLM's that engines must not inherit."""
-    for name, rule in ENVIRONMENT.items():
-        value = environment.get(name, "")
-        if value and rule.problem(value):
+    for name in sorted(environment):
+        value, rule = environment[name], ENVIRONMENT.get(name)
+        if not value:
+            continue
+        if rule is None and name.startswith(OWN) and not OF_A_SERVICE.fullmatch(name):
+            raise ArgumentRefused(
+                f"{name} in the environment is no variable of the vLLM that MIRAGE was tried with: "
+                f"check its spelling, or unset it{nearest(name, sorted(ENVIRONMENT))}"
+            )
+        if rule is not None and rule.verdict is Verdict.REFUSED and rule.problem(value):
             raise ArgumentRefused(
                 f"{name}={redacted(value, name)} in the environment is refused: {rule.words}: "
-                "unset it"
+                f"unset it{_or_use(rule.but)}"
             )
 
 
@@ -129,9 +146,11 @@ def _unknown(name: str) -> str:
 
 
 def _instead(fine: tuple[Any, ...]) -> str:
-    if not fine:
-        return "; remove it"
-    return f"; remove it, or use {' or '.join(_shown(value) for value in fine)}"
+    return f"; remove it{_or_use(tuple(map(_shown, fine)))}"
+
+
+def _or_use(fine: tuple[str, ...]) -> str:
+    return f", or use {' or '.join(fine)}" if fine else ""
 
 
 def _shown(value: Any) -> str:

@@ -1,19 +1,21 @@
-"""docs/arguments.md, made from the table: ``python -m mirage.arguments.page FILE``."""
+"""docs/arguments.md, made from the tables: ``python -m mirage.arguments.page FILE``."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mirage.arguments.rules import Rule, Verdict
-from mirage.arguments.table import ENVIRONMENT, TABLE
+from mirage.arguments.table import TABLE
+from mirage.arguments.variables import ENVIRONMENT
 
 HEAD = """# Arguments of vLLM's server
 
 Made by `python -m mirage.arguments.page docs/arguments.md`; a test keeps it equal to what the
-code does, and another that it has exactly the arguments of the vLLM that is installed.
+code does, and others that it has exactly the arguments and variables of the installed vLLM.
 
 `engine_args` of a tenant takes vLLM's own arguments, in any of its spellings: `enable_lora`,
 `enable-lora`, `no-enable-lora`, `tp`, `-O3`, `cc.mode`. Each is in one of three lists:
@@ -29,25 +31,41 @@ TABLE_HEAD = "| Argument | | Why, or what instead |\n|---|---|---|"
 VARIABLES = """
 ## Variables
 
-Engines inherit the environment. These variables of vLLM's are refused, but for the values named.
+Engines inherit the environment of `mirage`. Each variable that vLLM reads is in one of three lists:
 
-| Variable | | Why |
+- *set*: MIRAGE sets it, whatever it was.
+- *passed*: any value that vLLM takes. It touches neither memory nor layers, nor what requests may
+  do.
+- *refused*: `mirage check` says so in one line, before anything starts. Values that are fine,
+  mostly vLLM's own, are named; so is an empty one. Another name that begins with `VLLM_` is
+  refused as well, but for those that Kubernetes adds for a service (`VLLM_ROUTER_SERVICE_HOST`).
+
+| Variable | | Why, or what instead |
 |---|---|---|"""
+AS_VARIABLES = {Verdict.OURS: "set", Verdict.WORKS: "passed", Verdict.REFUSED: "refused"}
 
 
 def page() -> str:
     """The whole page."""
     rows = [_row(name, TABLE[name]) for name in sorted(TABLE)]
-    variables = [_row(name, ENVIRONMENT[name]) for name in sorted(ENVIRONMENT)]
+    variables = [_variable(name, ENVIRONMENT[name]) for name in sorted(ENVIRONMENT)]
     return "\n".join([HEAD, TABLE_HEAD, *rows, VARIABLES, *variables, ""])
 
 
 def _row(name: str, rule: Rule) -> str:
     if rule.verdict is Verdict.OURS:
         return f"| `{name}` | ours | {rule.words} |"
-    fine = [*map(_value, rule.but), *(_inside(key, part) for key, part in rule.inside.items())]
-    only = f", but for {', '.join(fine)}" if fine else ""
-    return f"| `{name}` | {rule.verdict}{only} | {rule.words} |"
+    inside = [_inside(key, part) for key, part in rule.inside.items()]
+    return f"| `{name}` | {rule.verdict}{_only(rule, inside)} | {rule.words} |"
+
+
+def _variable(name: str, rule: Rule) -> str:
+    return f"| `{name}` | {AS_VARIABLES[rule.verdict]}{_only(rule)} | {rule.words} |"
+
+
+def _only(rule: Rule, inside: Sequence[str] = ()) -> str:
+    fine = [*map(_value, rule.but), *inside]
+    return f", but for {', '.join(fine)}" if fine else ""
 
 
 def _inside(key: str, rule: Rule) -> str:

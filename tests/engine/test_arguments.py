@@ -25,7 +25,9 @@ from mirage.arguments.check import (
     check_names,
     normalised,
 )
-from mirage.arguments.table import ENVIRONMENT, TABLE
+from mirage.arguments.rules import Verdict
+from mirage.arguments.table import TABLE
+from mirage.arguments.variables import ENVIRONMENT
 from mirage.demo.tokenizer import save_tokenizer
 from mirage.engine.arguments import MOST_DRAFTED, parse, server_parser, verify
 from mirage.serve.adapters import RANKS
@@ -75,10 +77,28 @@ def test_how_values_are_written_is_vllms() -> None:
             assert action.nargs is None and isinstance(action.default, list)
 
 
-def test_variables_are_vllms() -> None:
+def test_the_table_has_exactly_vllms_variables() -> None:
     from vllm import envs
 
-    assert set(ENVIRONMENT) <= set(envs.environment_variables)
+    assert set(ENVIRONMENT) == set(envs.environment_variables)
+
+
+OTHER_THAN_VLLMS = {"VLLM_CPU_KVCACHE_SPACE", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_USE_AOT_COMPILE"}
+"""Of these a value is fine that says no to what vLLM may decide."""
+REFUSED = {name: rule.but for name, rule in ENVIRONMENT.items() if rule.verdict is Verdict.REFUSED}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED.keys() - OTHER_THAN_VLLMS))
+def test_a_value_of_a_variable_that_is_fine_is_vllms_own(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm import envs
+
+    monkeypatch.delenv(name, raising=False)
+    own = envs.environment_variables[name]()
+    for value in REFUSED[name]:
+        monkeypatch.setenv(name, value)
+        assert envs.environment_variables[name]() == own
 
 
 VALUES: dict[str, Callable[[argparse.Action], st.SearchStrategy[Any]]] = {

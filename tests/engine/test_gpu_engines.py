@@ -15,7 +15,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from benchmarks.gpu import backends, engines, waves
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.rows import Row
-from mirage.arguments.table import ENVIRONMENT
+from mirage.arguments.variables import ENVIRONMENT
 from mirage.config import Config, ConfigError
 from mirage.demo.models import circuit_of
 from mirage.serve import launcher

@@ -17,7 +17,8 @@ from mirage.arguments.check import (
 )
 from mirage.arguments.page import page
 from mirage.arguments.rules import Rule, Verdict, merged, refused, same, works
-from mirage.arguments.table import ENVIRONMENT, TABLE
+from mirage.arguments.table import TABLE
+from mirage.arguments.variables import ENVIRONMENT
 from mirage.config import Config, ConfigError
 from mirage.serve.launcher import check_engine_args, flags
 from mirage.serve.preflight import preflight
@@ -189,6 +190,13 @@ def test_yaml_values_as_words(arguments: dict[str, Any], line: list[str]) -> Non
         ("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "1", True),
         ("VLLM_LOGGING_LEVEL", "INFO", False),
         ("VLLM_KV_CACHE_LAYOUT", "", False),
+        ("VLLM_ENABLE_RESPONSES_API_STORE", "1", True),
+        ("VLLM_ENABLE_RESPONSES_API_STORE", "0", False),
+        ("VLLM_USE_MODELSCOPE", "False", False),
+        ("VLLM_PORT", "tcp://10.0.0.1:80", True),
+        ("VLLM_NO_USAGE_STATS", "0", False),
+        ("CUDA_VISIBLE_DEVICES", "1,2", False),
+        ("LOCAL_RANK", "3", True),
     ],
 )
 def test_variables_that_would_harm_an_engine_are_refused(
@@ -199,6 +207,32 @@ def test_variables_that_would_harm_an_engine_are_refused(
             check_environment({name: value})
     else:
         check_environment({name: value})
+
+
+def test_a_variable_that_is_in_no_list_is_refused_without_its_value() -> None:
+    """So that a new vLLM's new variable is not passed on unseen."""
+    with pytest.raises(ArgumentRefused) as refusal:
+        check_environment({"VLLM_LOGING_LEVEL": "hush"})
+    assert str(refusal.value).startswith("VLLM_LOGING_LEVEL in the environment is no variable")
+    assert "nearest: VLLM_LOGGING_LEVEL" in str(refusal.value)
+    assert "hush" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("VLLM_SERVICE_HOST", "VLLM_SERVICE_PORT", "VLLM_SERVICE_PORT_HTTP", "VLLM_PORT_80_TCP"),
+        *("VLLM_PORT_80_TCP_ADDR", "VLLM_ROUTER_SERVICE_HOST", "VLLM_ROUTER_PORT", "MIRAGE_X"),
+    ],
+)
+def test_what_kubernetes_adds_for_a_service_passes(name: str) -> None:
+    check_environment({name: "tcp://10.0.0.1:80"})
+
+
+def test_what_is_said_to_be_fine_is_fine() -> None:
+    for name, rule in ENVIRONMENT.items():
+        for value in rule.but:
+            check_environment({name: value})
 
 
 def test_what_a_tenant_adds_and_what_all_inherit_is_checked(

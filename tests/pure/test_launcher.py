@@ -12,6 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from mirage.arguments.check import ArgumentRefused
+from mirage.arguments.rules import Verdict
+from mirage.arguments.variables import ENVIRONMENT
 from mirage.config import Config, ConfigError
 from mirage.serve.fit import Fit
 from mirage.serve.launcher import (
@@ -138,6 +140,19 @@ def test_on_a_gpu_graphs_are_a_matter_of_the_configuration(graphs: bool) -> None
     made = variables(config(kind="cuda", graphs=graphs, compile=False))
     breakable = made.get("VLLM_USE_BREAKABLE_CUDAGRAPH")
     assert breakable == ("1" if graphs else None)
+
+
+def test_what_is_said_to_be_set_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing else of what vLLM reads is taken away from who gave it."""
+    before = dict.fromkeys(ENVIRONMENT, "7")
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
+    made = variables(config(kind="cuda", index=0, compile=True))
+    ours = {name for name, rule in ENVIRONMENT.items() if rule.verdict is Verdict.OURS}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,8")
+    chosen = variables(config(kind="cuda", index=1))["CUDA_VISIBLE_DEVICES"]
+    changed = {name for name in before if made[name] != before[name]}
+    assert changed | {"CUDA_VISIBLE_DEVICES"} == ours and chosen == "8"
 
 
 def test_on_a_gpu_batches_are_vllms_and_compiled_kernels_stay(
