@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from vmm import libc
 from vmm.driver import Closed, Driver, Misaligned, OutOfMemory, Page, VmmError
+from vmm.host_memory import host_memory
 from vmm.page_table import PageTable
 from vmm.runs import runs
 from vmm.threads import ThreadEvent, ThreadStream
@@ -39,8 +40,8 @@ class HostDriver(Driver):
     """Host memory as device memory. Calls may come from any thread.
 
     `page_bytes` is a multiple of the operating system's page. `capacity_bytes` bounds what
-    exists at once, by default to the machine's memory: Linux would grant more than that and
-    then kill a process. `copy_bytes_per_s` slows the copies of
+    exists at once, by default to the memory of the machine or of its control group: Linux would
+    grant more than that and then kill a process. `copy_bytes_per_s` slows the copies of
     streams to the pace of a link, so that a missing wait shows.
 
     A forked child has no part in it: there the driver is closed and its addresses fault.
@@ -57,7 +58,7 @@ class HostDriver(Driver):
                 f"page_bytes {page_bytes}: use a positive multiple of {libc.OS_PAGE_BYTES}"
             )
         self.page_bytes = page_bytes
-        self.capacity_bytes = _machine_bytes() if capacity_bytes is None else capacity_bytes
+        self.capacity_bytes = host_memory().bytes if capacity_bytes is None else capacity_bytes
         self._copy_bytes_per_s = copy_bytes_per_s
         self._table = PageTable(page_bytes)
         self._next = 0
@@ -316,10 +317,6 @@ def _refusing(what: str) -> Iterator[None]:
         if error.errno == errno.ENOMEM:
             hint = " (memory is short, or mappings reached vm.max_map_count)"
         raise OutOfMemory(f"{what}: {error.strerror}{hint}") from error
-
-
-def _machine_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * libc.OS_PAGE_BYTES
 
 
 _drivers: weakref.WeakSet[HostDriver] = weakref.WeakSet()

@@ -12,9 +12,11 @@ import psutil
 
 from mirage import processors
 from mirage.doctor.finding import Finding, limited, missing, works
+from mirage.serve.limits import ENGINE_ADDRESSES
 from mirage.units import size
 from vmm.driver import VmmError
 from vmm.host import HostDriver, host_buffer
+from vmm.host_memory import address_bytes, host_memory, promised_bytes
 
 TOPIC = "host"
 PROBE_BYTES = 64 << 20
@@ -28,15 +30,35 @@ FEW_MAPS = 65_530
 def findings() -> Iterator[Finding]:
     """What host memory can do here."""
     yield _processor()
-    memory = psutil.virtual_memory()
-    yield works(
-        TOPIC,
-        "memory",
-        f"{size(memory.available)} of {size(memory.total)} available",
-    )
+    yield _memory()
+    yield addresses()
     yield _mapping()
     yield _map_count()
     yield lockable()
+
+
+def _memory() -> Finding:
+    """What is there, and within what limits."""
+    machine, most, promised = psutil.virtual_memory(), host_memory(), promised_bytes()
+    words = f"{size(machine.available)} of {size(machine.total)} available"
+    if most.bytes < machine.total:
+        words += f", {most.whose} {size(most.bytes)}"
+    if promised is None:
+        return works(TOPIC, "memory", words)
+    return limited(
+        TOPIC,
+        "memory",
+        f"{words}, and Linux promises {size(promised)} more",
+        "if that is not enough, set vm.overcommit_memory to 0",
+    )
+
+
+def addresses() -> Finding:
+    """Device memory is mapped into reserved ones, of which each engine has its own."""
+    if (most := address_bytes()) is None:
+        return works(TOPIC, "addresses of a process", "without limit")
+    advice = f"an engine takes {size(ENGINE_ADDRESSES)} and device.memory: `ulimit -v unlimited`"
+    return limited(TOPIC, "addresses of a process", size(most), advice)
 
 
 def _processor() -> Finding:

@@ -6,18 +6,18 @@ import os
 import shutil
 from typing import NamedTuple
 
-import psutil
-
 from mirage import profiles
 from mirage.arguments.check import ArgumentRefused, check_environment
 from mirage.config import Config, ConfigError, Device
 from mirage.serve import adapters, ask, files, launcher
 from mirage.serve.checkpoint import check_checkpoint
 from mirage.serve.fit import Fit, fit
+from mirage.serve.limits import check_limits, host_bytes
 from mirage.serve.outlook import Speeds
 from mirage.tiers.ssd.files import existing
 from mirage.units import size
 from vmm.driver import DeviceUnavailable, VmmError
+from vmm.host_memory import HostMemory, host_memory
 
 
 class Preflight(NamedTuple):
@@ -42,6 +42,7 @@ def preflight(config: Config, probe: tuple[str, ...] = ask.PROBE) -> Preflight:
     _check_environment()
     _check_memory(config.device)
     _check_host_tier(config)
+    check_limits(config)
     _check_ssd_tier(config)
     _check_peers(config)
     named, refused = adapters.check(config)
@@ -95,11 +96,10 @@ def _check_environment() -> None:
 
 
 def _check_memory(device: Device) -> None:
-    has = _present_bytes(device)
-    if device.memory > has:
-        where = "GPU" if device.kind == "cuda" else "machine"
+    has = _present(device)
+    if device.memory > has.bytes:
         raise ConfigError(
-            f"device.memory is {size(device.memory)}, this {where} has {size(has)}: lower it"
+            f"device.memory is {size(device.memory)}, {has.whose} {size(has.bytes)}: lower it"
         )
 
 
@@ -107,15 +107,15 @@ def _check_host_tier(config: Config) -> None:
     """Host memory that the pool and a device of kind host take together."""
     if config.host_tier is None:
         return
-    has, wanted = psutil.virtual_memory().total, config.host_tier.bytes
+    has, wanted = host_memory(), config.host_tier.bytes
     peer = config.tiers.peer
     lent = peer.bytes if peer is not None and not peer.gpus else 0
     beside = config.device.memory if config.device.kind == "host" else 0
-    if wanted + lent + beside > has:
+    if host_bytes(config) > has.bytes:
         words = f" beside device.memory {size(beside)}" if beside else ""
         words += f" and tiers.peer {size(lent)}" if lent else ""
         raise ConfigError(
-            f"tiers.host.bytes is {size(wanted)}{words}, this machine has {size(has)}: lower it"
+            f"tiers.host.bytes is {size(wanted)}{words}, {has.whose} {size(has.bytes)}: lower it"
         )
 
 
@@ -184,14 +184,14 @@ def speeds(device: Device) -> Speeds:
     return Speeds(found.link_gb_s.value * 1e9, found.bytes_per_s) if found else Speeds()
 
 
-def _present_bytes(device: Device) -> int:
-    """Memory of the machine, or of the GPU. Raises `ConfigError` if there is none."""
+def _present(device: Device) -> HostMemory:
+    """Memory of this host, or of the GPU. Raises `ConfigError` if there is none."""
     if device.kind == "host":
-        return psutil.virtual_memory().total
+        return host_memory()
     try:
         from vmm.cuda_device import device_facts
 
-        return device_facts(device.index).total_bytes
+        return HostMemory(device_facts(device.index).total_bytes, "this GPU has")
     except ImportError:
         raise ConfigError("device.kind cuda needs cuda-python: pip install '.[vllm]'") from None
     except DeviceUnavailable as error:

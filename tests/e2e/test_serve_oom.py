@@ -1,9 +1,11 @@
-"""An engine that the kernel's OOM killer ends, in a memory cgroup that is too small for it."""
+"""A memory cgroup that is too small: for what is configured, and for an engine that is killed."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +31,16 @@ def small() -> Iterator[Path]:
         pytest.skip(f"no memory cgroup can be made here: {error}")
     yield group / "cgroup.procs"
     group.rmdir()
+
+
+def test_a_device_that_it_does_not_hold_is_refused(tmp_path: Path, small: Path) -> None:
+    config = write_config(tmp_path, "a", device={"memory": "129MiB"})
+    inside = f"echo $$ > {small} && exec {sys.executable} -m mirage check {config}"
+    checked = subprocess.run(["sh", "-c", inside], capture_output=True, text=True, check=False)
+    assert checked.returncode == 2, checked.stderr
+    (line,) = checked.stderr.splitlines()
+    assert line.startswith("mirage: error: device.memory is 129.0 MiB, the control group's ")
+    assert line.endswith(" allows 128.0 MiB: lower it") and small.parent.name in line
 
 
 def test_it_is_named_and_blames_no_request(tmp_path: Path, small: Path) -> None:

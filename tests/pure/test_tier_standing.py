@@ -19,6 +19,7 @@ from mirage.serve.hierarchy import hierarchy
 from mirage.tiers.ledger import Ledger, PriorityClass
 from mirage.tiers.standing import RECENT_S, Standings
 from mirage.units import GIB, MIB
+from vmm.host_memory import HostMemory
 
 pytestmark = pytest.mark.pure
 ACTIVE, RECENT, IDLE = PriorityClass.ACTIVE, PriorityClass.RECENT, PriorityClass.IDLE
@@ -66,10 +67,7 @@ def test_what_is_no_tier_is_refused(tiers: Any, words: str) -> None:
 
 
 def test_more_than_the_machine_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Machine:
-        total = 100 * MIB
-
-    monkeypatch.setattr(preflight.psutil, "virtual_memory", Machine)
+    monkeypatch.setattr(preflight, "host_memory", lambda: HostMemory(100 * MIB))
     preflight._check_host_tier(make_config({"host": {"bytes": "36MiB"}}))
     with pytest.raises(ConfigError, match=r"37.0 MiB beside device.memory 64.0 MiB.*100.0 MiB"):
         preflight._check_host_tier(make_config({"host": {"bytes": "37MiB"}}))

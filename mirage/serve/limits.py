@@ -1,0 +1,52 @@
+"""What Linux lets a process have of memory and addresses, against what a configuration takes."""
+
+from __future__ import annotations
+
+from mirage.config import Config, ConfigError
+from mirage.units import GIB, size
+from vmm.host_memory import address_bytes, host_memory, promised_bytes
+
+ENGINE_ADDRESSES = 5 * GIB // 2
+"""Bytes of addresses that libraries and threads of an engine take, beside those reserved for the
+device; somewhat less than the smallest engine was seen to take."""
+
+
+def check_limits(config: Config) -> None:
+    """Raises `ConfigError` for less than the configuration takes. A GPU's addresses count, too."""
+    _check_promised(config)
+    needed = ENGINE_ADDRESSES + config.device.memory
+    if (most := address_bytes()) is not None and most < needed:
+        raise ConfigError(
+            f"a process may have {size(most)} of addresses (ulimit -v), an engine takes "
+            f"{size(needed)}: raise it (ulimit -v unlimited, or LimitAS of the service)"
+        )
+
+
+def _check_promised(config: Config) -> None:
+    """Memory that Linux counts as soon as somebody has asked for it."""
+    taken = host_bytes(config)
+    if (promised := promised_bytes()) is not None and promised < taken:
+        raise ConfigError(
+            f"device and tiers take {size(taken)} of host memory, Linux promises {size(promised)} "
+            "more (CommitLimit in /proc/meminfo): lower them, or set vm.overcommit_memory to 0"
+        )
+
+
+def host_bytes(config: Config) -> int:
+    """Of host memory for a device of kind host, the pool, and peers that host memory stands for."""
+    host, peer = config.host_tier, config.tiers.peer
+    lent = peer.bytes if host and peer and not peer.gpus else 0
+    device = config.device.memory if config.device.kind == "host" else 0
+    return device + lent + (host.bytes if host else 0)
+
+
+def with_limits(error: str, oom_kills: int = 0) -> str:
+    """An error over which a process ended, and the limits that it may have met."""
+    if oom_kills:
+        memory = host_memory()
+        return (
+            f"the kernel's OOM killer ended {oom_kills} processes meanwhile "
+            f"({memory.whose} {size(memory.bytes)}), so {error}"
+        )
+    most = address_bytes()
+    return error if most is None else f"{error} (ulimit -v allows {size(most)} of addresses)"

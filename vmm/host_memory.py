@@ -1,0 +1,123 @@
+"""Memory and addresses that this process may have: the machine's, within what limits it.
+
+A container's memory is that of its control group, which the machine's own figures do not show: the
+kernel kills who takes more. Files of Linux that are not there limit nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from vmm import libc
+
+PROC = Path("/proc")
+LIMITS = {"cgroup2": "memory.max", "cgroup": "memory.limit_in_bytes"}
+"""Files of a control group with a limit in bytes, by its version; v2 writes max for none."""
+STRICT = 2
+"""vm.overcommit_memory under which Linux promises no memory that it may not have."""
+
+
+class HostMemory(NamedTuple):
+    """Bytes, and who has them, in words that stand before the size."""
+
+    bytes: int
+    whose: str = "this machine has"
+
+
+def host_memory(proc: Path = PROC) -> HostMemory:
+    """The machine's memory, or the least of the limits of the control groups of this process."""
+    machine = HostMemory(_machine_bytes(proc))
+    limits = (
+        HostMemory(most, f"the control group's {file} allows") for file, most in _limits(proc)
+    )
+    return min([machine, *limits], key=lambda memory: memory.bytes)
+
+
+def promised_bytes(proc: Path = PROC) -> int | None:
+    """Bytes that Linux still promises to all processes; None where it promises more than it has."""
+    try:
+        if int((proc / "sys/vm/overcommit_memory").read_text()) != STRICT:
+            return None
+        known = _meminfo(proc)
+        return max(0, known["CommitLimit"] - known["Committed_AS"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def address_bytes() -> int | None:
+    """Addresses that a process may have, ``ulimit -v`` in bytes; None without limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def limit_files(groups: str, mounts: str) -> Iterator[Path]:
+    """Files that may limit the memory of a process, of its own group and of all above it.
+
+    `groups` is its ``/proc/self/cgroup``, `mounts` its ``/proc/self/mountinfo``. Pure.
+    """
+    paths = dict(_memory_groups(groups))
+    for line in mounts.splitlines():
+        fields, _, system = line.partition(" - ")
+        kind, _, options = system.split(" ", 2) if system.count(" ") > 1 else ("", "", "")
+        if kind not in paths or (kind == "cgroup" and "memory" not in options.split(",")):
+            continue
+        root, at = map(_unescaped, fields.split()[3:5])
+        inside = _below(paths[kind], root)
+        for folder in (inside, *inside.parents):
+            yield Path(at) / folder / LIMITS[kind]
+
+
+def _memory_groups(groups: str) -> Iterator[tuple[str, str]]:
+    """File systems of control groups, and the path of the process in each."""
+    for line in groups.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if "memory" in controllers.split(","):
+            yield "cgroup", path
+        elif number == "0" and not controllers:
+            yield "cgroup2", path
+
+
+def _below(path: str, root: str) -> PurePosixPath:
+    """`path` seen from `root`, which a container has mounted; the root if it lies elsewhere."""
+    with suppress(ValueError):
+        inside = PurePosixPath(path).relative_to(root)
+        if ".." not in inside.parts:
+            return inside
+    return PurePosixPath()
+
+
+def _unescaped(field: str) -> str:
+    """Of mountinfo, which writes blanks as octal numbers."""
+    return field.encode().decode("unicode_escape") if "\\" in field else field
+
+
+def _limits(proc: Path) -> Iterator[tuple[Path, int]]:
+    try:
+        groups, mounts = ((proc / "self" / name).read_text() for name in ("cgroup", "mountinfo"))
+    except OSError:
+        return
+    for file in limit_files(groups, mounts):
+        with suppress(OSError, ValueError):  # no such file, or no limit
+            yield file, int(file.read_text())
+
+
+def _machine_bytes(proc: Path) -> int:
+    """As its container is told, where something tells it less than the kernel."""
+    kernels = os.sysconf("SC_PHYS_PAGES") * libc.OS_PAGE_BYTES
+    return min(kernels, _meminfo(proc).get("MemTotal", kernels))
+
+
+def _meminfo(proc: Path) -> dict[str, int]:
+    """Bytes by their names; none where Linux does not tell."""
+    try:
+        lines = (proc / "meminfo").read_text().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in lines if line.endswith(" kB"))
+    return {name: int(value.split()[0]) * 1024 for name, _, value in pairs}
