@@ -47,7 +47,12 @@ def of(source: Source) -> Format:
             f"{source.path}: may be {which}: say which (--trace-format, or workload.trace_format)"
         )
     if not source.head.line and not source.head.fields:
-        raise TraceError(f"{source.path}: is empty, or begins with a blank line: no trace")
+        raise TraceError(f"{source.path}: begins with a blank line: remove it")
+    if "\ufffd" in source.head.line:
+        raise TraceError(
+            f"{source.path}, line 1: is no UTF-8 text: write the file as such (iconv -t UTF-8 "
+            "FILE), or name another one"
+        )
     raise TraceError(
         f"{source.path}, line 1: found {source.head.line[:80]!r}, as no known format begins: "
         f"bring it into one of {', '.join(FORMATS)}, or name its "

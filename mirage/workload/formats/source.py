@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ijson
 import msgspec
 
 from mirage.units import size
+from mirage.workload.formats import kinds
 from mirage.workload.formats.request import TraceError
 
 CHUNK = 64 * 1024
@@ -57,7 +58,9 @@ class Source:
         seed: int = 0,
         bounded: bool = False,
     ) -> None:
-        """Raises `OSError`. Reads as much as it takes to see how the file begins.
+        """Raises `OSError`, and `TraceError` for a file that is no text, as `kinds` knows them.
+
+        Reads as much as it takes to see how the file begins. A packed file is unpacked.
 
         `seed` is for formats that draw, and `bounded` says that whoever reads stops by itself,
         so that a trace without end may be read.
@@ -68,12 +71,15 @@ class Source:
         self.skipped: Counter[str] = Counter() if skipped is None else skipped
         self._file = path.open("rb", buffering=0)
         try:
-            begin, self.head = _look(self._file)
+            plain = _plain(path, self._file)
+            begin, self.head = _look(plain)
+            if (what := kinds.what_else(begin)) is not None:
+                raise TraceError(f"{path}: {what}")
         except BaseException:
             self._file.close()
             raise
         self._is_array = begin.lstrip().startswith(b"[")
-        self._rest = _Resumed(begin, self._file)
+        self._rest = _Resumed(begin, plain)
 
     def __enter__(self) -> Source:
         return self
@@ -166,7 +172,7 @@ def shown(value: object) -> str:
 class _Resumed(io.RawIOBase):
     """The bytes that were looked at, then the rest of the file."""
 
-    def __init__(self, begin: bytes, file: io.FileIO) -> None:
+    def __init__(self, begin: bytes, file: io.RawIOBase) -> None:
         self._begin = memoryview(begin)
         self._file = file
 
@@ -175,14 +181,55 @@ class _Resumed(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int | None:
         if not self._begin:
-            return self._file.readinto(buffer)
+            return cast("int | None", self._file.readinto(buffer))
         size = min(len(buffer), len(self._begin))
         buffer[:size] = self._begin[:size]
         self._begin = self._begin[size:]
         return size
 
 
-def _look(file: io.FileIO) -> tuple[bytes, Head]:
+class _Unpacked(io.RawIOBase):
+    """The bytes of a packed file as they were. Raises `TraceError` where it is damaged."""
+
+    def __init__(self, path: Path, name: str, file: Any) -> None:
+        """`file` gives bytes by `read1`; `name` is how it was packed."""
+        self._path, self._name, self._file = path, name, file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            found = self._file.read1(len(buffer))
+        except kinds.DAMAGES as error:
+            if getattr(error, "errno", None) is not None:
+                raise  # the disk's, not the unpacker's
+            raise TraceError(
+                f"{self._path}: the {self._name} file is damaged ({_first_line(error)}): "
+                "fetch it anew"
+            ) from None
+        buffer[: len(found)] = found
+        return len(found)
+
+
+def _plain(path: Path, file: io.FileIO) -> io.RawIOBase:
+    """What gives the file's bytes, unpacked if it is packed."""
+    begin = b""
+    while len(begin) < kinds.SIGNATURE and (more := file.read(CHUNK)):
+        begin += more
+    whole = _Resumed(begin, file)
+    packed = kinds.unpacker(begin)
+    if packed is None:
+        return whole
+    name, unpack = packed
+    plain = _Unpacked(path, name, unpack(whole))
+    begin = plain.read(kinds.SIGNATURE) or b""
+    if (again := kinds.unpacker(begin)) is not None:
+        raise TraceError(f"{path}: is {again[0]} inside of {name}: unpack it once")
+    return _Resumed(begin, plain)
+
+
+def _look(file: io.RawIOBase) -> tuple[bytes, Head]:
     """The bytes read, and what they say. No more is read than that takes: a pipe may be slow."""
     begin = b""
     while True:
