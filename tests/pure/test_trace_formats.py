@@ -159,6 +159,56 @@ def test_burstgpt_with_sessions(write):
     assert list(read(path)) == [Request(0.0, 906, 446, "1722ac82"), Request(51.25, 36, 29)]
 
 
+LMM = "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens"
+AZURES = [
+    (LMM, "2024-10-15 00:00:00.5,0,4808,10", "2024-10-15 00:00:00.75,2,3180,8"),
+    (f",{LMM}", "0,2024-10-15 00:00:00.5,0,4808,10", "1,2024-10-15 00:00:00.75,2,3180,8"),
+    (
+        "ContextTokens,TIMESTAMP,GeneratedTokens,NumImages",
+        "4808.0,2024-10-15 00:00:00.500000+00:00,10.0,0.0",
+        "3180.0,2024-10-15 00:00:00.750000+00:00,8.0,2.0",
+    ),
+    (
+        '"TIMESTAMP","NumImages","ContextTokens","GeneratedTokens"',
+        '"2024-10-15 00:00:00.5","0","4808","10"',
+        '"2024-10-15 00:00:00.75","2","3180","8"',
+    ),
+]
+
+
+@pytest.mark.parametrize("rows", AZURES)
+def test_azure_of_2025_is_read_without_its_pictures(write, caplog, rows):
+    path = write(lines(*rows))
+    assert list(read(path)) == [Request(0.0, 4808, 10), Request(0.25, 3180, 8)]
+    assert list(read(path)) == list(read(path, Reading("azure")))
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith(str(path)) and "pictures (NumImages) are left out" in said
+
+
+def test_azure_of_2025_without_any_picture_says_nothing(write, caplog):
+    assert len(list(read(write(lines(LMM, "2024-10-15 00:00:00,0,4808,10"))))) == 1
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (
+            f",{BURSTGPT}",
+            "0,5.0,ChatGPT,472.0,18.0,490.0,Conversation log",
+            "1,45.0,GPT-4,20.0,30.,50.0,API log",
+        ),
+        (
+            ",".join(f'"{name}"' for name in BURSTGPT.split(",")),
+            '"5","Chat ""GPT"", old",472,18,490,"Conversation log"',
+            '45,"GPT-4",20,30,50,API log',
+        ),
+    ],
+)
+def test_burstgpt_as_pandas_and_r_write_it(write, rows):
+    assert list(read(write(lines(*rows)))) == MEANT["burstgpt"]
+
+
 def test_a_session_of_a_timed_trace_is_kept(write):
     path = write(lines(timed_row(0.0, 3, 4, session_id="a"), timed_row(1.0, 3, 4, session_id=7)))
     assert [request.session for request in read(path)] == ["a", "7"]
@@ -229,6 +279,9 @@ DAMAGED_ROWS = [
     ("burstgpt", "now,GPT-4,1,2,3,x", "Timestamp 'now', expected seconds"),
     ("burstgpt", "-6,GPT-4,1,2,3,x", "Timestamp '-6', expected seconds"),
     ("burstgpt", "1e3,GPT-4,1,2,3,x", "Timestamp '1e3', expected seconds"),
+    ("burstgpt", '6,"GPT-4,1,2,3,x', "expected 6 fields, as the header has"),
+    ("burstgpt", f'6,"{"a" * 200_000}",1,2,3,x', "expected 6 fields, as the header has"),
+    ("burstgpt", "6,GPT-4,nan,2,3,x", "request tokens 'nan', expected a whole number from 0"),
     ("burstgpt", "6,GPT-4,1.5,2,3,x", "request tokens '1.5', expected a whole number from 0"),
     ("burstgpt", "6,GPT-4,1,,3,x", "response tokens '', expected a whole number from 0"),
     ("burstgpt", "6,GPT-4,1,-2,3,x", "response tokens '-2'"),

@@ -218,3 +218,9 @@ def test_any_packed_bytes_are_read_or_refused_in_one_line(tmp_path_factory, cont
         list(read(path))
     except TraceError as error:
         assert "\n" not in str(error) and str(error).startswith(str(path))
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_columns_apart_by_other_marks_are_told_so(write, mark):
+    said = refusal(write(TWO.replace(b",", mark.encode())))
+    assert f"columns are separated by {mark!r}: write commas" in said

@@ -8,43 +8,27 @@ and counted. Schema: https://github.com/HPMLL/BurstGPT#schema
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
+from mirage.workload.formats import table
 from mirage.workload.formats.checks import Clock, seconds_written, tokens_written
 from mirage.workload.formats.contract import Format
-from mirage.workload.formats.request import Request, TraceError
-from mirage.workload.formats.source import Head, Source
+from mirage.workload.formats.request import Request
+from mirage.workload.formats.source import Source
 
-TIME, ASKED, ANSWERED, SESSION = "timestamp", "request tokens", "response tokens", "session id"
+HEADER = ("Timestamp", "Request tokens", "Response tokens")
+TIME, ASKED, ANSWERED = (name.lower() for name in HEADER)
+SESSION = "session id"
 FAILED = "failed requests (0 response tokens)"
 UNASKED = "rows with 0 request tokens"
 
 
-def _fits(head: Head) -> bool:
-    return {TIME, ASKED, ANSWERED} <= set(head.columns)
-
-
 def _read(source: Source) -> Iterator[Request]:
-    columns = source.head.columns
-    if not _fits(source.head):
-        raise TraceError(
-            f"{source.path}, line 1: found {source.head.line[:80]!r}, expected a header with "
-            "Timestamp, Request tokens and Response tokens"
-        )
-    lines = source.lines()
-    next(lines)
-    clock, empty = Clock(), True
-    for where, line in lines:
-        empty = False
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) != len(columns):
-            raise TraceError(
-                f"{where}: found {line[:80]!r}, expected {len(columns)} fields, as the header has"
-            )
-        found = _request(dict(zip(columns, fields, strict=True)), where, clock, source)
+    clock = Clock()
+    for where, row in table.rows(source, HEADER):
+        found = _request(row, where, clock, source)
         if found is not None:
             yield found
-    if empty:
-        raise TraceError(f"{source.path}: has a header and no rows: nothing to replay")
 
 
 def _request(row: dict[str, str], where: str, clock: Clock, source: Source) -> Request | None:
@@ -58,5 +42,9 @@ def _request(row: dict[str, str], where: str, clock: Clock, source: Source) -> R
 
 
 FORMAT = Format(
-    "burstgpt", "CSV, header Timestamp,Model,Request tokens,Response tokens,…", _fits, _read
+    "burstgpt",
+    "CSV, header Timestamp,Model,Request tokens,Response tokens,…",
+    partial(table.has, wanted=HEADER),
+    _read,
+    nearly=partial(table.separated_otherwise, wanted=HEADER),
 )

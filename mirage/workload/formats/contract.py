@@ -22,3 +22,5 @@ class Format:
     """Requests in order, one at a time. Raises `TraceError` for what is damaged."""
     has_arrivals: bool = True
     """If not, all of its requests arrive at 0."""
+    nearly: Callable[[Head], str | None] = lambda head: None
+    """Of a file that fits no format: what keeps it from this one, and what to do."""

@@ -53,6 +53,8 @@ def of(source: Source) -> Format:
             f"{source.path}, line 1: is no UTF-8 text: write the file as such (iconv -t UTF-8 "
             "FILE), or name another one"
         )
+    if (why := next(filter(None, (each.nearly(source.head) for each in _KNOWN)), None)) is not None:
+        raise TraceError(f"{source.path}, line 1: {why}")
     raise TraceError(
         f"{source.path}, line 1: found {source.head.line[:80]!r}, as no known format begins: "
         f"bring it into one of {', '.join(FORMATS)}, or name its "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +27,11 @@ MAX_LINE = 16 * 2**20
 SHOWN = 80
 """Characters of a damaged row that a message repeats."""
 
+MAX_TOLD = 1024
+"""Warnings that are remembered, so as not to be repeated."""
+
+log = logging.getLogger(__name__)
+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -37,11 +44,6 @@ class Head:
 
     line: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def columns(self) -> list[str]:
-        """The first line as the header of a CSV file, in lower case."""
-        return [name.strip().lower() for name in self.line.split(",")]
 
 
 class Source:
@@ -90,6 +92,10 @@ class Source:
     def skip(self, why: str) -> None:
         """Count a row that is no request."""
         self.skipped[why] += 1
+
+    def say(self, what: str) -> None:
+        """Warn the reader of a log of what is not as the file has it, once in a process."""
+        _warned(f"{self.path}: {what}")
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Every line without blanks at its ends; bytes that are no UTF-8 become marks."""
@@ -167,6 +173,12 @@ def shown(value: object) -> str:
     """A value as messages repeat it: its beginning, on one line."""
     text = repr(value)
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+@lru_cache(maxsize=MAX_TOLD)
+def _warned(line: str) -> None:
+    """A trace is read again and again, and nothing new is found in it."""
+    log.warning("%s", line)
 
 
 class _Resumed(io.RawIOBase):

@@ -1,0 +1,68 @@
+"""CSV files whose first line names their columns: rows by those names, in any order.
+
+Columns beside the wanted ones are left alone, such as the index that pandas writes.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+
+from mirage.workload.formats.request import TraceError
+from mirage.workload.formats.source import Head, Source
+
+SEPARATORS = (";", "\t", "|")
+"""Of columns, in place of a comma; they are named and not read."""
+
+
+def columns(head: Head) -> list[str]:
+    """The first line's names, in lower case."""
+    return [name.lower() for name in _fields(head.line)]
+
+
+def has(head: Head, wanted: Sequence[str]) -> bool:
+    """Whether all wanted columns are there, in any case of letters."""
+    return {name.lower() for name in wanted} <= set(columns(head))
+
+
+def separated_otherwise(head: Head, wanted: Sequence[str]) -> str | None:
+    """What to do about a header that has the wanted columns between other marks than commas."""
+    for mark in SEPARATORS:
+        if mark in head.line and has(Head(head.line.replace(mark, ",")), wanted):
+            return f"columns are separated by {mark!r}: write commas"
+    return None
+
+
+def rows(source: Source, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Where each row stands, and its fields by the lower-case names of their columns.
+
+    Raises `TraceError` for a header without a wanted column, a row of another length, and no rows.
+    """
+    if not has(source.head, wanted):
+        raise TraceError(
+            f"{source.path}, line 1: found {source.head.line[:80]!r}, expected a header with "
+            f"{', '.join(wanted)}"
+        )
+    names = columns(source.head)
+    lines = source.lines()
+    next(lines)
+    empty = True
+    for where, line in lines:
+        empty = False
+        fields = _fields(line)
+        if len(fields) != len(names):
+            raise TraceError(
+                f"{where}: found {line[:80]!r}, expected {len(names)} fields, as the header has"
+            )
+        yield where, dict(zip(names, fields, strict=True))
+    if empty:
+        raise TraceError(f"{source.path}: has a header and no rows: nothing to replay")
+
+
+def _fields(line: str) -> list[str]:
+    """Without blanks around them, and without quotes."""
+    try:
+        split = next(csv.reader([line]), []) if '"' in line else line.split(",")
+    except csv.Error:  # a field of more than its 128 KiB
+        split = []
+    return [field.strip() for field in split]
