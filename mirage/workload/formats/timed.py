@@ -2,7 +2,7 @@
 
 Fields ``timestamp``, ``input_length``, ``output_length`` and perhaps ``hash_ids``, one for each
 16 tokens of the prompt: Alibaba's traces of Qwen are such, and these are vLLM's defaults.
-A ``session_id`` is kept.
+A ``session_id`` is kept, and chats are followed (`chats`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from mirage.units import ceil_div
-from mirage.workload.formats.checks import NANOSECONDS, Clock, field, moment, session, tokens
+from mirage.workload.formats.chats import Chats
+from mirage.workload.formats.checks import NANOSECONDS, Clock, field, moment, tokens
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.request import Request, TraceError
 from mirage.workload.formats.source import Head, Source, shown
@@ -32,18 +33,16 @@ def fits_blocks(head: Head, hash_tokens: int) -> bool:
 
 def requests(source: Source, unit: int, hash_tokens: int) -> Iterator[Request]:
     """The requests of a timed trace; `unit` is that of its times in nanoseconds."""
-    clock = Clock()
+    clock, chats = Clock(), Chats()
     for where, entry in source.objects():
         written = field(entry, TIME, where)
         arrival_s = clock.since_first(moment(written, TIME, where, unit), str(written), where)
         asked = tokens(field(entry, ASKED, where), "input_length", where)
         answered = tokens(field(entry, ANSWERED, where), "output_length", where, least=0)
         hashes = _hashes(entry, asked, hash_tokens, where)
+        session = chats.session(entry, where)
         if answered:
-            size = hash_tokens if hashes else 0
-            yield Request(
-                arrival_s, asked, answered, session(entry, "session_id", where), hashes, size
-            )
+            yield Request(arrival_s, asked, answered, session, hashes, hash_tokens if hashes else 0)
         else:
             source.skip(UNANSWERED)
 
