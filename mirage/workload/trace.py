@@ -66,7 +66,8 @@ def read(
     missing or too much.
     """
     try:
-        with Source(path, skipped, seed=how.seed, bounded=how.bounded) as source:
+        named = how.format is not None
+        with Source(path, skipped, seed=how.seed, bounded=how.bounded, named=named) as source:
             requests = _requests(source, how)
             first = next(requests, None)
             if first is None:

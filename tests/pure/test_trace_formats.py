@@ -56,7 +56,8 @@ SAMPLES = {
         BURSTGPT, "5,ChatGPT,472,18,490,Conversation log", "45,GPT-4,20,30,50,API log"
     ),
     "mooncake": lines(timed_row(27482, 1000, 52, 46, 47), timed_row(30535, 513, 26, 46, 48)),
-    "timed": lines(timed_row(0.5, 40, 132, 7, 8, 9), timed_row(61, 8, 5, 7)),
+    "guidellm": lines(timed_row(0, 1000, 52, 46, 47), timed_row(0.25, 513, 26, 46, 48)),
+    "timed": lines(timed_row(0.5, 40, 132, 7, 8, 9), timed_row(60, 8, 5, 7)),
     "sharegpt": json.dumps([{"id": "one", "conversations": TALK}], indent=1).encode(),
     "alpaca": json.dumps(
         [
@@ -73,7 +74,11 @@ MEANT = {
         Request(0.0, 1000, 52, None, (46, 47), 512),
         Request(3.053, 513, 26, None, (46, 48), 512),
     ],
-    "timed": [Request(0.0, 40, 132, None, (7, 8, 9), 16), Request(60.5, 8, 5, None, (7,), 16)],
+    "guidellm": [
+        Request(0.0, 1000, 52, None, (46, 47), 512),
+        Request(0.25, 513, 26, None, (46, 48), 512),
+    ],
+    "timed": [Request(0.0, 40, 132, None, (7, 8, 9), 16), Request(59.5, 8, 5, None, (7,), 16)],
     "sharegpt": [
         Request(0.0, 5, 1, "one", prompt="Say a word"),
         Request(0.0, 10, 7, "one", prompt="And another one"),
@@ -312,6 +317,9 @@ DAMAGED_ROWS = [
     ("mooncake", timed_row(30000, 512, 1, hash_ids="a"), "hash_ids 'a', expected a list"),
     ("mooncake", timed_row(30000, 512, 1, "a"), "hash_ids ['a'], expected a list of whole"),
     ("mooncake", timed_row(30000, 512, 1, session_id=[]), "session_id [], expected a text"),
+    ("guidellm", timed_row(0.125, 1, 1), "time goes back by 0.125 s to '0.125'"),
+    ("guidellm", timed_row(1, 512, 1, 1, 2), "2 hash_ids for 512 tokens, one for each 512"),
+    ("guidellm", {"delay": 2.5, "input_length": 1, "output_length": 1}, "a delay after an answer"),
     ("timed", timed_row(0.25, 1, 1), "time goes back by 0.25 s to '0.25'"),
     ("timed", timed_row(1, 32, 1, 1, 2, 3), "3 hash_ids for 32 tokens, one for each 16"),
     ("sharegpt", {"id": "x"}, "has no 'conversations', only 'id'"),
@@ -336,6 +344,7 @@ DAMAGED_ROWS = [
 FIRST = {
     "burstgpt": (BURSTGPT, "5,ChatGPT,472,18,490,x"),
     "mooncake": (timed_row(27482, 1000, 52, 46, 47),),
+    "guidellm": (timed_row(0.25, 1000, 52, 46, 47),),
     "timed": (timed_row(0.5, 40, 132, 7, 8, 9),),
     "sharegpt": ({"conversations": TALK},),
     "alpaca": ({"instruction": "a", "output": "b"},),
@@ -414,7 +423,6 @@ def test_a_row_that_never_ends_is_not_held(write, monkeypatch):
         b'{"data": [1, 2]}',
         b"[[1, 2]]",
         b"[",
-        b'{"timestamp": 1, "input_length": 700, "output_length": 5, "hash_ids": [1, 2, 3, 4, 5]}',
     ],
 )
 def test_a_file_of_no_known_format_gets_the_list_of_them(write, content):
@@ -497,6 +505,7 @@ ENDLESS = {
         (f"{n},GPT-4,3,4,7,x\n".encode() for n in count()),
     ),
     "mooncake": (b"", (lines(timed_row(n, 600, 4, n, n + 1)) + b"\n" for n in count())),
+    "guidellm": (b"", (lines(timed_row(n / 4, 600, 4, n, n + 1)) + b"\n" for n in count())),
     "timed": (b"", (lines(timed_row(n / 4, 30, 4, n, n + 1)) + b"\n" for n in count())),
     "sharegpt": (b"[", (lines({"id": "a", "conversations": TALK}) + b"," for _ in count())),
     "alpaca": (b"[", (ENTRY + b"," for _ in count())),
@@ -542,6 +551,7 @@ MANY = {
     "azure": lambda n: f"2023-11-16 {n // 3600:02d}:{n // 60 % 60:02d}:{n % 60:02d},1,1",
     "burstgpt": lambda n: f"{n},GPT-4,3,4,7,{TEXT}",
     "mooncake": lambda n: timed_row(n, 50_000, 4, *range(n, n + 98)),
+    "guidellm": lambda n: timed_row(n / 4, 50_000, 4, *range(n, n + 98)),
     "timed": lambda n: timed_row(n / 4, 1600, 4, *range(n, n + 100)),
     "sharegpt": lambda n: {"conversations": [TALK[1] | {"value": TEXT}, TALK[2]]},
     "alpaca": lambda n: {"instruction": TEXT, "output": "b"},
@@ -610,7 +620,9 @@ def hashed(draw, size):
     return draw(gaps), asked, draw(st.integers(1, 5000)), tuple(ids)
 
 
-@pytest.mark.parametrize(("name", "size", "unit"), [("mooncake", 512, 1000), ("timed", 16, 1)])
+@pytest.mark.parametrize(
+    ("name", "size", "unit"), [("mooncake", 512, 1000), ("guidellm", 512, 1), ("timed", 16, 1)]
+)
 @given(data=st.data(), array=st.booleans())
 def test_timed_rows_are_read_back(path, name, size, unit, data, array):
     drawn = data.draw(st.lists(hashed(size), min_size=1, max_size=10))

@@ -24,3 +24,5 @@ class Format:
     """If not, all of its requests arrive at 0."""
     nearly: Callable[[Head], str | None] = lambda head: None
     """Of a file that fits no format: what keeps it from this one, and what to do."""
+    doubt: Callable[[Head], str | None] = lambda head: None
+    """Of a file that is taken for one of this format: what speaks against that, and what to do."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mirage.workload.formats import timed
+from mirage.workload.formats import evidence, timed
+from mirage.workload.formats.chats import CHAT
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.request import Request
 from mirage.workload.formats.source import Head, Source
@@ -19,13 +20,26 @@ HASH_TOKENS = 512
 
 
 def _fits(head: Head) -> bool:
-    """Times with a fraction, and the chats of Qwen's traces, are of timed ones."""
-    in_seconds = isinstance(head.fields.get(timed.TIME), float) or "chat_id" in head.fields
-    return not in_seconds and timed.fits_blocks(head, HASH_TOKENS)
+    """The chats of Qwen's traces are of timed ones."""
+    found = evidence.rows(head)
+    if found is None or CHAT in head.fields:
+        return False
+    return HASH_TOKENS in found.sizes and not found.in_seconds
+
+
+def _doubt(head: Head) -> str | None:
+    found = evidence.rows(head)
+    if found is None or not evidence.may_be_seconds(found):
+        return None
+    other = "guidellm" if found.hashed else "timed"
+    return (
+        f"its times are taken for milliseconds, {1000 / found.gap:.3g} requests a second; if they "
+        f"are seconds, give --trace-format {other}"
+    )
 
 
 def _read(source: Source) -> Iterator[Request]:
-    return timed.requests(source, MILLISECOND, HASH_TOKENS)
+    return timed.requests(source, MILLISECOND, HASH_TOKENS, whole=not source.named)
 
 
 FORMAT = Format(
@@ -33,4 +47,5 @@ FORMAT = Format(
     "JSONL with timestamp in milliseconds, input_length, output_length, hash_ids of 512 tokens",
     _fits,
     _read,
+    doubt=_doubt,
 )

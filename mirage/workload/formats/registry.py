@@ -7,6 +7,7 @@ from mirage.workload.formats import (
     azure,
     burstgpt,
     custom,
+    guidellm,
     mooncake,
     sharegpt,
     synthetic,
@@ -20,6 +21,7 @@ _KNOWN: list[Format] = [
     azure.FORMAT,
     burstgpt.FORMAT,
     mooncake.FORMAT,
+    guidellm.FORMAT,
     timed.FORMAT,
     sharegpt.FORMAT,
     alpaca.FORMAT,
@@ -40,7 +42,10 @@ def of(source: Source) -> Format:
     """The format that a file says it has. Raises `TraceError` if none fits, or several."""
     fitting = [each for each in FORMATS.values() if each.fits(source.head)]
     if len(fitting) == 1:
-        return fitting[0]
+        (form,) = fitting
+        if (doubt := form.doubt(source.head)) is not None:
+            source.say(f"read as {form.name}: {doubt}")
+        return form
     if fitting:
         which = " or ".join(f"{each.name} ({each.looks})" for each in fitting)
         raise TraceError(

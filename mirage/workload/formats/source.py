@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import logging
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,8 @@ from mirage.workload.formats.request import TraceError
 CHUNK = 64 * 1024
 MAX_HEAD = 2**20
 """Bytes that are looked at to tell a file's format."""
+MAX_FURTHER = 2**18
+"""Bytes that are looked at where the first object does not tell the format."""
 MAX_LINE = 16 * 2**20
 """Bytes of a row. Longer ones are taken for a file of another kind, and never held."""
 SHOWN = 80
@@ -44,6 +47,8 @@ class Head:
 
     line: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
+    further: Callable[[], Iterator[dict[str, Any]]] = field(default=lambda: iter(()))
+    """Gives the JSON objects in the first `MAX_FURTHER` bytes, before any is read as a row."""
 
 
 class Source:
@@ -59,22 +64,24 @@ class Source:
         *,
         seed: int = 0,
         bounded: bool = False,
+        named: bool = False,
     ) -> None:
         """Raises `OSError`, and `TraceError` for a file that is no text, as `kinds` knows them.
 
         Reads as much as it takes to see how the file begins. A packed file is unpacked.
 
         `seed` is for formats that draw, and `bounded` says that whoever reads stops by itself,
-        so that a trace without end may be read.
+        so that a trace without end may be read; `named`, that somebody said the file's format.
         """
         self.path = path
         self.seed = seed
         self.bounded = bounded
+        self.named = named
         self.skipped: Counter[str] = Counter() if skipped is None else skipped
         self._file = path.open("rb", buffering=0)
         try:
             plain = _plain(path, self._file)
-            begin, self.head = _look(plain)
+            begin, head = _look(plain)
             if (what := kinds.what_else(begin)) is not None:
                 raise TraceError(f"{path}: {what}")
         except BaseException:
@@ -82,6 +89,7 @@ class Source:
             raise
         self._is_array = begin.lstrip().startswith(b"[")
         self._rest = _Resumed(begin, plain)
+        self.head = replace(head, further=self._beginning)
 
     def __enter__(self) -> Source:
         return self
@@ -122,6 +130,12 @@ class Source:
             return content.decode()
         except UnicodeDecodeError as error:
             raise TraceError(f"{self.path}: not UTF-8 text ({error.reason})") from None
+
+    def _beginning(self) -> Iterator[dict[str, Any]]:
+        begin = io.BytesIO(self._rest.peek(MAX_FURTHER))
+        values = ijson.items(begin, "item", use_float=True) if self._is_array else _decoded(begin)
+        with suppress(ijson.JSONError, msgspec.DecodeError, ValueError, RecursionError):
+            yield from takewhile(lambda value: isinstance(value, dict), values)
 
     def _lines(self) -> Iterator[tuple[str, bytes]]:
         file = io.BufferedReader(self._rest, CHUNK)
@@ -188,6 +202,15 @@ class _Resumed(io.RawIOBase):
         self._begin = memoryview(begin)
         self._file = file
 
+    def peek(self, size: int) -> bytes:
+        """The next bytes, which stay; fewer where the file ends."""
+        parts, length = [bytes(self._begin)], len(self._begin)
+        while length < size and (more := self._file.read(size - length)):
+            parts.append(more)
+            length += len(more)
+        self._begin = memoryview(b"".join(parts))
+        return bytes(self._begin[:size])
+
     def readable(self) -> bool:
         return True
 
@@ -239,6 +262,11 @@ def _plain(path: Path, file: io.FileIO) -> io.RawIOBase:
     if (again := kinds.unpacker(begin)) is not None:
         raise TraceError(f"{path}: is {again[0]} inside of {name}: unpack it once")
     return _Resumed(begin, plain)
+
+
+def _decoded(lines: io.BytesIO) -> Iterator[Any]:
+    """JSON values, one a line; the last line may be cut."""
+    return (msgspec.json.decode(line) for line in lines if line.strip())
 
 
 def _look(file: io.RawIOBase) -> tuple[bytes, Head]:

@@ -11,40 +11,56 @@ from collections.abc import Iterator
 from typing import Any
 
 from mirage.units import ceil_div
-from mirage.workload.formats.chats import Chats
+from mirage.workload.formats import evidence
+from mirage.workload.formats.chats import CHAT, Chats
 from mirage.workload.formats.checks import NANOSECONDS, Clock, field, moment, tokens
 from mirage.workload.formats.contract import Format
+from mirage.workload.formats.evidence import ANSWERED, ASKED, HASHES, TIME
 from mirage.workload.formats.request import Request, TraceError
 from mirage.workload.formats.source import Head, Source, shown
 
-TIME, ASKED, ANSWERED, HASHES = "timestamp", "input_length", "output_length", "hash_ids"
 HASH_TOKENS = 16
+DELAY = "delay"
 UNANSWERED = "requests without output (output_length 0)"
 
 
-def fits_blocks(head: Head, hash_tokens: int) -> bool:
-    """Whether the first request is timed, and its hashes, if any, stand for so many tokens."""
-    asked, hashes = head.fields.get(ASKED), head.fields.get(HASHES) or []
-    if not {TIME, ASKED, ANSWERED} <= set(head.fields) or not isinstance(asked, int):
-        return False
-    whole, last = divmod(asked, hash_tokens)
-    return not hashes or (isinstance(hashes, list) and whole <= len(hashes) <= whole + (last > 0))
+def requests(source: Source, unit: int, hash_tokens: int, whole: bool = False) -> Iterator[Request]:
+    """The requests of a timed trace; `unit` is that of its times in nanoseconds.
 
-
-def requests(source: Source, unit: int, hash_tokens: int) -> Iterator[Request]:
-    """The requests of a timed trace; `unit` is that of its times in nanoseconds."""
+    With `whole`, a time that is no whole number is refused: the unit was taken for a wrong one.
+    """
     clock, chats = Clock(), Chats()
     for where, entry in source.objects():
-        written = field(entry, TIME, where)
+        written = _time(entry, where, whole)
         arrival_s = clock.since_first(moment(written, TIME, where, unit), str(written), where)
-        asked = tokens(field(entry, ASKED, where), "input_length", where)
-        answered = tokens(field(entry, ANSWERED, where), "output_length", where, least=0)
+        asked = tokens(field(entry, ASKED, where), ASKED, where)
+        answered = tokens(field(entry, ANSWERED, where), ANSWERED, where, least=0)
         hashes = _hashes(entry, asked, hash_tokens, where)
+        if hashes and 2 * len(hashes) * hash_tokens < asked:
+            source.say(
+                f"hash_ids of {hash_tokens} tokens each cover less than half of some prompts, and "
+                "what these share beyond is lost: does another --trace-format fit better?"
+            )
         session = chats.session(entry, where)
         if answered:
-            yield Request(arrival_s, asked, answered, session, hashes, hash_tokens if hashes else 0)
+            size = hash_tokens if hashes else 0
+            yield Request(arrival_s, asked, answered, session, hashes, size)
         else:
             source.skip(UNANSWERED)
+
+
+def _time(entry: dict[str, Any], where: str, whole: bool) -> Any:
+    if DELAY in entry and TIME not in entry:
+        raise TraceError(
+            f"{where}: has a delay after an answer that has no time here, and no {TIME!r}: add it"
+        )
+    written = field(entry, TIME, where)
+    if whole and isinstance(written, float) and not written.is_integer():
+        raise TraceError(
+            f"{where}: {TIME} {written}, after whole numbers alone: seconds or milliseconds? Give "
+            "--trace-format guidellm or mooncake (or workload.trace_format)"
+        )
+    return written
 
 
 def _hashes(entry: dict[str, Any], asked: int, hash_tokens: int, where: str) -> tuple[int, ...]:
@@ -62,7 +78,23 @@ def _hashes(entry: dict[str, Any], asked: int, hash_tokens: int, where: str) -> 
 
 
 def _fits(head: Head) -> bool:
-    return fits_blocks(head, HASH_TOKENS)
+    found = evidence.rows(head)
+    if found is None or HASH_TOKENS not in found.sizes:
+        return False
+    return CHAT in head.fields or found.hashed or found.in_seconds is not False
+
+
+def _doubt(head: Head) -> str | None:
+    found = evidence.rows(head)
+    if found is None or CHAT in head.fields:
+        return None
+    rate = f"its times are taken for seconds, one request in {found.gap:.3g} s"
+    if found.hashed:
+        slow = found.gap > evidence.SLOWEST_S
+        return f"{rate}; if they are milliseconds, give --time-scale 0.001" if slow else None
+    if not evidence.may_be_milliseconds(found):
+        return None
+    return f"{rate}; if they are milliseconds, give --trace-format mooncake"
 
 
 def _read(source: Source) -> Iterator[Request]:
@@ -74,4 +106,6 @@ FORMAT = Format(
     "JSONL with timestamp in seconds, input_length, output_length, hash_ids of 16 tokens",
     _fits,
     _read,
+    nearly=evidence.why_none,
+    doubt=_doubt,
 )

@@ -1,0 +1,50 @@
+"""Mooncake's fields as GuideLLM takes them: a JSON object a line, with times in seconds.
+
+Fields ``timestamp``, ``input_length``, ``output_length`` and ``hash_ids``, one for each 512
+tokens of the prompt. GuideLLM tells the format in
+https://github.com/vllm-project/guidellm/blob/main/docs/guides/trace_replay.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mirage.workload.formats import evidence, timed
+from mirage.workload.formats.chats import CHAT
+from mirage.workload.formats.checks import NANOSECONDS
+from mirage.workload.formats.contract import Format
+from mirage.workload.formats.request import Request
+from mirage.workload.formats.source import Head, Source
+
+HASH_TOKENS = 512
+
+
+def _fits(head: Head) -> bool:
+    """Times without a point are Mooncake's; rows without hashes are timed ones."""
+    found = evidence.rows(head)
+    if found is None or CHAT in head.fields or not found.hashed:
+        return False
+    return HASH_TOKENS in found.sizes and found.pointed and found.in_seconds is not False
+
+
+def _doubt(head: Head) -> str | None:
+    found = evidence.rows(head)
+    if found is None or not evidence.may_be_milliseconds(found):
+        return None
+    return (
+        f"its times are taken for seconds, one request in {found.gap:.3g} s; if they are "
+        "milliseconds, give --trace-format mooncake"
+    )
+
+
+def _read(source: Source) -> Iterator[Request]:
+    return timed.requests(source, NANOSECONDS, HASH_TOKENS)
+
+
+FORMAT = Format(
+    "guidellm",
+    "JSONL with timestamp in seconds, input_length, output_length, hash_ids of 512 tokens",
+    _fits,
+    _read,
+    doubt=_doubt,
+)
