@@ -46,6 +46,14 @@ def timed_row(time, asked, answered, *hashes, **more) -> dict:
     return row | ({"hash_ids": list(hashes)} if hashes else {}) | more
 
 
+def rag_row(time, asked, answered, *parts, **more) -> dict:
+    """Hashes by part, each a list; those left out are empty."""
+    names = ("sys_prompt", "passages_ids", "history", "web_search", "user_input")
+    lists = [*parts, *([[]] * len(names))][: len(names)]
+    hashes = dict(zip(names, lists, strict=True))
+    return timed_row(time, asked, answered, hash_ids=hashes, **more)
+
+
 SAMPLES = {
     "azure": lines(
         "TIMESTAMP,ContextTokens,GeneratedTokens",
@@ -58,6 +66,12 @@ SAMPLES = {
     "mooncake": lines(timed_row(27482, 1000, 52, 46, 47), timed_row(30535, 513, 26, 46, 48)),
     "guidellm": lines(timed_row(0, 1000, 52, 46, 47), timed_row(0.25, 513, 26, 46, 48)),
     "timed": lines(timed_row(0.5, 40, 132, 7, 8, 9), timed_row(60, 8, 5, 7)),
+    "ragpulse": lines(
+        rag_row(
+            "82", 1537, 192, [8302, 14332, 15199], [7398], [15200], [], [26923], session_id="a"
+        ),
+        rag_row("93.5", 1200, 86, [8302, 14332, 15198], session_id="b"),
+    ),
     "sharegpt": json.dumps([{"id": "one", "conversations": TALK}], indent=1).encode(),
     "alpaca": json.dumps(
         [
@@ -79,6 +93,10 @@ MEANT = {
         Request(0.25, 513, 26, None, (46, 48), 512),
     ],
     "timed": [Request(0.0, 40, 132, None, (7, 8, 9), 16), Request(59.5, 8, 5, None, (7,), 16)],
+    "ragpulse": [
+        Request(0.0, 1537, 192, "a", (8302, 14332, 15199, 7398), 512),
+        Request(11.5, 1200, 86, "b", (8302, 14332, 15198), 512),
+    ],
     "sharegpt": [
         Request(0.0, 5, 1, "one", prompt="Say a word"),
         Request(0.0, 10, 7, "one", prompt="And another one"),
@@ -322,6 +340,16 @@ DAMAGED_ROWS = [
     ("guidellm", {"delay": 2.5, "input_length": 1, "output_length": 1}, "a delay after an answer"),
     ("timed", timed_row(0.25, 1, 1), "time goes back by 0.25 s to '0.25'"),
     ("timed", timed_row(1, 32, 1, 1, 2, 3), "3 hash_ids for 32 tokens, one for each 16"),
+    ("ragpulse", rag_row(93, 9, 9), "timestamp 93, expected a text"),
+    ("ragpulse", rag_row("soon", 9, 9), "Timestamp 'soon', expected seconds"),
+    ("ragpulse", rag_row("0", 9, 9), "time goes back by 82 s to '0': sort the rows"),
+    ("ragpulse", rag_row("93", 0, 9), "input_length tokens 0, expected a whole number from 1"),
+    ("ragpulse", rag_row("93", 9, -1), "output_length tokens -1"),
+    ("ragpulse", timed_row("93", 9, 9), "has no 'hash_ids', only"),
+    ("ragpulse", timed_row("93", 9, 9, 1), "hash_ids [1], expected an object with lists"),
+    ("ragpulse", timed_row("93", 9, 9, hash_ids={"sys_prompt": [1]}), "expected an object with"),
+    ("ragpulse", rag_row("93", 9, 9, ["a"]), "expected an object with lists of whole numbers"),
+    ("ragpulse", rag_row("93", 9, 9, session_id=[]), "session_id [], expected a text or a number"),
     ("sharegpt", {"id": "x"}, "has no 'conversations', only 'id'"),
     ("sharegpt", {"conversations": "hi"}, "conversations 'hi', expected a list of turns"),
     ("sharegpt", {"conversations": ["hi"]}, "turn 'hi', expected an object with from and value"),
@@ -346,6 +374,7 @@ FIRST = {
     "mooncake": (timed_row(27482, 1000, 52, 46, 47),),
     "guidellm": (timed_row(0.25, 1000, 52, 46, 47),),
     "timed": (timed_row(0.5, 40, 132, 7, 8, 9),),
+    "ragpulse": (rag_row("82", 1537, 192, [8302, 14332, 15199]),),
     "sharegpt": ({"conversations": TALK},),
     "alpaca": ({"instruction": "a", "output": "b"},),
     "custom": ({"prompt": "a"},),
@@ -507,6 +536,7 @@ ENDLESS = {
     "mooncake": (b"", (lines(timed_row(n, 600, 4, n, n + 1)) + b"\n" for n in count())),
     "guidellm": (b"", (lines(timed_row(n / 4, 600, 4, n, n + 1)) + b"\n" for n in count())),
     "timed": (b"", (lines(timed_row(n / 4, 30, 4, n, n + 1)) + b"\n" for n in count())),
+    "ragpulse": (b"", (lines(rag_row(str(n), 600, 4, [n, n + 1])) + b"\n" for n in count())),
     "sharegpt": (b"[", (lines({"id": "a", "conversations": TALK}) + b"," for _ in count())),
     "alpaca": (b"[", (ENTRY + b"," for _ in count())),
     "custom": (b"", (lines({"prompt": "a b c d"}) + b"\n" for _ in count())),
@@ -553,6 +583,7 @@ MANY = {
     "mooncake": lambda n: timed_row(n, 50_000, 4, *range(n, n + 98)),
     "guidellm": lambda n: timed_row(n / 4, 50_000, 4, *range(n, n + 98)),
     "timed": lambda n: timed_row(n / 4, 1600, 4, *range(n, n + 100)),
+    "ragpulse": lambda n: rag_row(str(n), 50_000, 4, [*range(n, n + 98)]),
     "sharegpt": lambda n: {"conversations": [TALK[1] | {"value": TEXT}, TALK[2]]},
     "alpaca": lambda n: {"instruction": TEXT, "output": "b"},
     "custom": lambda n: {"prompt": TEXT},
@@ -636,6 +667,37 @@ def test_timed_rows_are_read_back(path, name, size, unit, data, array):
         Request((time - times[0]) / unit, asked, answered, None, ids, size)
         for time, (_, asked, answered, ids) in zip(times, drawn, strict=True)
     ]
+
+
+@given(data=st.data(), array=st.booleans())
+def test_ragpulse_is_read_back(path, data, array):
+    numbers = st.lists(st.integers(0, 10**9), max_size=4)
+    drawn = data.draw(
+        st.lists(
+            st.tuples(gaps, lengths, lengths, st.tuples(*[numbers] * 5), st.none() | texts),
+            min_size=1,
+            max_size=10,
+        )
+    )
+    times = times_of(drawn)
+    rows = [
+        rag_row(f"{time}", asked, answered, *parts, session_id=name)
+        for time, (_, asked, answered, parts, name) in zip(times, drawn, strict=True)
+    ]
+    path.write_bytes(json.dumps(rows).encode() if array else lines(*rows))
+    meant = []
+    for time, (_, asked, answered, parts, name) in zip(times, drawn, strict=True):
+        ids = tuple(one for part in parts for one in part)[: ceil(asked / 512)]
+        size = 512 if ids else 0
+        meant.append(Request(float(time - times[0]), asked, answered, name, ids, size))
+    assert list(read(path, Reading("ragpulse"))) == meant
+
+
+def test_what_is_skipped_of_ragpulse_is_counted(write):
+    counted: Counter[str] = Counter()
+    path = write(lines(rag_row("1", 9, 0), rag_row("2", 9, 1)))
+    assert len(select(path, None, None, how("ragpulse"), counted)) == 1
+    assert counted == {"requests without output (output_length 0)": 1}
 
 
 def tokens_of(characters: int) -> int:
