@@ -18,7 +18,7 @@ from mirage.replay.preparation import Plan
 from mirage.replay.progress import Display, display
 from mirage.replay.run import Run, replay_on
 from mirage.workload.dealing import Call
-from mirage.workload.load import AMPLE, AT_ONCE, REQUESTS, capacity_per_s, evenly
+from mirage.workload.load import AMPLE, REQUESTS, at_once, capacity_per_s, evenly
 
 NAME = "measuring the machine"
 
@@ -38,7 +38,7 @@ def measured(plan: Plan, console: Console) -> float:
     errors = [outcome.error for outcome in run.outcomes if outcome.error is not None]
     if errors:
         raise ServerError(f"{NAME}: {len(errors)} of {len(calls)} requests failed: {errors[0]}")
-    return capacity_per_s(sorted(outcome.ended_s for outcome in run.outcomes), AT_ONCE)
+    return capacity_per_s(sorted(outcome.ended_s for outcome in run.outcomes), at_once(len(calls)))
 
 
 async def _run(plan: Plan, calls: list[Call], server: Server, shown: Display) -> Run:
@@ -52,5 +52,5 @@ async def _run(plan: Plan, calls: list[Call], server: Server, shown: Display) ->
         journal,
         policy=NAME,
         death=server.death,
-        habits=Habits(AT_ONCE),
+        habits=Habits(at_once(len(calls))),
     )

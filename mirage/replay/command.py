@@ -22,6 +22,7 @@ from mirage.replay.preparation import Options, Plan, scaled_to, settle
 from mirage.replay.progress import Display, display
 from mirage.replay.report import Provenance
 from mirage.replay.run import Run, replay_on
+from mirage.report.enough import too_few
 from mirage.workload import trace
 from mirage.workload.formats.registry import FORMATS
 
@@ -169,6 +170,8 @@ def replay(config_path: Path, options: Options) -> dict[str, Any]:
     for why, count in plan.setting.skipped.items():
         line = f"{plan.setting.trace}: skipped and not replayed: {count:,} {why}"
         console.out(f"mirage: warning: {line}", highlight=False)
+    if (few := too_few(len(plan.calls))) is not None:
+        console.out(f"mirage: warning: {plan.setting.trace}: {few}", highlight=False)
     if (unused := tiers_unused(list(plan.policies), plan.config)) is not None:
         console.out(f"mirage: warning: {unused}", highlight=False)
     source = provenance.of(plan, options)

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from mirage.replay.asking import consequence
 from mirage.report import comparison
+from mirage.report.enough import too_few
 from mirage.report.terminal import table
 from mirage.samples import PLACES
 
@@ -26,7 +27,7 @@ def show(built: dict[str, Any], output: Path, console: Console) -> None:
 
 def remarks(built: dict[str, Any]) -> list[str]:
     """What else a reader must know before believing the figures."""
-    lines = []
+    lines = [f"{few}."] if (few := too_few(_completed(built))) else []
     if (load := built["load"]) is not None:
         lines.append(
             f"Requests arrive at {load:.0%} of the {built['capacity_rps']:.3g} a second that this "
@@ -44,6 +45,12 @@ def remarks(built: dict[str, Any]) -> list[str]:
     refusing = {run["policy"]: run["refused_fields"] for run in built["runs"]}
     lines += [f"{policy}: {consequence(names)}" for policy, names in refusing.items() if names]
     return lines
+
+
+def _completed(built: dict[str, Any]) -> int:
+    """Requests in the figures of each run; the fewest of them."""
+    whole = [run for run in built["runs"] if not run["interrupted"]]
+    return min((run["completed"] for run in whole or built["runs"]), default=0)
 
 
 def _found_again(built: dict[str, Any]) -> list[str]:

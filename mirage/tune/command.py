@@ -12,6 +12,7 @@ from rich.console import Console
 from mirage.options import ConfigPath, hardware_option, warn
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
+from mirage.report.enough import too_few
 from mirage.report.files import make_room, write_all
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ def tune(path: Path, options: Options, wish: Wish, output: Path) -> Answer:
 
     asked = question.ask(path, options)
     warn(path, asked.config)
+    if (few := too_few(asked.cut.judged)) is not None:
+        typer.echo(f"mirage: warning: {asked.trace_name}: {few}", err=True)
     make_room(output, [output / name for name in FILES])
     if wish.live:
         live.check(asked.config)

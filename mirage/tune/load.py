@@ -14,7 +14,7 @@ from mirage.report.slo import Slo
 from mirage.tune.goals import WindowResult, figures, share_met
 from mirage.tune.runs import Runner
 from mirage.tune.simulated import Run
-from mirage.workload.load import AMPLE, AT_ONCE, capacity_per_s
+from mirage.workload.load import AMPLE, at_once, capacity_per_s
 
 ALONE = 20.0
 """Times the gaps, with which requests are nearly alone."""
@@ -57,10 +57,10 @@ def computed_per_s(
     """
     ample = config.device.model_copy(update={"memory": config.device.memory * AMPLE})
     roomy = _static(config).model_copy(update={"device": ample})
-    at_once = min(AT_ONCE, max(1, requests // 2))
-    found = run([Run(roomy, window, seed, at_once=at_once) for window in windows])
+    under_way = at_once(requests)
+    found = run([Run(roomy, window, seed, at_once=under_way) for window in windows])
     rates = [
-        capacity_per_s([row.ended for row in outcome.rows], at_once)
+        capacity_per_s([row.ended for row in outcome.rows], under_way)
         for outcome in found
         if outcome is not None
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirage.config import Config
+from mirage.report.enough import too_few
 from mirage.serve.outlook import Speeds, outlook
 from mirage.tune.answer import DEFAULT, POOLED, STATIC, TUNED, Answer, mean_lent
 from mirage.tune.contest import Contest, sentence
@@ -16,8 +17,10 @@ WELL_MET = 0.98
 
 
 def said(question: Question, answer: Answer, contest: Contest | None = None) -> list[str]:
-    """Three sentences, and a fourth where real engines were asked."""
+    """Three sentences, and more where real engines were asked."""
     live = [sentence(answer, contest)] if contest else []
+    if contest and (few := too_few(contest.requests)) is not None:
+        live.append(f"{few}.")
     return sentences(found(question, answer)) + live
 
 

@@ -8,6 +8,7 @@ from math import isfinite
 from rich.console import Console
 from rich.table import Table
 
+from mirage.report.enough import too_few
 from mirage.tune.answer import Answer
 from mirage.tune.goals import unit
 from mirage.tune.question import Question
@@ -55,6 +56,8 @@ def about(question: Question, answer: Answer) -> list[str]:
         + (" (derived: multiples of what requests take that are nearly alone)")
         * answer.slo_is_derived,
     ]
+    if (few := too_few(cut.judged)) is not None:
+        lines.append(few)
     if not question.load_is_given:
         lines.append(
             "requests come as often as the configuration just does not bear"

@@ -32,6 +32,11 @@ class Cut:
     searched: tuple[Window, ...]
     held_back: tuple[Window, ...]
 
+    @property
+    def judged(self) -> int:
+        """Requests of all windows that are held back."""
+        return sum(len(window.requests) for window in self.held_back)
+
 
 def cut(requests: Sequence[Request], largest: int = LARGEST_WINDOW, count: int = WINDOWS) -> Cut:
     """Evenly over the whole trace. Raises `ConfigError` for one that is too short."""

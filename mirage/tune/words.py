@@ -63,10 +63,11 @@ def _brings(found: Found) -> str:
         )
     gain = goal.gain(tuned, default)
     beside = f"{_number(default)} of the configuration as it is"
-    if gain < 0:
+    if gain <= 0:
+        worse = f"{_percent(gain)} worse" if gain else "no better"
         return (
             f"The tuned configuration was better on the windows of the search and is not on unseen "
-            f"ones ({worth}, {beside}, {_percent(gain)} worse): keep the configuration as it is, "
+            f"ones ({worth}, {beside}, {worse}): keep the configuration as it is, "
             "or search on a longer trace."
         )
     return (

@@ -19,10 +19,18 @@ def evenly(calls: Collection[Call], most: int) -> list[Call]:
     return list(islice(calls, 0, None, every))
 
 
-def capacity_per_s(ended_s: Sequence[float], at_once: int) -> float:
-    """Requests a second that a closed loop of `at_once` requests completes. `ended_s` ascends.
+def at_once(requests: int) -> int:
+    """How many of so many requests are under way at a time while a machine is measured.
+
+    Of few, fewer: all of them at once would only be a queue that runs out.
+    """
+    return min(AT_ONCE, max(1, requests // 2))
+
+
+def capacity_per_s(ended_s: Sequence[float], under_way: int) -> float:
+    """Requests a second that a closed loop of `under_way` requests completes. `ended_s` ascends.
 
     Only until none was left to send: what runs out afterwards leaves the machine half idle.
     """
-    full = ended_s[: max(1, len(ended_s) - at_once + 1)]
+    full = ended_s[: max(1, len(ended_s) - under_way + 1)]
     return len(full) / full[-1]

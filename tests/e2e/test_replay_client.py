@@ -422,7 +422,9 @@ def test_a_trace_of_another_format_and_what_it_skips(command, config, tmp_path):
     assert report["skipped"] == {"failed requests (0 response tokens)": 1}
     told = f"{trace}: skipped and not replayed: 1 failed requests (0 response tokens)"
     assert f"mirage: warning: {told}" in result.output
-    assert "failed requests (0 response tokens)" in (tmp_path / "report.html").read_text()
+    assert f"mirage: warning: {trace}: So few requests (2) tell nothing" in result.output
+    page = (tmp_path / "report.html").read_text()
+    assert "failed requests (0 response tokens)" in page and "So few requests (2)" in page
 
 
 def test_requests_without_arrivals_come_at_the_rate(command, config, tmp_path):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.workload.dealing import Call
-from mirage.workload.load import capacity_per_s, evenly
+from mirage.workload.load import at_once, capacity_per_s, evenly
 from mirage.workload.rates import mean_rate
 
 pytestmark = pytest.mark.pure
@@ -44,6 +44,16 @@ def test_capacity_does_not_count_what_runs_out():
 
 def test_capacity_of_fewer_requests_than_go_at_once():
     assert capacity_per_s([2.0, 4.0], 32) == 0.5
+
+
+@pytest.mark.parametrize(("requests", "under_way"), [(1, 1), (3, 1), (10, 5), (64, 32), (999, 32)])
+def test_of_few_requests_fewer_go_at_once(requests, under_way):
+    assert at_once(requests) == under_way
+
+
+def test_the_capacity_of_few_requests_is_not_that_of_one_answer():
+    """Three that are answered one after the other, in 1, 4 and 1 seconds."""
+    assert capacity_per_s([1.0, 5.0, 6.0], at_once(3)) == 0.5
 
 
 @pytest.mark.parametrize("speed", [0.5, 2.0])

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from tune_case import write, write_trace
 
 from mirage.report.slo import Slo
+from mirage.tune.answer import Answer
 from mirage.tune.goals import Goal
 from mirage.tune.pictures import pareto
+from mirage.tune.question import Options, ask
+from mirage.tune.table import about
 from mirage.tune.words import Found, sentences
 
 pytestmark = pytest.mark.pure
@@ -85,6 +92,23 @@ def test_worse_on_unseen_windows_is_said() -> None:
     first, _, _ = told(held_back=HELD | {"tuned": 2.7})
     assert "is not on unseen ones" in first and "10.0 % worse" in first
     assert "keep the configuration as it is" in first
+
+
+def test_a_tie_on_unseen_windows_is_no_gain() -> None:
+    first, _, _ = told(held_back=HELD | {"tuned": 3.0})
+    assert "is not on unseen ones" in first and "keep the configuration as it is" in first
+    assert "3 of the configuration as it is, no better)" in first and not first.startswith("Set")
+
+
+@pytest.mark.parametrize(("requests", "told"), [(80, 40), (160, 80), (199, 96), (200, None)])
+def test_what_is_judged_on_few_requests_is_told(
+    tmp_path: Path, requests: int, told: int | None
+) -> None:
+    question = ask(write(tmp_path), Options(trace=str(write_trace(tmp_path, requests))))
+    plain = {"slower": 1.0, "slo_is_derived": False, "pressing": {}, "load": None}
+    answer = cast(Answer, SimpleNamespace(goal=FOUND.goal, **plain))
+    said = [line for line in about(question, answer) if line.startswith("So few requests")]
+    assert [f"({told})" in line for line in said] == ([] if told is None else [True])
 
 
 def test_nothing_found_is_said() -> None:
