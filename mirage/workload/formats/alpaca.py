@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from mirage.workload.formats.checks import estimated, text
 from mirage.workload.formats.contract import Format
+from mirage.workload.formats.head import Head
 from mirage.workload.formats.request import Request
-from mirage.workload.formats.source import Head, Source
+from mirage.workload.formats.source import Source
 
 EMPTY = "entries with an empty instruction or output"
 

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from mirage.workload.formats.request import MAX_TOKENS, TraceError
-from mirage.workload.formats.source import shown
+from mirage.workload.formats.telling import shown
 
 CHARACTERS_PER_TOKEN = 4
 """Of texts whose tokens nobody counted: what English takes in the vocabularies of large models."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from mirage.workload.formats.head import Head
 from mirage.workload.formats.request import Request
-from mirage.workload.formats.source import Head, Source
+from mirage.workload.formats.source import Source
 
 
 @dataclass(frozen=True)

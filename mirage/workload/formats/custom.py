@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from mirage.workload.formats.checks import estimated, text, tokens
 from mirage.workload.formats.contract import Format
+from mirage.workload.formats.head import Head
 from mirage.workload.formats.request import Request, TraceError
-from mirage.workload.formats.source import Head, Source
+from mirage.workload.formats.source import Source
 
 OUTPUT_TOKENS = 256
 """Where the file does not say: the default of vLLM's --custom-output-len."""

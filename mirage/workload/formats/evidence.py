@@ -12,7 +12,8 @@ from itertools import chain, islice
 from typing import Any
 
 from mirage.units import ceil_div
-from mirage.workload.formats.source import Head, shown
+from mirage.workload.formats.head import Head
+from mirage.workload.formats.telling import shown
 
 TIME, ASKED, ANSWERED, HASHES = "timestamp", "input_length", "output_length", "hash_ids"
 FIELDS = {TIME, ASKED, ANSWERED}

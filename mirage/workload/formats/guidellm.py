@@ -13,8 +13,9 @@ from mirage.workload.formats import evidence, timed
 from mirage.workload.formats.chats import CHAT
 from mirage.workload.formats.checks import NANOSECONDS
 from mirage.workload.formats.contract import Format
+from mirage.workload.formats.head import Head
 from mirage.workload.formats.request import Request
-from mirage.workload.formats.source import Head, Source
+from mirage.workload.formats.source import Source
 
 HASH_TOKENS = 512
 

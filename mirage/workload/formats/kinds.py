@@ -90,7 +90,7 @@ def _text_of_another_kind(begin: bytes) -> tuple[str, str] | None:
         return "is the pointer of git-annex to a file", "get that one (git annex get FILE)"
     if _XML.match(begin[:_TEXT_BYTES]):
         return "is a web page (HTML or XML)", "fetch the file itself, and not a page about it"
-    if begin[_TAR_AT:].startswith(_TAR):
+    if begin.startswith(_TAR, _TAR_AT):
         return "is a tar archive", "unpack it (tar -xf FILE) and name the trace that is in it"
     encoding = next((name for mark, name in _UTF if begin.startswith(mark)), None)
     if encoding is None and _UTF_16.match(begin):

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from mirage.workload.formats import evidence, timed
 from mirage.workload.formats.chats import CHAT
 from mirage.workload.formats.contract import Format
+from mirage.workload.formats.head import Head
 from mirage.workload.formats.request import Request
-from mirage.workload.formats.source import Head, Source
+from mirage.workload.formats.source import Source
 
 MILLISECOND = 10**6
 HASH_TOKENS = 512

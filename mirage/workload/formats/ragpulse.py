@@ -16,8 +16,10 @@ from mirage.units import ceil_div
 from mirage.workload.formats.checks import Clock, field, seconds_written, session, text, tokens
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.evidence import ANSWERED, ASKED, FIELDS, HASHES, TIME
+from mirage.workload.formats.head import Head
 from mirage.workload.formats.request import Request, TraceError
-from mirage.workload.formats.source import Head, Source, shown
+from mirage.workload.formats.source import Source
+from mirage.workload.formats.telling import shown
 from mirage.workload.formats.timed import UNANSWERED
 
 PARTS = ("sys_prompt", "passages_ids", "history", "web_search", "user_input")

@@ -14,8 +14,10 @@ from typing import Any
 
 from mirage.workload.formats.checks import estimated, field, session, text
 from mirage.workload.formats.contract import Format
+from mirage.workload.formats.head import Head
 from mirage.workload.formats.request import Request, TraceError
-from mirage.workload.formats.source import Head, Source, shown
+from mirage.workload.formats.source import Source
+from mirage.workload.formats.telling import shown
 
 HUMANS = {"human", "user"}
 MODELS = {"gpt", "assistant", "chatgpt", "bing", "bard"}

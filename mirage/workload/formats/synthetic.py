@@ -14,9 +14,10 @@ import yaml
 from mirage.config import LARGEST_FILE, ODD_VALUES, ConfigError, Loader, validated
 from mirage.problems import shown
 from mirage.workload.formats.contract import Format
+from mirage.workload.formats.head import Head
 from mirage.workload.formats.invented import requests
 from mirage.workload.formats.request import EndlessError, Request, TraceError
-from mirage.workload.formats.source import Head, Source
+from mirage.workload.formats.source import Source
 from mirage.workload.formats.synthetic_schema import Synthetic
 
 FIRST_LINE = "kind: synthetic"

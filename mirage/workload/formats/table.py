@@ -8,8 +8,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 
+from mirage.workload.formats.head import Head
 from mirage.workload.formats.request import TraceError
-from mirage.workload.formats.source import Head, Source
+from mirage.workload.formats.source import Source
 
 SEPARATORS = (";", "\t", "|")
 """Of columns, in place of a comma; they are named and not read."""

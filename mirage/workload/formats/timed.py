@@ -16,8 +16,10 @@ from mirage.workload.formats.chats import CHAT, Chats
 from mirage.workload.formats.checks import NANOSECONDS, Clock, field, moment, tokens
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.evidence import ANSWERED, ASKED, HASHES, TIME
+from mirage.workload.formats.head import Head
 from mirage.workload.formats.request import Request, TraceError
-from mirage.workload.formats.source import Head, Source, shown
+from mirage.workload.formats.source import Source
+from mirage.workload.formats.telling import shown
 
 HASH_TOKENS = 16
 DELAY = "delay"
