@@ -84,6 +84,7 @@ def _write(folder: Path, shape: Shape) -> None:
     _write_json(folder / "generation_config.json", {f"{key}_token_id": ids[key] for key in ids})
     tokenizer.save_tokenizer(folder, shape.positions)
     save_file(make_parameters(shape), folder / WEIGHTS, metadata={"format": "pt"})
+    shutil.copymode(folder / "config.json", folder / WEIGHTS)  # safetensors lets the owner read
     _write_json(folder / RECORD, {"version": RECORD_VERSION, "shape": shape.describe()})
 
 

@@ -28,6 +28,12 @@ def test_a_folder_holds_all_that_a_server_reads(tmp_path: Path) -> None:
         assert {"config.json", "generation_config.json", "tokenizer.json", WEIGHTS} <= names
 
 
+def test_who_may_read_one_file_may_read_them_all(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "a", SHAPE)
+    modes = {path.name: oct(path.stat().st_mode) for path in folder.iterdir()}
+    assert set(modes.values()) == {modes["config.json"]}
+
+
 def test_an_equal_model_is_kept_and_made_equal_elsewhere(tmp_path: Path) -> None:
     before = contents(make_model(tmp_path / "a", SHAPE))
     assert contents(make_model(tmp_path / "a", SHAPE)) == before
