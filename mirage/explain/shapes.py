@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from mirage.facts import KVGroup, KVGroups, ModelFacts
+from mirage.folder.model_config import NAME, ModelConfig, read_config
+from mirage.folder.weights import tensors
 from mirage.profiles import Model
-from mirage.serve.checkpoint import read_config, tensors
 from mirage.units import ceil_div
 
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -86,53 +86,63 @@ def facts(model: Model, max_len: int, block_tokens: int) -> ModelFacts:
     )
 
 
-def _model(said: Mapping[str, Any], folder: Path, dtype: str) -> Model:
-    kind = said.get("model_type")
-    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+def _model(said: ModelConfig, folder: Path, dtype: str) -> Model:
+    family = FAMILIES.get(said.model_type or "")
     if family is None:
+        kind = said.model_type
         raise UnknownShape(f"its model_type is {kind!r}, known are {', '.join(FAMILIES)}")
     _check_layers_are_alike(said)
     try:
         return _of_family(said, family, folder, dtype)
-    except KeyError as error:
-        raise UnknownShape(f"its config.json has no {error.args[0]}") from None
-    except (TypeError, ZeroDivisionError, ValidationError):
+    except (ZeroDivisionError, ValidationError):
         raise UnknownShape("its config.json has sizes that are none") from None
 
 
-def _check_layers_are_alike(said: Mapping[str, Any]) -> None:
+def _check_layers_are_alike(said: ModelConfig) -> None:
     """Raises `UnknownShape` for what changes the bytes of a layer, or of a token's KV."""
-    if said.get("quantization_config"):
+    if said.quantization_config:
         raise UnknownShape("its weights are quantised")
-    if said.get("sliding_window") and said.get("use_sliding_window", True):
+    if said.sliding_window and said.use_sliding_window is not False:
         raise UnknownShape("it has sliding windows")
-    if said.get("word_embed_proj_dim", said.get("hidden_size")) != said.get("hidden_size"):
+    if said.word_embed_proj_dim not in (None, said.hidden_size):
         raise UnknownShape("its embeddings have another width than its layers")
 
 
-def _of_family(said: Mapping[str, Any], family: Family, folder: Path, dtype: str) -> Model:
-    heads, hidden = said["num_attention_heads"], said["hidden_size"]
+def _of_family(said: ModelConfig, family: Family, folder: Path, dtype: str) -> Model:
+    heads, hidden = _size(said, "num_attention_heads"), _size(said, "hidden_size")
     kv_heads = "num_key_value_heads"
-    longest = said["max_position_embeddings"]
+    longest = _size(said, "max_position_embeddings")
     unused = family.unused_positions
     return Model(
-        title=str(next(iter(said.get("architectures") or ()), said["model_type"])),
-        source=str(folder / "config.json"),
-        layers=said["num_hidden_layers"],
+        title=next(iter(said.architectures or ()), str(said.model_type)),
+        source=str(folder / NAME),
+        layers=_size(said, "num_hidden_layers"),
         hidden=hidden,
         heads=heads,
-        kv_heads=said[kv_heads] if family.kv_heads else said.get(kv_heads) or heads,
-        head_size=said.get("head_dim") or hidden // heads,
-        ffn=said[family.ffn],
+        kv_heads=_size(said, kv_heads, None if family.kv_heads else heads),
+        head_size=_size(said, "head_dim", 0) or hidden // heads,
+        ffn=_size(said, family.ffn),
         ffn_matrices=family.ffn_matrices,
-        experts=said.get("num_local_experts", 1),
-        active_experts=said.get("num_experts_per_tok", 1),
-        vocabulary=said["vocab_size"],
+        experts=_size(said, "num_local_experts", 1),
+        active_experts=_size(said, "num_experts_per_tok", 1),
+        vocabulary=_size(said, "vocab_size"),
         positions=0 if unused is None else longest + unused,
-        tied=said.get("tie_word_embeddings", family.tied),
+        tied=family.tied if said.tie_word_embeddings is None else said.tie_word_embeddings,
         weight_bytes=WEIGHT_BYTES[dtype],
         max_len=longest,
     )
+
+
+def _size(said: ModelConfig, name: str, usual: int | None = None) -> int:
+    """The size `name`, or `usual` if the file leaves it out. Raises `UnknownShape` without both."""
+    found = getattr(said, name)
+    if isinstance(found, list):
+        raise UnknownShape(f"its config.json has another {name} for each layer")
+    if found is None:
+        found = usual
+    if found is None:
+        raise UnknownShape(f"its config.json has no {name}")
+    return int(found)
 
 
 def _weighed(model: Model, found: Mapping[str, list[int]]) -> Model:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from mirage.config import Config, ConfigError, Tenant
+from mirage.folder.adapter import read_adapter
 
 MODULES, ENABLE, RANK = "lora_modules", "enable_lora", "max_lora_rank"
-FILE = "adapter_config.json"
 VLLMS_RANK = 16
 """The largest rank without `RANK`."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -71,13 +71,12 @@ def _checked(tenant: Tenant, owners: Mapping[str, str]) -> dict[str, str]:
 def _problem(folder: Path, engine_args: Mapping[str, Any]) -> str | None:
     """Why vLLM could not load the adapter in `folder`; None if nothing speaks against it."""
     try:
-        rank = json.loads((folder / FILE).read_text())["r"]
-    except OSError:
-        return f"no {FILE} in {folder}: check the path"
-    except (ValueError, KeyError, TypeError):
-        return f"{folder / FILE} names no rank r: it is no LoRA adapter"
+        rank = read_adapter(folder).rank
+    except ConfigError as error:
+        return str(error)
     given = [value for value in _given(engine_args, RANK) if value is not None]
-    if rank <= int(given[-1] if given else VLLMS_RANK):
+    most = str(given[-1] if given else VLLMS_RANK)
+    if not most.isdecimal() or rank <= int(most):  # what is no number vLLM refuses
         return None
     if (enough := next((each for each in RANKS if each >= rank), None)) is None:
         return f"its rank is {rank}, and vLLM takes {RANKS[-1]} at most"

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from mirage import profiles
 from mirage.arguments.check import ArgumentRefused, check_environment
 from mirage.config import Config, ConfigError, Device
+from mirage.folder.model import check_model
 from mirage.serve import adapters, ask, files, launcher
-from mirage.serve.checkpoint import check_checkpoint
 from mirage.serve.fit import Fit, fit
 from mirage.serve.limits import check_limits, host_bytes
 from mirage.serve.outlook import Speeds
@@ -76,7 +76,7 @@ def _refused_here(config: Config) -> dict[str, str]:
     for tenant in config.tenants:
         try:
             launcher.check_engine_args(config, tenant)
-            check_checkpoint(tenant.model)
+            check_model(tenant.model)
         except (ArgumentRefused, ConfigError) as error:
             refused[tenant.name] = str(error)
     return refused

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import struct
+from math import prod
 from pathlib import Path
 from typing import Any
+
+BYTES = {"F32": 4, "BF16": 2}
 
 LLAMA: dict[str, Any] = {
     "num_hidden_layers": 2,
@@ -15,6 +18,8 @@ LLAMA: dict[str, Any] = {
     "vocab_size": 100,
     "tie_word_embeddings": False,
 }
+
+LORA: dict[str, Any] = {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], "bias": "none"}
 
 OPT_13B: dict[str, Any] = {
     "architectures": ["OPTForCausalLM"],
@@ -44,10 +49,15 @@ def llama_tensors(layers: int = 2, stored: str = "F32") -> dict[str, tuple[str, 
 
 
 def write_safetensors(path: Path, tensors: dict[str, tuple[str, list[int]]]) -> None:
-    """A header that names the tensors; their bytes are left out, for nobody reads them."""
-    entries = {n: {"dtype": t, "shape": s, "data_offsets": [0, 0]} for n, (t, s) in tensors.items()}
+    """A header that names the tensors, and a hole where their bytes would be."""
+    entries, end = {}, 0
+    for name, (stored, shape) in tensors.items():
+        start, end = end, end + prod(shape) * BYTES[stored]
+        entries[name] = {"dtype": stored, "shape": shape, "data_offsets": [start, end]}
     header = json.dumps({"__metadata__": {"format": "pt"}, **entries}).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + end)
 
 
 def make_folder(folder: Path, **changes: Any) -> Path:
@@ -55,6 +65,17 @@ def make_folder(folder: Path, **changes: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(LLAMA | changes))
     write_safetensors(folder / "model.safetensors", llama_tensors())
+    return folder
+
+
+def make_adapter(folder: Path, **changes: Any) -> Path:
+    """A LoRA adapter for the queries of that Llama; `changes` go into its adapter_config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(LORA | changes))
+    parts = {"lora_A": [8, 64], "lora_B": [64, 8]}
+    of = "base_model.model.model.layers.0.self_attn.q_proj"
+    tensors = {f"{of}.{part}.weight": ("F32", shape) for part, shape in parts.items()}
+    write_safetensors(folder / "adapter_model.safetensors", tensors)
     return folder
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_folder import make_adapter
 
 from mirage.config import Config
 from mirage.serve.adapters import adapters_of, beside, check
@@ -53,9 +54,8 @@ def config(folder: Path, **modules: list[Any]) -> Config:
     return beside(Config.model_validate(content), folder)
 
 
-def adapter(folder: Path, name: str, written: str = '{"r": 8}') -> str:
-    (folder / name).mkdir()
-    (folder / name / "adapter_config.json").write_text(written)
+def adapter(folder: Path, name: str, **changes: Any) -> str:
+    make_adapter(folder / name, **changes)
     return name
 
 
@@ -105,23 +105,37 @@ def test_adapters_without_enable_lora_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "words"),
+    ("changes", "words"),
     [
-        ("{", "names no rank r"),
-        ("{}", "names no rank r"),
-        ('{"r": 20}', "its rank is 20: set engine_args.max_lora_rank to 32"),
-        ('{"r": 600}', "its rank is 600, and vLLM takes 512 at most"),
+        ({"r": None}, "adapter_config.json: r: found nothing, write a whole number"),
+        ({"r": "4"}, "adapter_config.json: r: found '4', write a whole number"),
+        ({"r": 20}, "its rank is 20: set engine_args.max_lora_rank to 32"),
+        ({"r": 600}, "its rank is 600, and vLLM takes 512 at most"),
+        ({"rank_pattern": {"q_proj": 64}}, "its rank is 64: set engine_args.max_lora_rank to 64"),
+        ({"rank_pattern": {"q_proj": None}}, "rank_pattern.q_proj: found nothing"),
     ],
 )
 def test_an_adapter_that_vllm_could_not_load_is_refused(
-    tmp_path: Path, written: str, words: str
+    tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
-    made = config(tmp_path, m=["a=" + adapter(tmp_path, "x", written)])
+    made = config(tmp_path, m=["a=" + adapter(tmp_path, "x", **changes)])
     assert words in refusal(made)
 
 
+def test_an_odd_adapter_refuses_its_tenant_alone(tmp_path: Path) -> None:
+    odd, good = adapter(tmp_path, "x", r=None), adapter(tmp_path, "y")
+    found, refused = check(config(tmp_path, m=["a=" + odd], n=["b=" + good]))
+    assert [*found] == ["n"] and [*refused] == ["m"]
+
+
+def test_an_adapter_without_weights_is_refused(tmp_path: Path) -> None:
+    made = config(tmp_path, m=["a=" + adapter(tmp_path, "x")])
+    (tmp_path / "x" / "adapter_model.safetensors").unlink()
+    assert "no adapter_model.safetensors in /" in refusal(made)
+
+
 def test_a_larger_rank_is_fine_where_the_engine_is_told(tmp_path: Path) -> None:
-    made = config(tmp_path, m=["a=" + adapter(tmp_path, "x", '{"r": 32}')])
+    made = config(tmp_path, m=["a=" + adapter(tmp_path, "x", r=32)])
     tenant = made.tenants[0]
     told = tenant.model_copy(update={"engine_args": tenant.engine_args | {"max_lora_rank": 32}})
     assert not check(made.model_copy(update={"tenants": [told]}))[1]

@@ -26,7 +26,6 @@ from mirage.explain.sizes import rate
 from mirage.explain.subjects import subjects
 from mirage.explain.words import first_worth, sentences
 from mirage.profiles import Hardware, SourcedPositive, shape
-from mirage.serve.checkpoint import tensors
 from mirage.units import size
 from scheduler.tenants import Tenant
 from tests.examples import examples
@@ -218,12 +217,12 @@ def test_headers_tell_what_norms_take(tmp_path: Path) -> None:
     ("changes", "why"),
     [
         ({"model_type": "mamba2"}, "its model_type is 'mamba2', known are llama, "),
-        ({"model_type": ["llama"]}, "its model_type is ['llama']"),
+        ({"num_key_value_heads": [1, 2]}, "has another num_key_value_heads for each layer"),
         ({"quantization_config": {"bits": 4}}, "its weights are quantised"),
         ({"sliding_window": 64}, "it has sliding windows"),
         ({"word_embed_proj_dim": 32}, "another width than its layers"),
-        ({"vocab_size": None}, "its config.json has sizes that are none"),
-        ({"hidden_size": "large"}, "another width|sizes that are none"),
+        ({"vocab_size": None}, "its config.json has no vocab_size"),
+        ({"intermediate_size": 0}, "its config.json has sizes that are none"),
         ({"num_attention_heads": 0}, "its config.json has sizes that are none"),
     ],
 )
@@ -232,7 +231,7 @@ def test_a_shape_that_only_vllm_knows_is_one_line(
 ) -> None:
     with pytest.raises(UnknownShape) as found:
         read_shape(make_unweighed(tmp_path, LLAMA | changes), "float32")
-    assert any(words in str(found.value) for words in why.split("|"))
+    assert why in str(found.value)
     assert "\n" not in str(found.value)
 
 
@@ -247,12 +246,6 @@ def test_files_that_hold_other_layers_are_found(tmp_path: Path) -> None:
         read_shape(weighed(tmp_path / "a", layers=3), "float32")
     with pytest.raises(UnknownShape, match=f"holds 41,088 weights, .* says {OF_A_LAYER:,}"):
         read_shape(weighed(tmp_path / "b", extra=[64, 64]), "float32")
-
-
-def test_a_tensor_without_dimensions_is_one_line(tmp_path: Path) -> None:
-    write_safetensors(tmp_path / "model.safetensors", {"x": ("F32", ["many"])})  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="has no dimensions"):
-        tensors(tmp_path)
 
 
 # -- configurations ---------------------------------------------------------------------

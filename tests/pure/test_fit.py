@@ -1,20 +1,15 @@
 """Weighing model folders, and fitting tenants into their shares."""
 
-import json
-import struct
 from math import lcm
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from model_facts import full_attention, make_facts
-from model_folder import make_folder
 
 from mirage.config import Config, ConfigError, Device
 from mirage.facts import ExpertFacts, KVGroup, KVGroups
-from mirage.serve.checkpoint import check_checkpoint
 from mirage.serve.fit import Fit, fit
 from mirage.serve.page_size import PageSize
 from mirage.serve.preflight import fit_config
@@ -34,71 +29,6 @@ def make_config(*shares: float, memory: int = 64 * MIB, **changes: Any) -> Confi
     ]
     device = {"memory": memory, "page": PAGE}
     return Config.model_validate({"device": device, "tenants": tenants} | changes)
-
-
-# -- folders ------------------------------------------------------------------------------
-
-
-def spoil_config(folder: Path) -> None:
-    (folder / "config.json").write_text("{")
-
-
-def remove_config(folder: Path) -> None:
-    (folder / "config.json").unlink()
-
-
-def remove_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-
-
-def spoil_weights(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"\xff" * 64)
-
-
-def cut_weights(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"\x01")
-
-
-def shorten_weights(folder: Path) -> None:
-    header = json.dumps({"x": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
-    whole = struct.pack("<Q", len(header)) + header + bytes(16)
-    (folder / "model.safetensors").write_bytes(whole[:-1])
-
-
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (spoil_config, "config.json: cannot be read as JSON"),
-        (remove_config, "config.json: cannot be read"),
-        (remove_weights, "no *.safetensors"),
-        (spoil_weights, "not a safetensors file"),
-        (cut_weights, "not a safetensors file"),
-        (shorten_weights, "its tensors take 16 bytes, it holds 15: it is cut short"),
-    ],
-)
-def test_a_torn_folder_is_one_clear_line(tmp_path: Path, spoil: Any, words: str) -> None:
-    check_checkpoint(make_folder(tmp_path))
-    spoil(tmp_path)
-    with pytest.raises(ConfigError) as caught:
-        check_checkpoint(tmp_path)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
-
-
-def test_only_the_files_of_the_index_are_looked_at(tmp_path: Path) -> None:
-    make_folder(tmp_path)
-    (tmp_path / "model.safetensors").rename(tmp_path / "model-1.safetensors")
-    (tmp_path / "consolidated.safetensors").write_bytes(b"torn")
-    index = {"weight_map": {"anything": "model-1.safetensors"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    check_checkpoint(tmp_path)
-
-
-def test_other_formats_are_for_vllm_to_judge(tmp_path: Path) -> None:
-    remove_weights(make_folder(tmp_path))
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    check_checkpoint(tmp_path)
 
 
 def test_a_missing_folder_names_the_tenant() -> None:

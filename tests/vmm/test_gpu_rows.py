@@ -15,7 +15,7 @@ from benchmarks.gpu.graphs import as_before
 from benchmarks.gpu.report import HEADING, NOT_YET, with_table
 from benchmarks.gpu.rows import Row
 from mirage.config import load
-from mirage.serve.checkpoint import check_checkpoint
+from mirage.folder.model import check_model
 from tests.vmm.conftest import standin
 
 pytestmark = pytest.mark.vmm
@@ -154,7 +154,7 @@ def test_the_two_ways_to_serve_differ_in_what_is_compiled_alone() -> None:
 
 def test_a_hollow_model_is_as_large_as_opt_13b_and_takes_no_room(tmp_path: Path) -> None:
     folder = hollow(tmp_path / "opt")
-    check_checkpoint(folder)
+    check_model(folder)
     assert (folder / "model.safetensors").stat().st_size == pytest.approx(25.7e9, rel=1e-2)
     used = sum(path.stat().st_blocks * 512 for path in folder.iterdir())
     assert used < 1 << 20, "a hole takes no room"

@@ -1,0 +1,38 @@
+"""``generation_config.json``: how a model samples where a request does not say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mirage.folder import reading
+
+NAME = "generation_config.json"
+
+TokenId = Annotated[int, Field(ge=-1, lt=2**32)]
+
+
+class Generation(BaseModel):
+    """What vLLM takes of it; which numbers it takes is for vLLM to say."""
+
+    model_config = ConfigDict(strict=True)
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    max_new_tokens: int | None = None
+    bos_token_id: TokenId | list[TokenId] | None = None
+    eos_token_id: TokenId | list[TokenId] | None = None
+    pad_token_id: TokenId | list[TokenId] | None = None
+
+
+def check_generation(folder: Path) -> None:
+    """Raises `ConfigError` with one line if the file is there and odd."""
+    if reading.there(folder / NAME):
+        reading.read(folder / NAME, Generation)

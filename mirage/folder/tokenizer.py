@@ -1,0 +1,86 @@
+"""The tokenizer's files and the chat template, as far as every reader of them agrees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mirage.config import ConfigError
+from mirage.folder import reading
+
+TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
+NAMED_TEMPLATES = "additional_chat_templates"
+OBJECTS = (
+    "added_tokens.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+)
+"""Beside those with a schema of their own."""
+
+TokenId = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class Strict(BaseModel):
+    """Other keys are for transformers."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class AddedToken(Strict):
+    """A token beside the vocabulary."""
+
+    id: TokenId
+    content: str
+
+
+class Tokenizer(Strict):
+    """``tokenizer.json``."""
+
+    model: dict[str, Any]
+    added_tokens: list[AddedToken] | None = None
+
+
+class NamedTemplate(Strict):
+    """One of several chat templates."""
+
+    name: str
+    template: str
+
+
+class Settings(Strict):
+    """``tokenizer_config.json``."""
+
+    tokenizer_class: str | None = None
+    chat_template: str | list[NamedTemplate] | dict[str, str] | None = None
+    model_max_length: int | float | None = None
+    added_tokens_decoder: dict[str, Any] | None = None
+
+
+class Anything(Strict):
+    """A JSON object."""
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Raises `ConfigError` with one line for a file that is odd; none of them has to be there."""
+    for name, schema in ((TOKENIZER, Tokenizer), (SETTINGS, Settings)):
+        if reading.there(folder / name):
+            reading.read(folder / name, schema)
+    for name in OBJECTS:
+        if reading.there(folder / name):
+            reading.read(folder / name, Anything)
+    for path in templates(folder):
+        reading.read_text(path)
+
+
+def templates(folder: Path) -> list[Path]:
+    """Chat templates that are files of their own. Raises `ConfigError` if they cannot be listed."""
+    own = [folder / TEMPLATE] if reading.there(folder / TEMPLATE) else []
+    try:
+        return own + sorted((folder / NAMED_TEMPLATES).glob("*.jinja"))
+    except OSError as error:
+        raise ConfigError(f"{folder / NAMED_TEMPLATES}: {error.strerror}: allow it") from None
