@@ -178,17 +178,19 @@ def check(context: typer.Context, config: ConfigPath, policy: PolicyOption = Non
     from mirage.serve.hierarchy import hierarchy
     from mirage.serve.means import Means
     from mirage.serve.outlook import outlook
-    from mirage.serve.preflight import fit_config, speeds
+    from mirage.serve.preflight import preflight, refusal, speeds
     from mirage.serve.table import fit_table
 
     loaded = _load(config, policy)
     with terminate_like_interrupt():
-        fits = fit_config(loaded, (context.obj or Means()).probe)
-    typer.echo(fit_table(loaded, fits))
-    for line in hierarchy(loaded, fits):
+        found = preflight(loaded, (context.obj or Means()).probe)
+    typer.echo(fit_table(loaded, found.fits))
+    for line in hierarchy(loaded, found.fits):
         typer.echo(line)
-    for line in outlook(loaded, fits, speeds(loaded.device)):
+    for line in outlook(loaded, found.fits, speeds(loaded.device)):
         typer.echo(line)
+    if found.refused:
+        raise refusal(found.refused)
 
 
 @app.command()
