@@ -39,7 +39,7 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from mirage.arguments.check import ArgumentRefused
 from mirage.arguments.table import PACKED_LORA
-from mirage.engine import arguments, experts, hollow, kernels, postload, stack
+from mirage.engine import arguments, blocksizes, experts, hollow, kernels, postload, stack
 from mirage.engine.fixed import fixed_bytes
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.kvgroups import kv_groups
@@ -93,6 +93,8 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
             raise Refused(NO_PREFIXES)
         _resolve_layout(config, specs, elastic=elastic)
         plan = get_kv_cache_configs(config, [specs], [ENOUGH_BYTES])[0] if specs else None
+        if plan is not None and (reason := blocksizes.unread(config, plan)):
+            raise Refused(reason)
     for model in models:
         postload.apply(model, config.model_config.dtype)
     parameters.loaded(models[0])

@@ -41,7 +41,7 @@ def _model_line(config: Config, name: str, fit: Fit) -> str:
     known = verdict(fit.architecture, fit.quantisation, arguments)
     parts = [
         f"{name}: {fit.architecture} ({known})",
-        kv_words(fit.kv),
+        kv_words(fit.kv, config.block_tokens),
     ]
     if fit.kv.groups:
         longest = config.tenant(name).max_model_len
@@ -64,8 +64,11 @@ def expert_words(experts: ExpertFacts) -> str:
     )
 
 
-def kv_words(kv: KVGroups) -> str:
-    """``"KV of 6 layers full_attention and 3 x 8 layers sliding_window, 32 tokens a block"``."""
+def kv_words(kv: KVGroups, asked: int) -> str:
+    """``"KV of 6 layers full_attention and 3 x 8 layers sliding_window, 32 tokens a block"``.
+
+    Where vLLM takes blocks of another size than the one `asked` for, it says so.
+    """
     if not kv.groups:
         return "no KV cache"
     same = Counter(kv.groups)
@@ -73,7 +76,9 @@ def kv_words(kv: KVGroups) -> str:
     words = [_group_words(group, times, several) for group, times in same.items()]
     tokens = next((group.block_tokens for group in kv.groups if group.grows), 0)
     tail = "" if several or not tokens else f", {tokens} tokens a block"
-    return f"KV of {' and '.join(words)}{tail}"
+    own = any(group.block_tokens != asked for group in kv.groups if group.grows)
+    choice = f" (vLLM's own choice: block_tokens is {asked})" if own else ""
+    return f"KV of {' and '.join(words)}{tail}{choice}"
 
 
 def _group_words(group: KVGroup, times: int, several: bool) -> str:

@@ -36,6 +36,13 @@ ARGUMENTS = {
 FALCON = {"vocab_size": 512, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8}
 
 
+READS = "block_tokens: vLLM's CPU_ATTN reads KV blocks of a multiple of 32 tokens"
+UNREAD = (
+    ("blocks of 16", 16, 32),
+    ("blocks of 48", 48, 64),
+    ("windows of 16", 16, 32),
+    ("draft of 8", 8, 32),
+)
 FOUR_BITS = ("gptq", "awq", "w4a16")
 """Formats of weights in which vLLM's builds for CPUs multiply on some processors alone."""
 
@@ -134,6 +141,13 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             ),
             question("keys in 8 bits", llama, kv_cache_dtype="fp8"),
             *(question(name, make(FAMILIES[f"llama-{name}"], folder)) for name in FOUR_BITS),
+            question("blocks of 16", llama, block_size=16),
+            question("blocks of 48", llama, block_size=48),
+            question("windows of 16", hf_folder(folder / "gemma", gemma), block_size=16),
+            question("draft of 8", llama, speculative_config=drafting, block_size=8),
+            question("latent", make(FAMILIES["deepseek-v2"], folder), block_size=48),
+            question("states of 8", make(FAMILIES["mamba2"], folder), block_size=8),
+            question("hybrid of 48", make(FAMILIES["granite4-hybrid"], folder), block_size=48),
             question("opt-13b", big, max_model_len=2048),
             question("too long", llama, max_model_len=4096),
             question("unknown", llama, enforce_egaer=True),
@@ -176,6 +190,15 @@ def test_windows_and_full_attention_are_groups_of_one_pool(
     assert full.most_blocks == 16
     # The window, a step's tokens, and a block that the window begins in.
     assert {group.most_blocks for group in windows} == {-(-(63 + 256) // 32) + 1}
+
+
+def test_blocks_are_as_large_as_vllm_makes_them(said: dict[str, dict[str, Any]]) -> None:
+    """Of latent attention's on a CPU the kernel has one size; a hybrid's hold a state."""
+    blocks = {name: facts(said, name).kv.groups for name in ("latent", "hybrid of 48")}
+    if not torch.cpu._is_amx_tile_supported():
+        assert [group.block_tokens for group in blocks["latent"]] == [16]
+    assert {group.block_tokens for group in blocks["hybrid of 48"] if group.grows} == {64}
+    assert not any(group.grows for group in facts(said, "states of 8").kv.groups)
 
 
 def test_an_encoder_has_layers_and_no_kv_cache(said: dict[str, dict[str, Any]]) -> None:
@@ -230,6 +253,7 @@ def test_a_large_model_takes_no_memory_to_ask(said: dict[str, dict[str, Any]]) -
         ("packed", "enable_lora: oneDNN packs this model's weights away"),
         ("latent in 8 bits", "kv_cache_dtype fp8: vLLM's latent attention on a CPU cannot read"),
         ("states", "cannot cache prefixes of a model with Mamba2 layers: set it to false"),
+        *((name, f"{READS}, not of {size}: write {fits}") for name, size, fits in UNREAD),
     ],
 )
 def test_what_vllm_or_mirage_refuses_is_one_line(

@@ -238,12 +238,23 @@ def test_the_table_says_how_large_pages_are_if_that_was_left_open() -> None:
 def test_groups_in_words() -> None:
     window = KVGroup("sliding_window", 2, 32, 3)
     kv = KVGroups((full_attention(2, 100), window, window, window))
-    assert kv_words(kv) == (
+    assert kv_words(kv, 32) == (
         "KV of 2 layers full_attention and 3 x 2 layers sliding_window, 32 tokens a block"
     )
     wide = KVGroup("sliding_window", 2, 64, 3)
-    assert kv_words(KVGroups((full_attention(2, 100), wide))) == (
+    assert kv_words(KVGroups((full_attention(2, 100), wide)), 32).startswith(
         "KV of 2 layers full_attention of 32 tokens a block and "
         "2 layers sliding_window of 64 tokens a block"
     )
-    assert kv_words(KVGroups()) == "no KV cache"
+    assert kv_words(KVGroups(), 16) == "no KV cache"
+
+
+def test_blocks_that_vllm_makes_otherwise_are_told() -> None:
+    latent = KVGroups((full_attention(8, 100, 16, "mla_attention"),))
+    state = KVGroup("mamba", 8, 512, 1, grows=False)
+    told = "KV of 8 layers mla_attention, 16 tokens a block"
+    assert kv_words(latent, 16) == told
+    assert kv_words(latent, 32) == f"{told} (vLLM's own choice: block_tokens is 32)"
+    assert "choice" not in kv_words(KVGroups((state,)), 32), "a state has no tokens to count"
+    config = make_config(50).model_copy(update={"block_tokens": 64})
+    assert "block_tokens is 64" in fit_table(config, fitted(config, {"a": make_facts()}))
