@@ -26,7 +26,7 @@ from mirage.arguments.table import (
     ONE_GPU,
     SLEEP,
 )
-from mirage.engine import kernels
+from mirage.engine import kernels, moved
 
 MOST_DRAFTED = 128
 """vLLM's `MAX_SPEC_LEN`; its module is imported with the engine alone."""
@@ -54,10 +54,8 @@ class _Parser(FlexibleArgumentParser):
 @cache
 def server_parser() -> FlexibleArgumentParser:
     """Of the OpenAI server of the vLLM that is installed."""
-    # Not at the top: every engine imports this file, and this import takes seconds.
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
-
-    return make_arg_parser(_Parser(allow_abbrev=False))
+    parser: FlexibleArgumentParser = moved.server_arguments(_Parser(allow_abbrev=False))
+    return parser
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -65,17 +63,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
     Raises `ArgumentRefused` with one line in vLLM's words.
     """
-    from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
-    from vllm.entrypoints.launchers.launcher import validate_api_server_args
-
     try:
         args = server_parser().parse_args(argv)
         if (word := args.model_tag) is not None:
             raise ArgumentRefused(f"{word!r} belongs to no argument: check the one before it")
-        validate_parsed_serve_args(args)
+        moved.check_server_arguments(args)
         _import_parsers(args)
         _check_tokenizer(args.tokenizer_mode)
-        validate_api_server_args(args)
+        moved.check_parsers(args)
     except (VLLMError, ValueError, TypeError, LookupError, OSError) as error:
         raise ArgumentRefused(_one_line(error)) from None
     return args

@@ -36,12 +36,13 @@ def zero_tails(runner: Any) -> bool:
         idx_mapping: torch.Tensor,
         num_reqs_padded: int,
         out: tuple[torch.Tensor, ...] | None = None,
-        out_ptrs: torch.Tensor | None = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, ...]:
         # On the stream that the copy is enqueued on, so before it.
         for rows in tables.input_block_tables if out is None else out:
             rows[:num_reqs_padded].zero_()
-        made: tuple[torch.Tensor, ...] = gather(idx_mapping, num_reqs_padded, out, out_ptrs)
+        made: tuple[torch.Tensor, ...] = gather(idx_mapping, num_reqs_padded, out, *args, **kwargs)
         return made
 
     tables.gather_block_tables = gathered

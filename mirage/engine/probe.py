@@ -34,12 +34,11 @@ from vllm.v1.attention.backends.utils import (
     get_supported_kv_cache_layouts,
     resolve_kv_cache_layout,
 )
-from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from mirage.arguments.check import ArgumentRefused
 from mirage.arguments.table import PACKED_LORA
-from mirage.engine import arguments, blocksizes, experts, hollow, kernels, postload, stack
+from mirage.engine import arguments, blocksizes, experts, hollow, kernels, moved, postload, stack
 from mirage.engine.fixed import fixed_bytes
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.kvgroups import kv_groups
@@ -92,7 +91,7 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
         if not specs and config.cache_config.enable_prefix_caching:
             raise Refused(NO_PREFIXES)
         _resolve_layout(config, specs, elastic=elastic)
-        plan = get_kv_cache_configs(config, [specs], [ENOUGH_BYTES])[0] if specs else None
+        plan = moved.kv_cache_config(config, specs, ENOUGH_BYTES) if specs else None
         if plan is not None and (reason := blocksizes.unread(config, plan)):
             raise Refused(reason)
     for model in models:
@@ -191,7 +190,7 @@ def _forked(question: dict[str, Any], device: str) -> dict[str, Any]:
 def said(question: dict[str, Any]) -> dict[str, Any]:
     """What vLLM says to a question, as `answer`, in a process that is thrown away after it."""
     # So models may be looked at here, without one more child each.
-    registry._run_in_subprocess = lambda inspect: inspect()
+    registry._run_in_subprocess = lambda fn: fn()
     return next(filter(None, (_forked(question, device) for device in hollow.DEVICES)))
 
 

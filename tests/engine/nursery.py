@@ -66,7 +66,7 @@ def _become(script: str, words: list[str], out: str, err: str, environment: dict
     os.environ.clear()
     os.environ.update(environment)
     # vLLM looks at each new class of models in one more process, lest CUDA be initialised in this.
-    registry._run_in_subprocess = lambda look: look()
+    registry._run_in_subprocess = lambda fn: fn()
     sys.argv = [script, *words]
     sys.path.insert(0, str(Path(script).parent))
     try:

@@ -32,12 +32,11 @@ class Kernel:
         self.tables = tables
 
     def __getitem__(self, grid: tuple[int, int]) -> Any:
-        def run(mapping: torch.Tensor, _src: Any, out: Any, *more: Any, **_: Any) -> None:
-            requests = more[-1]
+        def run(mapping: torch.Tensor, *_: Any, **__: Any) -> None:
             for group in range(grid[0]):
                 for row in range(grid[1]):
                     target = self.tables.input_block_tables[group][row]
-                    if row >= requests:
+                    if row >= len(mapping):
                         target.zero_()
                         continue
                     request = int(mapping[row])
@@ -57,6 +56,9 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
     made.input_block_tables = [torch.zeros_like(ids)]
     made.num_blocks = SimpleNamespace(gpu=torch.tensor([[6, 2, 4]]))
     made.block_table_ptrs = made.input_block_table_ptrs = made.block_table_strides = None
+    # Of 0.33: the kernel leaves out what fell behind a window.
+    made.has_sliding_window_groups, made._num_dirty_rows = False, 0
+    made.sliding_window_reach = made.block_sizes_tensor = None
     monkeypatch.setattr(block_table, "_gather_block_tables_kernel", Kernel(made))
     return made
 
@@ -69,6 +71,26 @@ def rows(tables: Any, *requests: int, padded: int = REQUESTS) -> list[list[int]]
 def test_vllms_own_rows_keep_what_a_longer_request_left(tables: Any) -> None:
     assert rows(tables, 0)[0] == [1, 2, 3, 4, 5, 6]
     assert rows(tables, 1)[0] == [7, 8, 3, 4, 5, 6], "or nothing need be done"
+
+
+def test_what_a_newer_vllm_passes_reaches_it() -> None:
+    class Newer:
+        input_block_tables = (torch.ones(2, 3),)
+
+        def gather_block_tables(
+            self, idx_mapping: Any, num_reqs_padded: int, out: Any = None, *more: Any, **named: Any
+        ) -> Any:
+            self.got = (idx_mapping, num_reqs_padded, out, more, named)
+            return self.input_block_tables
+
+    tables, own = Newer(), (torch.ones(2, 3),)
+    assert zero_tails(SimpleNamespace(block_tables=tables))
+    tables.gather_block_tables("requests", num_reqs_padded=1, num_computed_tokens="tokens")
+    assert tables.got == ("requests", 1, None, (), {"num_computed_tokens": "tokens"})
+    assert tables.input_block_tables[0].tolist() == [[0, 0, 0], [1, 1, 1]]
+    tables.gather_block_tables("requests", 1, own, "addresses", num_computed_tokens="tokens")
+    assert tables.got[2:] == (own, ("addresses",), {"num_computed_tokens": "tokens"})
+    assert own[0].tolist() == [[0, 0, 0], [1, 1, 1]]
 
 
 def test_ours_end_in_the_null_block(tables: Any) -> None:
