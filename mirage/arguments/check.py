@@ -52,6 +52,9 @@ SWITCHES = {
 }
 """Without a ``--no-`` form: false is left out."""
 
+OPPOSITES = {"enable_": "disable_", "disable_": "enable_"}
+"""Beginnings of the two names that vLLM has for one choice."""
+
 JSON_LISTS = {"allowed_headers", "allowed_methods", "allowed_origins"}
 """One word of JSON, where other lists are several words."""
 
@@ -73,7 +76,7 @@ class ArgumentRefused(ValueError):
 
 
 def normalised(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """By vLLM's own names: no hyphens, short flags, ``no_`` or dots. Raises `ArgumentRefused`.
+    """By vLLM's own names: no hyphens, short flags, opposites or dots. Raises `ArgumentRefused`.
 
     ``{"-O": 3, "no-enable-lora": True, "cc.mode": 0}`` is
     ``{"optimization_level": 3, "enable_lora": False, "compilation_config": {"mode": 0}}``.
@@ -170,13 +173,24 @@ def _spelled_out(written: str, value: Any) -> tuple[str, Any]:
     if level := re.fullmatch(r"O=?([0-9]+)", name):
         return "optimization_level", int(level[1])
     name = ALIASES.get(name, name)
-    if name.startswith("no_") and name not in TABLE and isinstance(value, bool):
-        name, value = name.removeprefix("no_"), not value
+    if name not in TABLE and isinstance(value, bool) and (other := _opposite(name)):
+        name, value = other, not value
     if any(not key or key.endswith("+") for key in keys):
         raise ArgumentRefused(f"engine_args.{written}: write a list, or keys inside of {name}")
     for key in reversed(keys):
         value = {key: value}
     return name, value
+
+
+def _opposite(name: str) -> str | None:
+    """The argument that says the contrary under another name; None if there is none."""
+    if name.startswith("no_"):
+        return name.removeprefix("no_")
+    for begins, other in OPPOSITES.items():
+        known = other + name.removeprefix(begins)
+        if name.startswith(begins) and known in TABLE and known not in SWITCHES:
+            return known
+    return None
 
 
 def _merged(one: dict[str, Any], other: dict[str, Any], name: str) -> dict[str, Any]:

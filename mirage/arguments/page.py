@@ -18,7 +18,8 @@ Made by `python -m mirage.arguments.page docs/arguments.md`; a test keeps it equ
 code does, and others that it has exactly the arguments and variables of the installed vLLM.
 
 `engine_args` of a tenant takes vLLM's own arguments, in any of its spellings: `enable_lora`,
-`enable-lora`, `no-enable-lora`, `tp`, `-O3`, `cc.mode`. Each is in one of three lists:
+`enable-lora`, `no-enable-lora`, `disable-lora`, `tp`, `-O3`, `cc.mode`. Each is in one of three
+lists:
 
 - *works*: any value that vLLM takes. Tried with engines whose memory moves, or it touches neither
   memory nor layers.

@@ -91,6 +91,7 @@ TABLE = merged(
         *("h11_max_incomplete_event_size", "h11_max_header_count"),
         *("tokenizer", "tokenizer_mode", "generation_config", "override_generation_config"),
         *("stream_interval", "max_num_queued_reqs", "max_num_queued_tokens"),
+        "reasoning_effort_map",
     ),
     works(
         "the folder's own code runs; what it builds is judged like any other model",
@@ -146,6 +147,7 @@ TABLE = merged(
     refused(EAGER, "performance_mode", but=("balanced",)),
     refused(SLEEP, "enable_sleep_mode", "sleep_mode_offload_cudagraph", but=(False,)),
     refused(SLEEP, "sleep_preserve_parameter_names"),
+    refused(SLEEP, "sleep_mode_backend", but=("cumem",)),
     refused(
         "memory of MIRAGE's own takes its place",
         *("enable_cumem_allocator", "enable_nccl_comm_suspend"),
@@ -336,6 +338,7 @@ TABLE = merged(
     refused(PACKS, "moe_backend", "linear_backend", "sparse_indexer_topk_backend", but=("auto",)),
     refused(PACKS, "enable_flashinfer_autotune", but=(None, False)),
     refused(PACKS, "ir_op_priority", "kernel_config"),
+    refused("a kernel of a whole layer waits for no streamed one", "monokernel", but=(False,)),
     # images and sound
     refused(NOT_TRIED, "language_model_only", "enable_mm_embeds", "mm_encoder_only", but=(False,)),
     refused("shared memory would outlive the engine", "mm_processor_cache_type", but=("lru",)),
@@ -392,5 +395,8 @@ TABLE = merged(
         *("watermark_config", "diffusion_config", "engram_config", "reasoning_config"),
         but=(None,),
     ),
-    refused(NOT_TRIED, "aux_output_config"),
+    refused(NOT_TRIED, "aux_output_config", "watchdog_config"),
 )
+
+NEWER = frozenset({"monokernel", "reasoning_effort_map", "sleep_mode_backend", "watchdog_config"})
+"""Arguments that vLLM 0.33 has, and 0.32 has not."""

@@ -38,6 +38,10 @@ pytestmark = pytest.mark.pure
         ({"cc.pass_config.a": 1, "cc.mode": 0}, None),
         ({"no-enforce-eager": True}, {"enforce_eager": False}),
         ({"no_enforce_eager": False}, {"enforce_eager": True}),
+        ({"disable-lora": True}, {"enable_lora": False}),
+        ({"enable_custom_all_reduce": False}, {"disable_custom_all_reduce": True}),
+        ({"enable_log_stats": True}, {"enable_log_stats": True}),  # a switch: vLLM has no other
+        ({"disable_lora": "x"}, {"disable_lora": "x"}),
         ({"device-memory-utilization": 0.5}, {"gpu_memory_utilization": 0.5}),
         ({"compilation-config": {"mode": 0}, "cc.backend": "x"}, None),
     ],
