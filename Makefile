@@ -15,6 +15,9 @@ WHICH ?= test
 SEEING := $(CACHE)/torchvision
 SEE := $(SEEING)/.installed
 
+# The newest vLLM's Python files over the kernels of the one that is installed.
+NEWEST := $(CACHE)/newest
+
 # A browser, for the tests that look at pages; too large for .venv.
 BROWSER := $(CACHE)/browser
 BROWSE := $(BROWSER)/.installed
@@ -31,7 +34,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo demo-overload demo-tiers test slow pages lint types pure vmm engine e2e long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo demo-overload demo-tiers test slow pages lint types pure vmm engine e2e names newest long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -101,6 +104,15 @@ pure vmm engine e2e: $(STAMP) ## One layer of tests; with WHICH=slow its slow on
 		MIRAGE_TESTS=$(WHICH) TMPDIR=$$t $(BIN)/python -m pytest -q --durations=10 tests/$@; \
 		status=$$?; rm -rf $$t; [ $$status -eq 5 ] || exit $$status
 
+names: $(STAMP) ## Tables of the names that we use of vLLM: of the installed one and of the newest
+	$(BIN)/python -m tests.newest $(NEWEST)
+	$(BIN)/python -m tests.vllm_names $(NEWEST)
+
+newest: export WHICH := test
+newest: names ## Our sources and the engine tests on the newest vLLM's Python files
+	$(BIN)/python -m pytest -q tests/pure/test_vllm_names.py
+	env PYTHONPATH=$(NEWEST) $(MAKE) engine
+
 # A build for CUDA, made to work as far as the models need it.
 $(SEE): $(STAMP)
 	rm -rf $(SEEING)
@@ -111,7 +123,7 @@ long models: export PYTHONPATH := $(CURDIR):$(CURDIR)/tests/zoo/torchvision_on_c
 
 long: export WHICH := long
 long: $(STAMP) $(SEE) ## Tests too long for CI: all arguments, families, seeds and claims; two hours
-	env -u PYTHONPATH $(MAKE) pure vmm engine e2e
+	env -u PYTHONPATH $(MAKE) pure vmm engine e2e newest
 	@t=$$(mktemp -d /tmp/mXXXXXX); \
 		MIRAGE_TESTS=long TMPDIR=$$t $(BIN)/python -m pytest -q -s tests/long; \
 		status=$$?; rm -rf $$t; exit $$status

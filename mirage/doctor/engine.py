@@ -1,4 +1,4 @@
-"""vLLM: its version, and whether everything that our engine hooks into is where it was."""
+"""vLLM: its version, and whether all that our engine hooks into is where it was and fits."""
 
 from __future__ import annotations
 
@@ -7,107 +7,70 @@ import io
 import logging
 from collections.abc import Iterator
 from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
 
 from mirage.doctor.finding import Finding, limited, missing, works
+from mirage.doctor.names.agreement import Said, problems
+from mirage.doctor.names.tables import Needs, engine_needs, minors, once, table, tables
+from mirage.doctor.names.tree import Tree
 from mirage.serve.launcher import WORKERS
 
 TOPIC = "engine"
-KNOWN = ("0.32.", "0.33.")
 INSTALL = "pip install '.[vllm]' beside a GPU, '.[cpu]' without one"
-
-HOOKS = {
-    "vllm.v1.worker.worker_base:WorkerBase": (
-        "init_device",
-        "load_model",
-        "compile_or_warm_up_model",
-        "execute_model",
-        "get_supported_kv_cache_layouts",
-    ),
-    "vllm.v1.core.sched.scheduler:Scheduler": (
-        "schedule",
-        "update_from_output",
-        "add_request",
-        "finish_requests",
-        "reset_prefix_cache",
-        "make_stats",
-        "_preempt_request",
-        "_handle_blocked_waiting_request",
-        "_request_blocks_can_be_freed",
-    ),
-    "vllm.v1.core.sched.async_scheduler:AsyncScheduler": ("schedule",),
-    "vllm.v1.core.kv_cache_manager:KVCacheManager": (
-        "allocate_slots",
-        "watermark_blocks",
-        "empty_kv_cache_blocks",
-        "coordinator",
-    ),
-    "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator": ("get_num_blocks_to_allocate",),
-    "vllm.v1.core.block_pool:BlockPool": (
-        "free_blocks",
-        "get_num_free_blocks",
-        "get_usage",
-        "reset_prefix_cache",
-    ),
-    "vllm.v1.request:Request": ("block_hashes", "cache_salt", "update_block_hashes"),
-    "vllm.v1.executor.uniproc_executor:UniProcExecutor": (),
-    "vllm.model_executor.model_loader.base_loader": ("initialize_model",),
-    "vllm.model_executor.layers.attention_layer_base:AttentionLayerBase": (),
-}
-"""Classes and functions of vLLM that `mirage.engine` extends, their methods and attributes."""
-GRAPHS = {
-    "vllm.compilation.breakable_cudagraph:BreakableCUDAGraphWrapper": ("clear_all_graphs",),
-    "vllm.compilation.cuda_graph:CUDAGraphWrapper": ("clear_all_graphs",),
-    "vllm.v1.cudagraph_dispatcher:CudagraphDispatcher": ("dispatch", "cudagraph_keys"),
-    "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager": (
-        "dispatch",
-        "release_graphs",
-        "_candidates",
-    ),
-}
-"""Likewise for `device.graphs`."""
-COMPILER = {"vllm.compilation.wrapper:TorchCompileWithNoGuardsWrapper": ()}
-"""Likewise for `device.compile`."""
+SHOWN = 3
+"""Names that do not fit, of those there are."""
 OF_A_WORKER = ("initialize_from_config", "_maybe_get_memory_pool_context")
 TORCHS_OWN = ("Event", "Stream", "current_stream", "stream")
 """Of torch.cuda: vLLM's CPU worker puts stand-ins in their place."""
 
 
 def findings() -> Iterator[Finding]:
-    """Takes some seconds: vLLM is imported."""
+    """Takes some seconds: vLLM's sources are read, and it is imported."""
     version = _version()
     if version is None:
         yield missing(TOPIC, "vLLM", "not installed", INSTALL)
         return
-    if version.startswith(KNOWN):
+    seen = tables()
+    tried = " and ".join(minors(seen))
+    if version.startswith(tuple(f"{each}." for each in minors(seen))):
         yield works(TOPIC, "vLLM", version)
     else:
-        yield limited(TOPIC, "vLLM", version, "MIRAGE was tried with 0.32 and 0.33")
+        yield limited(TOPIC, "vLLM", version, f"MIRAGE was tried with {tried}")
+    yield from _hooks(engine_needs(), Tree(_folder()).said, once(seen.values()), tried)
     with _quiet():
-        absent, ungated, uncompiled = (
-            [name for target, names in those.items() for name in _absent(target, names)]
-            for those in (HOOKS, GRAPHS, COMPILER)
-        )
         workers = {kind: _problem(kind, target) for kind, target in WORKERS.items()}
-    if absent:
-        yield missing(TOPIC, "hooks", f"not found: {', '.join(absent)}", "use vLLM 0.32 or 0.33")
-    else:
-        count = sum(max(1, len(names)) for names in HOOKS.values())
-        yield works(TOPIC, "hooks", f"all {count} are there")
-    if ungated:
-        found, advice = f"not found: {', '.join(ungated)}", "device.graphs false: steps run eagerly"
-        yield limited(TOPIC, "CUDA graphs", found, advice)
-    else:
-        yield works(TOPIC, "CUDA graphs", "of whole steps, and in pieces while layers stream")
-    if uncompiled:
-        found, advice = f"not found: {', '.join(uncompiled)}", "use vLLM 0.32 or 0.33"
-        yield missing(TOPIC, "torch.compile", found, advice)
-    else:
-        yield works(TOPIC, "torch.compile", "what lies between two attentions")
     for kind, problem in workers.items():
         if not problem:
             yield works(TOPIC, worker(kind), "is in this build")
         else:
             yield limited(TOPIC, worker(kind), problem, INSTALL)
+
+
+def _hooks(needs: Needs, said: Said, known: Said, tried: str) -> Iterator[Finding]:
+    """Whether what the engine uses of vLLM is there, and takes what it is given."""
+    if unfit := problems(needs.always, said, known):
+        yield missing(TOPIC, "hooks", _first(unfit), f"use vLLM {tried}")
+    else:
+        count = len(table(needs.always, said))
+        yield works(TOPIC, "hooks", f"all {count} are there, with the parameters that we use")
+    if unfit := problems(needs.graphs, said, known):
+        advice = "device.graphs false: steps run eagerly"
+        yield limited(TOPIC, "CUDA graphs", _first(unfit), advice)
+    else:
+        yield works(TOPIC, "CUDA graphs", "of whole steps, and in pieces while layers stream")
+
+
+def _first(unfit: list[str]) -> str:
+    more = len(unfit) - SHOWN
+    return "; ".join(unfit[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _folder() -> Path:
+    """That vLLM's package lies in."""
+    spec = find_spec("vllm")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parents[1]
 
 
 def worker(kind: str) -> str:
@@ -147,23 +110,6 @@ def _version() -> str | None:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return f"{metadata.version(distribution)} ({distribution})"
     return None
-
-
-def _absent(target: str, names: tuple[str, ...]) -> list[str]:
-    """Names that the target lacks; the target itself, if it cannot be had."""
-    module, _, attribute = target.partition(":")
-    try:
-        found = import_module(module)
-        found = getattr(found, attribute) if attribute else found
-    except (ImportError, AttributeError, RuntimeError, OSError):
-        return [target]
-    return [f"{attribute or module}.{name}" for name in names if not _has(found, name)]
-
-
-def _has(found: object, name: str) -> bool:
-    """As a method, or as an attribute that its constructor sets."""
-    constructor = getattr(getattr(found, "__init__", None), "__code__", None)
-    return hasattr(found, name) or name in getattr(constructor, "co_names", ())
 
 
 @contextlib.contextmanager

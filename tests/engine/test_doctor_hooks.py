@@ -1,4 +1,4 @@
-"""`mirage doctor` on a vLLM that lacks something which our engine extends."""
+"""`mirage doctor` on a vLLM that lacks something which our engine uses, or has it otherwise."""
 
 from __future__ import annotations
 
@@ -7,24 +7,38 @@ import pytest
 pytest.importorskip("vllm")
 
 from mirage.doctor import engine
-from mirage.doctor.finding import State
+from mirage.doctor.finding import Finding, State
+from mirage.doctor.names import hooks
 
 pytestmark = pytest.mark.engine
 MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
+QUEUE = "vllm.v1.core.kv_cache_utils:FreeKVCacheBlockQueue"
+DISPATCHER = "vllm.v1.cudagraph_dispatcher:CudagraphDispatcher"
+
+
+def found() -> dict[str, Finding]:
+    return {finding.what: finding for finding in engine.findings()}
 
 
 def test_all_is_there() -> None:
-    states = {finding.what: finding.state for finding in engine.findings()}
-    assert all(states[what] is State.WORKS for what in ("hooks", "CUDA graphs", "torch.compile"))
+    assert all(found()[what].state is State.WORKS for what in ("vLLM", "hooks", "CUDA graphs"))
 
 
 def test_what_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(engine.HOOKS, MANAGER, ("watermark_blocks", "watermark_bricks"))
-    monkeypatch.setitem(engine.GRAPHS, "vllm.v1.graph_atlas:Atlas", ("dispatch",))
-    monkeypatch.setitem(engine.COMPILER, "vllm.compilation.wrapper:Wrapper", ())
-    found = {finding.what: finding for finding in engine.findings()}
-    assert found["hooks"].state is State.MISSING
-    assert found["hooks"].found == "not found: KVCacheManager.watermark_bricks"
-    assert found["CUDA graphs"].state is State.LIMITED, "steps run eagerly without"
-    assert found["CUDA graphs"].found == "not found: vllm.v1.graph_atlas:Atlas"
-    assert found["torch.compile"].state is State.MISSING, "our worker imports it"
+    monkeypatch.setitem(hooks.HOOKS, MANAGER, ("watermark_blocks", "watermark_bricks"))
+    monkeypatch.setitem(hooks.GRAPHS, "vllm.v1.graph_atlas:Atlas", ("dispatch(...)",))
+    there = found()
+    assert there["hooks"].state is State.MISSING
+    assert there["hooks"].found.startswith(f"{MANAGER}.watermark_bricks is not there (")
+    assert there["CUDA graphs"].state is State.LIMITED, "steps run eagerly without"
+    assert there["CUDA graphs"].found.startswith("vllm.v1.graph_atlas:Atlas.dispatch is not there")
+
+
+def test_what_takes_something_else_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(hooks.HOOKS, QUEUE, ("remove(block, later=...)",))
+    monkeypatch.setitem(hooks.GRAPHS, DISPATCHER, ("dispatch(..., forbidden_modes=...)",))
+    there = found()
+    assert there["hooks"].state is State.MISSING
+    assert f"{QUEUE}.remove(self, block): " in there["hooks"].found
+    assert there["CUDA graphs"].state is State.LIMITED
+    assert "unexpected keyword argument 'forbidden_modes'" in there["CUDA graphs"].found

@@ -74,4 +74,7 @@ def test_the_makefile_has_each_command_look_through_its_layers(command: str) -> 
             for line in done.stdout.splitlines()
             if line.rstrip("; \\").endswith(f"tests/{layer}")
         ]
-        assert len(run) == 1 and f"MIRAGE_TESTS={command} " in run[0]
+        # `long` runs the engine layer of `test` too, on the newest vLLM.
+        others = [line for line in run if f"MIRAGE_TESTS={command} " not in line]
+        assert len(run) - len(others) == 1
+        assert len(others) == (command == "long" and layer == "engine")

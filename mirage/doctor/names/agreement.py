@@ -1,0 +1,59 @@
+"""Our sources against what a vLLM has: each name that we use has to be there, and to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from mirage.doctor.names.signature import why_no_replacement, why_not_called, without_self
+from mirage.doctor.names.uses import Either, Need, Use
+
+Said = Callable[[str], str | None]
+"""What a vLLM has under a name: see `Tree`."""
+
+
+def names(needs: Iterable[Need]) -> dict[str, bool]:
+    """All that are asked for, and whether the parameters of each matter."""
+    found: dict[str, bool] = {}
+    for use in (use for need in needs for use in _uses(need)):
+        fits = use.call is not None or use.replacement is not None
+        found[use.name] = found.get(use.name, False) or fits
+    return found
+
+
+def _uses(need: Need) -> Iterator[Use]:
+    if isinstance(need, Use):
+        yield need
+    else:
+        for each in need.lists:
+            for inner in each:
+                yield from _uses(inner)
+
+
+def problems(needs: Iterable[Need], said: Said, known: Said) -> list[str]:
+    """One line for each name that is not there or does not fit.
+
+    `known` is asked for names that may be ours alone: what vLLM once had, it has to have.
+    """
+    found = (line for need in needs for line in _problems(need, said, known))
+    return [*dict.fromkeys(found)]
+
+
+def _problems(need: Need, said: Said, known: Said) -> list[str]:
+    if isinstance(need, Either):
+        ways = [[line for n in each for line in _problems(n, said, known)] for each in need.lists]
+        return [] if not all(ways) else ways[0]
+    there = said(need.name)
+    if there is None:
+        gone = not need.ours or known(need.name) is not None
+        return [f"{need.name} is not there ({need.where})"] if gone else []
+    why = None if there.startswith("<") else _why_unfit(need, there)
+    return [f"{need.name}({there}): {why} ({need.where})"] if why else []
+
+
+def _why_unfit(use: Use, there: str) -> str | None:
+    if use.replacement is not None:
+        ours = why_no_replacement(without_self(there), without_self(use.replacement))
+        return f"ours: {ours}" if ours else None
+    if use.call is not None:
+        return why_not_called(without_self(there) if use.bound else there, use.call)
+    return None

@@ -1,0 +1,37 @@
+"""Small questions on Python's syntax trees, and how a name is written whose class nobody knows."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+ANYWHERE = "*:"
+"""Stands before an attribute of which the class is not known."""
+
+
+def is_name(node: ast.AST, *names: str) -> bool:
+    """Whether an expression is just one of these names."""
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Those of a body and of what is only tried or under a condition, functions left closed."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            for part in ("body", "orelse", "finalbody"):
+                yield from statements(getattr(node, part, []))
+            for handler in getattr(node, "handlers", []):
+                yield from statements(handler.body)
+
+
+def assigned(node: ast.AST) -> Iterator[ast.expr]:
+    """What a statement assigns to."""
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+        targets = [node.target]
+    for target in targets:
+        yield from target.elts if isinstance(target, ast.Tuple | ast.List) else [target]

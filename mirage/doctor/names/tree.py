@@ -1,0 +1,213 @@
+"""Names in a tree of Python sources, found by their syntax: nothing is imported.
+
+A name is `package.module:Class.attribute`, or shorter. What is there under it is said as a table
+says it: the parameters of a function, or one of `MODULE`, `CLASS` and `VALUE`. Of a method that is
+named by its class, `self` is one of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from mirage.doctor.names.signature import said, without_self
+from mirage.doctor.names.syntax import ANYWHERE, Function, assigned, is_name, statements
+
+DEFINED = re.compile(
+    rb"^ *(?:async )?(?:def|class) +(\w+)"
+    rb"|\bself\.(\w+)(?: *:[^=\n]+)? *=[^=]"
+    rb"|^    (\w+) *(?::|=[^=])",
+    re.MULTILINE,
+)
+MODULE, CLASS, VALUE = "<module>", "<class>", "<value>"
+FIELDS = ("dataclass", "config")
+"""Decorators that make a constructor of a class's fields."""
+
+
+class Module:
+    """One file: what its code defines, and what it imports from where."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self.package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        self.defined: dict[str, ast.AST] = {}
+        self.imported: dict[str, str] = {}
+        """Names of others, by the name that they have here."""
+        self.all_of: list[str] = []
+        """Modules of which everything is imported."""
+        for node in statements(ast.parse(path.read_bytes()).body):
+            self._note(node)
+
+    def _note(self, node: ast.stmt) -> None:
+        if isinstance(node, Function | ast.ClassDef):
+            self.defined[node.name] = node
+        elif isinstance(node, ast.ImportFrom):
+            module = self._absolute(node)
+            for each in node.names:
+                self.imported[each.asname or each.name] = f"{module}:{each.name}"
+            if node.names[0].name == "*":
+                self.all_of.append(module)
+        elif isinstance(node, ast.Import):
+            for each in node.names:
+                if each.asname:
+                    self.imported[each.asname] = each.name
+        else:
+            for target in assigned(node):
+                if isinstance(target, ast.Name):
+                    self.defined[target.id] = node
+
+    def _absolute(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        parts = self.package.split(".")
+        return ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [node.module])])
+
+
+class Tree:
+    """The sources of a package in the folder `root`/`package`."""
+
+    def __init__(self, root: Path, package: str = "vllm") -> None:
+        self.root = root
+        self.words = cache(lambda: defined(self._path(package)))
+        self.module = cache(self._module)
+        self.said = cache(self._said)
+        self.members = cache(_members)
+
+    def _said(self, name: str) -> str | None:
+        """What is there under `name`; None if nothing is."""
+        if name.startswith(ANYWHERE):
+            return VALUE if name.removeprefix(ANYWHERE) in self.words() else None
+        if ":" not in name:
+            return MODULE if self._is_module(name) else None
+        where, _, path = name.partition(":")
+        first, _, rest = path.partition(".")
+        found = self._find(f"{where}:{first}")
+        if found == MODULE and rest:
+            return self.said(f"{where}.{first}:{rest}")
+        if found is None or isinstance(found, str):
+            return None if rest else found
+        module, node = found
+        if not rest:
+            return self._say(module, node)
+        if isinstance(node, ast.ClassDef):
+            return self._member(module, node, rest)
+        return self._of_object(module, node, rest)
+
+    # -- modules ------------------------------------------------------------------------
+
+    def _path(self, name: str) -> Path:
+        return self.root.joinpath(*name.split("."))
+
+    def _is_module(self, name: str) -> bool:
+        path = self._path(name)
+        return path.is_dir() or path.with_name(f"{path.name}.py").is_file()
+
+    def _module(self, name: str) -> Module | None:
+        path = self._path(name)
+        for file in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+            if file.is_file():
+                return Module(name, file)
+        return None
+
+    def _find(self, name: str) -> tuple[Module, ast.AST] | str | None:
+        """Where `module:name` is defined, however many modules hand it on."""
+        where, _, first = name.partition(":")
+        module = self.module(where)
+        if module is not None and first in module.defined:
+            return module, module.defined[first]
+        if self._is_module(f"{where}.{first}"):
+            return MODULE
+        if module is None:
+            return None
+        if first not in module.imported:
+            others = (self._find(f"{each}:{first}") for each in module.all_of)
+            return next((each for each in others if each is not None), None)
+        source = module.imported[first]
+        if source == name or source.split(".")[0] != where.split(".")[0]:
+            return VALUE  # of another package
+        return self._find(source) if ":" in source else self._said(source)
+
+    # -- classes ------------------------------------------------------------------------
+
+    def _say(self, module: Module, node: ast.AST) -> str:
+        if isinstance(node, Function):
+            return said(node.args)
+        if isinstance(node, ast.ClassDef):
+            return self._constructor(module, node)
+        return VALUE
+
+    def _of_object(self, module: Module, node: ast.AST, name: str) -> str | None:
+        """An attribute of an object that is made, or has its type, where its name is."""
+        kind = getattr(node, "annotation", None) or getattr(node, "value", None)
+        kind = kind.func if isinstance(kind, ast.Call) else kind
+        found = self._find(f"{module.name}:{ast.unparse(kind)}") if kind else None
+        if not isinstance(found, tuple) or not isinstance(found[1], ast.ClassDef):
+            return VALUE
+        there = self._member(found[0], found[1], name)
+        return without_self(there) if there else there
+
+    def _constructor(self, module: Module, node: ast.ClassDef) -> str:
+        """Parameters of an `__init__` or of the fields; `CLASS` if neither is in these sources."""
+        made = self._member(module, node, "__init__")
+        if made is not None and made != VALUE:
+            return without_self(made)
+        fields: dict[str, bool] = {}
+        for _, each in reversed([*self._line(module, node)]):
+            fields |= _fields(each)
+        # One without a default may stand behind one with it where fields go by name alone.
+        ordered = sorted(fields, key=lambda name: fields[name])
+        return ", ".join(f"{name}=..." if fields[name] else name for name in ordered) or CLASS
+
+    def _line(self, module: Module, node: ast.ClassDef) -> Iterator[tuple[Module, ast.ClassDef]]:
+        """The class and those that it derives from, as far as they are in these sources."""
+        yield module, node
+        for base in node.bases:
+            plain = base.value if isinstance(base, ast.Subscript) else base
+            found = self._find(f"{module.name}:{ast.unparse(plain)}")
+            if isinstance(found, tuple) and isinstance(found[1], ast.ClassDef):
+                yield from self._line(found[0], found[1])
+
+    def _member(self, module: Module, node: ast.ClassDef, name: str) -> str | None:
+        for _, each in self._line(module, node):
+            if name in (own := self.members(each)):
+                return own[name]
+        return None
+
+
+def defined(folder: Path) -> frozenset[str]:
+    """Names that any class or function in a folder's files is called by, has or sets."""
+    matches = (m for f in folder.rglob("*.py") for m in DEFINED.finditer(f.read_bytes()))
+    return frozenset(m[m.lastindex or 0].decode() for m in matches)
+
+
+def _members(node: ast.ClassDef) -> dict[str, str]:
+    """What a class itself defines, and the attributes that its methods set."""
+    found = {}
+    for each in ast.walk(node):
+        for target in assigned(each):
+            if isinstance(target, ast.Attribute) and is_name(target.value, "self"):
+                found[target.attr] = VALUE
+    for each in statements(node.body):
+        found |= {t.id: VALUE for t in assigned(each) if isinstance(t, ast.Name)}
+        if isinstance(each, Function):
+            found[each.name] = _method(each)
+    return found
+
+
+def _fields(node: ast.ClassDef) -> dict[str, bool]:
+    """Fields that a decorator makes a constructor of, and whether each has a default."""
+    if not any(word in ast.unparse(each) for each in node.decorator_list for word in FIELDS):
+        return {}
+    fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+    return {e.target.id: e.value is not None for e in fields if isinstance(e.target, ast.Name)}
+
+
+def _method(node: Function) -> str:
+    """Its parameters, without the class if it is passed by Python; of a property none."""
+    marks = {ast.unparse(each).rpartition(".")[2] for each in node.decorator_list}
+    if marks & {"property", "cached_property", "setter"}:
+        return VALUE
+    return said(node.args, drop=1 if "classmethod" in marks else 0)

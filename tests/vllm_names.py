@@ -1,0 +1,50 @@
+"""Renews the tables of vLLM's names that `mirage.doctor.names` holds our sources against.
+
+python -m tests.vllm_names FOLDER...
+
+Of the vLLM that is installed, and of that in each FOLDER: `tests.newest` lays one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from mirage.doctor.names.tables import FOLDER, engine_needs, sources, table
+from mirage.doctor.names.tree import Tree
+from mirage.doctor.names.uses import Need, gather
+from tests.newest import installed
+
+ROOT = Path(__file__).parents[1]
+IMPORTS = re.compile(r"^ *(?:from|import) vllm\b", re.MULTILINE)
+VERSION = re.compile(r"^__version__ = version = '([0-9.]+)", re.MULTILINE)
+
+
+def needs() -> list[Need]:
+    """Those of the engine, and what tests and benchmarks import."""
+    others = sources(ROOT, ("benchmarks", "tests"))
+    importing = {path: text for path, text in others.items() if IMPORTS.search(text)}
+    ours = engine_needs()
+    return [*ours.always, *ours.graphs, *gather(importing).needs]
+
+
+def version(folder: Path) -> str:
+    """Of the vLLM in a folder."""
+    found = VERSION.search((folder / "vllm" / "_version.py").read_text())
+    assert found is not None, folder
+    return found[1]
+
+
+def renew(folder: Path) -> Path:
+    """Write the table of the vLLM in a folder."""
+    file = FOLDER / f"{version(folder)}.json"
+    found = table(needs(), Tree(folder).said)
+    file.write_text(json.dumps(found, indent=1) + "\n")
+    return file
+
+
+if __name__ == "__main__":
+    for each in [installed().parent, *map(Path, sys.argv[1:])]:
+        print(renew(each))
