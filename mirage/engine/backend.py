@@ -28,8 +28,8 @@ class Backend:
     compute: Compute
     timed: Callable[[Stepped], AbstractContextManager[None]]
     """Times one step; tells when it knows, perhaps only after some more."""
-    placed: Callable[[], None]
-    """Called when a layer has left the allocator that vLLM loaded it into."""
+    uncache: Callable[[], None]
+    """Gives the device what torch's allocator keeps and nobody uses."""
 
 
 def make_backend(settings: EngineSettings) -> Backend:
@@ -51,7 +51,7 @@ def computed_by_host(driver: Driver, compute: HostCompute) -> Backend:
         yield
         stepped(time.perf_counter() - start - (compute.stall_s - stalled))
 
-    return Backend(driver, compute, timed, placed=lambda: None)
+    return Backend(driver, compute, timed, uncache=lambda: None)
 
 
 def _cuda(settings: EngineSettings) -> Backend:

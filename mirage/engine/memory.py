@@ -323,6 +323,10 @@ class EngineMemory:
             return 0
         return self.pool.available * self.settings.page // self.kv.extents.extent_bytes
 
+    def uncache(self) -> None:
+        """Give the device what torch's allocator keeps and nobody uses. Between steps."""
+        self.backend.uncache()
+
     def map_extents(self, extents: list[int]) -> None:
         """Back and clear KV extents. All or none."""
         assert self.kv is not None

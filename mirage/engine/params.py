@@ -180,7 +180,7 @@ class PlacedLayers:
             nbytes = self._fill(home, unit)
             # The driver copies on a stream of its own, which does not wait for torch's.
             backend.compute.synchronize()
-            backend.placed()
+            backend.uncache()
             master = HostBuffer(nbytes, driver.host_node)
             driver.pin(master.address, nbytes)
             driver.copy(master.address, home.address, nbytes)

@@ -9,12 +9,14 @@ free is then mapped where it is wanted.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.memory import EngineMemory
-from mirage.engine.pace import Pace
+from mirage.engine.pace import Kind, Pace
+from mirage.engine.shortage import Shortage
 from mirage.protocol import Allotment
 from mirage.streaming.giving import affordable
 from vmm.driver import OutOfMemory
@@ -53,6 +55,7 @@ class Reconciler:
         fence: Fence,
         *,
         pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
         demote: Callable[[list[int]], None] = lambda extents: None,
         may_demote: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -65,8 +68,9 @@ class Reconciler:
         self._pace = pace or Pace(None, lambda: False)
         self.target: Allotment | None = None
         self._emptied_at: dict[int, int] = {}
-        self._short = False
-        """Whether memory that was granted could not be had the last time."""
+        self._clock = clock
+        self._short: dict[Kind, Shortage] = {"extent": Shortage(), "layer": Shortage()}
+        """Of memory that was granted and could not be had."""
 
     @property
     def reconciled(self) -> bool:
@@ -154,12 +158,14 @@ class Reconciler:
         if missing <= 0:
             return False
         called_back = self._unretire(missing)
-        count = min(missing - called_back, self.memory.affordable_extents())
-        extents = self.blocks.unmapped(self._pace.most("extent", count)) if count > 0 else []
+        wanted = min(missing - called_back, self.memory.affordable_extents())
+        count = self._most("extent", wanted)
+        extents = self.blocks.unmapped(count) if count > 0 else []
         mapped = False
         if extents:
-            with self._pace.moving("extent", len(extents)):
-                mapped = self._had(partial(self.memory.map_extents, extents))
+            take = partial(self.memory.map_extents, extents)
+            with self._pace.moving("extent", count):
+                mapped = self._had("extent", count, wanted, take)
         if mapped:
             self.blocks.add(extents)
         return bool(called_back) or mapped
@@ -190,14 +196,14 @@ class Reconciler:
         if memory.experts or target.experts:
             return self._move_experts(target, memory.pool.available)
         back = min(memory.alpha - target.alpha, memory.affordable_layers())
-        count = self._pace.most("layer", back)
+        count = self._most("layer", back)
         alpha = memory.alpha - count
         # The wanted beta belongs to the wanted alpha: on the way there it could cost a layer.
         beta = (target.beta if alpha == target.alpha else memory.beta) if alpha else 0
         if (alpha, beta) == (memory.alpha, memory.beta):
             return False
         with self._pace.moving("layer", count):
-            return self._had(partial(memory.move_layers, alpha, beta))
+            return self._had("layer", count, back, partial(memory.move_layers, alpha, beta))
 
     def _move_experts(self, target: Allotment, spare: int) -> bool:
         """From or to experts given away, as far as `spare` pages allow, in one go."""
@@ -207,19 +213,34 @@ class Reconciler:
         if (alpha, experts) == now:
             return False
         beta = (target.beta if alpha == target.alpha else memory.beta) if alpha else 0
-        return self._had(partial(memory.move_layers, alpha, beta, experts))
+        if spare and not self._short["layer"].most(1, self._clock()):
+            return False
+        return self._had("layer", 1, 1, partial(memory.move_layers, alpha, beta, experts))
 
-    def _had(self, take: Callable[[], None]) -> bool:
-        """Whether memory that was granted could be had. If not, the next pass tries again.
+    # -- memory that was granted ----------------------------------------------------------
 
-        A killed engine's memory is booked free when its socket closes; the device may be later.
-        """
+    def _most(self, kind: Kind, wanted: int) -> int:
+        """Of `wanted` things, how many to ask the device for in this pass."""
+        return self._short[kind].most(self._pace.most(kind, wanted), self._clock())
+
+    def _had(self, kind: Kind, asked: int, wanted: int, take: Callable[[], None]) -> bool:
+        """True if memory that was granted could be had. If not, a later pass tries again."""
+        short = self._short[kind]
+        try:
+            self._take(short, take)
+        except OutOfMemory:
+            short.refused(asked, self._clock())
+            return False
+        short.had(asked, wanted)
+        return True
+
+    def _take(self, short: Shortage, take: Callable[[], None]) -> None:
+        """Once more if the device refuses it for the first time: torch may have cached some."""
         try:
             take()
         except OutOfMemory as error:
-            if not self._short:
-                logger.warning("granted and not free yet: %s", error)
-            self._short = True
-            return False
-        self._short = False
-        return True
+            if short.lasts:
+                raise
+            logger.warning("granted and not free yet: %s", error)
+            self.memory.uncache()
+            take()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from itertools import islice
 
@@ -12,8 +13,9 @@ from mirage.tiers.slabs import Offsets, Slab, Slabs
 from mirage.tiers.victims import Victims
 from mirage.units import MIB, align_up
 
-PAGE = 4096
-"""What the operating system gives back, and what O_DIRECT wants: blocks begin at multiples."""
+PAGE = mmap.PAGESIZE
+"""What the operating system gives back and a driver locks, and O_DIRECT wants no less: blocks begin
+at multiples. 4 KiB, on a GH200 64 KiB."""
 SLABS = 128
 """Slabs that a budget is cut into at least, if they are not too small for a block."""
 LARGEST_SLAB = 32 * MIB

@@ -7,6 +7,8 @@ step in flight may touch. A step that is processed really writes its blocks and 
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -35,7 +37,9 @@ class SettlementMachine(RuleBasedStateMachine):
         self.stepping = False
         # One thing a pass: nothing is ever as fast as that.
         pace = Pace(1e-9, lambda: self.stepping)
-        self.reconciler = Reconciler(self.memory, self.blocks, self.fence, pace=pace)
+        # Nothing is waited for: each look at the clock is a minute later.
+        clock = partial(next, count(step=60))
+        self.reconciler = Reconciler(self.memory, self.blocks, self.fence, pace=pace, clock=clock)
         self.revision = 0
         self.grant = self.ceiling = grant_of(0, START)
         self.requests: list[list[Any]] = []
@@ -169,7 +173,7 @@ class SettlementMachine(RuleBasedStateMachine):
             self.finish(0)
         while self.in_flight:
             self.process()
-        for _ in range(3):
+        for _ in range(2 * EXTENTS):
             self.reconciler.reconcile()
         assert self.reconciler.reconciled
         if self.revision:
@@ -193,6 +197,41 @@ def test_an_extent_stays_until_the_step_that_touches_it_is_processed() -> None:
         assert set(machine.extents.mapped) == {0}
     finally:
         machine.teardown()
+
+
+def test_a_device_that_is_short_is_asked_seldom_and_what_it_has_is_had() -> None:
+    """Torch is asked once to give back what it caches; no pass asks again before its time."""
+    host, now, uncached = HostMemory(), [0.0], list[int]()
+    try:
+        blocks, fence = host.blocks, Fence()
+        reconciler = Reconciler(host.memory, blocks, fence, clock=lambda: now[0])
+        host.memory.uncache = lambda: uncached.append(1)  # type: ignore[method-assign]
+        driver: Any = host.memory.driver
+        create, created = driver.create, list[int]()
+
+        def counted(pages: int) -> list[Any]:
+            created.append(pages)
+            return list(create(pages))
+
+        driver.create = counted
+        driver.capacity_bytes = driver.used_bytes() + 3 * PAGE
+        wanted = Allotment(1, 0, 1, START + 8, grant_of(0, START + 8), None, False)
+        reconciler.aim(wanted)
+        for _ in range(10):
+            reconciler.reconcile()
+        assert (created, uncached) == ([8, 8], [1])
+        for _ in range(2000):
+            now[0] += 0.01
+            reconciler.reconcile()
+        assert blocks.backed_extents() == START + 3, "all that there was"
+        assert len(created) < 30 and sum(created) < 50 and uncached == [1]
+        driver.capacity_bytes = 1 << 30
+        for _ in range(300):
+            now[0] += 0.01
+            reconciler.reconcile()
+        assert reconciler.reconciled
+    finally:
+        host.close()
 
 
 TestSettlement = SettlementMachine.TestCase

@@ -158,7 +158,7 @@ def test_what_left_torchs_allocator_is_given_back(monkeypatch: pytest.MonkeyPatc
         patch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
         loaded().reset(memory_bytes=16 * PAGE, granularity=PAGE)
         backend = Torch(patch).backend
-        backend.placed()
+        backend.uncache()
         backend.driver.close()
         assert emptied == [True]
     loaded().reset()

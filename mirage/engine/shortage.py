@@ -1,0 +1,43 @@
+"""How much of granted memory is asked of a device that has refused some of it, and when (pure).
+
+A killed engine's memory is booked free when its socket closes; the device may be later. And torch
+keeps what a long prompt needed, in this process or in another one. To ask for everything anew in
+each pass would create and release pages beside running kernels for as long as that lasts.
+"""
+
+from __future__ import annotations
+
+FIRST_S, LONGEST_S = 0.02, 2.0
+"""Seconds until the next try after a refusal: twice as many after each, up to the longest."""
+
+
+class Shortage:
+    """After a refusal half as much is asked for, and later; what is had doubles the next try."""
+
+    def __init__(self, first_s: float = FIRST_S, longest_s: float = LONGEST_S) -> None:
+        self._first_s, self._longest_s = first_s, longest_s
+        self._wait_s, self._until_s = first_s, 0.0
+        self._most: int | None = None
+        """Things to ask for at once; None while nothing is short."""
+
+    @property
+    def lasts(self) -> bool:
+        """True from a refusal until everything that was asked for could be had."""
+        return self._most is not None
+
+    def most(self, wanted: int, now_s: float) -> int:
+        """Of `wanted` things, how many to ask for at `now_s` seconds."""
+        if self._most is None or wanted <= 0:
+            return max(0, wanted)
+        return min(wanted, self._most) if now_s >= self._until_s else 0
+
+    def refused(self, asked: int, now_s: float) -> None:
+        """The device did not have `asked` things at once."""
+        self._most = max(1, asked // 2)
+        self._until_s = now_s + self._wait_s
+        self._wait_s = min(self._longest_s, 2 * self._wait_s)
+
+    def had(self, asked: int, wanted: int) -> None:
+        """`asked` of `wanted` things could be had; if they are all, nothing is short any more."""
+        self._wait_s, self._until_s = self._first_s, 0.0
+        self._most = None if self._most is None or asked >= wanted else 2 * asked
