@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from importlib import metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from mirage.doctor.finding import Finding, limited, missing, works
+from mirage.doctor.finding import Finding, State, limited, missing, works
 from mirage.units import align_up, size
 from vmm.driver import VmmError
 from vmm.host import host_buffer
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 TOPIC = "GPU"
 PROBE_BYTES = 256 << 20
+LOCKED_BYTES = 2 << 20
 ROUNDS = 7
 HOST_INSTEAD = "without a GPU, serve from host memory: device.kind host"
 
@@ -30,10 +33,13 @@ def findings(index: int) -> Iterator[Finding]:
     from vmm.cuda_device import device_facts, driver_version
 
     try:
-        yield works(TOPIC, "driver", "CUDA {}.{}".format(*driver_version()))
+        version = driver_version()
         facts = device_facts(index)
     except VmmError as error:
         yield missing(TOPIC, "driver and device", str(error), HOST_INSTEAD)
+        return
+    yield (found := _driver(version))
+    if found.state is State.MISSING:
         return
     yield works(
         TOPIC,
@@ -45,6 +51,30 @@ def findings(index: int) -> Iterator[Finding]:
     unlocked = "yes" if facts.pageable_access else "no: masters are locked for it"
     yield works(TOPIC, "reads unlocked host memory", unlocked)
     yield from _memory(facts)
+
+
+def _driver(version: tuple[int, int]) -> Finding:
+    """What was built for a newer CUDA than the driver's refuses it, some of it only in service."""
+    words = "CUDA {}.{}".format(*version)
+    late = [f"{name} for CUDA {major}" for name, major in _built_for() if major > version[0]]
+    if not late:
+        return works(TOPIC, "driver", words)
+    return missing(
+        TOPIC,
+        "driver",
+        f"{words}, and there is {' and '.join(late)}",
+        "install a newer driver (580 for CUDA 13), or CUDA's package for forward compatibility",
+    )
+
+
+def _built_for() -> Iterator[tuple[str, int]]:
+    """Libraries that call the driver, and the major version of CUDA that each is built for."""
+    yield "cuda-python", int(metadata.version("cuda-bindings").split(".")[0])
+    if find_spec("torch") is not None:
+        import torch
+
+        if (version := torch.version.cuda) is not None:
+            yield "torch", int(version.split(".")[0])
 
 
 def _memory(facts: DeviceFacts) -> Iterator[Finding]:
@@ -87,13 +117,30 @@ def _link(index: int) -> Iterator[Finding]:
         with CudaDriver(device=index) as driver:
             free, total = driver.memory_info()
             yield works(TOPIC, "memory", f"{size(free)} of {size(total)} free at this moment")
+            if (refused := _refuses_to_lock(driver)) is not None:
+                yield refused
+                return
             rate = _measured(driver)
     except VmmError as error:
-        yield missing(
-            TOPIC, "link", str(error), "free some memory of the device, or `ulimit -l unlimited`"
-        )
+        yield missing(TOPIC, "link", str(error), "free some memory of the device")
         return
     yield works(TOPIC, "link, host to device", f"{rate / 1e9:.1f} GB/s from locked memory")
+
+
+def _refuses_to_lock(driver: CudaDriver) -> Finding | None:
+    """A GPU in confidential mode does; None if it locks host memory."""
+    with closing(host_buffer(LOCKED_BYTES)) as buffer:
+        try:
+            driver.pin(buffer.address, LOCKED_BYTES)
+        except VmmError as error:
+            return limited(
+                TOPIC,
+                "locked host memory",
+                f"refused ({error})",
+                "no layer can stream: max_percent: 0 serves without, or leave confidential mode",
+            )
+        driver.unpin(buffer.address)
+    return None
 
 
 def _measured(driver: CudaDriver) -> float:

@@ -23,6 +23,7 @@ from mirage.engine.tensors import Holdings
 from mirage.streaming.experts import ExpertLayout, ExpertStreamer
 from mirage.streaming.transfer import Layer, LayerStreamer
 from mirage.units import MIB, align_up
+from vmm.driver import DeviceError, Driver
 from vmm.host import HostBuffer
 from vmm.pages import PagePool
 from vmm.space import Range
@@ -182,7 +183,7 @@ class PlacedLayers:
             backend.compute.synchronize()
             backend.uncache()
             master = HostBuffer(nbytes, driver.host_node)
-            driver.pin(master.address, nbytes)
+            _lock(driver, master.address, nbytes)
             driver.copy(master.address, home.address, nbytes)
             self.masters.append(master)
             homes.append(Layer(index, home, master.address, nbytes, driver.event()))
@@ -275,3 +276,14 @@ def _move(placement: Placement, home: Range) -> torch.Tensor:
         flat = home.tensor(placement.offset + start - placement.start, end - start)
         tensor.data = flat.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
     return old.fill_(POISON)
+
+
+def _lock(driver: Driver, address: int, nbytes: int) -> None:
+    """Lock a master. Raises `DeviceError`, which says what serves without."""
+    try:
+        driver.pin(address, nbytes)
+    except DeviceError as error:
+        raise DeviceError(
+            f"host memory cannot be locked, from which layers stream ({error}): write "
+            "max_percent: 0 for this model, or leave the GPU's confidential mode"
+        ) from None

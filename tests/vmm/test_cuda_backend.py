@@ -14,10 +14,12 @@ import torch
 
 from mirage.config import Policy
 from mirage.engine.backend import Backend, make_backend
+from mirage.engine.params import _lock
 from mirage.engine.settings import EngineSettings
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
 from vmm import Event, Stream, host_buffer
+from vmm.driver import DeviceError
 
 pytestmark = pytest.mark.vmm
 PAGE = 65536
@@ -150,6 +152,16 @@ def test_torchs_stream_is_adopted_once_and_stays_theirs(their: Torch, standin: S
     their.backend.compute.synchronize()
     assert all(event.reached() for event in events)
     assert standin.leaks()["streams"] == before
+
+
+def test_a_master_that_cannot_be_locked_says_what_serves_without(
+    their: Torch, standin: StandIn
+) -> None:
+    standin.fail(1, "cuMemHostRegister", 801)
+    master = host_buffer(PAGE)
+    with pytest.raises(DeviceError, match=r"cannot be locked.* max_percent: 0"):
+        _lock(their.backend.driver, master.address, PAGE)
+    master.close()
 
 
 def test_what_left_torchs_allocator_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

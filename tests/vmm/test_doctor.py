@@ -39,6 +39,27 @@ def test_a_gpu_that_can_everything(standin: StandIn) -> None:
     assert "GB/s" in found["link, host to device"].found
 
 
+def test_a_driver_that_is_older_than_what_calls_it(standin: StandIn) -> None:
+    standin.version(12040)
+    found = by_name(gpu.findings(0))
+    assert found["driver"].state is State.MISSING
+    assert "CUDA 12.4, and there is cuda-python for CUDA 13" in found["driver"].found
+    assert "580" in found["driver"].advice and "link, host to device" not in found
+    standin.version(13010)
+    assert by_name(gpu.findings(0))["driver"].state is State.WORKS
+
+
+@pytest.mark.parametrize("error", [800, 801])
+def test_a_gpu_that_refuses_to_lock_host_memory(standin: StandIn, error: int) -> None:
+    """Not permitted, or not supported: as in confidential mode."""
+    standin.fail(1, "cuMemHostRegister", error)
+    found = by_name(gpu.findings(0))
+    assert found["locked host memory"].state is State.LIMITED
+    assert "max_percent: 0" in found["locked host memory"].advice
+    assert "link, host to device" not in found
+    assert served_from([*found.values()]) == served_from([*by_name(gpu.findings(0)).values()])
+
+
 def test_a_device_that_is_not_there(standin: StandIn) -> None:
     found = by_name(gpu.findings(3))
     assert found["driver and device"].state is State.MISSING
@@ -101,7 +122,7 @@ def test_peers_are_looked_at_before_anything_starts(standin: StandIn) -> None:
         _check_peers(lending())
 
 
-@pytest.mark.parametrize("call", ["cuMemHostRegister", "cuMemCreate", "cuDevicePrimaryCtxRetain"])
+@pytest.mark.parametrize("call", ["cuMemCreate", "cuDevicePrimaryCtxRetain"])
 def test_a_link_that_cannot_be_measured(standin: StandIn, call: str) -> None:
     standin.fail(1, call)
     found = by_name(gpu.findings(0))

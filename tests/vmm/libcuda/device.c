@@ -82,7 +82,7 @@ API int cuDriverGetVersion(int *version) {
     if (error) {
         return error;
     }
-    *version = 13000;
+    *version = driver.version;
     return leave(SUCCESS);
 }
 

@@ -114,6 +114,7 @@ static void set_defaults(size_t memory_bytes, size_t granularity) {
     driver.granularity = granularity;
     driver.devices = 1;
     driver.vmm_supported = driver.strict_host = driver.shareable = driver.peers = true;
+    driver.version = 13000;
     driver.delay_s = driver.pace_bytes_per_s = 0;
 }
 
@@ -276,6 +277,14 @@ API int standin_peers(int peers) {
         return -1;
     }
     driver.peers = peers;
+    return controlled(0);
+}
+
+API int standin_version(int version) {
+    if (version < 1 || !control()) {
+        return -1;
+    }
+    driver.version = version;
     return controlled(0);
 }
 

@@ -137,6 +137,7 @@ struct driver {
     size_t total, granularity;
     int devices;
     bool vmm_supported, strict_host, shareable, peers;
+    int version;
     double delay_s, pace_bytes_per_s;
 
     struct device device[MAX_DEVICES];
