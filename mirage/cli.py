@@ -18,6 +18,7 @@ from mirage import __version__
 from mirage.config import Config, ConfigError, Device, Policy, Tiers, load
 from mirage.errors import Failed, Refused
 from mirage.options import ConfigPath, warn
+from mirage.paths import word
 from mirage.processes.exits import exits
 
 if TYPE_CHECKING:
@@ -210,8 +211,8 @@ def main(arguments: list[str] | None = None, means: Means | None = None) -> None
     An error is one line on stderr, never a traceback, unless it is a fault of the program.
     `means` are other ones than `mirage check` and `mirage serve` have by themselves.
     """
-    words = sys.argv[1:] if arguments is None else arguments
     with exits(interrupted="", failures=(Failed,)), _usage():
+        words = [word(each) for each in (sys.argv[1:] if arguments is None else arguments)]
         _register_own(asked_for=words[:1])
         sys.exit(app(words or ["--help"], prog_name="mirage", standalone_mode=False, obj=means))
 

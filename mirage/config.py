@@ -26,6 +26,7 @@ from pydantic import (
 )
 
 from mirage.errors import Refused
+from mirage.paths import expanded
 from mirage.problems import first_problem, shown
 from mirage.secrets import redacted
 from mirage.units import MIB
@@ -124,6 +125,8 @@ def _named(folder: Any) -> Any:
     return folder
 
 
+Folder = Annotated[Path, BeforeValidator(expanded)]
+"""``~`` and ``$NAME`` stand for what they do in a shell."""
 Weight = Annotated[float, Field(ge=0)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=LARGEST_BYTES)]
 
@@ -176,7 +179,7 @@ class Device(Strict):
     link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
     """Host only: imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
 
-    profile: str | None = Field(default=None, min_length=1)
+    profile: Annotated[str | None, BeforeValidator(expanded)] = Field(default=None, min_length=1)
     """A name in configs/hardware or a hardware file, as `mirage profile` writes: for what is said
     before anything runs. Engines measure their own layers and steps."""
 
@@ -219,7 +222,7 @@ class Tenant(Strict):
     """One served model with its share of the device and its priority (higher yields later)."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$", max_length=LONGEST_NAME)
-    model: Path
+    model: Folder
     share: float = Field(gt=0, le=100)
     priority: int = 0
     max_model_len: Count = 1024
@@ -428,7 +431,7 @@ class PeerTier(Strict):
 class SsdTier(Strict):
     """A folder on a disk for KV blocks that the host pool has no room for (docs/tiers.md)."""
 
-    directory: Annotated[Path, BeforeValidator(_named)]
+    directory: Annotated[Folder, BeforeValidator(_named)]
     """`load` makes it absolute: relative to the file's folder."""
     bytes: Bytes
     keep: bool = False

@@ -11,6 +11,7 @@ import configs
 from mirage.config import HARDWARE_FILES, ConfigError, Count, Strict, read_yaml, validated
 from mirage.facts import ExpertFacts
 from mirage.geometry import least_extents
+from mirage.paths import expanded
 from mirage.protocol import ModelShape
 from mirage.units import GIB, MIB, align_up, ceil_div
 from vmm.space import extent_blocks
@@ -263,7 +264,7 @@ def _load(kind: str, name: str, schema: type[Profile], near: Path | None) -> Pro
 
 def _find(kind: str, name: str, near: Path | None) -> Path:
     if name.endswith(HARDWARE_FILES):
-        return (near or Path()) / name
+        return (near or Path()) / expanded(name)
     folder = configs.HERE / kind
     known = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in known:

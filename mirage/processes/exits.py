@@ -25,9 +25,11 @@ def exits(
         yield
     except Refused as error:
         end(f"error: {error}", REFUSED)
-    except failures as error:
-        end(f"error: {_said(error)}", FAILED)
     except (KeyboardInterrupt, Exception) as error:
+        if isinstance(error, OSError) and error.filename == sys.executable:
+            end(f"error: {_said(error)}: install MIRAGE where this user may run it", REFUSED)
+        if isinstance(error, failures):
+            end(f"error: {_said(error)}", FAILED)
         if not _is_of_interrupt(error):
             raise
         end(interrupted, INTERRUPTED)

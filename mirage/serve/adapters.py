@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from mirage.config import Config, ConfigError, Tenant
+from mirage.errors import Refused
 from mirage.folder.adapter import read_adapter
+from mirage.paths import expanded
 
 MODULES, ENABLE, RANK = "lora_modules", "enable_lora", "max_lora_rank"
 VLLMS_RANK = 16
@@ -92,7 +94,11 @@ def _beside(tenant: Tenant, folder: Path) -> Tenant:
     if not modules:
         return tenant
     arguments = {each: value for each, value in arguments.items() if _named(each) != MODULES}
-    absolute = [module | {"path": str((folder / module["path"]).resolve())} for module in modules]
+    try:
+        paths = [(folder / expanded(module["path"])).resolve() for module in modules]
+    except Refused as error:
+        raise _error(tenant, f"lora_modules: {error}") from None
+    absolute = [m | {"path": str(path)} for m, path in zip(modules, paths, strict=True)]
     arguments[MODULES] = [json.dumps(module) for module in absolute]
     return tenant.model_copy(update={"engine_args": arguments})
 

@@ -19,6 +19,8 @@ from mirage.arguments.check import (
 )
 from mirage.config import Config, ConfigError, Device, Tenant
 from mirage.control.rules import Rules
+from mirage.errors import Refused
+from mirage.paths import cache_folder, somebody
 from mirage.serve.adapters import adapters_of
 from mirage.serve.fit import Fit
 from mirage.serve.rundir import RunDir, tiers_beside
@@ -224,6 +226,7 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
         **CAREFUL,
         **{name: str(cache / name.lower()) for name in CACHES},
         **({} if config.device.kind == "cuda" else OF_A_HOST),
+        **somebody(rundir.cache),
     }
     fixed = {
         "HF_HUB_OFFLINE": "1",
@@ -244,7 +247,10 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
 def _cache(device: Device, rundir: RunDir) -> Path:
     if device.kind == "host":
         return rundir.cache
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mirage"
+    try:
+        return cache_folder() / "mirage"
+    except Refused:  # a user without a home serves as well, from a cold start
+        return rundir.cache
 
 
 def _gpus(config: Config) -> list[int]:

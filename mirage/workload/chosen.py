@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from mirage.config import Traffic
+from mirage.paths import expanded
 from mirage.workload import public, trace
 from mirage.workload.dealing import deal
 from mirage.workload.trace import Reading, Request, TraceError
@@ -111,9 +112,9 @@ def shown(named: str | Mapping[str, str]) -> str:
 def located(text: str, near: Path | None = None) -> Path:
     """The file of a trace; a relative path is one from `near`.
 
-    Raises `TraceError` for a public trace that was not fetched.
+    Raises `TraceError` for a public trace that was not fetched, `Refused` for an unknown home.
     """
-    path = SAMPLE if text == SAMPLE_NAME else (near or Path()) / text
+    path = SAMPLE if text == SAMPLE_NAME else (near or Path()) / expanded(text)
     return public.cached(text) if text in public.TRACES and not path.exists() else path
 
 

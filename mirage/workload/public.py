@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from mirage.config import Count, Strict, read_yaml, validated
+from mirage.paths import cache_folder
 from mirage.workload.formats.request import TraceError
 from traces import PUBLIC
 
@@ -43,10 +43,11 @@ class Public(Strict):
 
 
 def folder() -> Path:
-    """Where fetched traces are kept, of this user: ``mirage/traces`` in the cache folder."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    # The standard says that a relative one is to be ignored.
-    return (Path(named) if named.startswith("/") else Path.home() / ".cache") / "mirage" / "traces"
+    """Where fetched traces are kept, of this user: ``mirage/traces`` in the cache folder.
+
+    Raises `Refused` if this user has none.
+    """
+    return cache_folder() / "mirage" / "traces"
 
 
 def cached(name: str) -> Path:

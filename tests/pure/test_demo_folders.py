@@ -26,6 +26,7 @@ def test_a_folder_holds_all_that_a_server_reads(tmp_path: Path) -> None:
     for path in paths.values():
         names = {p.name for p in path.iterdir()}
         assert {"config.json", "generation_config.json", "tokenizer.json", WEIGHTS} <= names
+        assert len({p.stat().st_mode for p in path.iterdir()}) == 1  # who reads one reads all
 
 
 def test_who_may_read_one_file_may_read_them_all(tmp_path: Path) -> None:
