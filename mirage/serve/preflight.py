@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from mirage import profiles
@@ -40,13 +41,12 @@ def preflight(config: Config, probe: tuple[str, ...] = ask.PROBE) -> Preflight:
     files.check_files()
     files.check_folders()
     _check_environment()
-    _check_memory(config.device)
     _check_host_tier(config)
     check_limits(config)
     _check_ssd_tier(config)
-    _check_peers(config)
     named, refused = adapters.check(config)
     refused = _refused_here(config) | refused
+    _check_device(config, refused)
     left = _without(config, refused)
     facts, by_vllm = ask.ask(left, probe) if left.tenants else ({}, {})
     fits, too_large = fit(left, facts)
@@ -65,7 +65,7 @@ def fit_config(config: Config, probe: tuple[str, ...] = ask.PROBE) -> dict[str, 
     return found.fits
 
 
-def refusal(refused: dict[str, str]) -> ConfigError:
+def refusal(refused: Mapping[str, str]) -> ConfigError:
     """One line that names every refused tenant."""
     return ConfigError("; ".join(f"tenant {name!r}: {why}" for name, why in refused.items()))
 
@@ -93,6 +93,23 @@ def _check_environment() -> None:
         check_environment(os.environ)
     except ArgumentRefused as error:
         raise ConfigError(str(error)) from None
+
+
+def _check_device(config: Config, refused: Mapping[str, str]) -> None:
+    """Once all else has been looked at, since there may be no such device here."""
+    try:
+        _check_memory(config.device)
+    except _NoDeviceError as error:
+        found = refusal(refused) if refused else "nothing wrong was found"
+        raise ConfigError(
+            f"{error}; checked without it: the file, its folders, engine_args and the environment "
+            f"({found}); not checked: what vLLM says of the models, and whether they fit"
+        ) from None
+    _check_peers(config)
+
+
+class _NoDeviceError(ConfigError):
+    """There is no GPU that could be asked."""
 
 
 def _check_memory(device: Device) -> None:
@@ -185,7 +202,7 @@ def speeds(device: Device) -> Speeds:
 
 
 def _present(device: Device) -> HostMemory:
-    """Memory of this host, or of the GPU. Raises `ConfigError` if there is none."""
+    """Memory of this host, or of the GPU. Raises `_NoDeviceError` if there is none."""
     if device.kind == "host":
         return host_memory()
     try:
@@ -193,6 +210,7 @@ def _present(device: Device) -> HostMemory:
 
         return HostMemory(device_facts(device.index).total_bytes, "this GPU has")
     except ImportError:
-        raise ConfigError("device.kind cuda needs cuda-python: pip install '.[vllm]'") from None
+        words = "device.kind cuda needs cuda-python: pip install '.[vllm]'"
+        raise _NoDeviceError(words) from None
     except DeviceUnavailable as error:
-        raise ConfigError(f"device.kind cuda: {error}") from None
+        raise _NoDeviceError(f"device.kind cuda: {error}") from None

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from model_folder import make_folder
 
 from tests.vmm.libcuda import build
 
@@ -88,6 +89,24 @@ def test_a_gpu_that_cannot_be_served_from_is_one_line(
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert words in line
+
+
+@pytest.mark.parametrize(
+    ("folder", "found"),
+    [
+        ("model", "(nothing wrong was found); not checked: what vLLM says of the models"),
+        ("none", "(tenant 'a': no model folder at "),
+    ],
+)
+def test_without_a_gpu_the_rest_is_checked(tmp_path: Path, folder: str, found: str) -> None:
+    make_folder(tmp_path / "model")
+    config = tmp_path / "gpu.yaml"
+    config.write_text(CONFIG % ("1GiB", tmp_path / folder))
+    done = mirage("check", str(config))
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "checked without it: the file, its folders, engine_args and the environment" in line
+    assert found in line
 
 
 @pytest.mark.parametrize("page", ["64KiB", "3MiB"])
