@@ -11,6 +11,12 @@ def size(nbytes: float) -> str:
     return f"{nbytes / unit:,.1f} {name}"
 
 
+def sizes(one: int, other: int) -> tuple[str, str]:
+    """Two sizes that a line compares: in bytes where `size` has the same words for both."""
+    words = size(one), size(other)
+    return words if words[0] != words[1] else (f"{one:,} bytes", f"{other:,} bytes")
+
+
 _NAMES = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"))
 
 

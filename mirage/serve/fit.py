@@ -13,7 +13,7 @@ from mirage.control.targets import entitled
 from mirage.facts import NO_KV, ExpertFacts, KVGroups, ModelFacts
 from mirage.geometry import least_blocks
 from mirage.serve.page_size import PageSize, Sizes, page_size
-from mirage.units import align_up, size
+from mirage.units import align_up, size, sizes
 from vmm.space import extent_blocks
 
 NOT_ASKED = "remap.experts is false"
@@ -153,10 +153,11 @@ def _too_large(config: Config, tenant: Tenant, facts: ModelFacts, page: int) -> 
     )
     if grant >= parameters + kv:
         return None
+    needed, share = sizes(parameters + kv, grant)
     return (
-        f"it does not fit: it needs {size(parameters + kv)} (parameters {size(parameters)}, "
+        f"it does not fit: it needs {needed} (parameters {size(parameters)}, "
         f"KV cache for max_model_len {tenant.max_model_len} {size(kv)}), its share of "
-        f"{tenant.share:g} % is {size(grant)}: raise the share or device.memory, or lower "
+        f"{tenant.share:g} % is {share}: raise the share or device.memory, or lower "
         "max_model_len"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirage.config import Config, ConfigError
-from mirage.units import GIB, size
+from mirage.units import GIB, size, sizes
 from vmm.host_memory import address_bytes, host_memory, promised_bytes
 
 ENGINE_ADDRESSES = 5 * GIB // 2
@@ -16,9 +16,10 @@ def check_limits(config: Config) -> None:
     _check_promised(config)
     needed = ENGINE_ADDRESSES + config.device.memory
     if (most := address_bytes()) is not None and most < needed:
+        allowed, wanted = sizes(most, needed)
         raise ConfigError(
-            f"a process may have {size(most)} of addresses (ulimit -v), an engine takes "
-            f"{size(needed)}: raise it (ulimit -v unlimited, or LimitAS of the service)"
+            f"a process may have {allowed} of addresses (ulimit -v), an engine takes {wanted}: "
+            "raise it (ulimit -v unlimited, or LimitAS of the service)"
         )
 
 
@@ -26,8 +27,9 @@ def _check_promised(config: Config) -> None:
     """Memory that Linux counts as soon as somebody has asked for it."""
     taken = host_bytes(config)
     if (promised := promised_bytes()) is not None and promised < taken:
+        wanted, there = sizes(taken, promised)
         raise ConfigError(
-            f"device and tiers take {size(taken)} of host memory, Linux promises {size(promised)} "
+            f"device and tiers take {wanted} of host memory, Linux promises {there} "
             "more (CommitLimit in /proc/meminfo): lower them, or set vm.overcommit_memory to 0"
         )
 

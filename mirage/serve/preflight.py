@@ -16,7 +16,7 @@ from mirage.serve.fit import Fit, fit
 from mirage.serve.limits import check_limits, host_bytes
 from mirage.serve.outlook import Speeds
 from mirage.tiers.ssd.files import existing
-from mirage.units import size
+from mirage.units import size, sizes
 from vmm.driver import DeviceUnavailable, VmmError
 from vmm.host_memory import HostMemory, host_memory
 
@@ -115,9 +115,8 @@ class _NoDeviceError(ConfigError):
 def _check_memory(device: Device) -> None:
     has = _present(device)
     if device.memory > has.bytes:
-        raise ConfigError(
-            f"device.memory is {size(device.memory)}, {has.whose} {size(has.bytes)}: lower it"
-        )
+        wanted, there = sizes(device.memory, has.bytes)
+        raise ConfigError(f"device.memory is {wanted}, {has.whose} {there}: lower it")
 
 
 def _check_host_tier(config: Config) -> None:

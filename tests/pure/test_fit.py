@@ -92,6 +92,12 @@ def test_what_does_not_fit_is_told_in_bytes() -> None:
     )
 
 
+def test_sizes_that_words_do_not_tell_apart_are_told_in_bytes() -> None:
+    _, too_large = fit(make_config(50, 15), {"a": SMALL, "b": SMALL})
+    assert "it needs 10,092,539 bytes (" in too_large["b"]
+    assert "15 % is 10,066,329 bytes:" in too_large["b"]
+
+
 @given(
     share=st.floats(1, 100),
     memory=st.integers(MIB, 4096 * MIB),
