@@ -14,6 +14,7 @@ from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.report.enough import too_few
 from mirage.report.files import make_room, write_all
+from mirage.workload.formats.registry import FORMATS
 
 if TYPE_CHECKING:
     from mirage.tune.answer import Answer, Wish
@@ -33,6 +34,13 @@ def tune_command(
             help="A trace with arrivals: its file, 'sample', or a name of `mirage traces list`.",
             metavar="FILE",
             show_default="CONFIG's replay.trace, else the sample",
+        ),
+    ] = None,
+    trace_format: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Of the trace, where its beginning does not tell: {', '.join(FORMATS)}.",
+            metavar="NAME",
         ),
     ] = None,
     profile: Annotated[
@@ -107,7 +115,8 @@ def tune_command(
             live_repeats=live_repeats,
         )
         with terminate_like_interrupt():
-            tune(config, Options(trace, profile, seed, find_load), wish, output)
+            asked = Options(trace, profile, seed, find_load, trace_format=trace_format)
+            tune(config, asked, wish, output)
 
 
 def tune(path: Path, options: Options, wish: Wish, output: Path) -> Answer:
@@ -147,6 +156,7 @@ def command(path: Path, options: Options, wish: Wish, found: Answer, output: Pat
     words = ["mirage", "tune", str(path), "--objective", wish.objective]
     words += ["--trials", str(wish.trials), "--seed", str(options.seed), "--output", str(output)]
     words += ["--trace", options.trace] if options.trace is not None else []
+    words += ["--trace-format", options.trace_format] if options.trace_format is not None else []
     words += ["--profile", options.profile] if options.profile is not None else []
     words += ["--find-load"] if options.find_load else []
     if wish.live:

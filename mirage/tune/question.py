@@ -20,7 +20,7 @@ from mirage.tune.space import Space, space
 from mirage.tune.windows import LARGEST_WINDOW, Cut, cut
 from mirage.workload import trace
 from mirage.workload.chosen import SAMPLE_NAME, located
-from mirage.workload.trace import AS_IT_SAYS, EndlessError, Reading, Request, TraceError
+from mirage.workload.trace import EndlessError, Reading, Request, TraceError
 
 MOST_ROWS = 2_000_000
 """Of a trace that are held; later ones are not looked at."""
@@ -45,6 +45,8 @@ class Options:
     find_load: bool = False
     """Let requests come as often as the configuration just does not bear."""
     largest_window: int = LARGEST_WINDOW
+    trace_format: str | None = None
+    """Of the trace, where its beginning does not tell."""
 
 
 @dataclass(frozen=True)
@@ -145,19 +147,19 @@ def raw(path: Path) -> dict[Any, Any]:
 def _requests(config: Config, options: Options, near: Path) -> tuple[str, list[Request]]:
     """The trace's name and its requests; files that CONFIG names are in its folder."""
     if options.trace is not None:
-        return options.trace, _rows(located(options.trace))
+        return options.trace, _rows(located(options.trace), options.trace_format)
     named = config.replay.trace
     if not isinstance(named, str):
         raise ConfigError("replay.trace names one trace per tenant: tune takes one, give --trace")
-    return named, _rows(located(named, near))
+    return named, _rows(located(named, near), options.trace_format)
 
 
-def _rows(path: Path) -> list[Request]:
+def _rows(path: Path, form: str | None) -> list[Request]:
     """Without texts and hashes, which nothing here looks at."""
     try:
-        rows = _first(path, MOST_ROWS, AS_IT_SAYS)
+        rows = _first(path, MOST_ROWS, Reading(form))
     except EndlessError:
-        rows = _first(path, ENDLESS_ROWS, Reading(bounded=True))
+        rows = _first(path, ENDLESS_ROWS, Reading(form, bounded=True))
     if rows[0].arrival_s == rows[-1].arrival_s:
         raise TraceError(f"{path}: all rows have one time: name a trace with arrivals")
     return rows

@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from tune_case import write, write_trace
 
 from mirage.config import Config, ConfigError
 from mirage.report.slo import Slo
+from mirage.tune.answer import Answer, Wish
 from mirage.tune.choosing import chosen, most_values
+from mirage.tune.command import command
 from mirage.tune.goals import Goal, Row, WindowResult
 from mirage.tune.question import ENDLESS_ROWS, Options, Question, ask
 from mirage.tune.runs import Runner, runner
@@ -166,6 +170,23 @@ def test_the_trace_of_the_configuration_is_the_one_that_is_taken_without_a_name(
     path = write(tmp_path, replay={"trace": given.name, "load": 0.5})
     assert not ask(path, Options()).load_is_given, "it is a part of what a real machine computes"
     assert ask(path, Options(str(given))).load_is_given
+
+
+def test_the_format_of_a_trace_may_be_named(tmp_path: Path) -> None:
+    rows = [
+        f'{{"timestamp": {number}, "input_length": 40, "output_length": 9}}'
+        for number in range(100)
+    ]
+    (tmp_path / "bare.jsonl").write_text("\n".join(rows))
+    path = write(tmp_path, replay={"trace": "bare.jsonl"})
+    with pytest.raises(TraceError, match=r"mooncake .* or timed .*--trace-format"):
+        ask(path, Options())
+    found = cast(Answer, SimpleNamespace(goal=GOAL))
+    for name, seconds in (("timed", 99.0), ("mooncake", 0.099)):
+        options = Options(trace_format=name)
+        assert ask(path, options).cut.held_back[-1].end_s == pytest.approx(seconds)
+        words = command(path, options, Wish(), found, tmp_path)
+        assert words[words.index("--trace-format") + 1] == name
 
 
 def test_of_a_trace_without_end_no_more_is_read_than_the_windows_hold(tmp_path: Path) -> None:
