@@ -6,6 +6,7 @@ seconds, shares per cent of the device memory.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from decimal import Decimal
@@ -575,16 +576,27 @@ def load(path: Path) -> Config:
     """
     config = validated(Config, read_yaml(path), path)
     here = path.parent
-    tenants = [t.model_copy(update={"model": (here / t.model).resolve()}) for t in config.tenants]
+    tenants = [t.model_copy(update={"model": resolved(here, t.model)}) for t in config.tenants]
     device = config.device
     if device.profile is not None and device.profile.endswith(HARDWARE_FILES):
-        profile = str((here / device.profile).resolve())
+        profile = str(resolved(here, device.profile))
         device = device.model_copy(update={"profile": profile})
     tiers = config.tiers
     if (ssd := tiers.ssd) is not None:
-        ssd = ssd.model_copy(update={"directory": (here / ssd.directory).resolve()})
+        ssd = ssd.model_copy(update={"directory": resolved(here, ssd.directory)})
         tiers = tiers.model_copy(update={"ssd": ssd})
     return config.model_copy(update={"tenants": tenants, "device": device, "tiers": tiers})
+
+
+def resolved(folder: Path, path: Path | str) -> Path:
+    """A path in a file of `folder`, absolute, without links as far as they lead somewhere.
+
+    Raises `ConfigError` for what can be no path.
+    """
+    try:
+        return Path(os.path.realpath(folder / path))
+    except ValueError:
+        raise ConfigError(f"{shown(str(path))} is no path: correct it") from None
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mirage.config import Config, ConfigError, Tenant
+from mirage.config import Config, ConfigError, Tenant, resolved
 from mirage.errors import Refused
 from mirage.folder.adapter import read_adapter
 from mirage.paths import expanded
@@ -95,7 +95,7 @@ def _beside(tenant: Tenant, folder: Path) -> Tenant:
         return tenant
     arguments = {each: value for each, value in arguments.items() if _named(each) != MODULES}
     try:
-        paths = [(folder / expanded(module["path"])).resolve() for module in modules]
+        paths = [resolved(folder, expanded(module["path"])) for module in modules]
     except Refused as error:
         raise _error(tenant, f"lora_modules: {error}") from None
     absolute = [m | {"path": str(path)} for m, path in zip(modules, paths, strict=True)]

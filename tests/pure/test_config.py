@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.config import UNITS, Ablations, ConfigError, Policy, Remap, load, parse_bytes
+from mirage.config import UNITS, Ablations, ConfigError, Policy, Remap, load, parse_bytes, resolved
 from mirage.control.rules import Rules
 
 pytestmark = pytest.mark.pure
@@ -280,3 +280,10 @@ def test_peers_that_make_no_sense(
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         load(write(tmp_path, with_peers({"devices": devices} | more, **device)))
+
+
+def test_a_link_that_leads_to_itself_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert resolved(tmp_path, "loop") == tmp_path / "loop"
+    with pytest.raises(ConfigError, match="is no path: correct it"):
+        resolved(tmp_path, "x\0y")
