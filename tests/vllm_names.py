@@ -12,14 +12,15 @@ import re
 import sys
 from pathlib import Path
 
+from mirage.doctor.names.reading import gather
 from mirage.doctor.names.tables import FOLDER, engine_needs, sources, table
 from mirage.doctor.names.tree import Tree
-from mirage.doctor.names.uses import Need, gather
+from mirage.doctor.names.uses import Need
 from tests.newest import installed
 
 ROOT = Path(__file__).parents[1]
 IMPORTS = re.compile(r"^ *(?:from|import) vllm\b", re.MULTILINE)
-VERSION = re.compile(r"^__version__ = version = '([0-9.]+)", re.MULTILINE)
+VERSION = re.compile(r"^__version__ = version = '(\d+(?:\.\d+)*)", re.MULTILINE)
 
 
 def needs() -> list[Need]:

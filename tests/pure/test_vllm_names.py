@@ -11,10 +11,11 @@ import pytest
 
 from mirage.doctor.names.agreement import names, problems
 from mirage.doctor.names.hooks import hooked
+from mirage.doctor.names.reading import gather
 from mirage.doctor.names.signature import Call, said, signature, why_no_replacement, why_not_called
 from mirage.doctor.names.tables import minors, once, table, tables
 from mirage.doctor.names.tree import Tree
-from mirage.doctor.names.uses import Need, gather
+from mirage.doctor.names.uses import Need
 from tests.newest import installed
 from tests.vllm_names import needs, version
 
@@ -64,6 +65,8 @@ THEIRS = {
             def usage(self): ...
             @classmethod
             def of(cls, size): ...
+            @staticmethod
+            def none(): ...
         @dataclass
         class Plan:
             size: int
@@ -105,6 +108,7 @@ def unfit(folder: Path, source: str, files: dict[str, str] = THEIRS, known: str 
         ("core.pool:Pool.take", "self, count, *, later=..."),
         ("core.pool:Pool.drop", "self, block"),
         ("core.pool:Pool.of", "size"),
+        ("core.pool:Pool.none", ""),
         ("core.pool:Pool.usage", "<value>"),
         ("core.pool:Pool.free", "<value>"),
         ("core.pool:Pool.limit", "<value>"),
@@ -203,6 +207,20 @@ def test_overrides_fit_what_they_override(
     (*found,) = unfit(tmp_path, source)
     assert (line is None) == (not found)
     assert all(line in each for each in found)  # type: ignore[operator]
+
+
+def test_an_override_of_what_python_passes_the_class_is_held_against_it(tmp_path: Path) -> None:
+    source = """
+        from vllm.core.pool import Pool
+        class Ours(Pool):
+            @classmethod
+            def of(cls, {parameters}): ...
+            @property
+            def usage(self): ...
+    """
+    assert unfit(tmp_path, source.format(parameters="size")) == []
+    (line,) = unfit(tmp_path, source.format(parameters="size, unit"))
+    assert line == "core.pool:Pool.of(size): ours: missing a required argument: 'unit'"
 
 
 def test_an_override_of_what_is_gone_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 
+from mirage.doctor.names.syntax import Function
+
 POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 OPTIONAL = ast.Constant(...)
 SELF = re.compile(r"^self(, |$)")
@@ -50,6 +52,14 @@ def said(arguments: ast.arguments, drop: int = 0) -> str:
         first = bare.posonlyargs or bare.args
         del first[:1]
     return ast.unparse(bare)
+
+
+def of_method(node: Function) -> str | None:
+    """A method's parameters, without the class if Python passes it; of a property None."""
+    marks = {ast.unparse(each).rpartition(".")[2] for each in node.decorator_list}
+    if marks & {"property", "cached_property", "setter"}:
+        return None
+    return said(node.args, drop=1 if "classmethod" in marks else 0)
 
 
 def without_self(parameters: str) -> str:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from mirage.doctor.names.agreement import Said, names
 from mirage.doctor.names.hooks import GRAPHS, HOOKS, hooked
+from mirage.doctor.names.reading import gather
 from mirage.doctor.names.tree import VALUE, defined
-from mirage.doctor.names.uses import Need, gather
+from mirage.doctor.names.uses import Need
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[2]

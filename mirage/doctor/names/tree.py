@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from mirage.doctor.names.signature import said, without_self
+from mirage.doctor.names.signature import of_method, said, without_self
 from mirage.doctor.names.syntax import ANYWHERE, Function, assigned, is_name, statements
 
 DEFINED = re.compile(
@@ -147,7 +147,7 @@ class Tree:
         if not isinstance(found, tuple) or not isinstance(found[1], ast.ClassDef):
             return VALUE
         there = self._member(found[0], found[1], name)
-        return without_self(there) if there else there
+        return None if there is None else without_self(there)
 
     def _constructor(self, module: Module, node: ast.ClassDef) -> str:
         """Parameters of an `__init__` or of the fields; `CLASS` if neither is in these sources."""
@@ -193,7 +193,8 @@ def _members(node: ast.ClassDef) -> dict[str, str]:
     for each in statements(node.body):
         found |= {t.id: VALUE for t in assigned(each) if isinstance(t, ast.Name)}
         if isinstance(each, Function):
-            found[each.name] = _method(each)
+            parameters = of_method(each)
+            found[each.name] = VALUE if parameters is None else parameters
     return found
 
 
@@ -203,11 +204,3 @@ def _fields(node: ast.ClassDef) -> dict[str, bool]:
         return {}
     fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
     return {e.target.id: e.value is not None for e in fields if isinstance(e.target, ast.Name)}
-
-
-def _method(node: Function) -> str:
-    """Its parameters, without the class if it is passed by Python; of a property none."""
-    marks = {ast.unparse(each).rpartition(".")[2] for each in node.decorator_list}
-    if marks & {"property", "cached_property", "setter"}:
-        return VALUE
-    return said(node.args, drop=1 if "classmethod" in marks else 0)
