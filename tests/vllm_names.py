@@ -28,7 +28,7 @@ def needs() -> list[Need]:
     others = sources(ROOT, ("benchmarks", "tests"))
     importing = {path: text for path, text in others.items() if IMPORTS.search(text)}
     ours = engine_needs()
-    return [*ours.always, *ours.graphs, *gather(importing).needs]
+    return [*ours.always, *ours.graphs, *ours.anywhere, *gather(importing).needs]
 
 
 def version(folder: Path) -> str:

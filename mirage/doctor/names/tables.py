@@ -32,6 +32,8 @@ class Needs:
     always: list[Need]
     graphs: list[Need]
     """Without these, steps run eagerly."""
+    anywhere: list[Need]
+    """Attributes of nobody known: vLLM is searched through for them, which takes seconds."""
 
 
 def sources(root: Path, folders: Iterable[str]) -> dict[str, str]:
@@ -46,7 +48,7 @@ def engine_needs() -> Needs:
     own = {word for package in OWN for word in defined(ROOT / package)}
     hooks = hooked(HOOKS, "an object of the engine's", found.replaced)
     graphs = hooked(GRAPHS, "mirage/engine/graphs.py", found.replaced)
-    return Needs([*found.all_needs(), *hooks, *found.anywhere(own)], [*graphs])
+    return Needs([*found.all_needs(), *hooks], [*graphs], found.anywhere(own))
 
 
 def tables() -> dict[str, Table]:
