@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from email.message import Message
@@ -11,16 +10,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from mirage.serve.jsontext import checked, fault
 from mirage.serve.openai import ApiError
-from mirage.units import KIB
 
 FORM = "multipart/form-data"
 MOST_PARTS = 1000
 """Of a form."""
 LONGEST_NAME = 1000
 """Bytes; what is longer names no model."""
-LENIENT_BYTES = 64 * KIB
-"""Of a body that may be read as Python reads JSON, which makes objects of all of it."""
 FIELD = re.compile(rb'content-disposition:[^\r\n]*;\s*name="?([^";\r\n]+)"?', re.IGNORECASE)
 
 
@@ -28,6 +25,9 @@ class Long(NamedTuple):
     """Stands for a value that is too long to be a name."""
 
     bytes: int
+
+    def __repr__(self) -> str:
+        return f"a value of {self.bytes:,} bytes"
 
 
 class _Body(msgspec.Struct):
@@ -47,24 +47,12 @@ def model_of(body: bytes, content_type: str) -> str:
     if (boundary := _boundary(content_type)) is not None:
         return _named(_form_field(body, boundary, b"model"))
     try:
-        return _named(_value(bytes(_decode(body).model)))
+        text = checked(body)
+        return _named(_value(bytes(_decode(text).model)))
     except msgspec.ValidationError as error:
         raise ApiError(400, f"the body is not a JSON object: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _named(_leniently(body).get("model"))
-
-
-def _leniently(body: bytes) -> dict[str, object]:
-    """As Python reads JSON, and vLLM: NaN and half a surrogate pair are let pass."""
-    try:
-        if len(body) > LENIENT_BYTES:
-            raise ValueError(f"one of {len(body)} bytes must keep RFC 8259, without NaN")
-        fields = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is not JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise ApiError(400, f"the body is not a JSON object: {type(fields).__name__}")
-    return fields
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(400, f"the body is not JSON: {fault(body, error)}") from None
 
 
 def _value(text: bytes) -> object:

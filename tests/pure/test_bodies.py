@@ -70,12 +70,67 @@ def test_a_form_of_very_many_parts_is_refused() -> None:
         model_of(body + b"\r\n--x" * 10, "multipart/form-data; boundary=x")
 
 
-@pytest.mark.parametrize("rest", [b'"\\ud83d"', b"[NaN, 1e999]", b'{"model": "b"}'])
+@pytest.mark.parametrize(
+    "rest", [b'"\\ud83d\\ude00"', b'"\\\\ud83d"', b"[1e999]", b'{"model": "b"}']
+)
 def test_the_rest_of_a_body_is_the_engines_business(rest: bytes) -> None:
     assert model_of(b'{"model": "a", "prompt": ' + rest + b"}", "application/json") == "a"
 
 
+def test_a_mark_of_the_byte_order_is_passed_over() -> None:
+    assert model_of(b'\xef\xbb\xbf{"model": "a"}', "application/json") == "a"
+
+
+NO_JSON = {
+    b'"\\ud83d"': r"half of a surrogate pair, as \ud83d alone, before byte ",
+    b'"\\ud83d" ': r"half of a surrogate pair, as \ud83d alone, before byte ",
+    b'"a\\ud83d\\u0041b"': r"half of a surrogate pair, as \ud83d alone, before byte ",
+    b'"\\ude00 and more"': r"half of a surrogate pair, as \ud83d alone, before byte ",
+    b'{"\\ud83d": 1}': r"half of a surrogate pair, as \ud83d alone, before byte ",
+    b'"\xed\xa0\xbd"': "it is not UTF-8 at byte 26 (0xed)",
+    b'"\xe9t\xe9"': "it is not UTF-8 at byte 26 (0xe9)",
+    b"NaN": "NaN at byte 25 is no number of JSON",
+    b"[Infinity]": "Infinity at byte 26 is no number of JSON",
+    b"-Infinity": "-Infinity at byte 25 is no number of JSON",
+    b'"a\nb"': "invalid character (byte 27)",
+    b"[" * 20_000 + b"]" * 20_000: "it is nested too deeply",
+}
+
+
+@pytest.mark.parametrize("bytes_more", [0, 70_000])
+@pytest.mark.parametrize("rest", NO_JSON)
+def test_what_is_wrong_is_named_however_long_the_body_is(rest: bytes, bytes_more: int) -> None:
+    more = b', "more": "' + b"x" * bytes_more + b'"' if bytes_more else b""
+    with pytest.raises(ApiError) as raised:
+        model_of(b'{"model": "a", "prompt": ' + rest + more + b"}", "application/json")
+    assert raised.value.status == 400
+    assert raised.value.message.startswith(f"the body is not JSON: {NO_JSON[rest]}")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "it is empty"),
+        (b'{"model": "a"', "it ends too early"),
+        (b'{"model": "a"} x', "trailing characters (byte 16)"),
+        ('{"model": "a"}'.encode("utf-16"), "it is not UTF-8 at byte 0 (0xff)"),
+        (
+            b'{"model": "a", "x": "' + b"y" * (1 << 20) + b'\xff"}',
+            "it is not UTF-8 at byte 1048597",
+        ),
+        (
+            b'{"model": "' + b"y" * ((1 << 20) - 12) + "é".encode() + b"\xff",
+            "it is not UTF-8 at byte 1048577",
+        ),
+    ],
+)
+def test_a_body_that_is_no_json_is_refused_with_the_reason(body: bytes, words: str) -> None:
+    with pytest.raises(ApiError) as raised:
+        model_of(body, "application/json")
+    assert raised.value.message.startswith(f"the body is not JSON: {words}")
+
+
 def test_a_large_body_that_is_no_json_is_never_made_into_objects() -> None:
     body = b'{"model": "a", "prompt": [NaN' + b",[]" * 30_000 + b"]}"
-    with pytest.raises(ApiError, match="not JSON: one of 90031 bytes must keep RFC 8259"):
+    with pytest.raises(ApiError, match="NaN at byte 26"):
         model_of(body, "application/json")
