@@ -135,6 +135,15 @@ def check_environment(environment: Mapping[str, str]) -> None:
             )
 
 
+def blamed(error: str, environment: Mapping[str, str]) -> str:
+    """Names of vLLM's variables whose value an error of vLLM's quotes, to stand behind it.
+
+    vLLM reads a value when it needs it, and says of one that is no number no more than that.
+    """
+    names = [n for n in sorted(environment) if n in ENVIRONMENT and repr(environment[n]) in error]
+    return f" ({' or '.join(names)} in the environment: correct it, or unset it)" if names else ""
+
+
 def nearest(name: str, known: list[str]) -> str:
     """``"; nearest: a, b"``, or nothing if none is near."""
     close = get_close_matches(name, known, n=3, cutoff=0.7)

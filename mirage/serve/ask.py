@@ -18,7 +18,7 @@ import msgspec
 from mirage.config import Config, ConfigError, Policy
 from mirage.facts import ModelFacts
 from mirage.serve import launcher
-from mirage.serve.limits import with_limits
+from mirage.serve.limits import with_causes
 from mirage.serve.process import last_error
 from mirage.serve.rundir import RunDir
 
@@ -93,6 +93,6 @@ def _ended_with_us(leader: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _why(log: Path) -> str:
-    words = with_limits(last_error(log) or "it wrote no error")
+    words = with_causes(last_error(log) or "it wrote no error")
     missing = "No module named 'vllm'" in words
     return f"{words}{': install it with pip install .[vllm]' if missing else ''}"

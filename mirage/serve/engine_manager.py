@@ -16,7 +16,7 @@ from mirage.serve import launcher
 from mirage.serve.ending import Ending
 from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit
-from mirage.serve.limits import with_limits
+from mirage.serve.limits import with_causes
 from mirage.serve.means import Means
 from mirage.serve.oom import OomKills
 from mirage.serve.process import EngineProcess
@@ -175,7 +175,7 @@ class EngineManager:
             return f"the control server sent its engine away: {self._refused}"
         if self._by_us is not None:
             return f"while it started, its {self._by_us}"
-        return with_limits(str(error), self._oom.lately())
+        return with_causes(str(error), self._oom.lately())
 
     def _where(self) -> str:
         if self._refused is not None:

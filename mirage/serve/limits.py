@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from mirage.arguments.check import blamed
 from mirage.config import Config, ConfigError
 from mirage.units import GIB, size, sizes
 from vmm.host_memory import address_bytes, host_memory, promised_bytes
@@ -42,8 +45,9 @@ def host_bytes(config: Config) -> int:
     return device + lent + (host.bytes if host else 0)
 
 
-def with_limits(error: str, oom_kills: int = 0) -> str:
-    """An error over which a process ended, and the limits that it may have met."""
+def with_causes(error: str, oom_kills: int = 0) -> str:
+    """An error over which a process ended, and what in its surroundings may have caused it."""
+    error += blamed(error, os.environ)
     if oom_kills:
         memory = host_memory()
         return (

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mirage.arguments.check import (
     ArgumentRefused,
+    blamed,
     check_environment,
     check_names,
     normalised,
@@ -231,6 +232,14 @@ def test_a_variable_that_is_in_no_list_is_refused_without_its_value() -> None:
 )
 def test_what_kubernetes_adds_for_a_service_passes(name: str) -> None:
     check_environment({name: "tcp://10.0.0.1:80"})
+
+
+def test_a_variable_whose_value_an_error_quotes_is_named() -> None:
+    found = {"VLLM_MAX_STOP_STRINGS": "many", "VLLM_MAX_N_SEQUENCES": "7", "OTHER": "many"}
+    error = "ValueError: invalid literal for int() with base 10: 'many'"
+    named = " (VLLM_MAX_STOP_STRINGS in the environment: correct it, or unset it)"
+    assert blamed(error, found) == named
+    assert blamed("KeyError: 'few'", found) == ""
 
 
 def test_what_is_said_to_be_fine_is_fine() -> None:

@@ -153,12 +153,12 @@ def test_fewer_addresses_than_an_engine_takes_are_refused(monkeypatch: pytest.Mo
 
 def test_an_error_names_the_limit_that_it_may_have_met(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "address_bytes", lambda: None)
-    assert limits.with_limits("no thread") == "no thread"
+    assert limits.with_causes("no thread") == "no thread"
     group = HostMemory(GIB, "the control group's /c/memory.max allows")
     monkeypatch.setattr(limits, "host_memory", lambda: group)
-    assert limits.with_limits("it failed", 2) == (
+    assert limits.with_causes("it failed", 2) == (
         "the kernel's OOM killer ended 2 processes meanwhile (the control group's /c/memory.max "
         "allows 1.0 GiB), so it failed"
     )
     monkeypatch.setattr(limits, "address_bytes", lambda: 2 * GIB)
-    assert limits.with_limits("no thread") == "no thread (ulimit -v allows 2.0 GiB of addresses)"
+    assert limits.with_causes("no thread") == "no thread (ulimit -v allows 2.0 GiB of addresses)"
