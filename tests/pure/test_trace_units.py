@@ -111,7 +111,7 @@ def test_milliseconds_with_fractions_far_apart_are_asked_for(write):
         (GUIDELLM, "guidellm", "one request in 15.2 s"),
         (GUIDELLM, "guidellm", "if they are milliseconds, give --trace-format mooncake"),
         ([bare(0.5), bare(9.5)], "timed", "if they are milliseconds, give --trace-format mooncake"),
-        ([row(0, 48, 1, 2, 3), row(90, 48, 1, 2, 3)], "timed", "give --time-scale 0.001"),
+        ([row(0, 48, 1, 2, 3), row(90, 48, 1, 2, 3)], "timed", "give a time scale of 0.001"),
     ],
 )
 def test_times_that_may_have_the_other_unit_are_read_with_a_word(
@@ -142,6 +142,13 @@ def test_times_that_may_have_the_other_unit_are_read_with_a_word(
 )
 def test_times_that_are_plain_are_read_without_a_word(write, caplog, rows):
     list(read(write(rows)))
+    assert not caplog.records
+
+
+def test_chats_with_hashes_of_512_tokens_are_in_seconds_as_all_chats_are(write, caplog):
+    path = write([row(0, chat_id=1), row(30, chat_id=2, parent_chat_id=1)])
+    assert read_as(path) == ([0.0, 30.0], 512)
+    assert [request.session for request in read(path)] == ["1", "1"]
     assert not caplog.records
 
 

@@ -83,6 +83,11 @@ def may_be_milliseconds(found: Rows) -> bool:
     return found.gap >= CLOSEST_MS
 
 
+def say(name: str) -> str:
+    """How to have a file read as another format, for messages."""
+    return f"give --trace-format {name} (or workload.trace_format)"
+
+
 def why_none(head: Head) -> str | None:
     """What keeps rows that look like a timed trace's from being one, and what to do."""
     fields = head.fields

@@ -21,20 +21,22 @@ HASH_TOKENS = 512
 
 
 def _fits(head: Head) -> bool:
-    """Times without a point are Mooncake's; rows without hashes are timed ones."""
+    """Times without a point are Mooncake's, but of chats; rows without hashes are timed ones."""
     found = evidence.rows(head)
-    if found is None or CHAT in head.fields or not found.hashed:
+    if found is None or not found.hashed or HASH_TOKENS not in found.sizes:
         return False
-    return HASH_TOKENS in found.sizes and found.pointed and found.in_seconds is not False
+    if CHAT in head.fields:
+        return timed.HASH_TOKENS not in found.sizes
+    return found.pointed and found.in_seconds is not False
 
 
 def _doubt(head: Head) -> str | None:
     found = evidence.rows(head)
-    if found is None or not evidence.may_be_milliseconds(found):
+    if found is None or CHAT in head.fields or not evidence.may_be_milliseconds(found):
         return None
     return (
         f"its times are taken for seconds, one request in {found.gap:.3g} s; if they are "
-        "milliseconds, give --trace-format mooncake"
+        f"milliseconds, {evidence.say('mooncake')}"
     )
 
 

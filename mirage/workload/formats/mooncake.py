@@ -35,7 +35,7 @@ def _doubt(head: Head) -> str | None:
     other = "guidellm" if found.hashed else "timed"
     return (
         f"its times are taken for milliseconds, {1000 / found.gap:.3g} requests a second; if they "
-        f"are seconds, give --trace-format {other}"
+        f"are seconds, {evidence.say(other)}"
     )
 
 

@@ -59,8 +59,8 @@ def _time(entry: dict[str, Any], where: str, whole: bool) -> Any:
     written = field(entry, TIME, where)
     if whole and isinstance(written, float) and not written.is_integer():
         raise TraceError(
-            f"{where}: {TIME} {written}, after whole numbers alone: seconds or milliseconds? Give "
-            "--trace-format guidellm or mooncake (or workload.trace_format)"
+            f"{where}: {TIME} {written}, after whole numbers alone: seconds or milliseconds? For "
+            f"seconds, {evidence.say('guidellm')}, else mooncake"
         )
     return written
 
@@ -93,10 +93,10 @@ def _doubt(head: Head) -> str | None:
     rate = f"its times are taken for seconds, one request in {found.gap:.3g} s"
     if found.hashed:
         slow = found.gap > evidence.SLOWEST_S
-        return f"{rate}; if they are milliseconds, give --time-scale 0.001" if slow else None
+        return f"{rate}; if they are milliseconds, give a time scale of 0.001" if slow else None
     if not evidence.may_be_milliseconds(found):
         return None
-    return f"{rate}; if they are milliseconds, give --trace-format mooncake"
+    return f"{rate}; if they are milliseconds, {evidence.say('mooncake')}"
 
 
 def _read(source: Source) -> Iterator[Request]:
