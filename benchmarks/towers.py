@@ -120,14 +120,16 @@ def folder_of(name: str, path: Path) -> Path:
 def weigh(name: str, answers: Any) -> None:
     """In a process of its own, since vLLM builds one world a process."""
     from vllm.config import set_current_vllm_config
+    from vllm.engine.arg_utils import AsyncEngineArgs
 
-    from mirage.engine import hollow, probe
+    from mirage.engine import arguments, hollow, probe
     from mirage.engine.stack import find, parameter_bytes
 
     with tempfile.TemporaryDirectory() as folder:
         model = str(folder_of(name, Path(folder)))
         argv = ["--model", model, "--dtype", "bfloat16", "--enforce-eager"]
-        config = probe._config([*argv, "--max-model-len", "4096"])
+        args = arguments.parse([*argv, "--max-model-len", "4096"])
+        config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
         with set_current_vllm_config(config):
             hollow.alone()
             (built,) = hollow.built(config, lambda model: None, "meta")

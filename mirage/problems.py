@@ -13,6 +13,9 @@ from pydantic_core import ErrorDetails
 WORDS = {None: "nothing", True: "true", False: "false"}
 """As YAML has them."""
 
+LONGEST = 500
+"""Characters of a message that is not ours."""
+
 _brief = Repr()
 _brief.maxstring = _brief.maxlong = _brief.maxother = 100
 
@@ -22,6 +25,12 @@ def shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return WORDS[value]
     return _brief.repr(value)
+
+
+def one_line(message: str) -> str:
+    """Words of another program: no line breaks, nothing that cannot be printed, and an end."""
+    words = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
+    return words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
 
 
 def first_problem(error: ValidationError, raw: Any) -> str:

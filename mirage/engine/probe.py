@@ -38,17 +38,32 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from mirage.arguments.check import ArgumentRefused
 from mirage.arguments.table import PACKED_LORA
-from mirage.engine import arguments, blocksizes, experts, hollow, kernels, moved, postload, stack
+from mirage.engine import (
+    adapted,
+    arguments,
+    blocksizes,
+    checkpoint,
+    experts,
+    hollow,
+    kernels,
+    moved,
+    postload,
+    stack,
+    tokens,
+)
 from mirage.engine.fixed import fixed_bytes
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.kvgroups import kv_groups
 from mirage.engine.layouts import layouts_on_cpu, layouts_on_gpu
 from mirage.engine.params import PlacedLayers
 from mirage.facts import NO_KV, ModelFacts
+from mirage.problems import one_line
 
 ENOUGH_BYTES = 1 << 50
 """KV memory to reckon with: whether there is so much is for the shares to say."""
 GENERATION = "generation_config.json"
+LIMIT_S = 60.0
+"""For one question: no model may keep the others from an answer."""
 NO_PREFIXES = (
     "engine_args.enable_prefix_caching: this model has no KV cache, in which prefixes would "
     "stay: leave it out"
@@ -69,22 +84,28 @@ def answer(question: dict[str, Any], device: str) -> dict[str, Any]:
     except hollow.NeedsNumbers:
         return {}
     except (Refused, ArgumentRefused) as error:
-        return {"tenant": question["tenant"], "refused": str(error)}
+        return {"tenant": question["tenant"], "refused": one_line(str(error))}
     except Exception as error:
-        return {"tenant": question["tenant"], "refused": f"vLLM refuses it: {_one_line(error)}"}
+        reason = one_line(f"vLLM refuses it: {_words(error)}")
+        return {"tenant": question["tenant"], "refused": reason}
     return {"tenant": question["tenant"], "facts": msgspec.to_builtins(facts)}
 
 
 def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
     """The facts behind one server's command line. Raises `Refused`, or what vLLM raises."""
-    config = _config(argv)
+    args = arguments.parse(argv)
+    config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     if reason := arguments.verify(config) or _no_generation_config(config.model_config):
         raise Refused(reason)
     with set_current_vllm_config(config):
         hollow.alone()
         parameters = PlacedLayers()
-        models = hollow.built(config, parameters.found, device)
+        models = hollow.built(config, lambda model: _built(config, model, parameters), device)
         if reason := _cached_states(config, models[0]) or kernels.missing(models[0]):
+            raise Refused(reason)
+        if reason := adapted.refusal(config, models[0], args.lora_modules or ()):
+            raise Refused(reason)
+        if reason := tokens.refusal(config, models[0], args.chat_template):
             raise Refused(reason)
         current_platform.update_block_size_for_backend(config)
         specs = _kv_specs(config)
@@ -120,9 +141,11 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
     )
 
 
-def _config(argv: list[str]) -> Any:
-    args = arguments.parse(argv)
-    return AsyncEngineArgs.from_cli_args(args).create_engine_config()
+def _built(config: Any, model: torch.nn.Module, parameters: PlacedLayers) -> None:
+    """See `model` as vLLM built it. Raises `Refused` if its files are not those of it."""
+    if reason := checkpoint.refusal(config, model):
+        raise Refused(reason)
+    parameters.found(model)
 
 
 def _no_generation_config(model: Any) -> str | None:
@@ -163,11 +186,11 @@ def _resolve_layout(config: Any, specs: dict[str, Any], *, elastic: bool) -> Non
     resolve_kv_cache_layout(config, [names], list(specs.values()))
 
 
-def _one_line(error: Exception) -> str:
+def _words(error: Exception) -> str:
     """What vLLM, or pydantic in its name, says."""
     errors: Callable[[], list[dict[str, Any]]] | None = getattr(error, "errors", None)
     words = errors()[0]["msg"] if callable(errors) and errors() else str(error)
-    return " ".join(words.removeprefix("Value error, ").split()) or type(error).__name__
+    return words.removeprefix("Value error, ").strip() or type(error).__name__
 
 
 def _forked(question: dict[str, Any], device: str) -> dict[str, Any]:
@@ -178,7 +201,11 @@ def _forked(question: dict[str, Any], device: str) -> dict[str, Any]:
     child.start()
     there.close()
     try:
-        return dict(here.recv())
+        if here.poll(LIMIT_S):
+            return dict(here.recv())
+        child.kill()
+        reason = f"vLLM looked at this model for {LIMIT_S:g} s and gave no answer: see its folder"
+        return {"tenant": question["tenant"], "refused": reason}
     except EOFError:
         child.join()
         reason = f"vLLM ended with exit code {child.exitcode} when it was asked about this model"

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from children import must, spawn
 from expert_run import make_mixture
-from test_probe import answers, question
+from probing import answers, question
+
+from mirage.demo.tokenizer import save_tokenizer
 
 pytestmark = pytest.mark.engine
 
@@ -54,7 +56,7 @@ def test_without_fetching_it_dies(models: Path) -> None:
 
 @pytest.mark.slow
 def test_what_is_asked_beforehand_is_what_an_engine_has(models: Path) -> None:
-    path = make_mixture("mixtral", models)
+    save_tokenizer(path := make_mixture("mixtral", models), 2048)
     (said,) = answers([question("m", path, dtype="float32")]).values()
     assert said["facts"]["experts"] == {"layers": 4, "count": 8, "slices": [65536, 32768]}
     report = _generated(models, "experts", "mixtral")

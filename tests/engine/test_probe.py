@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import torch
-from tiny import ENVIRONMENT, make_model
+from probing import answers, question
+from tiny import make_model
 from unusual import OFFSET
 
 from benchmarks.gpu.dummies import hollow
+from mirage.demo.tokenizer import save_tokenizer
 from mirage.facts import ModelFacts
-from mirage.serve.launcher import flags
 from tests.zoo import FAMILIES, make
 
 pytestmark = pytest.mark.engine
 
-ROOT = Path(__file__).parents[2]
-ARGUMENTS = {
-    "dtype": "bfloat16",
-    "block_size": 32,
-    "max_model_len": 512,
-    "max_num_seqs": 16,
-    "max_num_batched_tokens": 256,
-    "enforce_eager": True,
-    "distributed_executor_backend": "mirage.engine.executor.InProcessExecutor",
-}
 FALCON = {"vocab_size": 512, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8}
 
 
@@ -47,31 +33,15 @@ FOUR_BITS = ("gptq", "awq", "w4a16")
 """Formats of weights in which vLLM's builds for CPUs multiply on some processors alone."""
 
 
-def question(name: str, model: Path, **more: Any) -> dict[str, Any]:
-    arguments = ARGUMENTS | {"model": str(model)} | more
-    return {"tenant": name, "elastic": True, "argv": flags(arguments)}
-
-
-def answers(questions: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """One process for all of them."""
-    asked = subprocess.run(
-        [sys.executable, "-m", "mirage.engine.probe"],
-        input="".join(json.dumps(question) + "\n" for question in questions),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=ROOT,
-        env=os.environ | ENVIRONMENT,
-    )
-    said = [json.loads(line) for line in asked.stdout.splitlines()]
-    assert len(said) == len(questions), asked.stderr[-3000:]
-    return {answer["tenant"]: answer for answer in said}
-
-
 def hf_folder(folder: Path, config: Any) -> Path:
-    """A model's configuration alone: nobody loads its weights here."""
+    """A model's configuration and a tokenizer: its weights are made up."""
     config.save_pretrained(folder)
+    return talking(folder)
+
+
+def talking(folder: Path) -> Path:
+    """The model in `folder`, with a tokenizer."""
+    save_tokenizer(folder, 2048)
     return folder
 
 
@@ -101,7 +71,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         intermediate_size=128,
         architectures=["BertModel"],
     )
-    llama = make_model("llama", folder)
+    llama = talking(make_model("llama", folder))
     drafting = {"method": "draft_model", "num_speculative_tokens": 2}
     drafting["model"] = str(make_model("llama", folder, layers=2))
     adapters = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
@@ -110,17 +80,19 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     return answers(
         [
             question("llama", llama),
-            question("falcon", hf_folder(folder / "falcon", falcon)),
-            question("gemma", hf_folder(folder / "gemma", gemma)),
+            question("falcon", hf_folder(folder / "falcon", falcon), load_format="dummy"),
+            question("gemma", hf_folder(folder / "gemma", gemma), load_format="dummy"),
             question(
                 "bert",
                 hf_folder(folder / "bert", bert),
+                load_format="dummy",
                 runner="pooling",
                 max_num_batched_tokens=512,
             ),
             question(
                 "prefixes of bert",
                 hf_folder(folder / "bert", bert),
+                load_format="dummy",
                 runner="pooling",
                 max_num_batched_tokens=512,
                 enable_prefix_caching=True,
@@ -135,7 +107,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             question(
                 "adapted eagle", eagle, **FAMILIES["llama-eagle"].all_arguments(eagle) | adapters
             ),
-            question("packed", make_model(OFFSET, folder), **adapters),
+            question("packed", talking(make_model(OFFSET, folder)), **adapters),
             question(
                 "latent in 8 bits", make(FAMILIES["deepseek-v2"], folder), kv_cache_dtype="fp8"
             ),

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 import configs
 from mirage.config import Config, ConfigError, validated
+from mirage.problems import one_line
 from mirage.profiles import Hardware, Model
 from mirage.simulate.decoding import Decoding
 from mirage.simulate.experiment import Experiment
@@ -183,3 +184,8 @@ def test_nor_is_one_of_an_experiment(section: str) -> None:
     with_it = yaml.safe_load(SIMULATED)
     there = validated(Experiment, with_it | {section: None}, Path("F"))
     assert there == validated(Experiment, _without(with_it, section), Path("F"))
+
+
+def test_words_of_another_program_are_one_line_that_ends() -> None:
+    assert one_line("a\n  b\x00\ud800") == "a b\\x00\\ud800"
+    assert len(one_line("x " * 10_000)) < 600

@@ -1,0 +1,109 @@
+"""Whether a tenant's adapters change its model: vLLM loads each into the model without memory.
+
+vLLM takes an adapter of which nothing, or not all, belongs to a module of the model, and answers as
+the base model where nothing does. It also takes one of a narrower model, and fills up with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
+from vllm.lora.lora_model import LoRAModel
+from vllm.lora.request import LoRARequest
+from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
+
+ANOTHER = "name an adapter that was made for this model"
+
+
+def refusal(config: Any, model: torch.nn.Module, adapters: Iterable[Any]) -> str | None:
+    """Why one of `adapters` cannot be served; None if they all can.
+
+    They are as vLLM's parser makes them of ``lora_modules``; `model` has room for them.
+    """
+    if config.lora_config is None:
+        return None
+    workers = LRUCacheWorkerLoRAManager(config, torch.device("cpu"), model.embedding_modules)
+    workers._adapter_manager = model.lora_manager
+    for number, adapter in enumerate(adapters, start=1):
+        request = LoRARequest(adapter.name, number, adapter.path)
+        request.is_3d_lora_weight = adapter.is_3d_lora_weight
+        if reason := _problem(workers, request):
+            return f"adapter {adapter.name!r}: {reason}"
+    return None
+
+
+def _problem(workers: LRUCacheWorkerLoRAManager, request: LoRARequest) -> str | None:
+    manager = workers._adapter_manager
+    try:
+        adapter = workers._load_adapter(request)
+        if reason := next(_halves(adapter), None):
+            return reason
+        if not adapter.loras and not adapter.modules_to_save:
+            return f"no tensor in {request.lora_path} belongs to a module of the model: {ANOTHER}"
+        manager._create_merged_loras_inplace(adapter)
+    except Exception as error:
+        return f"vLLM cannot load it: {str(error).strip() or type(error).__name__}"
+    return _stray(manager, adapter) or next(_misfits(manager, adapter), None)
+
+
+def _halves(adapter: LoRAModel) -> Iterator[str]:
+    """Modules that the files hold one half of, or in another rank than is said of them."""
+    for name, weights in adapter.loras.items():
+        if weights.lora_a is None or weights.lora_b is None:
+            half = "B" if weights.lora_a is None else "A"
+            yield f"of {name!r} it has lora_{half} alone: fetch it again"
+        elif (rank := weights.lora_a.shape[0]) != weights.rank and ".experts" not in name:
+            yield (
+                f"{name!r} is of rank {rank}, adapter_config.json says {weights.rank}: correct it"
+            )
+
+
+def _stray(manager: Any, adapter: LoRAModel) -> str | None:
+    """What belongs to no module of the model.
+
+    Modules that are there and have no room for adapters, as towers for pictures, are left out.
+    """
+    found = (manager._get_lora_layer_weights(adapter, name) for name in manager.modules)
+    applied = {id(weights) for weights in found if weights is not None}
+    if not applied and not adapter.modules_to_save:
+        some = next(iter(adapter.loras))
+        return f"no module of the model is changed by it, as {some!r} is none: {ANOTHER}"
+    unused = [name for name, weights in adapter.loras.items() if id(weights) not in applied]
+    stray = [name for name in unused if not _exists(manager, name)]
+    if not stray:
+        return None
+    return f"{len(stray)} of its modules are none of the model, as {stray[0]!r}: {ANOTHER}"
+
+
+def _exists(manager: Any, name: str) -> bool:
+    """True for a module of the model, by itself or as a part of one that vLLM packs."""
+    parent, _, last = name.removesuffix(".base_layer").rpartition(".")
+    names = [last, *(k for k, parts in manager.packed_modules_mapping.items() if last in parts)]
+    known = {each for each, _ in manager.model.named_modules(remove_duplicate=False)}
+    return any((f"{parent}.{each}" if parent else each) in known for each in names)
+
+
+def _misfits(manager: Any, adapter: LoRAModel) -> Iterator[str]:
+    """Linear layers whose inputs or outputs are more or fewer than the adapter's."""
+    for name, module in manager.modules.items():
+        weights = manager._get_lora_layer_weights(adapter, name)
+        if weights is None or not isinstance(module, BaseLinearLayerWithLoRA):
+            continue
+        downs, ups = _listed(weights.lora_a), _listed(weights.lora_b)
+        if len(downs) != len(module.lora_a_stacked):
+            continue  # vLLM splits it when it is used
+        rooms = zip(module.lora_a_stacked, module.lora_b_stacked, strict=True)
+        for down, up, (into, out) in zip(downs, ups, rooms, strict=True):
+            if down is None or up is None:
+                continue
+            has, wants = (down.shape[-1], up.shape[0]), (into.shape[-1], out.shape[-2])
+            if has != wants:
+                widths = f"{wants[0]} to {wants[1]} wide in the model, {has[0]} to {has[1]} in it"
+                yield f"{name!r} is {widths}: {ANOTHER}"
+
+
+def _listed(tensors: Any) -> list[torch.Tensor | None]:
+    return list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]

@@ -1,0 +1,144 @@
+"""Whether a checkpoint is the model's: vLLM loads its headers into the model without memory.
+
+vLLM's loader and the model's own function that takes weights decide. They are given tensors without
+memory, so nothing large is read. A few functions look at numbers; of those nothing can be said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from math import prod
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.quantization.kv_cache import BaseKVCacheMethod
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.model_loader import default_loader, get_model_loader
+
+SMALL = 256
+"""Elements of a tensor that is read: loaders look at numbers of scales and shapes."""
+DIFFERENT = ("must match", "size", "shape")
+"""Words of torch's errors where dimensions differ."""
+
+MATRICES = (LinearBase, VocabParallelEmbedding)
+
+Weights = Iterator[tuple[str, torch.Tensor]]
+
+
+class Unreadable(Exception):
+    """What is wrong with the files themselves."""
+
+
+class Last:
+    """The tensor that was handed out last, for the message."""
+
+    name: str = ""
+    shape: tuple[int, ...] = ()
+
+
+def refusal(config: Any, model: Any) -> str | None:
+    """Why vLLM could not load `model` from its folder; None if it could, or nobody can tell.
+
+    `model` is as vLLM built it, and afterwards as if its weights were loaded.
+    """
+    loader = get_model_loader(config.load_config)
+    if type(loader) is not default_loader.DefaultModelLoader:
+        return None  # made up, or in a format of its own
+    last = Last()
+    default_loader.safetensors_weights_iterator = lambda files, *_, **__: _headers(files, last)
+    default_loader.pt_weights_iterator = lambda files, *_, **__: _pickles(files, last)
+    weights = _readable(loader.get_all_weights(config.model_config, model))
+    try:
+        loaded = model.load_weights(weights)
+    except Unreadable as error:
+        return f"vLLM cannot read its weights: {error}"
+    except Exception as error:
+        return _mismatch(error, last)
+    if loaded is None or config.model_config.quantization is not None:
+        return None
+    if not (lacking := _lacking(model, loaded)):
+        return None
+    return (
+        f"its files lack {len(lacking)} of the model's tensors, as {lacking[0]!r}: fetch the "
+        "others, or the config.json that belongs to them"
+    )
+
+
+def _readable(weights: Weights) -> Weights:
+    """All of `weights`. Raises `Unreadable` for what the files raise, and not the model."""
+    try:
+        yield from weights
+    except Exception as error:
+        raise Unreadable(str(error).strip() or type(error).__name__) from error
+
+
+def _headers(files: Iterable[str], last: Last) -> Weights:
+    for path in files:
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                piece = file.get_slice(name)
+                last.name, last.shape = name, tuple(piece.get_shape())
+                if prod(last.shape) <= SMALL:
+                    yield name, file.get_tensor(name)
+                else:
+                    yield name, torch.empty(last.shape, dtype=piece[:0].dtype, device="meta")
+
+
+def _pickles(files: Iterable[str], last: Last) -> Weights:
+    for path in files:
+        tensors = torch.load(path, map_location="meta", weights_only=True)
+        for name, tensor in tensors.items():
+            last.name, last.shape = name, tuple(tensor.shape)
+            yield name, tensor
+
+
+def _lacking(model: torch.nn.Module, loaded: set[str]) -> list[str]:
+    """Parameters that a plain checkpoint has and `loaded` lacks, by name.
+
+    vLLM itself leaves out what a module processes after loading, each linear layer included, and
+    would serve what happened to lie in their memory. Some models do not tell that they loaded
+    those: such a layer counts if they told of the same one elsewhere in the model.
+    """
+    names: dict[int, list[str]] = {}
+    linear: set[int] = set()
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        method = getattr(module, "quant_method", None)
+        if isinstance(method, BaseKVCacheMethod):
+            continue
+        processed = hasattr(method, "process_weights_after_loading")
+        for name, parameter in module.named_parameters(recurse=False):
+            if processed and (name != "weight" or not isinstance(module, MATRICES)):
+                continue
+            names.setdefault(id(parameter), []).append(f"{prefix}.{name}" if prefix else name)
+            if isinstance(module, LinearBase):
+                linear.add(id(parameter))
+    told = {_anywhere(name) for name in loaded}
+    return sorted(
+        known[0]
+        for key, known in names.items()
+        if not loaded.intersection(known) and (key not in linear or _anywhere(known[0]) in told)
+    )
+
+
+def _anywhere(name: str) -> str:
+    """The name of a tensor without the number of its layer."""
+    return re.sub(r"\d+", "#", name)
+
+
+def _mismatch(error: Exception, last: Last) -> str | None:
+    """What `error` says of the folder; None if it says that there are no numbers."""
+    words = str(error).strip()
+    of_sizes = isinstance(error, RuntimeError) and any(word in words for word in DIFFERENT)
+    if "meta" in words or not (
+        of_sizes or isinstance(error, (ValueError, AssertionError, LookupError))
+    ):
+        return None
+    if not last.name:
+        return f"vLLM cannot load its weights: {words}"
+    return (
+        f"{last.name!r} of its files, of {list(last.shape)}, does not belong to the model that its "
+        f"config.json describes ({words or type(error).__name__}): fetch both again"
+    )
