@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 
 import aiohttp
 from aiohttp import web
+from multidict import CIMultiDict
 
+from mirage.serve import anthropic
 from mirage.serve.closing import Closing, ends
 from mirage.serve.ending import Evidence
 from mirage.serve.errorevent import ErrorEvent
@@ -17,6 +18,7 @@ from mirage.serve.headers import to_client, to_engine
 from mirage.serve.openai import ApiError
 from mirage.serve.registry import TenantServer
 from mirage.serve.suspects import REFUSED_S, Blame, Request
+from mirage.serve.wholeevents import WholeEvents
 
 BLAME_S = 5.0
 """Seconds that a request which broke off waits to hear how its engine ended."""
@@ -41,6 +43,8 @@ class Forward:
         """Event of the end of the engine that it is sent to."""
         self._well = False
         self._response: web.StreamResponse | None = None
+        self._events: WholeEvents | None = None
+        """Of a stream of events that can be read."""
         self.left = False
         """True if the client went away before it had the whole answer."""
 
@@ -74,11 +78,12 @@ class Forward:
             ) as answer:
                 if answer.status == 500 and await self._is_dead():
                     raise await self._broke_off("internal server error")
-                response = web.StreamResponse(
-                    status=answer.status, headers=to_client(answer.headers)
-                )
-                self._response = response
+                headers = to_client(answer.headers)
                 self._well = answer.status < 500
+                if answer.status >= 400 and anthropic.speaks(self._request.path):
+                    return await _translated(answer, headers)
+                response = web.StreamResponse(status=answer.status, headers=headers)
+                self._response = response
                 try:
                     await self._pass_through(answer, response)
                 except BaseException:
@@ -94,6 +99,8 @@ class Forward:
     ) -> None:
         """Chunk by chunk as they come; a broken answer is never made to look complete."""
         error_event = ErrorEvent()
+        if response.content_type == EVENTS and "Content-Encoding" not in response.headers:
+            self._events = WholeEvents()
         try:
             await response.prepare(self._request)
             while True:
@@ -107,15 +114,17 @@ class Forward:
                     break
                 error_event.look(chunk)
                 self._well = self._well and not error_event.seen
-                await response.write(chunk)
-            await response.write_eof()
+                if whole := self._events.take(chunk) if self._events else chunk:
+                    await response.write(whole)
+            await response.write_eof(self._events.rest() if self._events else b"")
         except ConnectionError:  # the client went away: nobody to tell
             self._well, self.left = False, True
 
     async def _break(self, response: web.StreamResponse, why: ApiError) -> None:
-        if response.content_type == EVENTS:
+        if self._events is not None:
+            begin = b"\n\n" if self._events.is_open else b""
             try:
-                await response.write(f"data: {json.dumps(why.body())}\n\n".encode())
+                await response.write(begin + why.event(self._request.path))
             except ConnectionError:
                 self.left = True
         if self._request.transport is not None:
@@ -163,6 +172,15 @@ class Forward:
             f"for {REFUSED_S:g} s",
             code="request_ended_engine",
         )
+
+
+async def _translated(
+    answer: aiohttp.ClientResponse, headers: CIMultiDict[str]
+) -> web.StreamResponse:
+    """An engine's error in Anthropic's form."""
+    body = anthropic.translated(await answer.read(), answer.status)
+    headers.popall("Content-Length", None)
+    return web.Response(body=body, status=answer.status, headers=headers)
 
 
 def _refused(name: str, wait_s: float, known: bool) -> ApiError:

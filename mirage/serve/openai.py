@@ -1,13 +1,18 @@
-"""OpenAI's forms, as far as the router speaks them itself: errors and models."""
+"""OpenAI's forms, as far as the router speaks them itself: errors and models.
+
+Errors have Anthropic's form on its routes.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from math import ceil
 from typing import Any
 
 from aiohttp import web
 
+from mirage.serve import anthropic
 from mirage.serve.registry import TenantServer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -32,7 +37,10 @@ class ApiError(Exception):
         self.status, self.message, self.param, self.code = status, message, param, code
         self._wait_s = wait_s
 
-    def body(self) -> dict[str, Any]:
+    def body(self, path: str = "") -> dict[str, Any]:
+        """In the form of the route at `path`, OpenAI's unless it has another one."""
+        if anthropic.speaks(path):
+            return anthropic.error_body(self.status, self.message)
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {
             "error": {
@@ -43,9 +51,15 @@ class ApiError(Exception):
             }
         }
 
-    def response(self) -> web.Response:
+    def response(self, path: str = "") -> web.Response:
+        """The answer to a request for `path`."""
         wait = None if self._wait_s is None else {"Retry-After": str(max(1, ceil(self._wait_s)))}
-        return web.json_response(self.body(), status=self.status, headers=wait)
+        return web.json_response(self.body(path), status=self.status, headers=wait)
+
+    def event(self, path: str = "") -> bytes:
+        """The event that ends a stream of `path`."""
+        named = "event: error\n" if anthropic.speaks(path) else ""
+        return f"{named}data: {json.dumps(self.body(path))}\n\n".encode()
 
 
 @web.middleware
@@ -54,10 +68,10 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     try:
         return await handler(request)
     except ApiError as error:
-        return error.response()
+        return error.response(request.path)
     except web.HTTPException as error:
         message = f"{request.method} {request.path}: {error.reason}"
-        return ApiError(error.status, message).response()
+        return ApiError(error.status, message).response(request.path)
 
 
 def model_cards(backend: TenantServer, created: int) -> list[dict[str, Any]]:

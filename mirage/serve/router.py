@@ -112,7 +112,7 @@ class Router:
         try:
             return await self._answer(request, counted)
         except ApiError as error:
-            response = error.response()
+            response = error.response(request.path)
             counted.status = response.status
             return response
         except (asyncio.CancelledError, ConnectionError):

@@ -403,10 +403,7 @@ def test_a_stop_is_told_to_all_that_run_or_come(
         assert b"503" in (await upload.readuntil(b"HTTP/1.1 503"))
         answer = await waiting
         assert_stopping(answer.status, await answer.json())
-        rest = b""
-        with pytest.raises(aiohttp.ClientPayloadError):
-            while chunk := await stream.content.readany():
-                rest += chunk
+        rest = await broken(stream)
         assert_stopping(503, json.loads(rest.removeprefix(b"data: ")))
         await stopping
         writer.close()
@@ -441,13 +438,76 @@ def test_a_stream_that_breaks_never_looks_complete(tmp_path: Path) -> None:
         async with site.post({"model": "a", "stream": True}) as answer:
             assert await answer.content.readany() == EVENTS[0]
             site.a.go_on.set()
-            rest = b""
-            with pytest.raises(aiohttp.ClientPayloadError):
-                while chunk := await answer.content.readany():
-                    rest += chunk
+            rest = await broken(answer)
             event = json.loads(rest.removeprefix(b"data: "))
             assert event["error"]["type"] == "server_error"
             assert b"[DONE]" not in rest
+
+    run(tmp_path, scenario)
+
+
+async def dies_in_mid_event(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(EVENTS[0] + EVENTS[1][:9])
+    await engine.go_on.wait()
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+async def broken(answer: aiohttp.ClientResponse) -> bytes:
+    """All that comes of an answer that breaks off."""
+    rest = b""
+    with pytest.raises(aiohttp.ClientPayloadError):
+        while chunk := await answer.content.readany():
+            rest += chunk
+    return rest
+
+
+def test_half_an_event_is_not_passed_on(tmp_path: Path) -> None:
+    """Behind it the error event would be taken for its other half."""
+
+    async def scenario(site: Site) -> None:
+        site.a.answer = dies_in_mid_event
+        async with site.post({"model": "a", "stream": True}) as answer:
+            assert await answer.content.readany() == EVENTS[0]
+            site.a.go_on.set()
+            event = await broken(answer)
+            assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == 502
+
+    run(tmp_path, scenario)
+
+
+MESSAGES = "/v1/messages"
+
+
+def test_errors_of_messages_have_anthropics_form(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        async def told(body: object, path: str = MESSAGES) -> tuple[int, str, str]:
+            async with site.post(body, path) as answer:
+                error = await answer.json()
+                assert (set(error), error["type"]) == ({"type", "error"}, "error")
+                return answer.status, error["error"]["type"], error["error"]["message"]
+
+        status, kind, message = await told({"model": "c"})
+        assert (status, kind) == (404, "not_found_error") and "'a', 'b/1'" in message
+        assert (await told(b"{", f"{MESSAGES}/count_tokens"))[:2] == (400, "invalid_request_error")
+        site.a.answer = refuses  # in OpenAI's form
+        assert await told({"model": "a"}) == (400, "invalid_request_error", "too long")
+        site.registry.backends["b/1"].state = EngineState.DOWN
+        assert (await told({"model": "b/1"}))[:2] == (503, "overloaded_error")
+        async with site.http.get(site.url + MESSAGES) as answer:
+            assert (await answer.json())["type"] == "error"
+
+        site.a.answer = dies_in_mid_stream
+        async with site.post({"model": "a", "stream": True}, MESSAGES) as stream:
+            assert await stream.content.readany() == EVENTS[0]
+            site.a.go_on.set()
+            name, data = (await broken(stream)).split(b"\n", 1)
+            assert name == b"event: error"
+            error = json.loads(data.removeprefix(b"data: "))
+            assert (error["type"], error["error"]["type"]) == ("error", "api_error")
 
     run(tmp_path, scenario)
 
