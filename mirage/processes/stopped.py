@@ -7,17 +7,21 @@ import os
 import signal
 import threading
 import time
+from math import ceil
+
+TICK_S = 0.5
+"""Seconds between two looks, and the most that a pause of this process counts for."""
 
 
 def end_if_stopped(pid: int, patience_s: float) -> None:
     """Wait until child `pid` has ended, and end it once it has been stopped for `patience_s`.
 
-    It is not reaped here. Returns at once if another thread has reaped it.
+    Seconds count only while this process runs: after a pause of both the child has time to be
+    continued. It is not reaped here. Returns at once if another thread has reaped it.
     """
     with contextlib.suppress(ChildProcessError, ProcessLookupError):
         while _is_stopped(pid):
-            time.sleep(patience_s)
-            if _is_stopped(pid, os.WNOHANG):
+            if _stays_stopped(pid, patience_s):
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -26,6 +30,15 @@ def watch_for_stops(pid: int, patience_s: float) -> None:
     threading.Thread(
         target=end_if_stopped, args=(pid, patience_s), name=f"mirage-watch-{pid}", daemon=True
     ).start()
+
+
+def _stays_stopped(pid: int, patience_s: float) -> bool:
+    """True if it is stopped at each tick of so many seconds."""
+    for _ in range(ceil(patience_s / TICK_S)):
+        time.sleep(min(TICK_S, patience_s))
+        if not _is_stopped(pid, os.WNOHANG):
+            return False
+    return _is_stopped(pid, os.WNOHANG)
 
 
 def _is_stopped(pid: int, how: int = 0) -> bool:

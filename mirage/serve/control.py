@@ -38,6 +38,7 @@ from mirage.protocol import (
     encode,
 )
 from mirage.serve.registry import Registry
+from mirage.serve.within import within
 
 logger = logging.getLogger("mirage.serve.control")
 
@@ -185,8 +186,7 @@ class ControlServer:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(HELLO_S):
-                hello = self._known(await _next(reader))
+            hello = self._known(await within(HELLO_S, lambda: self.running.seconds, _next(reader)))
             await self._listen(hello, reader, writer)
         except ProtocolViolation as error:
             logger.error("connection closed reason=%s", error)

@@ -25,6 +25,7 @@ from mirage.serve.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.rundir import RunDir
 from mirage.serve.silence import silent
 from mirage.serve.suspects import Suspects
+from mirage.serve.within import within
 from mirage.units import size
 
 ROOM_POLL_S = 0.05
@@ -142,7 +143,7 @@ class EngineManager:
         self._reaper.began(group)
         progress = asyncio.create_task(self._tell_progress())
         try:
-            await self._engine.ready(self._startup_timeout_s)
+            await self._up()
             await self._introduced()
         except EngineFailed as error:
             self._failure = self._why_not(error)
@@ -152,21 +153,28 @@ class EngineManager:
 
     async def _tell_progress(self) -> None:
         """A start takes from seconds to minutes: every now and then a sign that it goes on."""
-        begun = time.monotonic()
+        begun = self._running()
         while True:
             await asyncio.sleep(self._means.progress_s)
             words = self._engine.progress()
-            seconds = f"{time.monotonic() - begun:.0f} of {self._startup_timeout_s:g} s"
+            seconds = f"{self._running() - begun:.0f} of {self._startup_timeout_s:g} s"
             self._say(f"starting for {seconds}{f' ({words})' if words else ''}")
 
-    async def _introduced(self) -> None:
+    async def _up(self) -> None:
+        limit_s = self._startup_timeout_s
         try:
-            async with asyncio.timeout(self._means.hello_s):
-                await self._connected.wait()
+            await within(limit_s, self._running, self._engine.ready())
+        except TimeoutError:
+            raise EngineFailed(f"not ready after {limit_s:g} s: raise --startup-timeout") from None
+
+    async def _introduced(self) -> None:
+        limit_s = self._means.hello_s
+        try:
+            await within(limit_s, self._running, self._connected.wait())
         except TimeoutError:
             raise EngineFailed(
                 f"its server is up, but its engine did not come to the control socket "
-                f"in {self._means.hello_s:g} s"
+                f"in {limit_s:g} s"
             ) from None
 
     def _why_not(self, error: EngineFailed) -> str:

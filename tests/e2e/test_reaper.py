@@ -109,6 +109,27 @@ def test_a_child_is_ended_only_while_it_is_stopped() -> None:
     assert not watching.is_alive()
 
 
+def test_after_a_pause_of_everything_a_child_may_be_continued_a_little_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    sleeps = []
+
+    def sleep(seconds: float) -> None:
+        """The first one is a long pause; what was stopped is continued after the second."""
+        sleeps.append(seconds)
+        if len(sleeps) == 2:
+            child.send_signal(signal.SIGCONT)
+            os.waitid(os.P_PID, child.pid, os.WCONTINUED)
+            child.kill()
+
+    monkeypatch.setattr("mirage.processes.stopped.time.sleep", sleep)
+    child.send_signal(signal.SIGSTOP)
+    end_if_stopped(child.pid, 30.0)
+    assert len(sleeps) == 2, "it was given time to be continued"
+    child.wait()
+
+
 def test_the_end_of_a_run_is_no_death(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with ReaperClient(tmp_path / "run"):
         pass

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from supervised import Served, read_all, serving, write_config
+from supervised import DEADLINE_S, Served, read_all, serving, write_config
 
 pytestmark = pytest.mark.e2e
 
@@ -92,6 +92,27 @@ def test_after_a_pause_of_everything_nobody_hangs(tmp_path: Path) -> None:
         time.sleep(2.0)  # whoever is accused is accused by now
         assert post(served, "pids", "a")[1] == before
         assert not [line for line in served.log if "hangs" in line]
+
+
+def test_after_a_pause_of_everything_no_start_is_too_late(tmp_path: Path) -> None:
+    wanted = tmp_path / "go"
+    waits = {"FAKE_ENGINE": f"waits:a:{wanted}"}
+    config, limit_s = write_config(tmp_path, "a", "b"), 20
+    options = ("--startup-timeout", str(limit_s))
+    with serving(config, *options, environment=waits, ready_timeout_s=None) as served:
+        served.drain()
+        served.until("b serves", lambda: any("mirage: b: ready" in line for line in served.log))
+        family = served.family()
+        for process in family:
+            process.suspend()
+        time.sleep(limit_s)
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):  # a reaper that was replaced
+                process.resume()
+        time.sleep(1.0)  # whoever is too late is told so by now
+        wanted.touch()
+        served.wait_ready(DEADLINE_S)
+        assert post(served, "pids", "a")[0] == 200
 
 
 def test_the_same_request_in_two_hangs_is_refused(tmp_path: Path) -> None:

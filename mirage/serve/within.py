@@ -1,0 +1,32 @@
+"""A wait with a limit, counted by the seconds for which this server has run.
+
+After a pause of the whole machine or container nobody is late for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+LOOK_S = 0.2
+"""Seconds between two looks at a clock that stands still, or lags."""
+
+T = TypeVar("T")
+
+
+async def within(seconds: float, running: Callable[[], float], work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. Raises `TimeoutError` after so many seconds of `running`.
+
+    `running` tells the seconds for which this process has run.
+    """
+    until, task = running() + seconds, asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            if (left := until - running()) <= 0:
+                raise TimeoutError
+            await asyncio.wait([task], timeout=max(left, LOOK_S))
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
