@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from mirage.serve import anthropic
+from mirage.serve.mistaken import LONGEST, advice
 from mirage.serve.registry import TenantServer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -70,8 +71,23 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except ApiError as error:
         return error.response(request.path)
     except web.HTTPException as error:
-        message = f"{request.method} {request.path}: {error.reason}"
-        return ApiError(error.status, message).response(request.path)
+        return ApiError(error.status, _told(request, error)).response(request.path)
+
+
+def _told(request: web.Request, error: web.HTTPException) -> str:
+    """The reason and, of a path or method that is none, what to ask instead."""
+    message = f"{request.method} {request.path[:LONGEST]}: {error.reason}"
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return f"{message}: use {' or '.join(sorted(error.allowed_methods - {'HEAD'}))}"
+    if isinstance(error, web.HTTPNotFound):
+        routes = [
+            (route.method, route.resource.canonical)
+            for route in request.app.router.routes()
+            if route.resource is not None
+        ]
+        if words := advice(request.method, request.path, routes):
+            return f"{message}: {words}"
+    return message
 
 
 def model_cards(backend: TenantServer, created: int) -> list[dict[str, Any]]:

@@ -714,15 +714,23 @@ def test_models_are_listed_in_openais_form(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/completions", 405)]
+    ("method", "path", "status", "words"),
+    [
+        ("GET", "/nowhere", 404, "Not Found"),
+        ("GET", "/v1/completions", 405, "Method Not Allowed: use POST"),
+        ("POST", "/metrics", 405, "Method Not Allowed: use GET"),
+        ("POST", "/v1/v1/messages", 404, "Not Found: use POST /v1/messages (the client's base URL"),
+        ("GET", "/models/b/1", 404, "Not Found: use GET /v1/models/"),
+    ],
 )
 def test_other_paths_are_refused_in_json(
-    tmp_path: Path, method: str, path: str, status: int
+    tmp_path: Path, method: str, path: str, status: int, words: str
 ) -> None:
     async def scenario(site: Site) -> None:
         async with site.http.request(method, site.url + path) as answer:
             assert answer.status == status
-            assert path in (await answer.json())["error"]["message"]
+            told = (await answer.json())["error"]["message"]
+            assert told.startswith(f"{method} {path}: {words}")
 
     run(tmp_path, scenario)
 

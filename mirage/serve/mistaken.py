@@ -1,0 +1,68 @@
+"""The route that a client may have meant whose path is none. Pure.
+
+Clients add a path of their own to a base URL: OpenAI's wants one that ends in ``/v1``, Anthropic's
+one that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+VERSION = "v1"
+MODEL = "{model}"
+"""The end of a route that takes any name."""
+CLOSE = 0.8
+LONGEST = 200
+"""Characters of a path that are repeated, and looked at."""
+
+
+def advice(method: str, path: str, routes: Iterable[tuple[str, str]]) -> str:
+    """What to do about a `path` that is none; empty if none of `routes` is like it.
+
+    Routes are methods and paths. Those of `method` come first.
+    """
+    known = [(verb, route) for verb, route in routes if verb != "HEAD"]
+    own = [pair for pair in known if pair[0] == method]
+    for some in (own, known):
+        if found := _meant(path[:LONGEST], some):
+            verb, route = found
+            return f"use {verb} {route}{_why(path, route)}"
+    return ""
+
+
+def _meant(path: str, routes: list[tuple[str, str]]) -> tuple[str, str] | None:
+    """The one that stands last in `path`, and of several the longest; or else the nearest."""
+    words = _bare(path)
+    ends = [pair for pair in routes if _found(words, pair[1])]
+    if ends:
+        verb, route = max(ends, key=lambda pair: len(_bare(pair[1])))
+        return verb, route.replace(MODEL, _named(words, route))
+    near = get_close_matches(path, [route for _, route in routes], n=1, cutoff=CLOSE)
+    return next((pair for pair in routes if pair[1] in near), None)
+
+
+def _bare(path: str) -> list[str]:
+    """Its words without versions: they are what base URLs have too often, or not at all."""
+    return [word for word in path.split("/") if word not in ("", VERSION)]
+
+
+def _found(words: list[str], route: str) -> bool:
+    """True if `words` end with the route, whatever the name is that it takes."""
+    known = _bare(route)
+    if MODEL in known:
+        return known[0] in words[:-1]
+    return words[-len(known) :] == known
+
+
+def _named(words: list[str], route: str) -> str:
+    """A name may have slashes."""
+    return "/".join(words[words.index(_bare(route)[0]) + 1 :]) if MODEL in route else ""
+
+
+def _why(path: str, route: str) -> str:
+    more = path.split("/").count(VERSION) - route.split("/").count(VERSION)
+    if more:
+        words = f"has /{VERSION} once too often" if more > 0 else f"lacks /{VERSION}"
+        return f" (the client's base URL {words})"
+    return ""
