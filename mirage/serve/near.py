@@ -10,26 +10,50 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-PASSED_ON = {"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"}
-"""Headers by which a proxy tells of itself, beside those that begin with `X-Forwarded-`."""
+PASSED_ON = {
+    "cdn-loop",
+    "cf-connecting-ip",
+    "fastly-client-ip",
+    "forwarded",
+    "max-forwards",
+    "proxy-connection",
+    "true-client-ip",
+    "via",
+    "x-amzn-trace-id",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-real-ip",
+}
+"""Headers by which a proxy tells of itself, beside those that begin as in `BEGINS`."""
+BEGINS = ("x-forwarded-", "x-original-", "x-envoy-")
+OLD = (1, 0)
+"""Version of HTTP that nginx speaks to a server unless it is told otherwise, and no client does."""
 OWN_SITE = {"none", "same-origin"}
 """Values of `Sec-Fetch-Site` of a browser by itself, and for a page of this very server."""
 DIRECTLY = "ask 127.0.0.1 directly"
 
 
-def why_far(remote: str | None, headers: Mapping[str, str], listening: str = "") -> str | None:
+def why_far(
+    remote: str | None,
+    headers: Mapping[str, str],
+    listening: str = "",
+    version: tuple[int, int] = (1, 1),
+) -> str | None:
     """Reason why a request may be somebody else's, and what to do; None if it is near.
 
-    `remote` is the peer's address, `listening` the name that the server was told to listen on.
+    `remote` is the peer's address, `listening` the name that the server was told to listen on,
+    `version` that of HTTP.
     """
     if not _loopback((remote or "").split("%")[0]):
         return "the request comes from another machine: ask 127.0.0.1"
     for name, value in headers.items():
         known = name.lower()
-        if known in PASSED_ON or known.startswith("x-forwarded-"):
+        if known in PASSED_ON or known.startswith(BEGINS):
             return f"{name} says that a proxy has passed it on: {DIRECTLY}"
         if known == "origin" or (known == "sec-fetch-site" and value.lower() not in OWN_SITE):
             return f"{name} says that a page in a browser has sent it: {DIRECTLY}"
+    if version <= OLD:
+        return f"HTTP/1.0 says that a proxy has passed it on: {DIRECTLY}, by HTTP/1.1"
     hosts = [value for name, value in headers.items() if name.lower() == "host"]
     if len(hosts) != 1 or not _names_this(hosts[0], listening):
         return f"Host names another server, as after DNS rebinding: {DIRECTLY}"

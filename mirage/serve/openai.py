@@ -71,7 +71,10 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except ApiError as error:
         return error.response(request.path)
     except web.HTTPException as error:
-        return ApiError(error.status, _told(request, error)).response(request.path)
+        response = ApiError(error.status, _told(request, error)).response(request.path)
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
+        return response
 
 
 def _told(request: web.Request, error: web.HTTPException) -> str:

@@ -60,7 +60,7 @@ class Resizing:
 
         A page of another site can send text and forms without asking first, but no JSON.
         """
-        if why := why_far(request.remote, request.headers, self._listening):
+        if why := why_far(request.remote, request.headers, self._listening, request.version):
             raise ApiError(403, f"{ROUTE} is changed from this machine alone, and {why}")
         if request.content_type != JSON:
             raise ApiError(

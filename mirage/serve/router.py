@@ -171,7 +171,7 @@ class Router:
 
     def _near(self, request: web.Request) -> bool:
         """True if it may be told reasons, which are lines of logs and have paths in them."""
-        return why_far(request.remote, request.headers, self._host) is None
+        return why_far(request.remote, request.headers, self._host, request.version) is None
 
     # -- the server's own ---------------------------------------------------------------
 

@@ -729,6 +729,7 @@ def test_other_paths_are_refused_in_json(
     async def scenario(site: Site) -> None:
         async with site.http.request(method, site.url + path) as answer:
             assert answer.status == status
+            assert ("Allow" in answer.headers) is (status == 405)
             told = (await answer.json())["error"]["message"]
             assert told.startswith(f"{method} {path}: {words}")
 

@@ -216,9 +216,14 @@ ASK_A = POST + b"Content-Length: 14\r\n"
 
 
 @pytest.mark.parametrize(
-    ("headers", "told"), [(b"", True), (b"X-Forwarded-For: 10.0.0.7\r\n", False)]
+    ("headers", "version", "told"),
+    [
+        (b"", b"1.1", True),
+        (b"X-Forwarded-For: 10.0.0.7\r\n", b"1.1", False),
+        (b"Connection: close\r\n", b"1.0", False),
+    ],
 )
-def test_reasons_are_told_on_this_machine_alone(headers: bytes, told: bool) -> None:
+def test_reasons_are_told_on_this_machine_alone(headers: bytes, version: bytes, told: bool) -> None:
     """They are lines of logs, with paths in them."""
     failed = TenantServer("a", Path("/run/a.sock"), 256)
     failed.fail(f"no model folder at /{SECRET.decode()}")
@@ -226,8 +231,9 @@ def test_reasons_are_told_on_this_machine_alone(headers: bytes, told: bool) -> N
     async def scenario(ask: Ask, router: Router) -> None:
         state = GET.replace(b"/health", b"/mirage/state")
         for request in (GET + headers + b"\r\n", state + headers + b"\r\n"):
-            assert (SECRET in await ask(request)) is told
-        answer = await ask(ASK_A + headers + b"\r\n" + BODY)
+            assert (SECRET in await ask(request.replace(b"HTTP/1.1", b"HTTP/" + version))) is told
+        asked = ASK_A.replace(b"HTTP/1.1", b"HTTP/" + version)
+        answer = await ask(asked + headers + b"\r\n" + BODY)
         assert parsed(answer)[0] == 503
         assert (SECRET in answer) is told
 

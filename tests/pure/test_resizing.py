@@ -30,6 +30,7 @@ def answer(
     headers: Any = SENT,
     content_type: str = "application/json",
     listening: str = "",
+    version: tuple[int, int] = (1, 1),
 ) -> tuple[int, Any, list[Resize]]:
     asked: list[Resize] = []
 
@@ -38,7 +39,11 @@ def answer(
 
     registry: Any = SimpleNamespace(tiers=dict)
     request: Any = Request(
-        remote=remote, body=body, headers=CIMultiDict(headers), content_type=content_type
+        remote=remote,
+        body=body,
+        headers=CIMultiDict(headers),
+        content_type=content_type,
+        version=version,
     )
     response = asyncio.run(Resizing(registry, resize, listening).handle(request))
     return response.status, json.loads(response.body or b"{}"), asked
@@ -62,12 +67,20 @@ def test_no_other_may(remote: str | None) -> None:
     [
         *("Forwarded", "X-Forwarded-For", "x-forwarded-host", "X-Forwarded-Proto", "Via"),
         *("X-Real-IP", "x-forwarded-anything"),
+        *("X-Envoy-Peer-Metadata", "X-Original-URI", "Max-Forwards"),
     ],
 )
 def test_a_proxy_on_this_machine_may_not(header: str) -> None:
     status, said, asked = answer("127.0.0.1", b'{"host": 0}', SENT | {header: "10.0.0.7"})
     assert (status, asked) == (403, [])
     assert f"{header} says that a proxy" in said["error"]["message"]
+
+
+def test_a_proxy_that_adds_no_header_may_not() -> None:
+    """Such is nginx's `proxy_pass` by itself: HTTP/1.0, and the server's own name as Host."""
+    status, said, asked = answer("127.0.0.1", b'{"host": 0}', version=(1, 0))
+    assert (status, asked) == (403, [])
+    assert "HTTP/1.0 says that a proxy" in said["error"]["message"]
 
 
 @pytest.mark.parametrize(
