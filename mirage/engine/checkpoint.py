@@ -48,8 +48,12 @@ def refusal(config: Any, model: Any) -> str | None:
     if type(loader) is not default_loader.DefaultModelLoader:
         return None  # made up, or in a format of its own
     last = Last()
-    default_loader.safetensors_weights_iterator = lambda files, *_, **__: _headers(files, last)
-    default_loader.pt_weights_iterator = lambda files, *_, **__: _pickles(files, last)
+    default_loader.safetensors_weights_iterator = lambda hf_weights_files, *_, **__: _headers(
+        hf_weights_files, last
+    )
+    default_loader.pt_weights_iterator = lambda hf_weights_files, *_, **__: _pickles(
+        hf_weights_files, last
+    )
     weights = _readable(loader.get_all_weights(config.model_config, model))
     try:
         loaded = model.load_weights(weights)
