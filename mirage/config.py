@@ -94,6 +94,11 @@ def _values(node: yaml.Node, known: dict[int, float]) -> float:
     return known[id(node)]
 
 
+FLOAT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+"""Numbers that YAML 1.2 takes for such, and YAML 1.1 for text."""
+Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))
+
+
 class Policy(StrEnum):
     """Who may take memory from whom."""
 
@@ -126,16 +131,20 @@ def _named(folder: Any) -> Any:
     return folder
 
 
-Folder = Annotated[Path, BeforeValidator(expanded)]
+FilePath = Annotated[Path, Field(strict=False), BeforeValidator(expanded)]
 """``~`` and ``$NAME`` stand for what they do in a shell."""
 Weight = Annotated[float, Field(ge=0)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=LARGEST_BYTES)]
 
 
 class Strict(BaseModel):
-    """Part of a file. What is not known is refused; a section with nothing in it is not there."""
+    """Part of a file. What is not known is refused; a section with nothing in it is not there.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    A value has the type that it is written in: ``true`` is no number, ``"5"`` and ``3.0`` are no
+    whole numbers. Fields for which YAML has no type of its own are not `strict`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -223,7 +232,7 @@ class Tenant(Strict):
     """One served model with its share of the device and its priority (higher yields later)."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$", max_length=LONGEST_NAME)
-    model: Folder
+    model: FilePath
     share: float = Field(gt=0, le=100)
     priority: int = 0
     max_model_len: Count = 1024
@@ -345,7 +354,7 @@ class Replay(Strict):
 
     trace: str | dict[str, str] = "sample"
     """What ``--trace`` names, or such a one for each tenant; files are relative to this one."""
-    window: tuple[float, float] | None = None
+    window: Annotated[tuple[float, float] | None, Field(strict=False)] = None
     time_scale: PositiveFloat = 1.0
     load: PositiveFloat | None = Field(default=None, le=100)
     """Part of what the machine can compute, which is measured first, and gaps are scaled to it."""
@@ -432,7 +441,7 @@ class PeerTier(Strict):
 class SsdTier(Strict):
     """A folder on a disk for KV blocks that the host pool has no room for (docs/tiers.md)."""
 
-    directory: Annotated[Folder, BeforeValidator(_named)]
+    directory: Annotated[FilePath, BeforeValidator(_named)]
     """`load` makes it absolute: relative to the file's folder."""
     bytes: Bytes
     keep: bool = False
@@ -492,7 +501,7 @@ class Config(Strict):
     remap: RemapAndAblations = RemapAndAblations()
     tiers: Tiers = Tiers()
     replay: Replay = Replay()
-    policy: Policy = Policy.MIRAGE
+    policy: Annotated[Policy, Field(strict=False)] = Policy.MIRAGE
     hang_s: float = Field(default=HANG_S, ge=LEAST_HANG_S, le=1e6)
     """Seconds without a sign of life, or without progress, after which an engine is ended."""
     block_tokens: Count = 32

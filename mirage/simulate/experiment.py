@@ -15,6 +15,7 @@ from mirage.config import (
     ConfigError,
     Count,
     Device,
+    FilePath,
     Remap,
     Sharing,
     Strict,
@@ -98,7 +99,7 @@ class Workload(Strict):
     """
 
     arrivals: Literal["bursty", "poisson", "trace", "windows"] = "bursty"
-    file: Path | None = None
+    file: FilePath | None = None
     trace_format: TraceFormat | None = None
     """Of the file, where its beginning does not tell."""
     rate: Rate | None = None

@@ -11,6 +11,7 @@ from mirage.workload.formats.request import MAX_TOKENS
 from mirage.workload.lengths import Lengths, lengths
 
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS, strict=True)]
+FewestMost = Annotated[tuple[Tokens, Tokens], Field(strict=False)]
 
 
 def _known(name: str) -> str:
@@ -28,9 +29,9 @@ LengthsName = Annotated[str, AfterValidator(_known)]
 class Bounds(Strict):
     """Fewest and most tokens; what is drawn beyond is cut to them."""
 
-    prompt: tuple[Tokens, Tokens] = (1, MAX_TOKENS)
+    prompt: FewestMost = (1, MAX_TOKENS)
     """Of a turn of a session: of what the turn adds."""
-    output: tuple[Tokens, Tokens] = (1, MAX_TOKENS)
+    output: FewestMost = (1, MAX_TOKENS)
 
     @model_validator(mode="after")
     def _are_in_order(self) -> Bounds:
