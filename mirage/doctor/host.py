@@ -57,7 +57,7 @@ def addresses() -> Finding:
     """Device memory is mapped into reserved ones, of which each engine has its own."""
     if (most := address_bytes()) is None:
         return works(TOPIC, "addresses of a process", "without limit")
-    advice = f"an engine takes {size(ENGINE_ADDRESSES)} and device.memory: `ulimit -v unlimited`"
+    advice = f"an engine takes {size(ENGINE_ADDRESSES)} and its share: `ulimit -v unlimited`"
     return limited(TOPIC, "addresses of a process", size(most), advice)
 
 

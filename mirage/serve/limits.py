@@ -9,15 +9,19 @@ from mirage.config import Config, ConfigError
 from mirage.units import GIB, size, sizes
 from vmm.host_memory import address_bytes, host_memory, promised_bytes
 
-ENGINE_ADDRESSES = 5 * GIB // 2
+ENGINE_ADDRESSES = 12 * GIB // 5
 """Bytes of addresses that libraries and threads of an engine take, beside those reserved for the
 device; somewhat less than the smallest engine was seen to take."""
 
 
 def check_limits(config: Config) -> None:
-    """Raises `ConfigError` for less than the configuration takes. A GPU's addresses count, too."""
+    """Raises `ConfigError` for less than the configuration takes.
+
+    An engine reserves addresses for its share at least, of a GPU's memory as well.
+    """
     _check_promised(config)
-    needed = ENGINE_ADDRESSES + config.device.memory
+    share = max(tenant.share for tenant in config.tenants)
+    needed = ENGINE_ADDRESSES + int(config.device.memory * share / 100)
     if (most := address_bytes()) is not None and most < needed:
         allowed, wanted = sizes(most, needed)
         raise ConfigError(
