@@ -72,18 +72,19 @@ def _stray(manager: Any, adapter: LoRAModel) -> str | None:
         some = next(iter(adapter.loras))
         return f"no module of the model is changed by it, as {some!r} is none: {ANOTHER}"
     unused = [name for name, weights in adapter.loras.items() if id(weights) not in applied]
-    stray = [name for name in unused if not _exists(manager, name)]
+    known = {name for name, _ in manager.model.named_modules(remove_duplicate=False)}
+    stray = [name for name in unused if known.isdisjoint(_names(manager, name))]
     if not stray:
         return None
     return f"{len(stray)} of its modules are none of the model, as {stray[0]!r}: {ANOTHER}"
 
 
-def _exists(manager: Any, name: str) -> bool:
-    """True for a module of the model, by itself or as a part of one that vLLM packs."""
+def _names(manager: Any, name: str) -> Iterator[str]:
+    """Of a module, and of those into which vLLM packs it."""
     parent, _, last = name.removesuffix(".base_layer").rpartition(".")
-    names = [last, *(k for k, parts in manager.packed_modules_mapping.items() if last in parts)]
-    known = {each for each, _ in manager.model.named_modules(remove_duplicate=False)}
-    return any((f"{parent}.{each}" if parent else each) in known for each in names)
+    packs = (each for each, parts in manager.packed_modules_mapping.items() if last in parts)
+    for each in (last, *packs):
+        yield f"{parent}.{each}" if parent else each
 
 
 def _misfits(manager: Any, adapter: LoRAModel) -> Iterator[str]:

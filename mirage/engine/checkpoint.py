@@ -20,6 +20,23 @@ from vllm.model_executor.model_loader import default_loader, get_model_loader
 
 SMALL = 256
 """Elements of a tensor that is read: loaders look at numbers of scales and shapes."""
+NUMPY = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F16": torch.float16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+"""Types of stored tensors that numpy knows as well."""
+DTYPES = NUMPY | {
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
 DIFFERENT = ("must match", "size", "shape")
 """Words of torch's errors where dimensions differ."""
 
@@ -81,14 +98,16 @@ def _readable(weights: Weights) -> Weights:
 
 def _headers(files: Iterable[str], last: Last) -> Weights:
     for path in files:
-        with safe_open(path, "pt") as file:
+        # For torch it would be mapped as if it were written to, which takes memory of its size.
+        with safe_open(path, "np") as file:
             for name in file.keys():  # noqa: SIM118
                 piece = file.get_slice(name)
                 last.name, last.shape = name, tuple(piece.get_shape())
-                if prod(last.shape) <= SMALL:
-                    yield name, file.get_tensor(name)
+                if prod(last.shape) <= SMALL and piece.get_dtype() in NUMPY:
+                    yield name, torch.from_numpy(file.get_tensor(name))
                 else:
-                    yield name, torch.empty(last.shape, dtype=piece[:0].dtype, device="meta")
+                    kind = DTYPES.get(piece.get_dtype(), torch.uint8)
+                    yield name, torch.empty(last.shape, dtype=kind, device="meta")
 
 
 def _pickles(files: Iterable[str], last: Last) -> Weights:

@@ -62,7 +62,7 @@ from mirage.problems import one_line
 ENOUGH_BYTES = 1 << 50
 """KV memory to reckon with: whether there is so much is for the shares to say."""
 GENERATION = "generation_config.json"
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 """For one question: no model may keep the others from an answer."""
 NO_PREFIXES = (
     "engine_args.enable_prefix_caching: this model has no KV cache, in which prefixes would "

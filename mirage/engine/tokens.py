@@ -47,8 +47,8 @@ def _beyond(tokenizer: Any, model_config: Any, model: torch.nn.Module) -> str | 
         return None
     highest = max(beyond)
     return (
-        f"its tokenizer knows token {highest} ({beyond[highest]!r}), its embedding has rows for 0 "
-        f"to {rows - 1}: remove the {len(beyond)} tokens above, or resize the embedding"
+        f"its tokenizer has {len(beyond)} beyond the {rows} rows of its embedding, as {highest} "
+        f"({beyond[highest]!r}): remove those tokens, or resize the embedding"
     )
 
 

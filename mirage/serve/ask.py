@@ -25,7 +25,7 @@ from mirage.serve.rundir import RunDir
 PROBE = ("-m", "mirage.engine.probe")
 TIMEOUT_S = 120.0
 """To import vLLM and ask about the first tenants."""
-MORE_S = 60.0
+MORE_S = 120.0
 """For each tenant; a model of the largest size takes seconds, and the probe waits no longer."""
 
 

@@ -94,7 +94,7 @@ MODELS: dict[str, tuple[Callable[[Path], None], str]] = {
     "is narrower": (said("config.json", hidden_size=128), "does not belong to the model"),
     "knows more tokens": (
         more_tokens,
-        "knows token 320 ('<|extra_320|>'), its embedding has rows for 0 to 319: remove the 1 ",
+        "has 1 beyond the 320 rows of its embedding, as 320 ('<|extra_320|>'): remove those",
     ),
     "has no tokenizer": (no_tokenizer, "vLLM cannot load the tokenizer in "),
     "has an odd vocabulary": (
