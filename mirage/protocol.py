@@ -15,7 +15,7 @@ import msgspec
 
 from mirage.counters import Counters
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 BEAT_S = 0.5
 """Seconds between two `Alive`, and between two `Pulse`."""
 
@@ -123,6 +123,10 @@ class Pulse(msgspec.Struct, tag="pulse", tag_field="type", frozen=True):
     """Processor seconds of its descendants, such as compilers, while a pass takes long."""
 
 
+class Stepped(msgspec.Struct, tag="stepped", tag_field="type", frozen=True):
+    """The engine's model has computed a request of the engine's own: it may serve."""
+
+
 class Failed(msgspec.Struct, tag="failed", tag_field="type", frozen=True):
     """The last message of an engine whose core ends over an exception."""
 
@@ -176,7 +180,7 @@ class Shutdown(msgspec.Struct, tag="shutdown", tag_field="type", frozen=True):
     """The control server is going away: finish the step and exit."""
 
 
-FromEngine = Hello | Report | Pulse | Failed
+FromEngine = Hello | Report | Pulse | Stepped | Failed
 ToEngine = Allotment | Refusal | Turn | Alive | Shutdown
 
 _encoder = msgspec.json.Encoder()

@@ -54,6 +54,7 @@ class ElasticWorker(WorkerBase):
         with set_current_vllm_config(self.vllm_config):
             runner = self.model_runner
             self.mirage.loaded(runner, partial(_dummy_step, self), runner.profile_run)
+        self.mirage.tasks = self.get_supported_tasks()
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Serve vLLM's KV allocation from the reserved range."""

@@ -79,6 +79,8 @@ class EngineMemory:
         """Whether KV blocks are still worked on when a step's output is there."""
         self.warm = False
         """Whether steps are those of requests, and tell T_c."""
+        self.tasks: tuple[str, ...] = ()
+        """vLLM's names of what the model can do."""
         self.emptied: set[int] = set()
         """KV extents that no request had blocks of any more at some time since a step began."""
         self.planned = False

@@ -27,6 +27,7 @@ from mirage.counters import Counters
 from mirage.engine import descendants, prefill, runtime
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.firststep import FirstStep, lacks_input
 from mirage.engine.growth_holding import HoldingMixin
 from mirage.engine.kvgroups import kv_groups
 from mirage.engine.mixed import name_by_mask
@@ -41,6 +42,7 @@ from mirage.protocol import (
     Pulse,
     Refusal,
     Report,
+    Stepped,
     ToEngine,
     Turn,
 )
@@ -82,8 +84,13 @@ class ObservingMixin(Mixable):
         self.agent = self._connect()
         self.reporter = Reporter(self.report, self.agent)
         self.mailbox.handle = self._handle
+        self.first: FirstStep | None = None
+        """The engine's own request, until it has been computed; nothing is counted by then."""
+        self._own_steps = 0
         if self.agent is not None:
             self.agent.start(self._hello(), self._pulse)
+        if self.settings.first_step:
+            self._begin_first(vllm_config)
 
     def _prepare(self) -> None:
         """What a subclass sets up before the engine introduces itself."""
@@ -102,10 +109,30 @@ class ObservingMixin(Mixable):
         A call that is stuck counts as a request, as one that ends the last request may be.
         """
         requests = sum(self.get_request_counts()) or int(self.mailbox.is_held)
+        if self.first is not None and not self.passes:
+            requests = 0  # vLLM's loop has not begun
         long = requests > 0 and self.passes == self._passes_told
         self._passes_told = self.passes
         children_s = descendants.cpu_seconds(os.getpid()) if long else 0.0
         return Pulse(self.passes, requests, time.process_time(), children_s)
+
+    # -- the engine's own request -------------------------------------------------------
+
+    def _begin_first(self, vllm_config: Any) -> None:
+        if (why := lacks_input(vllm_config.model_config)) is not None:
+            logger.warning("no first step is computed before requests are: %s", why)
+            self._end_first()
+            return
+        self.first = FirstStep(vllm_config, self.memory.tasks, self.hash_block_size)
+        self.memory.warm = False  # its steps say nothing of T_c
+        self.add_request(self.first.request)
+
+    def _end_first(self) -> None:
+        """From now on steps are counted."""
+        self.first, self.memory.warm = None, True
+        self._own_steps = self.fence.scheduled
+        if self.agent is not None:
+            self.agent.send(Stepped())
 
     # -- vLLM's hooks -------------------------------------------------------------------
 
@@ -124,6 +151,8 @@ class ObservingMixin(Mixable):
 
     def _count(self, output: Any) -> None:
         """What this step computes, and what requests that start in it need not compute."""
+        if self.first is not None:
+            return
         self.tokens += output.total_num_scheduled_tokens
         for request, found in prefill.starting(output):
             self.tokens_from_device += max(0, found - self._loaded_tokens(request))
@@ -171,6 +200,8 @@ class ObservingMixin(Mixable):
             if scheduler_output.total_num_scheduled_tokens:
                 self.fence.processed += 1
             out = super().update_from_output(scheduler_output, model_runner_output)
+            if self.first is not None and self.first.processed(out):
+                self._end_first()
             self._processed()
             self._speak(urgent=not self.running and not self.waiting)
             return out
@@ -263,7 +294,7 @@ class ObservingMixin(Mixable):
             waiting=self._waiting_count(),
             counters=Counters(
                 preemptions=self.preemptions,
-                steps=self.fence.processed,
+                steps=0 if self.first else max(0, self.fence.processed - self._own_steps),
                 bytes_streamed=memory.streamer.bytes_streamed if memory.streamer else 0,
                 tokens=self.tokens,
                 prefill_tokens=self.prefill_tokens,

@@ -34,6 +34,8 @@ class EngineSettings(BaseModel):
     lookahead_steps: int = Field(default=16, ge=0)
     kept: Kept = "nothing"
     """What newcomers leave free for running requests."""
+    first_step: bool = False
+    """Whether the engine computes a request of its own, and says so, before it serves."""
     temporal: bool = False
     hold_s: float = 1.0
     """Time a request is held for an answer before vLLM may preempt; more while the control server

@@ -32,6 +32,7 @@ from mirage.protocol import (
     Refusal,
     Report,
     Shutdown,
+    Stepped,
     ToEngine,
     Turn,
     decode_from_engine,
@@ -76,6 +77,9 @@ class Keepers(Protocol):
     def joined(self, tenant: str) -> None:
         """Its memory is booked, and it takes part."""
 
+    def stepped(self, tenant: str) -> None:
+        """Its model has computed a first request."""
+
     async def lost(self, tenant: str, reason: str | None) -> None:
         """Its connection is closed, for a `reason` of ours, or by the engine (None).
 
@@ -96,6 +100,9 @@ class Unkept:
         """Nothing."""
 
     def joined(self, tenant: str) -> None:
+        """Nothing."""
+
+    def stepped(self, tenant: str) -> None:
         """Nothing."""
 
     async def lost(self, tenant: str, reason: str | None) -> None:
@@ -247,6 +254,8 @@ class ControlServer:
             self._reported(tenant, message)
         elif isinstance(message, Pulse):
             self._vitals[tenant].pulsed(message, self.running.seconds)
+        elif isinstance(message, Stepped):
+            self._keepers.stepped(tenant)
         elif isinstance(message, Failed):
             self._keepers.failed(tenant, message.error)
         else:

@@ -87,3 +87,15 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def failed_step(ending: Ending, logged: str | None) -> str:
+    """Reason of an `ending` in an engine's first step; empty unless the engine failed by itself.
+
+    `logged` is the last error of its log, which tells of exceptions, and of nothing else.
+    """
+    if ending.evidence is not Evidence.FAULT:
+        return ""
+    excepted = ending.error or (ending.status or 0) > 0
+    words = (excepted and logged) or f"its {ending}"
+    return f"the first step of the model failed: {words}; try another dtype, or other engine_args"

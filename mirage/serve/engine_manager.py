@@ -13,7 +13,7 @@ from mirage.config import Config, Tenant
 from mirage.control.debts import Debtor, Overdue
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve import launcher
-from mirage.serve.ending import Ending
+from mirage.serve.ending import Ending, failed_step
 from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit
 from mirage.serve.limits import with_causes
@@ -29,6 +29,9 @@ from mirage.serve.within import within
 from mirage.units import size
 
 ROOM_POLL_S = 0.05
+FIRST_STEP = "loaded, computing a first step"
+LEAST_S = 0.5
+"""For the first step, if the rest of a start took all its time."""
 SAID_AFTER_S, SAID_EVERY_S = 1.0, 10.0
 """When it is told that an engine cannot start for want of memory."""
 
@@ -89,6 +92,8 @@ class EngineManager:
         self._environment = launcher.environment(config, rundir)
         self._engine = EngineProcess(socket, rundir.log(tenant.name), means.start)
         self._connected = asyncio.Event()
+        self._stepped = asyncio.Event()
+        """Its model has computed a first step, in this start."""
         self._refused: str | None = None
         """Why the control server sent the engine away."""
         self._failure = ""
@@ -98,6 +103,10 @@ class EngineManager:
         self._by_us: Ending | None = None
         """End that this server brought about; None if it did not."""
         self._served = False
+        self._up = False
+        """True once its server has answered, in this start."""
+        self._lost_in_first_step = False
+        """True if its core left the control server before it had computed a step."""
         self._core_first = False
         """True if its core ended, or left the control server, before its API server ended."""
         self._oom = OomKills()
@@ -125,6 +134,8 @@ class EngineManager:
         self.backend.comeback.starts(begun)
         self._refused, self._failure, self._error, self._by_us = None, "", "", None
         self._core_first = self._served = False
+        self._up = self._lost_in_first_step = False
+        self._stepped.clear()
         self._oom = OomKills()
         await self._starting()
         await self._get_ready()
@@ -143,10 +154,14 @@ class EngineManager:
         self._reaper.began(group)
         progress = asyncio.create_task(self._tell_progress())
         try:
-            await self._up()
+            begun = self._running()
+            await self._answers()
+            self._up = True
+            self._end_if_without_core()
             await self._introduced()
+            await self._has_stepped(begun)
         except EngineFailed as error:
-            self._failure = self._why_not(error)
+            self._failure = await self._why_not(error)
             raise EngineFailed(f"tenant {self._name!r}: {self._failure}{self._where()}") from None
         finally:
             progress.cancel()
@@ -156,11 +171,11 @@ class EngineManager:
         begun = self._running()
         while True:
             await asyncio.sleep(self._means.progress_s)
-            words = self._engine.progress()
+            words = FIRST_STEP if self._in_first_step else self._engine.progress()
             seconds = f"{self._running() - begun:.0f} of {self._startup_timeout_s:g} s"
             self._say(f"starting for {seconds}{f' ({words})' if words else ''}")
 
-    async def _up(self) -> None:
+    async def _answers(self) -> None:
         limit_s = self._startup_timeout_s
         try:
             await within(limit_s, self._running, self._engine.ready())
@@ -170,20 +185,46 @@ class EngineManager:
     async def _introduced(self) -> None:
         limit_s = self._means.hello_s
         try:
-            await within(limit_s, self._running, self._connected.wait())
+            await within(limit_s, self._running, self._engine.until(self._connected))
         except TimeoutError:
             raise EngineFailed(
                 f"its server is up, but its engine did not come to the control socket "
                 f"in {limit_s:g} s"
             ) from None
 
-    def _why_not(self, error: EngineFailed) -> str:
+    async def _has_stepped(self, begun: float) -> None:
+        """Raises `EngineFailed` unless its model computes a step in the time of its start.
+
+        Like a user's request that step waits for the turn and for memory, and may compile for
+        minutes. Whether it hangs is judged by the engine's signs of life, as ever.
+        """
+        limit_s = self._startup_timeout_s
+        left = max(LEAST_S, begun + limit_s - self._running())
+        try:
+            await within(left, self._running, self._engine.until(self._stepped))
+        except TimeoutError:
+            late = f"its first step was not computed after {limit_s:g} s"
+            raise EngineFailed(f"{late}: raise --startup-timeout") from None
+
+    @property
+    def _in_first_step(self) -> bool:
+        return self._connected.is_set() and not self._stepped.is_set()
+
+    async def _why_not(self, error: EngineFailed) -> str:
         """Reason why it did not start."""
         if self._refused is not None:
             return f"the control server sent its engine away: {self._refused}"
         if self._by_us is not None:
             return f"while it started, its {self._by_us}"
-        return with_causes(str(error), self._oom.lately())
+        why = await self._step_failed() or str(error)
+        return with_causes(why, self._oom.lately())
+
+    async def _step_failed(self) -> str:
+        """How its core ended in its first step; empty if it did not, or not by a fault."""
+        if not self._lost_in_first_step:
+            return ""
+        ending = Ending("engine core", self._engine.core_status(), self._error)
+        return failed_step(ending, await asyncio.to_thread(self._engine.last_error))
 
     def _where(self) -> str:
         if self._refused is not None:
@@ -202,6 +243,10 @@ class EngineManager:
         self._connected.set()
         self._say("loaded")
 
+    def stepped(self) -> None:
+        """Its model has computed a first step."""
+        self._stepped.set()
+
     def failed(self, error: str) -> None:
         """Its core ends over an exception of class `error`."""
         self._error = error
@@ -212,13 +257,20 @@ class EngineManager:
         Without its core a server is of no use. One that is just starting is left to tell why.
         Returns when the core is dead, and its memory the kernel's.
         """
+        self._lost_in_first_step = self._in_first_step
         self._connected.clear()
         self._refused = reason
         self._core_first = self._core_first or not self._engine.server_has_ended
         if reason is not None or self.backend.state is EngineState.READY:
             self._is_down()
             self._engine.kill()
+        self._end_if_without_core()
         await self._engine.core_gone()
+
+    def _end_if_without_core(self) -> None:
+        """In a first step: the core has said why, or its server is up and has nothing to add."""
+        if self._lost_in_first_step and (self._error or self._up):
+            self._engine.kill()
 
     def _is_down(self) -> None:
         """Send nothing to it from now on."""
@@ -321,6 +373,7 @@ class EngineManager:
     async def stop(self) -> None:
         """End the engine, with time to end by itself. Idempotent."""
         self._is_down()
+        self._connected.clear()  # what the engine leaves undone is no failure
         await self._end(self._means.grace_s)
 
     async def _end(self, grace_s: float) -> None:

@@ -162,6 +162,7 @@ def engine_settings(
         "headroom_extents": config.remap.headroom_extents,
         "lookahead_steps": config.remap.lookahead_steps,
         "kept": Rules.served(config).kept(config.policy),
+        "first_step": control is not None,
         "temporal": config.sharing.mode == "temporal",
         "hold_s": config.sharing.patience_s,
         "moves": fit.movable_layers > 0,

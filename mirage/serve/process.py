@@ -138,17 +138,35 @@ class EngineProcess:
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(self.socket))) as http:
             while not await _healthy(http):
                 if self._ended.done():
-                    how = await asyncio.to_thread(self._how_it_ended, self._ended.result())
-                    raise EngineFailed(how)
+                    raise await self._failure(self._ended)
                 await asyncio.wait([self._ended], timeout=POLL_S)
+
+    async def until(self, event: asyncio.Event) -> None:
+        """Wait for an `event`. Raises `EngineFailed` if the server ends before."""
+        assert self._ended is not None, "start comes first"
+        waiting = asyncio.create_task(event.wait())
+        try:
+            either = (waiting, self._ended)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if self._ended.done() and not event.is_set():
+            raise await self._failure(self._ended)
 
     def progress(self) -> str:
         """How far its start has come by its log, in short; empty if that says nothing of it."""
         return last_progress(self.log, self._log_start)
 
+    def last_error(self) -> str | None:
+        """The most telling line that it has logged since its start."""
+        return last_error(self.log, self._log_start)
+
+    async def _failure(self, ended: asyncio.Future[int]) -> EngineFailed:
+        return EngineFailed(await asyncio.to_thread(self._how_it_ended, ended.result()))
+
     def _how_it_ended(self, status: int) -> str:
         how = f"signal {-status}" if status < 0 else f"exit code {status}"
-        words = last_error(self.log, self._log_start) or "it wrote no error"
+        words = self.last_error() or "it wrote no error"
         return f"the engine ended with {how} before it was ready: {words}"
 
     async def stop(self, grace_s: float) -> int | None:

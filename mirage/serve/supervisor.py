@@ -323,6 +323,9 @@ class ManagedEngines:
     def joined(self, tenant: str) -> None:
         self._managers[tenant].joined()
 
+    def stepped(self, tenant: str) -> None:
+        self._managers[tenant].stepped()
+
     async def lost(self, tenant: str, reason: str | None) -> None:
         await self._managers[tenant].lost(reason)
 

@@ -9,6 +9,8 @@ to ``waits:NAME:FILE`` tenant NAME goes on with its start once FILE exists,
 to ``once:FILE`` every start after the one that makes FILE fails, to ``after:NAME:FILE`` tenant
 NAME starts only once FILE exists, to ``borrows:NAME`` all do as they are told, and a request of
 tenant NAME wants all the memory it can get. ``slow`` takes two seconds to start, and says so.
+Of tenant NAME the first step raises (``raises:NAME``, or ``raises:NAME:FILE`` while FILE exists),
+``crashes``, ``stands`` still or is ``late`` without end; or its server ``refuses`` meanwhile.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from mirage.protocol import (
     Pulse,
     Report,
     Shutdown,
+    Stepped,
     decode_to_engine,
     encode,
 )
@@ -50,6 +53,8 @@ ENDS = {
     "kill": signal.SIGKILL,
     "eat": signal.SIGURG,
 }
+
+FIRST_STEPS = ("raises", "crashes", "stands", "late", "refuses")
 
 
 def main() -> None:
@@ -110,6 +115,7 @@ def core(mirage: dict[str, object]) -> None:
         report = Report(0, True, HELD, 0, 2, 17, 0, kv_blocks=16)
         control.sendall(encode(report))
         stuck, stubborn = threading.Event(), threading.Event()
+        step(control, str(mirage["tenant"]), stuck)
         signal.signal(signal.SIGWINCH, lambda number, frame: stubborn.set())
         signal.signal(signal.SIGUSR1, lambda number, frame: stuck.set())
         signal.signal(signal.SIGURG, lambda number, frame: eat())
@@ -123,6 +129,21 @@ def core(mirage: dict[str, object]) -> None:
             if isinstance(message, Allotment) and borrows == "borrows" and not stubborn.is_set():
                 obeyed = report_of(message, wants_all=mirage["tenant"] == borrower)
                 control.sendall(encode(obeyed))
+
+
+def step(control: socket.socket, tenant: str, stuck: threading.Event) -> None:
+    """A first step, that may fail."""
+    how, name, file = [*os.environ.get("FAKE_ENGINE", "").split(":"), "", ""][:3]
+    if name != tenant or how not in FIRST_STEPS or not Path(file).exists():
+        control.sendall(encode(Stepped()))
+    elif how == "raises":
+        print("(EngineCore pid=7) RuntimeError: expected BFloat16", file=sys.stderr, flush=True)
+        control.sendall(encode(Failed("RuntimeError")))
+        os._exit(1)
+    elif how == "crashes":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif how == "stands":
+        stuck.set()
 
 
 def pulse(control: socket.socket, stuck: threading.Event) -> None:
@@ -163,6 +184,12 @@ async def serve(uds: Path, name: str) -> None:
     semaphore = multiprocessing.get_context("spawn").Semaphore()
     command = [sys.executable, *sys.argv, "--core"]
     child = subprocess.Popen(command)
+    if os.environ.get("FAKE_ENGINE") == f"refuses:{name}":
+        await asyncio.sleep(0.5)
+        child.terminate()
+        child.wait()
+        print("ValueError: no such chat template", file=sys.stderr)
+        os._exit(2)
     app = web.Application()
     app.router.add_get("/health", lambda request: health(child))
     app.router.add_post("/v1/completions", lambda request: complete(request, name, child))

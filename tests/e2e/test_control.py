@@ -24,6 +24,7 @@ from mirage.protocol import (
     Refusal,
     Report,
     Shutdown,
+    Stepped,
     Turn,
     decode_to_engine,
     encode,
@@ -98,12 +99,16 @@ class Noting:
     on_hung: asyncio.Queue[tuple[str, str]]
     on_failed: asyncio.Queue[tuple[str, str]]
     dead: asyncio.Event = field(default_factory=asyncio.Event)
+    steps: list[str] = field(default_factory=list)
 
     def came(self, tenant: str, pid: int) -> None:
         assert pid
 
     def joined(self, tenant: str) -> None:
         self.on_joined.put_nowait(tenant)
+
+    def stepped(self, tenant: str) -> None:
+        self.steps.append(tenant)
 
     async def lost(self, tenant: str, reason: str | None) -> None:
         self.on_lost.put_nowait((tenant, reason))
@@ -279,6 +284,17 @@ def test_an_engine_that_breaks_the_protocol_is_lost_with_the_reason(
         site.arbiter.commands = [("a", Turn(True))]
         await good.say(REPORT)
         assert await good.hear() == Turn(True)
+
+    run(tmp_path, scenario)
+
+
+def test_a_first_step_is_told(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        engine = await site.engine("a")
+        await engine.say(encode(Stepped()), REPORT)
+        engine.close()
+        await site.lost.get()
+        assert site.keepers.steps == ["a"]
 
     run(tmp_path, scenario)
 

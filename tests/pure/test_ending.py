@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage.serve.ending import FROM_OUTSIDE, Ending, Evidence
+from mirage.serve.ending import FROM_OUTSIDE, Ending, Evidence, failed_step
 from mirage.serve.oom import OomKills
 
 pytestmark = pytest.mark.pure
@@ -77,3 +77,30 @@ def test_kills_of_the_last_two_looks_are_counted(tmp_path: Path) -> None:
     file.unlink()
     assert kills.lately() == 0
     assert OomKills(tmp_path / "none").lately() == 0
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        (Ending(status=1, error="RuntimeError"), "RuntimeError: expected BFloat16"),
+        (Ending(status=-9, error="RuntimeError"), "RuntimeError: expected BFloat16"),
+        (Ending(status=-11), "its engine core ended by SIGSEGV"),
+        (Ending(status=1), "RuntimeError: expected BFloat16"),
+    ],
+)
+def test_a_first_step_that_fails_is_told_with_the_exception_or_the_signal(
+    ending: Ending, words: str
+) -> None:
+    assert failed_step(ending, "RuntimeError: expected BFloat16") == (
+        f"the first step of the model failed: {words}; try another dtype, or other engine_args"
+    )
+
+
+def test_an_exception_that_no_log_tells_is_named_by_its_class() -> None:
+    assert "its engine core ended with KeyError; " in failed_step(Ending(error="KeyError"), None)
+    assert "its engine core ended with exit code 3; " in failed_step(Ending(status=3), None)
+
+
+@pytest.mark.parametrize("status", [0, -9, -15, None])
+def test_an_engine_that_was_ended_has_not_failed_in_its_first_step(status: int | None) -> None:
+    assert failed_step(Ending(status=status), "RuntimeError: of its server") == ""

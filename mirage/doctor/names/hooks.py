@@ -53,7 +53,10 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "vllm.v1.request:Request": (
         *("request_id", "status", "num_computed_tokens", "num_prompt_tokens", "num_tokens"),
         *("skip_reading_prefix_cache", "cache_salt", "block_hashes", "update_block_hashes()"),
+        "is_finished()",
     ),
+    "vllm.v1.engine:EngineCoreOutputs": ("outputs",),
+    "vllm.v1.engine:EngineCoreOutput": ("request_id",),
     "vllm.v1.kv_cache_interface:KVCacheConfig": (
         *("num_blocks", "kv_cache_tensors", "kv_cache_groups"),
     ),

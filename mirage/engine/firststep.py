@@ -1,0 +1,88 @@
+"""A request of the engine's own, computed before its tenant is ready: whether its model computes.
+
+A model may load, and its kernels refuse the first real step. So the scheduler begins with a prompt
+of a few tokens, which goes its usual way (turn, KV blocks, prefill, decode or pooling) whatever the
+policy and the runner. It is made here and not sent to the API server, where keys, templates,
+tokenizers and each runner's routes would be in its way. Nobody is sent its output, nothing counts
+it, and no prompt can find its KV blocks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from vllm.pooling_params import PoolingParams
+from vllm.sampling_params import SamplingParams
+from vllm.tasks import POOLING_TASKS
+from vllm.v1.request import Request
+
+NAME = "mirage-first-step"
+PROMPT, ANSWER = 4, 2
+"""Tokens, fewer if the model takes no more: a prefill and a decode."""
+
+
+class FirstStep:
+    """The request, from when the scheduler is built until its last step has been processed."""
+
+    def __init__(self, vllm_config: Any, tasks: Collection[str], hash_tokens: int) -> None:
+        """`tasks` are those of the model, `hash_tokens` as many as a KV block's name stands for."""
+        model = vllm_config.model_config
+        length = max(1, min(PROMPT, model.max_model_len - ANSWER))
+        named = set(special_tokens(model.hf_config.to_dict()))
+        pooling = _pooling(model, tasks) if model.runner_type == "pooling" else None
+        writing = SamplingParams(max_tokens=ANSWER, temperature=0, ignore_eos=True)
+        self.request = Request(
+            request_id=NAME,
+            prompt_token_ids=plain_tokens(named, model.get_vocab_size(), length),
+            sampling_params=None if pooling else writing,
+            pooling_params=pooling,
+            block_hasher=lambda request: _names(request, hash_tokens),
+        )
+
+    def processed(self, outputs: Mapping[int, Any]) -> bool:
+        """Take its part out of a step's outputs, vLLM's by client; true if it has ended."""
+        for output in outputs.values():
+            output.outputs = [each for each in output.outputs if each.request_id != NAME]
+        return bool(self.request.is_finished())
+
+
+def lacks_input(model: Any) -> str | None:
+    """Why token ids alone are no input of a model with this configuration; None if they are."""
+    if model.is_encoder_decoder:
+        return "its decoder needs what an encoder has seen or heard"
+    if model.is_multimodal_raw_input_only_model:
+        return "it takes no tokens"
+    return None
+
+
+def special_tokens(config: Mapping[Any, Any]) -> Iterator[int]:
+    """Ids to which a model's configuration gives a meaning, a picture's place for one."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from special_tokens(value)
+        elif "token" in str(name):
+            yield from (each for each in _listed(value) if isinstance(each, int))
+
+
+def plain_tokens(special: Collection[int], vocabulary: int, length: int) -> list[int]:
+    """The first ids that are not special, and any where there are too few."""
+    plain = [token for token in range(vocabulary) if token not in special]
+    return (plain + list(range(vocabulary)) * length)[:length]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _pooling(model: Any, tasks: Collection[str]) -> PoolingParams:
+    params = PoolingParams(task=min(set(tasks) & set(POOLING_TASKS)))
+    params.verify(model)
+    return params
+
+
+def _names(request: Request, tokens: int) -> list[bytes]:
+    """Names of its full blocks that lack one, of `tokens` tokens each: of no prompt's."""
+    lacking = request.num_tokens // tokens - len(request.block_hashes)
+    return [os.urandom(32) for _ in range(lacking)]

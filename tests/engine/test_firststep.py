@@ -1,0 +1,223 @@
+"""The request that an engine computes by itself before it serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import torch
+from test_probe import question
+from tiny import make_model
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from mirage.control.reporting import LayerTimes
+from mirage.engine import runtime, scheduler
+from mirage.engine.firststep import (
+    ANSWER,
+    NAME,
+    PROMPT,
+    FirstStep,
+    lacks_input,
+    plain_tokens,
+    special_tokens,
+)
+from mirage.engine.mailbox import Mailbox
+from mirage.engine.probe import _config
+from mirage.engine.settings import EngineSettings
+from mirage.facts import KVGroups
+from mirage.protocol import Hello, ModelShape, Report, Stepped
+
+pytestmark = pytest.mark.engine
+
+
+def config(runner: str = "generate", length: int = 64, **names: Any) -> Any:
+    hf = SimpleNamespace(to_dict=lambda: names)
+    model = SimpleNamespace(
+        runner_type=runner,
+        max_model_len=length,
+        hf_config=hf,
+        get_vocab_size=lambda: 32,
+        pooler_config=None,
+    )
+    return SimpleNamespace(model_config=model)
+
+
+def test_special_tokens_are_found_wherever_a_configuration_names_them() -> None:
+    named = {
+        "pad_token_id": 0,
+        "eos_token_id": [1, 2],
+        "tokenizer_class": "LlamaTokenizer",
+        "sep_token_id": None,
+        "id2label": {9: "LABEL_9"},
+        "text_config": {"image_token_index": 3, "num_hidden_layers": 7},
+    }
+    assert set(special_tokens(named)) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("special", "vocabulary", "tokens"),
+    [
+        (set(), 32, [0, 1, 2, 3]),
+        ({0, 1, 3}, 32, [2, 4, 5, 6]),
+        ({0, 1}, 3, [2, 0, 1, 2]),
+        ({0}, 1, [0, 0, 0, 0]),
+    ],
+)
+def test_a_prompt_is_of_tokens_without_a_meaning(
+    special: set[int], vocabulary: int, tokens: list[int]
+) -> None:
+    assert plain_tokens(special, vocabulary, 4) == tokens
+
+
+@pytest.mark.parametrize(("length", "prompt"), [(64, PROMPT), (5, 3), (2, 1), (1, 1)])
+def test_a_prompt_leaves_room_for_its_answer(length: int, prompt: int) -> None:
+    request = FirstStep(config(length=length, bos_token_id=0), (), 16).request
+    assert (request.num_prompt_tokens, request.max_tokens) == (prompt, ANSWER)
+    assert 0 not in request.all_token_ids
+    assert request.block_hashes == []
+
+
+def test_a_pooling_model_is_asked_for_one_of_its_tasks() -> None:
+    first = FirstStep(config("pooling"), ("generate", "token_embed", "embed"), 16)
+    assert first.request.sampling_params is None
+    assert first.request.pooling_params is not None
+    assert first.request.pooling_params.task == "embed"
+
+
+def test_full_blocks_are_named_as_no_prompt_names_them() -> None:
+    """With blocks of very few tokens."""
+    one, other = (FirstStep(config(), (), 1).request for _ in range(2))
+    assert len(set(one.block_hashes) | set(other.block_hashes)) == 2 * PROMPT
+    one.append_output_token_ids(7)
+    assert len(one.block_hashes) == PROMPT + 1
+
+
+def test_its_output_goes_to_nobody_and_its_end_is_noticed() -> None:
+    first = FirstStep(config(), (), 16)
+    outputs = [EngineCoreOutput(name, [7]) for name in (NAME, "of a user")]
+    step = {0: EngineCoreOutputs(outputs=outputs)}
+    assert not first.processed(step)
+    assert [output.request_id for output in step[0].outputs] == ["of a user"]
+    first.request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    assert first.processed({})
+
+
+@pytest.mark.parametrize(
+    ("encoder", "raw", "lacks"), [(False, False, False), (True, False, True), (False, True, True)]
+)
+def test_models_that_take_more_than_tokens(encoder: bool, raw: bool, lacks: bool) -> None:
+    model = SimpleNamespace(is_encoder_decoder=encoder, is_multimodal_raw_input_only_model=raw)
+    assert (lacks_input(model) is not None) == lacks
+
+
+SHAPE = ModelShape(2, 1, 1, 1, 1, 32, 64, 1, 0)
+
+
+class Memory:
+    """All that a scheduler of policy static asks of an engine's memory."""
+
+    def __init__(self) -> None:
+        self.settings = EngineSettings(
+            policy="static", tenant="a", control="socket", base_blocks=64, first_step=True
+        )
+        self.mailbox = Mailbox()
+        self.warm, self.tasks = True, ("generate",)
+        self.alpha = self.beta = self.experts = 0
+        self.streamer, self.compute = None, SimpleNamespace(stall_s=0.0)
+
+    def shape(self, config: Any, groups: KVGroups) -> ModelShape:
+        return SHAPE
+
+    def held_bytes(self, extents: int, extent_bytes: int) -> int:
+        return extents * extent_bytes
+
+    def layer_times(self) -> LayerTimes:
+        return LayerTimes(0.0, 0.0)
+
+    def expert_counts(self) -> dict[str, int]:
+        return {}
+
+
+class Agent:
+    """Notes what the engine says."""
+
+    def __init__(self, path: str, mailbox: Mailbox) -> None:
+        self.said: list[Any] = []
+
+    def start(self, hello: Hello, pulse: Any) -> None:
+        self.said.append(hello)
+
+    def send(self, message: Any) -> None:
+        self.said.append(message)
+
+
+def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """vLLM's scheduler over the memory of no device, as an engine's core would begin with it."""
+    memory: Any = Memory()
+    monkeypatch.setattr(runtime, "_memory", memory)
+    monkeypatch.setattr(scheduler, "Agent", Agent)
+    config = _config(question("a", make_model("llama", folder), skip_tokenizer_init=True)["argv"])
+    config.cache_config.num_gpu_blocks = 64
+    spec = FullAttentionSpec(block_size=32, num_kv_heads=1, head_size=32, dtype=torch.bfloat16)
+    plan = KVCacheConfig(64, [], [KVCacheGroupSpec(["layer"], spec)])
+    return scheduler.make_scheduler(
+        config,
+        kv_cache_config=plan,
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=32,
+        hash_block_size=32,
+        log_stats=True,
+    )
+
+
+def step(core: Any) -> dict[int, Any]:
+    """One step, in which each request that is to answer says token 7."""
+    output = core.schedule()
+    names = list(output.num_scheduled_tokens)
+    index = {name: number for number, name in enumerate(names)}
+    said = ModelRunnerOutput(names, index, sampled_token_ids=[[7] for _ in names])
+    return dict(core.update_from_output(output, said))
+
+
+def test_a_scheduler_begins_with_it_and_says_when_it_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = made(tmp_path, monkeypatch)
+    assert [type(m) for m in core.agent.said] == [Hello]
+    assert core.get_request_counts() == (0, 1) and not core.memory.warm
+    assert core._pulse().requests == 0, "vLLM's loop has not begun"
+    for steps in range(ANSWER):
+        assert Stepped() not in core.agent.said, f"after {steps} steps"
+        outputs = step(core)
+        assert all(not output.outputs for output in outputs.values())
+    assert core.agent.said.count(Stepped()) == 1 and core.memory.warm
+    assert not core.has_unfinished_requests()
+    pool = core.kv_cache_manager.block_pool
+    assert len(pool.cached_block_hash_to_block) == 0
+    assert pool.get_num_free_blocks() == 63
+    report = core.report()
+    assert (report.steps, report.tokens, report.prefill_tokens, report.running) == (0, 0, 0, 0)
+    assert all(m.steps == 0 for m in core.agent.said if isinstance(m, Report))
+
+    core.add_request(FirstStep(core.vllm_config, (), 32).request)  # as any other, from now on
+    assert [len(o.outputs) for o in step(core).values()] == [1]
+    assert (core.report().steps, core.report().tokens) == (1, PROMPT)
+    assert core.agent.said.count(Stepped()) == 1
+
+
+def test_a_model_that_takes_more_than_tokens_says_so_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "lacks_input", lambda model: "it takes no tokens")
+    core = made(tmp_path, monkeypatch)
+    assert core.agent.said[1:] == [Stepped()]
+    assert core.first is None and core.memory.warm and not core.has_requests()
