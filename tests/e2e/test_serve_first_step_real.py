@@ -1,0 +1,89 @@
+"""Real engines compute a request of their own before they serve; an int8 model in float32 cannot.
+
+In turns, where a first step has to wait for the turn; models that write, that guess by a draft, and
+that make vectors.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from supervised import Served, serving
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.zoo import FAMILIES, make
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+START_S = 400
+PACKED = "llama-w8a8"
+OTHERS = ("llama", "llama-eagle", "bert")
+COUNTED = ("steps", "tokens", "prefill_tokens", "tokens_from_device", "preemptions")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("first")
+    tenants: list[dict[str, Any]] = []
+    for name in (PACKED, *OTHERS):
+        family, path = FAMILIES[name], make(FAMILIES[name], folder)
+        tenant = {"name": name, "model": str(path), "share": 25, "max_num_seqs": 8}
+        more = dict(family.all_arguments(path))
+        more.pop("max_model_len", None)
+        tenants.append(
+            tenant | {"max_model_len": 256, "max_num_batched_tokens": 256, "engine_args": more}
+        )
+    content = {
+        "device": {"memory": "64MiB"},
+        "tenants": tenants,
+        "dtype": "float32",
+        "sharing": {"mode": "temporal"},
+    }
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump(content))
+    with serving(config, fake=False, ready_timeout_s=START_S) as served:
+        served.drain()
+        yield served
+
+
+def counts(served: Served, name: str) -> dict[str, int]:
+    tenant = served.request("GET", "/mirage/state")[1]["tenants"][name]
+    return {key: tenant[key] for key in COUNTED}
+
+
+def test_a_model_that_cannot_compute_is_failed_with_the_reason(served: Served) -> None:
+    health = served.request("GET", "/health")[1]
+    assert health["tenants"] == {PACKED: "failed"} | dict.fromkeys(OTHERS, "ready")
+    reason = health["reasons"][PACKED]
+    assert reason.startswith("the first step of the model failed: "), reason
+    assert reason.endswith("; try another dtype, or other engine_args") and "\n" not in reason
+
+
+def test_nothing_is_counted_or_cached_of_what_engines_computed_by_themselves(
+    served: Served,
+) -> None:
+    """Before any request, and of the first one its own tokens alone."""
+    for name in OTHERS:
+        assert counts(served, name) == dict.fromkeys(COUNTED, 0), name
+    prompt, tokens = "abcdefgh" * 8, 4
+    body = {"model": "llama", "prompt": prompt, "max_tokens": tokens, "temperature": 0}
+    status, answer = served.request("POST", "/v1/completions", body | {"ignore_eos": True})
+    assert status == 200, answer
+    asked = answer["usage"]["prompt_tokens"]
+    expected = {"steps": tokens, "tokens": asked + tokens - 1, "prefill_tokens": asked}
+    served.until("it is counted", lambda: counts(served, "llama")["steps"] == tokens)
+    assert counts(served, "llama") == dict.fromkeys(COUNTED, 0) | expected
+
+
+def test_each_kind_serves(served: Served) -> None:
+    body = {"model": "llama-eagle", "prompt": "hello", "max_tokens": 6, "temperature": 0}
+    status, answer = served.request("POST", "/v1/completions", body | {"ignore_eos": True})
+    assert (status, answer["usage"]["completion_tokens"]) == (200, 6)
+    status, answer = served.request("POST", "/v1/embeddings", {"model": "bert", "input": "hello"})
+    assert (status, len(answer["data"][0]["embedding"])) == (200, 128)
