@@ -119,7 +119,12 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             question("draft of 8", llama, speculative_config=drafting, block_size=8),
             question("latent", make(FAMILIES["deepseek-v2"], folder), block_size=48),
             question("states of 8", make(FAMILIES["mamba2"], folder), block_size=8),
-            question("hybrid of 48", make(FAMILIES["granite4-hybrid"], folder), block_size=48),
+            question(
+                "hybrid of 48",
+                make(FAMILIES["granite4-hybrid"], folder),
+                block_size=48,
+                enable_prefix_caching=False,
+            ),
             question("opt-13b", big, max_model_len=2048),
             question("too long", llama, max_model_len=4096),
             question("unknown", llama, enforce_egaer=True),
