@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -84,6 +85,8 @@ def test_vllm_dispatches_linear_layers_as_the_table_says(
     kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(utils.ops, "create_onednn_mm", lambda weight, size: None)
+    # Which the extension of a processor without AVX-512 does not have.
+    monkeypatch.setattr(torch.ops._C, "convert_weight_packed", torch.clone, raising=False)
     for rows, columns in ((64, 64), (24, 64), (1024, 1024)):
         made = dispatched(torch.zeros(rows, columns, dtype=torch.bfloat16))
         assert who(made) is processors.linear(kernels, rows, columns, BRAIN)
@@ -148,7 +151,7 @@ def test_a_kv_cache_of_eight_bits_is_read_where_vllm_says(kernels: Kernels) -> N
 
 
 def test_latent_attention_and_experts_are_vllms_choice(kernels: Kernels) -> None:
-    asked: Any = SimpleNamespace(use_sparse=False, use_mla=True)
+    asked: Any = SimpleNamespace(use_sparse=False, use_mla=True, kv_cache_dtype="auto")
     backend = current_platform.get_attn_backend_cls(None, asked)
     assert backend.rpartition(".")[0].endswith(kernels.latent.lower())
     in_order: tuple[Any, ...] = (
@@ -192,7 +195,11 @@ def test_an_extension_multiplies_by_four_bits_if_the_table_says_so(extension: st
     code = "import sys, torch; torch.ops.load_library(sys.argv[1])"
     code += "; print(hasattr(torch.ops._C, 'cpu_gemm_wna16'))"
     command = [sys.executable, "-c", code, str(library)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == -signal.SIGILL:
+        pytest.skip(f"this processor cannot load {extension}")
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.strip()
     able = {row.four_bits for kind, row in TABLE.items() if row.extension == extension}
     assert able == {said == "True"}
 
