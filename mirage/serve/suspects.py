@@ -5,8 +5,9 @@ each is a suspect, and suspects that are sent again run one at a time; so the ne
 one of them is there, and it is the culprit. A culprit is refused for a while.
 
 Less is known of an engine that hung, and of a request that was answered well before: alone with
-the engine, that is a suspect too, and the culprit only the second time. An engine that was ended
-from outside says nothing of its requests.
+the engine, that is a suspect too, and the culprit only the second time; beside others it is neither
+blamed nor made to wait, for it may be a probe that is always there. An engine that was ended from
+outside says nothing of its requests.
 """
 
 from __future__ import annotations
@@ -103,10 +104,10 @@ class Suspects:
         """Why a request must not be sent to the engine now; None if it may."""
         if (until := self._culprits.get(fingerprint, now)) > now:
             return Refused(until - now, known=True)
-        if not self._is_suspect(fingerprint, now):
+        if not self._runs_alone(fingerprint, now):
             return None  # soon said, however many broke off lately
         others = {r.fingerprint for r in self._there(now)} - {fingerprint}
-        if any(self._is_suspect(other, now) for other in others):
+        if any(self._runs_alone(other, now) for other in others):
             return Refused(self._wait_s(fingerprint, now), known=False)
         return None
 
@@ -115,7 +116,7 @@ class Suspects:
 
         def is_other(request: Request) -> bool:
             other = request.fingerprint
-            return other != fingerprint and self._is_suspect(other, now)
+            return other != fingerprint and self._runs_alone(other, now)
 
         if any(map(is_other, self._running.values())):
             return LATELY_S
@@ -171,6 +172,13 @@ class Suspects:
     def _is_suspect(self, fingerprint: str, now: float) -> bool:
         return self._suspected.get(fingerprint, now) > now
 
+    def _runs_alone(self, fingerprint: str, now: float) -> bool:
+        """True for a suspect, unless it was answered well: a probe must not wait for others."""
+        return self._is_suspect(fingerprint, now) and not self._was_good(fingerprint, now)
+
+    def _was_good(self, fingerprint: str, now: float) -> bool:
+        return self._good.get(fingerprint, now) > now
+
     def _recent(self, now: float, lately_s: float) -> list[tuple[float, Request]]:
         return [(since, request) for since, request in self._broken if since + lately_s > now]
 
@@ -178,8 +186,10 @@ class Suspects:
         if ending.evidence is Evidence.NOTHING:
             return Blame(ending, there)
         distinct = {request.fingerprint: request for request in there}
-        before = [name for name in distinct if self._is_suspect(name, now)]
-        new = [name for name in distinct if self._good.get(name, now) <= now]
+        new = [name for name in distinct if not self._was_good(name, now)]
+        suspects = [name for name in distinct if self._is_suspect(name, now)]
+        # What was answered well is blamed only where nothing else was there.
+        before = [name for name in suspects if name in new or not new]
         if ending.evidence is Evidence.FAULT and not before and len(distinct) == 1:
             before = new
         if len(before) == 1:

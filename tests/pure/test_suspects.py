@@ -105,6 +105,41 @@ def test_of_several_only_those_not_known_to_be_good_may_have_ended_it() -> None:
     assert made.engine_ended(FAULT, 20.0).bodies == {"x", "y"}
 
 
+@pytest.mark.parametrize("end", [FAULT, HANG])
+def test_a_probe_that_is_there_each_time_is_not_blamed_for_others(end: Ending) -> None:
+    """It comes back at once, with the next bad request, and has no time to be answered."""
+    made = Suspects()
+    (number,) = begin(made, "probe")
+    made.ends(number, 0.0, well=True)
+    for now in (10.0, 20.0, 30.0):
+        begin(made, "probe", f"bad {now}")
+        blame = made.engine_ended(end, now)
+        assert blame.culprit is None and blame.bodies == {f"bad {now}"}
+        assert made.refuses("probe", now + 1) is None
+
+
+def test_of_two_that_were_there_both_times_the_one_that_was_never_answered_well_is_blamed() -> None:
+    made = Suspects()
+    (number,) = begin(made, "probe")
+    made.ends(number, 0.0, well=True)
+    for now in (10.0, 20.0):
+        begin(made, "probe", "bad")
+        blame = made.engine_ended(FAULT, now)
+    assert blame.culprit == request("bad")
+    assert made.refuses("probe", 21.0) is None
+
+
+def test_a_probe_does_not_wait_for_suspects() -> None:
+    made = Suspects()
+    (number,) = begin(made, "probe")
+    made.ends(number, 0.0, well=True)
+    begin(made, "probe", "x", "y")
+    made.engine_ended(FAULT, 10.0)
+    begin(made, "x")
+    assert made.refuses("y", 20.0) is not None
+    assert made.refuses("probe", 20.0) is None
+
+
 def test_copies_of_one_request_are_one() -> None:
     made = Suspects()
     begin(made, "x", "x", "x")
@@ -246,13 +281,13 @@ class Anything(RuleBasedStateMachine):
         assert self.made.engine_ended(FAULT, self.now).there == ()
 
     @invariant()
-    def at_most_one_suspect_is_there(self) -> None:
+    def at_most_one_suspect_that_was_never_good_is_there(self) -> None:
         there = {r.fingerprint for r in self.made._there(self.now)}
         allowed = [n for n in "abcdef" if self.made.refuses(n, self.now) is None]
-        suspected = {n for n in there if self.made._is_suspect(n, self.now)}
-        assert len(suspected) <= 1
+        alone = {n for n in there if self.made._runs_alone(n, self.now)}
+        assert len(alone) <= 1
         for name in allowed:
-            assert not self.made._is_suspect(name, self.now) or suspected <= {name}
+            assert not self.made._runs_alone(name, self.now) or alone <= {name}
 
     @invariant()
     def nobody_is_refused_for_ever(self) -> None:
