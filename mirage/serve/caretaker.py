@@ -65,7 +65,7 @@ class Caretaker:
         self._failure = ""
         if made:
             logger.warning(
-                "made again: %s; something removed them, a cleaner of temporary files?",
+                "made again: %s; something had removed them, perhaps a cleaner of temporary files",
                 ", ".join(map(str, made)),
             )
 

@@ -221,6 +221,8 @@ class ControlServer:
 
     def _known(self, hello: FromEngine | None) -> Hello:
         """Raises `ProtocolViolation` unless this is the hello of a tenant that is awaited."""
+        if hello is None:
+            raise ProtocolViolation("it was closed before its hello")
         if not isinstance(hello, Hello):
             raise ProtocolViolation(f"the first message is not a hello but {type(hello).__name__}")
         if hello.version != PROTOCOL_VERSION:

@@ -188,7 +188,7 @@ class EngineManager:
             await within(limit_s, self._running, self._engine.until(self._connected))
         except TimeoutError:
             raise EngineFailed(
-                f"its server is up, but its engine did not come to the control socket "
+                f"its server is up, but its engine did not connect to the control socket "
                 f"in {limit_s:g} s"
             ) from None
 
@@ -213,7 +213,7 @@ class EngineManager:
     async def _why_not(self, error: EngineFailed) -> str:
         """Reason why it did not start."""
         if self._refused is not None:
-            return f"the control server sent its engine away: {self._refused}"
+            return f"the control server refused its engine: {self._refused}"
         if self._by_us is not None:
             return f"while it started, its {self._by_us}"
         why = await self._step_failed() or str(error)
@@ -299,7 +299,8 @@ class EngineManager:
             if pause.failed:
                 room.lend()
                 self._say(
-                    f"the other tenants may have its memory; tried again in {pause.seconds:g} s"
+                    "its memory is lent to the other tenants; "
+                    f"the next start is in {pause.seconds:g} s"
                 )
             await asyncio.sleep(pause.seconds)
             room.keep()
@@ -346,7 +347,9 @@ class EngineManager:
         pause = self._restarts.ended(served_s, blame.bodies)
         how = f"{ending}{blame}" if self._served else "it did not start"
         count = (
-            f"{self._restarts.counted} of {RESTARTS}" if self._restarts.counts else "not counted"
+            f"end {self._restarts.counted} of {RESTARTS}"
+            if self._restarts.counts
+            else "end not counted"
         )
         if pause.failed:
             given_up = f"given up after {RESTARTS} restarts"

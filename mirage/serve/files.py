@@ -51,7 +51,9 @@ def check_folders(log_dir: Path | None = None) -> None:
         with RunDir(log_dir) as rundir, tempfile.TemporaryFile(dir=rundir.logs) as file:
             file.write(b"x")
     except OSError as error:
-        raise ConfigError(f"--log-dir {log_dir}: it cannot be written ({_why(error)})") from None
+        raise ConfigError(
+            f"--log-dir {log_dir}: it cannot be written ({_why(error)}): name another folder"
+        ) from None
 
 
 def _check_temporary() -> None:

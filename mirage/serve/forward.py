@@ -142,7 +142,9 @@ class Forward:
         if blame is not None:
             return self._ended(blame)
         what = type(error).__name__  # its message may have the path of a socket
-        return ApiError(502, f"model {self._told.model!r}: its engine broke off ({what})")
+        return ApiError(
+            502, f"model {self._told.model!r}: the connection to its engine was lost ({what})"
+        )
 
     async def _is_dead(self) -> bool:
         """True if an engine that answers 500 has lost its core: its own ``/health`` knows."""

@@ -68,5 +68,5 @@ def _take(folder: Path) -> None:
     folder.mkdir(PRIVATE, exist_ok=True)
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise FileExistsError(f"{folder} is another user's now")
+        raise FileExistsError(f"{folder} belongs to another user now")
     folder.chmod(PRIVATE)

@@ -28,7 +28,10 @@ class ReadyFile:
             if self._path.exists() and not self._path.is_file():
                 raise ConfigError(f"--ready-file {self._path}: it is no file: name another one")
             if not self._path.parent.is_dir():
-                raise ConfigError(f"--ready-file {self._path}: its folder does not exist")
+                raise ConfigError(
+                    f"--ready-file {self._path}: its folder does not exist: make it, or name "
+                    "another file"
+                )
             self._path.unlink(missing_ok=True)
             self._unfinished(self._path).write_text("")
             self._unfinished(self._path).unlink()
@@ -57,4 +60,6 @@ class ReadyFile:
             yield
         except OSError as error:
             why = error.strerror
-            raise ConfigError(f"--ready-file {self._path}: it cannot be written ({why})") from None
+            raise ConfigError(
+                f"--ready-file {self._path}: it cannot be written ({why}): name another file"
+            ) from None

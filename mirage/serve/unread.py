@@ -46,7 +46,7 @@ def refusal(error: BaseException | None, status: int) -> ApiError:
         if "Too many headers" in error.message:
             return ApiError(431, f"there are more than {MOST_HEADERS} headers: send fewer")
         return ApiError(400, "this cannot be read as a request of HTTP/1.1")
-    return ApiError(status, f"{HTTPStatus(status).phrase}: it is the server's fault, see its log")
+    return ApiError(status, f"{HTTPStatus(status).phrase}: an error of the server, see its log")
 
 
 def place(error: BaseException) -> str:
@@ -124,8 +124,10 @@ class Runner(web.AppRunner):
         app.on_response_prepare.append(_name_server)
         later = asyncio.get_running_loop().call_later
         self.answered = answered
-        self.refused = Counted(partial(log.warning, "requests refused unread: %d, last: %s"), later)
-        self.faults = Counted(partial(log.error, "faults of the server: %d, last: %s"), later)
+        self.refused = Counted(
+            partial(log.warning, "requests that could not be read: %d, last answered %s"), later
+        )
+        self.faults = Counted(partial(log.error, "internal errors: %d, last: %s"), later)
         self._options = {
             "access_log": None,
             "auto_decompress": False,  # on the event loop, half a gigabyte of half a megabyte

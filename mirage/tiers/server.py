@@ -167,7 +167,7 @@ class PoolServer:
             while not self._ended:
                 self._round()
         except Exception:
-            logger.exception("the host pool ends: engines compute what it held")
+            logger.exception("the host pool failed: engines compute again what it held")
         finally:
             self._close()
 
@@ -203,7 +203,7 @@ class PoolServer:
             logger.log(level, "%s left the host pool: %s", guest.who, error)
             self._dismiss(guest)
         except OSError as error:
-            logger.warning("%s was lost by the host pool: %s", guest.who, error)
+            logger.warning("%s: its connection to the host pool was lost: %s", guest.who, error)
             self._dismiss(guest)
         self._tell()
 
@@ -218,7 +218,7 @@ class PoolServer:
         try:
             unsent = guest.send()
         except (OSError, SentAway) as error:
-            logger.warning("%s was sent away from the host pool: %s", guest.who, error)
+            logger.warning("%s was disconnected from the host pool: %s", guest.who, error)
             self._dismiss(guest)
             self._tell()
             return
@@ -232,7 +232,7 @@ class PoolServer:
         except BlockingIOError:
             return
         except OSError as error:  # no descriptors left, or it has gone already
-            logger.warning("an engine could not come to the host pool: %s", error)
+            logger.warning("an engine could not connect to the host pool: %s", error)
             time.sleep(PAUSE_S)  # it still knocks
             return
         made.setblocking(False)

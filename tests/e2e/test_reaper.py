@@ -49,7 +49,7 @@ def test_a_reaper_that_was_killed_or_stopped_is_replaced_by_one_that_knows_all_e
         time.sleep(reaper_client.SHORT_S)
         first.send_signal(number)
         served.until(
-            "another knows", lambda: "another reaper knows all engines (2)" in "".join(served.log)
+            "another knows", lambda: "a new reaper watches all engines (2)" in "".join(served.log)
         )
         assert set(reapers(served.process.pid)) - {first}
         family, folder = served.family(), served.run_folder()
@@ -87,7 +87,7 @@ def test_one_that_cannot_be_replaced_is_told_once_and_tried_again(
         assert [record.getMessage().split(",")[0] for record in caplog.records] == [
             "the reaper ended",
             "no other reaper can be started (no more processes)",
-            "another reaper knows all engines (1)",
+            "a new reaper watches all engines (1)",
         ]
         assert client._groups == {child.pid}
     child.kill()

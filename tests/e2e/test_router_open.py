@@ -169,7 +169,7 @@ def test_many_that_cannot_be_read_are_few_lines(caplog: pytest.LogCaptureFixture
     run(scenario)
     lines = [record.getMessage() for record in caplog.records]
     assert 1 <= len(lines) < 100
-    assert lines[0] == "requests refused unread: 1, last: 400 to 127.0.0.1"
+    assert lines[0] == "requests that could not be read: 1, last answered 400 to 127.0.0.1"
 
 
 def test_a_fault_of_a_handler_is_a_place_in_the_log(

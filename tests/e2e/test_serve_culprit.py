@@ -47,7 +47,7 @@ def test_a_request_that_ends_its_engine_is_refused_and_other_ones_each_time_are_
     assert len(named) == 4
     size = len(json.dumps({"model": "a", "prompt": prompt, "attempt": 0}))
     assert f"(/v1/completions of 'a', {size} bytes, fingerprint " in named[0]
-    assert "(1 of 3)" in named[0] and "given up after 3 restarts" in named[3]
+    assert "(end 1 of 3)" in named[0] and "given up after 3 restarts" in named[3]
     assert f'"{prompt}"' not in stderr and f"'{prompt}'" not in stderr
 
 

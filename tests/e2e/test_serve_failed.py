@@ -34,7 +34,7 @@ def test_one_that_cannot_start_is_failed_and_the_others_serve(tmp_path: Path) ->
     assert status == 0
     lines = stderr.splitlines()
     assert f"mirage: tenant 'b': {REASON} (--log-dir keeps logs)" in lines
-    assert "mirage: b: the other tenants may have its memory; tried again in 600 s" in lines
+    assert "mirage: b: its memory is lent to the other tenants; the next start is in 600 s" in lines
     assert any("2 of 3 tenants" in line for line in lines)
 
 

@@ -180,8 +180,11 @@ def test_with_all_or_nothing_one_that_fails_to_start_ends_the_others_in_one_line
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("greedy", "the control server sent its engine away: tenant 'a' would hold 1310720000"),
-        ("mute", "its engine did not come to the control socket in 0.5 s (--log-dir keeps logs)"),
+        ("greedy", "the control server refused its engine: tenant 'a' would hold 1310720000"),
+        (
+            "mute",
+            "its engine did not connect to the control socket in 0.5 s (--log-dir keeps logs)",
+        ),
     ],
 )
 def test_an_engine_that_does_not_keep_the_protocol_never_gets_ready(

@@ -56,4 +56,4 @@ def test_it_is_named_and_blames_no_request(tmp_path: Path, small: Path) -> None:
         assert served.request("POST", "/v1/completions", body)[0] == 200
         _, stderr = served.end(signal.SIGTERM)
     assert "a: engine core was killed by the kernel's OOM killer (SIGKILL)" in stderr
-    assert "(1 of 3)" in stderr
+    assert "(end 1 of 3)" in stderr

@@ -223,7 +223,7 @@ def test_a_disk_that_fails_is_told_once_and_tried_again(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, ignored)
-    assert len(caplog.records) == 1 and "go no deeper" in caplog.text
+    assert len(caplog.records) == 1 and "no KV blocks are written" in caplog.text
     monkeypatch.setattr(acting, "RETRY_S", 0.0)
     assert bench.get(0) == content(0)
     assert bench.put(3) and bench.get(3) == content(3)

@@ -220,7 +220,7 @@ class SsdStore:
             first, self._failed_at = self._failed_at is None, time.monotonic()
         if first:
             logger.warning(
-                "ssd folder=%s: %s: KV blocks go no deeper than host memory for %.0f s at least",
+                "ssd folder=%s: %s: no KV blocks are written to it for %.0f s at least",
                 self._folder,
                 error,
                 RETRY_S,
