@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from mirage.config import ConfigError
-from mirage.problems import first_problem, shown
+from mirage.problems import first_problem, one_line, shown
 from mirage.units import MIB, size
 
 MOST_BYTES = 256 * MIB
@@ -80,7 +80,8 @@ def _unreadable(path: Path, error: OSError) -> str:
     if isinstance(error, PermissionError):
         return f"user {os.geteuid()} may not read it: allow it (chmod a+r, and a+x for its folders)"
     if isinstance(error, FileNotFoundError) and path.is_symlink():
-        return f"it is a link to {path.readlink()}, which is not there: fetch the model again"
+        where = one_line(str(path.readlink()))
+        return f"it is a link to {where}, which is not there: fetch the model again"
     if isinstance(error, FileNotFoundError):
         return "it is missing: fetch the model again"
     return f"it cannot be read ({error.strerror or error})"

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from mirage.config import ConfigError
 from mirage.folder import reading
-from mirage.problems import shown
+from mirage.problems import one_line, shown
 
 INDEX = "model.safetensors.index.json"
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.gguf")
@@ -63,7 +63,7 @@ def header(path: Path) -> dict[str, list[int]]:
         with safe_open(path, "np") as file:
             return {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        why = "it is cut short" if NOT_COVERED in str(error) else str(error)
+        why = "it is cut short" if NOT_COVERED in str(error) else one_line(str(error))
         raise ConfigError(f"{path}: not a whole safetensors file ({why}): fetch it again") from None
 
 
@@ -100,5 +100,5 @@ def _check_shards(folder: Path, names: list[str]) -> None:
         if len(here) < int(count):
             raise ConfigError(
                 f"{folder}: holds {len(here)} of {int(count)} files "
-                f"{name}-...-of-{count}.safetensors: fetch the others"
+                f"{one_line(name)}-...-of-{count}.safetensors: fetch the others"
             )

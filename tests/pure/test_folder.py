@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from model_folder import LLAMA, LORA, make_adapter, make_folder, write_safetensors
 
@@ -260,6 +260,7 @@ def test_random_bytes_are_read_or_refused(folder: Path, name: str, content: byte
 
 @examples(400)
 @given(entry=ANYTHING, tail=st.binary(max_size=16))
+@example(entry=["\x1f"], tail=b"\x00")
 def test_random_headers_are_read_or_refused(folder: Path, entry: Any, tail: bytes) -> None:
     before = (folder / WEIGHTS).read_bytes()
     header = json.dumps({"x": entry} if tail else entry).encode()
