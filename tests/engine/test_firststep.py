@@ -13,6 +13,7 @@ pytest.importorskip("vllm")
 import torch
 from test_probe import question
 from tiny import make_model
+from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
@@ -20,7 +21,7 @@ from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from mirage.control.reporting import LayerTimes
-from mirage.engine import runtime, scheduler
+from mirage.engine import arguments, runtime, scheduler
 from mirage.engine.firststep import (
     ANSWER,
     NAME,
@@ -31,7 +32,6 @@ from mirage.engine.firststep import (
     special_tokens,
 )
 from mirage.engine.mailbox import Mailbox
-from mirage.engine.probe import _config
 from mirage.engine.settings import EngineSettings
 from mirage.facts import KVGroups
 from mirage.protocol import Hello, ModelShape, Report, Stepped
@@ -165,7 +165,9 @@ def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     memory: Any = Memory()
     monkeypatch.setattr(runtime, "_memory", memory)
     monkeypatch.setattr(scheduler, "Agent", Agent)
-    config = _config(question("a", make_model("llama", folder), skip_tokenizer_init=True)["argv"])
+    asked = question("a", make_model("llama", folder), skip_tokenizer_init=True)
+    args = arguments.parse(asked["argv"])
+    config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     config.cache_config.num_gpu_blocks = 64
     spec = FullAttentionSpec(block_size=32, num_kv_heads=1, head_size=32, dtype=torch.bfloat16)
     plan = KVCacheConfig(64, [], [KVCacheGroupSpec(["layer"], spec)])

@@ -23,6 +23,8 @@ ENGINE = ("mirage/engine", "mirage/serve")
 OWN = ("mirage", "vmm", "scheduler")
 
 Table = Mapping[str, str]
+OTHERS = frozenset({"get_dtype"})
+"""Attributes of other libraries' objects: of safetensors."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def sources(root: Path, folders: Iterable[str]) -> dict[str, str]:
 def engine_needs() -> Needs:
     """From our own sources, which lie beside this file."""
     found = gather(sources(ROOT, ENGINE))
-    own = {word for package in OWN for word in defined(ROOT / package)}
+    own = OTHERS | {word for package in OWN for word in defined(ROOT / package)}
     hooks = hooked(HOOKS, "an object of the engine's", found.replaced)
     graphs = hooked(GRAPHS, "mirage/engine/graphs.py", found.replaced)
     return Needs([*found.all_needs(), *hooks], [*graphs], found.anywhere(own))
