@@ -13,10 +13,12 @@ from typing import Any
 HIDDEN = "***"
 NAME = re.compile(
     r"(?:.*_)?(?:api_?key|access_?key(?:_id)?|private_?key|secret(?:_key)?"
-    r"|password|passwd|passphrase|credentials?|authorization)"
+    r"|password|passwd|passphrase|pwd|credentials?|authorization|bearer|cookie)"
     r"|(?:(?:.*_)?(?:access|api|auth|bearer|hf|refresh|secret)_?)?token"
 )
 """Words in keys whose value is a secret. The tokens of a vocabulary, as `eos_token`, are none."""
+HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+"""Between two words of a key, as in ``clientSecret``."""
 IN_URL = re.compile(
     r"(?<=://)[^/?#@\s\"']+(?=@)|(?<=[?&])((?:[\w.-]*(?:token|key|secret|password|signature))=)[^&#\s\"']+",
     re.IGNORECASE,
@@ -27,7 +29,7 @@ IN_URL = re.compile(
 def is_name(key: str) -> bool:
     """True if the value of `key` is a secret, however it is spelled: ``--api-key``, ``a.token``."""
     last = key.lstrip("-").replace("-", "_").rsplit(".", 1)[-1]
-    return NAME.fullmatch(last.lower()) is not None
+    return any(NAME.fullmatch(word.lower()) for word in (last, HUMP.sub("_", last)))
 
 
 def redacted(value: Any, key: str = "") -> Any:

@@ -133,3 +133,15 @@ def test_a_configuration_as_json_has_no_secrets() -> None:
 def test_a_servers_address_in_a_report_has_no_password() -> None:
     told = command(Path("c.yaml"), Options(server=f"http://me:{SECRET}@host:8000"))
     assert told == "mirage replay c.yaml --server 'http://***@host:8000'"
+
+
+@pytest.mark.parametrize(
+    "key", ["clientSecret", "dbPassword", "pwd", "redis_pwd", "bearer", "Cookie"]
+)
+def test_other_spellings_are_secrets_too(key: str) -> None:
+    assert redacted({key: "s"}) == {key: "***"}
+
+
+@pytest.mark.parametrize("key", ["eosToken", "maxTokens", "eos_token", "cookies_allowed"])
+def test_the_words_of_a_vocabulary_are_none(key: str) -> None:
+    assert redacted({key: "s"}) == {key: "s"}
