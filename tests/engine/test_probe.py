@@ -115,7 +115,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             *(question(name, make(FAMILIES[f"llama-{name}"], folder)) for name in FOUR_BITS),
             question("blocks of 16", llama, block_size=16),
             question("blocks of 48", llama, block_size=48),
-            question("windows of 16", hf_folder(folder / "gemma", gemma), block_size=16),
+            question("windows of 16", make(FAMILIES["gemma3"], folder), block_size=16),
             question("draft of 8", llama, speculative_config=drafting, block_size=8),
             question("latent", make(FAMILIES["deepseek-v2"], folder), block_size=48),
             question("states of 8", make(FAMILIES["mamba2"], folder), block_size=8),

@@ -158,6 +158,7 @@ def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_engines_of_a_user_without_name_and_home_have_both(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("VLLM_CACHE_ROOT", raising=False)
     folders = {name: Path("/run") / name for name in ("temporary", "cache", "rpc")}
     made = environment(
         Config.model_validate(
