@@ -38,7 +38,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo demo-overload demo-tiers test slow pages lint types pure vmm engine e2e names newest long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo demo-overload demo-tiers test slow pages lint types pure vmm engine e2e names newest real long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -130,10 +130,16 @@ $(SEE): $(STAMP)
 	$(BIN)/python -m pip install -q --no-deps --target $(SEEING) 'torchvision==0.28.0'
 	touch $@
 
+REAL_TESTS := tests/engine/test_real.py tests/e2e/test_serve_real.py tests/long/test_real.py
+
+real: $(STAMP) $(MADE) ## Two pretrained models against plain vLLM (not yet run to its end); half an hour
+	@t=$$(mktemp -d /tmp/mXXXXXX); TMPDIR=$$t $(BIN)/python -m pytest -q -s $(REAL_TESTS); \
+		status=$$?; rm -rf $$t; exit $$status
+
 long models: export PYTHONPATH := $(CURDIR):$(CURDIR)/tests/zoo/torchvision_on_cpu:$(SEEING)
 
 long: export WHICH := long
-long: $(STAMP) $(SEE) ## Tests too long for CI: all arguments, families, seeds and claims; two hours
+long: $(STAMP) $(SEE) $(MADE) ## Tests too long for CI: all arguments, families, seeds and claims; two hours
 	env -u PYTHONPATH $(MAKE) pure vmm engine e2e newest
 	@t=$$(mktemp -d /tmp/mXXXXXX); \
 		MIRAGE_TESTS=long TMPDIR=$$t $(BIN)/python -m pytest -q -s tests/long; \

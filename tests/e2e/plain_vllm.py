@@ -22,7 +22,7 @@ from mirage.processes.reaper import kill_members
 from mirage.serve.launcher import flags
 
 HERE = Path(__file__).parent
-START_S = 240
+START_S = 600
 ENVIRONMENT = {
     "PYTHONPATH": f"{HERE.parent.parent}:{HERE}",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -46,6 +46,7 @@ class Plain:
 
     def __init__(self, model: Path, name: str, folder: Path, **arguments: Any) -> None:
         self._socket, self._log = folder / "s", folder / "log"
+        self.patience_s = 120
         given = {"model": str(model), "served_model_name": name, "uds": str(self._socket)}
         words = ["-m", "vllm.entrypoints.openai.api_server", *flags(given | ARGUMENTS | arguments)]
         environment = {**os.environ, **ENVIRONMENT, "TMPDIR": str(folder)}
@@ -67,9 +68,9 @@ class Plain:
 
     def request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Status and body, parsed if it is JSON."""
-        connection = http.client.HTTPConnection("engine", timeout=120)
+        connection = http.client.HTTPConnection("engine", timeout=self.patience_s)
         connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(120)
+        connection.sock.settimeout(self.patience_s)
         with contextlib.closing(connection):
             connection.sock.connect(str(self._socket))
             data = None if body is None else json.dumps(body)

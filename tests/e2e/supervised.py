@@ -66,6 +66,8 @@ class Served:
         self.config = config
         self.ready_file = ready_file
         self.url = ""
+        self.patience_s = DEADLINE_S
+        """Of a request, for the next part of its answer."""
         self.log: list[str] = []
 
     def wait_ready(self, timeout_s: float) -> None:
@@ -91,7 +93,7 @@ class Served:
         """A connection with the request sent and the answer not read."""
         parts = urlsplit(self.url)
         assert parts.hostname is not None
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=DEADLINE_S)
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=self.patience_s)
         data = None if body is None else json.dumps(body)
         connection.request(method, path, data, {"Content-Type": "application/json"})
         return connection

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.real.chats import NEXT, TOPICS, body, first_words
-from tests.real.judging import Fork, Said, fork, forks, said, widest
+from tests.real.judging import ROUNDING, Fork, Said, beginning, faults, fork, forks, said, widest
 from tests.real.models import GEMMA, SMOLLM
 
 pytestmark = pytest.mark.pure
@@ -41,6 +41,14 @@ def test_the_widest_of_many() -> None:
     assert widest(found) == pytest.approx(2.9)
     with pytest.raises(ValueError):
         forks([ONE], [])
+
+
+def test_a_lead_that_rounding_turns_is_no_fault() -> None:
+    other = Said("ayz", ("a", "y", "z"), ({}, {}, {}))
+    assert len(faults([ONE], [other], "float32")) == 1
+    assert faults([ONE], [other], "bfloat16") == []
+    cut = beginning(ONE, 2)
+    assert all(faults([ONE], [cut], dtype) for dtype in ROUNDING)
 
 
 def test_chats_and_completions_are_read_alike() -> None:

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+ROUNDING = {"float32": 1e-3, "bfloat16": 0.5}
+"""Leads that another batch may turn round, by what is computed in: natural logarithms."""
+
 
 @dataclass(frozen=True)
 class Said:
@@ -44,6 +47,11 @@ def said(choice: Mapping[str, Any]) -> Said:
     return Said(choice["message"]["content"], tokens, likely)
 
 
+def beginning(whole: Said, tokens: int) -> Said:
+    """Of its tokens the first; its text is left whole."""
+    return Said(whole.text, whole.tokens[:tokens], whole.likely[:tokens])
+
+
 def fork(one: Said, other: Said) -> Fork | None:
     """None for equal answers."""
     for place, (mine, yours) in enumerate(zip(one.tokens, other.tokens, strict=False)):
@@ -64,3 +72,8 @@ def forks(ones: Iterable[Said], others: Iterable[Said]) -> list[Fork]:
 def widest(found: Iterable[Fork]) -> float:
     """The largest lead that was lost; 0 without forks."""
     return max((each.lead for each in found), default=0.0)
+
+
+def faults(ones: Iterable[Said], others: Iterable[Said], dtype: str) -> list[Fork]:
+    """Those that rounding does not explain."""
+    return [each for each in forks(ones, others) if each.lead >= ROUNDING[dtype]]
