@@ -15,15 +15,17 @@ from typing import Any
 import pytest
 from questions import Server
 from real_questions import KINDS, QUESTIONS, alike, choices, words
-from real_serving import Answers, ask, ask_both, histories, most, plain_both, served_both
+from real_serving import ask, ask_both, histories, most, plain_both, served_both
 from supervised import Served
 
 from tests.real.chats import TOPICS, body
-from tests.real.judging import beginning, faults, forks, widest
+from tests.real.judging import Said, beginning, faults, forks, widest
 from tests.real.models import NAMES, SMOLLM
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
+Answers = dict[str, list[Said]]
+"""Of one turn of all chats, by the model's name."""
 CHATS = len(TOPICS)
 CONTEXT = 2048
 TOKENS = {"float32": (400, 40, 40), "bfloat16": (64, 16, 16)}
