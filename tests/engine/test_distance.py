@@ -35,10 +35,8 @@ def test_packed_kernels_give_nearly_the_same_log_probabilities(
     must(spawn("distance.py", tmp_path, out := tmp_path / "out.json", *FAMILIES))
     for family, said in json.loads(out.read_text()).items():
         far = [abs(a - b) for a, b in zip(said["packed"], said["plain"], strict=True)]
-        if processor is None and "avx512f" not in Path("/proc/cpuinfo").read_text():
-            assert not said["packed_away"] and not said["plain_away"] and max(far) == 0
-            continue  # without AVX-512 nothing is packed, and both are the same kernels
-        assert said["packed_away"] >= LAYERS and not said["plain_away"]
+        packs = processor is not None or "avx512f" in Path("/proc/cpuinfo").read_text()
+        assert said["packed_away"] >= (LAYERS if packs else 0) and not said["plain_away"]
         found = f"{family}: most {max(far):.4f}, mean {sum(far) / len(far):.5f}"
         assert len(far) > 300 and max(far) < MOST and sum(far) / len(far) < MEAN, found
         # Tokens of random weights are not alike: another model would be far away.
