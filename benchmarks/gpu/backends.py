@@ -29,10 +29,15 @@ UNSUPPORTED = re.compile(
 """How vLLM, or the backend's compiler, says that it is not for this machine or model."""
 MODELS = engines.MODELS / "waves"
 FAMILY = "opt"
-SHAPE = {"hidden": 512, "head_dim": 128, "layer_bytes": 8 << 20}
-"""Heads of a size that all backends take. Without grouped heads 128 tokens fill an extent."""
-DTYPE = "bfloat16"
-"""The only one, beside float16, that all of them take."""
+SHAPE = {
+    True: {"hidden": 256, "head_dim": 64, "layer_bytes": 4 << 20},
+    False: {"hidden": 512, "head_dim": 128, "layer_bytes": 8 << 20},
+}
+"""Dry, and on a GPU: heads of a size that all backends take. Without grouped heads 128 tokens fill
+an extent, in either dtype."""
+DTYPE = {True: "float32", False: "bfloat16"}
+"""Dry, and on a GPU: a dtype that all backends take. A processor without AVX-512 computes bfloat16
+several times slower than float32."""
 
 
 def eagerly(bench: Bench) -> Iterator[Row]:
@@ -61,7 +66,8 @@ def _row(bench: Bench, backend: str, *, way: str) -> Row:
     what = f"{name}: extents mapped and unmapped while requests decode"
     aim = "the same texts"
     try:
-        engine = engines.served(_config(bench.dry, backend, way=way), engines.LIMIT_S[way])
+        limit_s = engines.LIMIT_S[bench.dry][way]
+        engine = engines.served(_config(bench.dry, backend, way=way), limit_s)
         found = engines.ran(engine, _asked())
     except (Ended, ConfigError) as error:
         if why := UNSUPPORTED.search(str(error)):
@@ -98,8 +104,8 @@ def _config(dry: bool, backend: str, *, way: str) -> Config:
     from mirage.config import Config
     from mirage.demo.models import make_models
 
-    folder = make_models(MODELS, which=(FAMILY,), **SHAPE)[FAMILY]
-    device: dict[str, Any] = {"kind": "host", "memory": "128MiB", "page": "2MiB"}
+    folder = make_models(MODELS, which=(FAMILY,), **SHAPE[dry])[FAMILY]
+    device: dict[str, Any] = {"kind": "host", "memory": "96MiB", "page": "2MiB"}
     if not dry:
         device = {"kind": "cuda", "memory": "512MiB"} | engines.ON_GPU[way]
     tenant = {
@@ -111,7 +117,7 @@ def _config(dry: bool, backend: str, *, way: str) -> Config:
         "max_num_batched_tokens": 1024,
         "engine_args": {"enable_prefix_caching": False, "attention_backend": backend},
     }
-    content = {"device": device, "dtype": DTYPE, "policy": "mirage", "tenants": [tenant]}
+    content = {"device": device, "dtype": DTYPE[dry], "policy": "mirage", "tenants": [tenant]}
     # Or how much is free would say who begins when, and so in which batch.
     return Config.model_validate(content | {"remap": {"keep_free": False}})
 

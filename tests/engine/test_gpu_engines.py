@@ -84,7 +84,7 @@ def test_an_engine_that_ends_is_a_miss_with_its_last_error(monkeypatch: pytest.M
 
 
 def test_one_that_hangs_is_ended_and_said_to_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(engines.LIMIT_S, engines.EAGERLY, 2)
+    monkeypatch.setitem(engines.LIMIT_S[True], engines.EAGERLY, 2)
     row = engines.eagerly(HOST)
     assert row.holds is False and "not done after 2 s" in row.value
 
@@ -170,7 +170,7 @@ def test_each_engine_has_the_environment_that_it_is_served_with(
     assert ours == {engines.EAGERLY: outside, engines.GRAPHS: "1", engines.COMPILED: outside}
     assert breakable(engines._stock(folder)) is None
     assert breakable(engines.Engine([], ways[engines.GRAPHS], 1, stock=True)) is None
-    assert engines._stock(folder).limit_s > engines.LIMIT_S[engines.GRAPHS]
+    assert engines._stock(folder).limit_s > engines.LIMIT_S[False][engines.GRAPHS]
 
 
 def test_kernels_of_engines_held_against_the_circuit_multiply_float32_as_it_is(
