@@ -10,13 +10,13 @@ from benchmarks.gpu.rows import Row, alternating, at_most, median, timed
 from vmm.driver import Event, Stream
 
 CHUNKS = 38
-"""Of a layer of OPT-13b, by the default of `device.copy_chunk`."""
+"""Chunks of one layer of OPT-13b at the default `device.copy_chunk`."""
 COUNT = 12
 """Layers of the model."""
 AWAY = (0, 1, 4, COUNT - 2)
 STEPS = 20
 LAYER_S = 1e-4
-"""Half of what a layer of OPT-13b computes in a decode step of one request."""
+"""Seconds: half the time that a layer of OPT-13b computes in a decode step of one request."""
 
 
 class Singly(Stream):

@@ -1,4 +1,4 @@
-"""What `engine_args` and the environment may say: vLLM's spellings, and the tables behind. Pure."""
+"""Check of `engine_args` and the environment: vLLM's spellings, and the tables of rules. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ALIASES = {
     "sc": "speculative_config",
     "tp": "tensor_parallel_size",
 }
-"""vLLM's other spellings."""
+"""vLLM's other spellings, each with the name of its argument."""
 
 
 SWITCHES = {
@@ -50,25 +50,25 @@ SWITCHES = {
     "grpc",
     "headless",
 }
-"""Without a ``--no-`` form: false is left out."""
+"""Arguments without a ``--no-`` flag: false leaves the flag out."""
 
 OPPOSITES = {"enable_": "disable_", "disable_": "enable_"}
 """Beginnings of the two names that vLLM has for one choice."""
 
 JSON_LISTS = {"allowed_headers", "allowed_methods", "allowed_origins"}
-"""One word of JSON, where other lists are several words."""
+"""Lists that vLLM takes as one word of JSON; other lists are several words."""
 
 REPEATED = {"middleware"}
-"""The flag once for each item."""
+"""Lists whose flag is repeated for each item."""
 
 
 OWN = "VLLM_"
-"""How names of vLLM's variables begin."""
+"""Prefix of vLLM's environment variables."""
 OF_A_SERVICE = re.compile(
     r"VLLM_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
     r"|VLLM_\w+_PORT"
 )
-"""What Kubernetes adds for services whose names begin so; vLLM reads none of it."""
+"""Variables that Kubernetes sets for a service named ``vllm...``; vLLM reads none of them."""
 
 
 class ArgumentRefused(ValueError):
@@ -76,7 +76,10 @@ class ArgumentRefused(ValueError):
 
 
 def normalised(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """By vLLM's own names: no hyphens, short flags, opposites or dots. Raises `ArgumentRefused`.
+    """`engine_args` by vLLM's own names: no hyphens, short flags, opposites or dots.
+
+    Raises `ArgumentRefused` for an argument given twice, or a dotted key that is empty or
+    ends in ``+``.
 
     ``{"-O": 3, "no-enable-lora": True, "cc.mode": 0}`` is
     ``{"optimization_level": 3, "enable_lora": False, "compilation_config": {"mode": 0}}``.
@@ -105,7 +108,7 @@ def check_names(engine_args: Mapping[str, Any]) -> None:
 
 
 def refusal(name: str, value: Any) -> str | None:
-    """Why this value of vLLM's argument `name` is not served, to stand behind the name."""
+    """Reason to refuse `value` of vLLM's argument `name`, to stand behind the name; else None."""
     if (rule := TABLE.get(name)) is None:
         return _unknown(name)
     if rule.verdict is Verdict.OURS:

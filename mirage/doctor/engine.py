@@ -1,4 +1,4 @@
-"""vLLM: its version, and whether all that our engine hooks into is where it was and fits."""
+"""vLLM: its version, and whether it still has the names and parameters that our engine uses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def findings() -> Iterator[Finding]:
 
 
 def _hooks(needs: Needs, said: Said, known: Said, tried: str) -> Iterator[Finding]:
-    """Whether what the engine uses of vLLM is there, and takes what it is given."""
+    """Findings on the names of vLLM that the engine uses: each is there and takes our arguments."""
     if unfit := problems(needs.always, said, known):
         yield missing(TOPIC, "hooks", _first(unfit), f"use vLLM {tried}")
     else:
@@ -67,19 +67,19 @@ def _first(unfit: list[str]) -> str:
 
 
 def _folder() -> Path:
-    """That vLLM's package lies in."""
+    """Folder that the package `vllm` lies in, found without an import of it."""
     spec = find_spec("vllm")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parents[1]
 
 
 def worker(kind: str) -> str:
-    """What the finding on the worker for a `device.kind` is called."""
+    """Name of the finding on the worker for a `device.kind`."""
     return f"worker for device.kind {kind}"
 
 
 def _problem(kind: str, target: str) -> str:
-    """Why our own worker for this kind would not start; empty if nothing speaks against it.
+    """Reason why our own worker for this kind would not start; empty if none is known.
 
     A GPU's can be imported on any build, and the one for a host changes torch for its process:
     only the one that this build is for is imported.
@@ -100,7 +100,7 @@ def _problem(kind: str, target: str) -> str:
 
 
 def replaced_in_torch() -> list[str]:
-    """What of torch's streams and events was replaced since torch was imported."""
+    """Names in `TORCHS_OWN` that were replaced in torch.cuda since torch was imported."""
     cuda = import_module("torch.cuda")
     return [name for name in TORCHS_OWN if not getattr(cuda, name).__module__.startswith("torch.")]
 

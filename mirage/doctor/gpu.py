@@ -54,7 +54,10 @@ def findings(index: int) -> Iterator[Finding]:
 
 
 def _driver(version: tuple[int, int]) -> Finding:
-    """What was built for a newer CUDA than the driver's refuses it, some of it only in service."""
+    """Finding on the driver's CUDA `version`: is any library built for a later major version?
+
+    Such a library refuses the driver, sometimes only while it serves.
+    """
     words = "CUDA {}.{}".format(*version)
     late = [f"{name} for CUDA {major}" for name, major in _built_for() if major > version[0]]
     if not late:

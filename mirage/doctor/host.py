@@ -28,7 +28,7 @@ FEW_MAPS = 65_530
 
 
 def findings() -> Iterator[Finding]:
-    """What host memory can do here."""
+    """Findings on host memory and the processor."""
     yield _processor()
     yield _memory()
     yield addresses()
@@ -38,7 +38,7 @@ def findings() -> Iterator[Finding]:
 
 
 def _memory() -> Finding:
-    """What is there, and within what limits."""
+    """Finding on the bytes of host memory: available, in all, and allowed to this process."""
     machine, most, promised = psutil.virtual_memory(), host_memory(), promised_bytes()
     words = f"{size(machine.available)} of {size(machine.total)} available"
     if most.bytes < machine.total:

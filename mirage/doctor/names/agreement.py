@@ -8,7 +8,7 @@ from mirage.doctor.names.signature import why_no_replacement, why_not_called, wi
 from mirage.doctor.names.uses import Either, Need, Use
 
 Said = Callable[[str], str | None]
-"""What a vLLM has under a name: see `Tree`."""
+"""Entry of a vLLM for a name, as `Tree` writes it; None if it has no such name."""
 
 
 def names(needs: Iterable[Need]) -> dict[str, bool]:

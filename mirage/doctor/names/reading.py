@@ -19,7 +19,7 @@ NAMED = re.compile(PACKAGE + r"(\.\w+){2,}")
 
 
 def gather(sources: Mapping[str, str]) -> Sources:
-    """What sources take of vLLM, which are given by the paths of their files."""
+    """Uses of vLLM's names in `sources`, a map from a file's path to its text."""
     found = Sources()
     for path, source in sources.items():
         _File(path, found).visit(ast.parse(source))
@@ -32,7 +32,7 @@ class _File(ast.NodeVisitor):
         self.module = path.removesuffix(".py").replace("/", ".")
         self.needs = found.needs
         self.names: dict[str, tuple[str, ...]] = {}
-        """What an imported name may stand for: more than one place, if it has moved."""
+        """Full names that an imported name may stand for: several, if it has moved in vLLM."""
         self.functions: dict[str, ast.arguments] = {}
         self.inside: Class | None = None
 
@@ -164,7 +164,7 @@ class _File(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """What a function imports is its own."""
+        """Visit a function; names that it imports hold inside it alone."""
         names = dict(self.names)
         self.generic_visit(node)
         self.names = names

@@ -24,14 +24,14 @@ class Call:
     """Arguments of a call."""
 
     positional: tuple[str, ...]
-    """Names of the parameters that those by position are for; empty where nobody says."""
+    """Parameter names of the positional arguments; an empty string where it is unknown."""
     keywords: tuple[str, ...] = ()
     more: bool = False
-    """Whether there may be others: `*these`, `**those`."""
+    """True if further arguments may follow: `*these`, `**those`, or `...`."""
 
     @staticmethod
     def of(node: ast.Call) -> Call:
-        """From the syntax tree of a call."""
+        """Arguments of a call in our sources."""
         plain = [each for each in node.args if not isinstance(each, ast.Starred)]
         named = [each.arg for each in node.keywords if each.arg is not None]
         more = len(plain) < len(node.args) or len(named) < len(node.keywords)
@@ -39,7 +39,7 @@ class Call:
 
     @staticmethod
     def written(node: ast.Call) -> Call:
-        """From one that names the parameters, as in `free(blocks, later=..., ...)`."""
+        """Arguments of a call written with parameter names, as `free(blocks, later=..., ...)`."""
         names = tuple(each.id for each in node.args if isinstance(each, ast.Name))
         keywords = tuple(each.arg for each in node.keywords if each.arg is not None)
         return Call(names, keywords, more=len(names) < len(node.args))
@@ -63,7 +63,7 @@ def of_method(node: Function) -> str | None:
 
 
 def without_self(parameters: str) -> str:
-    """Those of a method that is asked of an object."""
+    """Parameters that a caller gives to a method of an object."""
     return SELF.sub("", parameters)
 
 
@@ -86,7 +86,7 @@ def _bare(arguments: ast.arguments) -> ast.arguments:
 
 
 def signature(parameters: str) -> Signature:
-    """Of what `said` gave. Raises `SyntaxError` for anything else."""
+    """Signature with the parameters that `said` wrote. Raises `SyntaxError` for other text."""
     node = ast.parse(f"lambda {parameters}: 0", mode="eval").body
     assert isinstance(node, ast.Lambda)
     return Signature(list(_parameters(node.args)))
@@ -109,7 +109,7 @@ def _parameters(args: ast.arguments) -> Iterator[Parameter]:
 
 
 def why_not_called(parameters: str, call: Call) -> str | None:
-    """Why a function with these parameters does not take this call; None if it does."""
+    """Reason why a function with `parameters` cannot take `call`; None if it can."""
     whole = signature(parameters)
     bind = whole.bind_partial if call.more else whole.bind
     try:
@@ -123,9 +123,9 @@ def why_not_called(parameters: str, call: Call) -> str | None:
 
 
 def why_no_replacement(theirs: str, ours: str) -> str | None:
-    """Why a function with parameters `ours` cannot stand in for one with `theirs`.
+    """Reason why a function with parameters `ours` cannot replace one with `theirs`.
 
-    It has to take whatever call the other one takes. None if it does.
+    None if it takes every call that the other one takes.
     """
     taken = signature(ours)
     for positional, named in _calls(signature(theirs)):

@@ -11,12 +11,12 @@ ANYWHERE = "*:"
 
 
 def is_name(node: ast.AST, *names: str) -> bool:
-    """Whether an expression is just one of these names."""
+    """True if an expression is one of these names and nothing else."""
     return isinstance(node, ast.Name) and node.id in names
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those of a body and of what is only tried or under a condition, functions left closed."""
+    """Statements of a body and its ``if``, ``try`` and ``with`` blocks, functions left closed."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With):
@@ -27,7 +27,7 @@ def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def assigned(node: ast.AST) -> Iterator[ast.expr]:
-    """What a statement assigns to."""
+    """Targets of an assignment, those of a tuple or list one by one."""
     targets: list[ast.expr] = []
     if isinstance(node, ast.Assign):
         targets = node.targets

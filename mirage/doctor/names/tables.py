@@ -1,6 +1,7 @@
-"""Tables of what each vLLM that was seen has under the names that we use; beside this file.
+"""Tables, beside this file, of the names that we use as each known version of vLLM has them.
 
-A name that is not there is not in its table. Parameters are, if we call the function or replace it.
+A table lacks the names that its vLLM lacks. It has the parameters of functions that we call or
+replace.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ OTHERS = frozenset({"get_dtype"})
 
 @dataclass(frozen=True)
 class Needs:
-    """What our engine needs of vLLM."""
+    """Names that our engine needs of vLLM."""
 
     always: list[Need]
     graphs: list[Need]
-    """Without these, steps run eagerly."""
+    """Names for CUDA graphs: without them steps run eagerly."""
     anywhere: list[Need]
-    """Attributes of nobody known: vLLM is searched through for them, which takes seconds."""
+    """Attributes whose owner is unknown: all of vLLM is searched for them, which takes seconds."""
 
 
 def sources(root: Path, folders: Iterable[str]) -> dict[str, str]:
-    """Those in folders below `root`, by path."""
+    """Texts of the Python files in `folders` below `root`, by path relative to `root`."""
     files = (file for folder in folders for file in sorted((root / folder).rglob("*.py")))
     return {str(file.relative_to(root)): file.read_text() for file in files}
 
 
 def engine_needs() -> Needs:
-    """From our own sources, which lie beside this file."""
+    """Names of vLLM that our own sources use; they are read from the installed files."""
     found = gather(sources(ROOT, ENGINE))
     own = OTHERS | {word for package in OWN for word in defined(ROOT / package)}
     hooks = hooked(HOOKS, "an object of the engine's", found.replaced)
@@ -54,7 +55,7 @@ def engine_needs() -> Needs:
 
 
 def tables() -> dict[str, Table]:
-    """By version, oldest first."""
+    """Tables beside this file by vLLM's version, oldest first."""
     files = sorted(FOLDER.glob("*.json"), key=lambda file: _number(file.stem))
     return {file.stem: json.loads(file.read_text()) for file in files}
 
@@ -69,12 +70,12 @@ def _number(version: str) -> list[int]:
 
 
 def once(seen: Iterable[Table]) -> Said:
-    """What any of the tables has under a name."""
+    """Lookup in several tables: the entry in the first one that has the name."""
     return ChainMap(*map(dict, seen)).get
 
 
 def table(needs: Iterable[Need], said: Said) -> Table:
-    """What a vLLM has under each name that is needed."""
+    """Entries of a vLLM for the needed names that it has; parameters only where they matter."""
     asked = sorted(names(needs).items())
     found = {name: (said(name), fits) for name, fits in asked}
     return {n: there if fits else VALUE for n, (there, fits) in found.items() if there is not None}

@@ -77,7 +77,7 @@ class Tree:
         self.members = cache(_members)
 
     def _said(self, name: str) -> str | None:
-        """What is there under `name`; None if nothing is."""
+        """Entry for `name`: parameters, `MODULE`, `CLASS` or `VALUE`; None if it is not there."""
         if name.startswith(ANYWHERE):
             return VALUE if name.removeprefix(ANYWHERE) in self.words() else None
         if ":" not in name:
@@ -113,7 +113,10 @@ class Tree:
         return None
 
     def _find(self, name: str) -> tuple[Module, ast.AST] | str | None:
-        """Where `module:name` is defined, however many modules hand it on."""
+        """Definition of `module:name`, followed through the modules that import it.
+
+        Its module and syntax node, or an entry where there is no node; None if it is not there.
+        """
         where, _, first = name.partition(":")
         module = self.module(where)
         if module is not None and first in module.defined:
@@ -184,7 +187,7 @@ def defined(folder: Path) -> frozenset[str]:
 
 
 def _members(node: ast.ClassDef) -> dict[str, str]:
-    """What a class itself defines, and the attributes that its methods set."""
+    """Entries for the names that a class defines and the attributes that its methods set."""
     found = {}
     for each in ast.walk(node):
         for target in assigned(each):

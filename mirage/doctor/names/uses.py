@@ -13,12 +13,12 @@ PACKAGE = "vllm"
 
 
 def is_theirs(name: str) -> bool:
-    """Whether a name is one of vLLM's."""
+    """True if a name is one of vLLM's."""
     return re.match(rf"{PACKAGE}\b", name) is not None
 
 
 def of(owner: str, attribute: str) -> str:
-    """The name of what a module or a class has."""
+    """Full name of an attribute of a module or a class."""
     return f"{owner}{'.' if ':' in owner else ':'}{attribute}"
 
 
@@ -33,9 +33,9 @@ class Use:
     replacement: str | None = None
     """Parameters of the function of ours that stands in for it."""
     ours: bool = False
-    """Whether the name may be ours alone, and then need not be there; of `super()` it is not."""
+    """True if the name may be ours alone, so that vLLM may lack it; a name of `super()` is not."""
     bound: bool = False
-    """Whether it is asked of an object, so that its first parameter is given."""
+    """True for a call on an object, whose first parameter Python passes."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Class:
 
     bases: list[str] = field(default_factory=list)
     methods: list[Use] = field(default_factory=list)
-    """Those that may stand in for one of a base."""
+    """Methods that may override one of a base class."""
     own: set[str] = field(default_factory=set)
-    """Its attributes."""
+    """Names that the class defines or assigns."""
     asks: list[Use] = field(default_factory=list)
-    """Of itself or of `super()`, whose attributes alone are named yet."""
+    """Uses of `self` and `super()`, each with the bare name of an attribute."""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Sources:
         return [Use(ANYWHERE + word, where, ours=True) for word, where in several]
 
     def all_needs(self) -> list[Need]:
-        """Those of classes too."""
+        """Names that the files need, those that their classes need of their bases included."""
         derived = {base for each in self.classes.values() for base in each.bases}
         last = [name for name in self.classes if name not in derived]
         return self.needs + [need for name in last for need in self._of_class(name)]
