@@ -1,7 +1,7 @@
-"""Whether a tenant's adapters change its model: vLLM loads each into the model without memory.
+"""Check of a tenant's LoRA adapters: vLLM loads each of them into the model without memory.
 
-vLLM takes an adapter of which nothing, or not all, belongs to a module of the model, and answers as
-the base model where nothing does. It also takes one of a narrower model, and fills up with zeros.
+vLLM itself accepts an adapter whose modules the model lacks, in part or all of them, and answers as
+the base model in the latter case. It also accepts one of a narrower model, and pads it with zeros.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ ANOTHER = "name an adapter that was made for this model"
 
 
 def refusal(config: Any, model: torch.nn.Module, adapters: Iterable[Any]) -> str | None:
-    """Why one of `adapters` cannot be served; None if they all can.
+    """Reason why the first unfit one of `adapters` cannot be served; None if they all can.
 
-    They are as vLLM's parser makes them of ``lora_modules``; `model` has room for them.
+    `adapters` are ``lora_modules`` as vLLM parses them; `model` is built with room for them.
     """
     if config.lora_config is None:
         return None
@@ -50,7 +50,7 @@ def _problem(workers: LRUCacheWorkerLoRAManager, request: LoRARequest) -> str | 
 
 
 def _halves(adapter: LoRAModel) -> Iterator[str]:
-    """Modules that the files hold one half of, or in another rank than is said of them."""
+    """Reasons: modules with one matrix of two, or of another rank than adapter_config.json says."""
     for name, weights in adapter.loras.items():
         if weights.lora_a is None or weights.lora_b is None:
             half = "B" if weights.lora_a is None else "A"
@@ -62,9 +62,9 @@ def _halves(adapter: LoRAModel) -> Iterator[str]:
 
 
 def _stray(manager: Any, adapter: LoRAModel) -> str | None:
-    """What belongs to no module of the model.
+    """Reason if weights of `adapter` belong to no module of the model; None if all do.
 
-    Modules that are there and have no room for adapters, as towers for pictures, are left out.
+    Modules of the model without room for adapters, such as vision towers, count as well.
     """
     found = (manager._get_lora_layer_weights(adapter, name) for name in manager.modules)
     applied = {id(weights) for weights in found if weights is not None}
@@ -80,7 +80,7 @@ def _stray(manager: Any, adapter: LoRAModel) -> str | None:
 
 
 def _names(manager: Any, name: str) -> Iterator[str]:
-    """Of a module, and of those into which vLLM packs it."""
+    """Full name of a module, and of those into which vLLM packs it."""
     parent, _, last = name.removesuffix(".base_layer").rpartition(".")
     packs = (each for each, parts in manager.packed_modules_mapping.items() if last in parts)
     for each in (last, *packs):
@@ -88,7 +88,7 @@ def _names(manager: Any, name: str) -> Iterator[str]:
 
 
 def _misfits(manager: Any, adapter: LoRAModel) -> Iterator[str]:
-    """Linear layers whose inputs or outputs are more or fewer than the adapter's."""
+    """Reasons: linear layers with more or fewer inputs or outputs than the adapter has."""
     for name, module in manager.modules.items():
         weights = manager._get_lora_layer_weights(adapter, name)
         if weights is None or not isinstance(module, BaseLinearLayerWithLoRA):

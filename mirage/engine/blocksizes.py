@@ -21,7 +21,10 @@ SEARCHED = 1 << 12
 
 
 def unread(config: Any, plan: Any) -> str | None:
-    """Why an engine with vLLM's KVCacheConfig `plan` would end at start; None if it would not."""
+    """Reason why attention cannot read the KV blocks of vLLM's KVCacheConfig `plan`, or None.
+
+    An engine with such a plan would end at start.
+    """
     return next(_problems(config, plan), None)
 
 
@@ -45,7 +48,7 @@ def _readers(config: Any, group: Any) -> list[AttentionGroup]:
 
 
 def _settle(plan: Any, readers: list[AttentionGroup]) -> None:
-    """First for all layers, then each backend by itself. Raises `ValueError`."""
+    """Settle block sizes for all layers, then per backend. Raises `ValueError` if there is none."""
     for size in prepare_kernel_block_sizes(plan, [readers]):
         for reader in readers:
             if isinstance(reader.kv_cache_spec, AttentionSpec):

@@ -1,7 +1,7 @@
-"""Whether a checkpoint is the model's: vLLM loads its headers into the model without memory.
+"""Check of a checkpoint against its model: vLLM loads its headers into the model without memory.
 
-vLLM's loader and the model's own function that takes weights decide. They are given tensors without
-memory, so nothing large is read. A few functions look at numbers; of those nothing can be said.
+vLLM's loader and the model's own function that loads weights decide. They are given tensors without
+memory, so nothing large is read. A few such functions look at numbers; they give no verdict.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.model_executor.model_loader import default_loader, get_model_loader
 
 SMALL = 256
-"""Elements of a tensor that is read: loaders look at numbers of scales and shapes."""
+"""Elements of a tensor that is read at most: loaders look at the numbers of scales and shapes."""
 NUMPY = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -46,7 +46,7 @@ Weights = Iterator[tuple[str, torch.Tensor]]
 
 
 class Unreadable(Exception):
-    """What is wrong with the files themselves."""
+    """Files that cannot be read; the message says why."""
 
 
 class Last:
@@ -57,9 +57,9 @@ class Last:
 
 
 def refusal(config: Any, model: Any) -> str | None:
-    """Why vLLM could not load `model` from its folder; None if it could, or nobody can tell.
+    """Reason why vLLM could not load `model` from its folder; None if it could, or none is known.
 
-    `model` is as vLLM built it, and afterwards as if its weights were loaded.
+    `model` is as vLLM built it; afterwards it is as if its weights were loaded.
     """
     loader = get_model_loader(config.load_config)
     if type(loader) is not default_loader.DefaultModelLoader:
@@ -152,7 +152,7 @@ def _anywhere(name: str) -> str:
 
 
 def _mismatch(error: Exception, last: Last) -> str | None:
-    """What `error` says of the folder; None if it says that there are no numbers."""
+    """Refusal over an `error` of loading; None if the lack of numbers may have caused it."""
     words = str(error).strip()
     of_sizes = isinstance(error, RuntimeError) and any(word in words for word in DIFFERENT)
     if "meta" in words or not (

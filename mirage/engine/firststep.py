@@ -49,7 +49,7 @@ class FirstStep:
 
 
 def lacks_input(model: Any) -> str | None:
-    """Why token ids alone are no input of a model with this configuration; None if they are."""
+    """Reason why a model with this configuration cannot compute on token ids alone, or None."""
     if model.is_encoder_decoder:
         return "its decoder needs what an encoder has seen or heard"
     if model.is_multimodal_raw_input_only_model:

@@ -12,10 +12,10 @@ from typing import Any
 
 
 def name_by_mask(request: Any) -> None:
-    """Have the names say which positions are tokens; those of prompts of tokens stay vLLM's.
+    """Let block names tell which positions are tokens; those of prompts of tokens stay vLLM's.
 
-    It goes into the salt of a request that is new to the scheduler, which is a part of all of its
-    names. A longer prompt keeps the names of its beginning, unless an embedding is added.
+    The mask goes into the salt of a request that is new to the scheduler; all of its names depend
+    on the salt. A longer prompt keeps the names of its beginning, unless an embedding is added.
     """
     if request.prompt_embeds is None:
         return
@@ -25,7 +25,10 @@ def name_by_mask(request: Any) -> None:
 
 
 def _mark(tokens: Sequence[bool] | None) -> str:
-    """Of a mask up to its last embedding, without a space; None is a prompt of embeddings alone."""
+    """Digest of a mask up to its last embedding: one word, as the salt is behind a space.
+
+    None stands for a prompt of embeddings alone.
+    """
     if tokens is None:
         return "embeddings"
     last = max((i for i, token in enumerate(tokens) if not token), default=-1)

@@ -60,10 +60,10 @@ from mirage.facts import NO_KV, ModelFacts
 from mirage.problems import one_line
 
 ENOUGH_BYTES = 1 << 50
-"""KV memory to reckon with: whether there is so much is for the shares to say."""
+"""Bytes of KV memory assumed, ample for any model: `mirage.serve.fit` looks at the shares."""
 GENERATION = "generation_config.json"
 LIMIT_S = 120.0
-"""For one question: no model may keep the others from an answer."""
+"""Seconds for one question, so that no model keeps the others from an answer."""
 NO_PREFIXES = (
     "engine_args.enable_prefix_caching: this model has no KV cache, in which prefixes would "
     "stay: leave it out"
@@ -71,7 +71,7 @@ NO_PREFIXES = (
 
 
 class Refused(Exception):
-    """What keeps this tenant from being served; the message is one line for the user."""
+    """A tenant that cannot be served; the message is one line for the user."""
 
 
 def answer(question: dict[str, Any], device: str) -> dict[str, Any]:

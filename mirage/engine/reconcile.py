@@ -70,11 +70,11 @@ class Reconciler:
         self._emptied_at: dict[int, int] = {}
         self._clock = clock
         self._short: dict[Kind, Shortage] = {"extent": Shortage(), "layer": Shortage()}
-        """Of memory that was granted and could not be had."""
+        """Granted memory, by kind, that the device refused lately."""
 
     @property
     def reconciled(self) -> bool:
-        """Whether the engine holds exactly its allotment."""
+        """True if the engine holds exactly its allotment."""
         target = self.target
         return target is None or (
             self.blocks.backed_extents() == target.kv_extents
@@ -220,7 +220,7 @@ class Reconciler:
     # -- memory that was granted ----------------------------------------------------------
 
     def _most(self, kind: Kind, wanted: int) -> int:
-        """Of `wanted` things, how many to ask the device for in this pass."""
+        """Number of the `wanted` extents or layers to ask the device for in this pass."""
         return self._short[kind].most(self._pace.most(kind, wanted), self._clock())
 
     def _had(self, kind: Kind, asked: int, wanted: int, take: Callable[[], None]) -> bool:
@@ -235,7 +235,10 @@ class Reconciler:
         return True
 
     def _take(self, short: Shortage, take: Callable[[], None]) -> None:
-        """Once more if the device refuses it for the first time: torch may have cached some."""
+        """Call `take`; after a first refusal empty torch's cache and call it again.
+
+        Raises `OutOfMemory` if the device refuses again, or a shortage lasts already.
+        """
         try:
             take()
         except OutOfMemory as error:

@@ -128,7 +128,7 @@ class ObservingMixin(Mixable):
         self.add_request(self.first.request)
 
     def _end_first(self) -> None:
-        """From now on steps are counted."""
+        """Count steps from now on, and tell the control server that the first one is over."""
         self.first, self.memory.warm = None, True
         self._own_steps = self.fence.scheduled
         if self.agent is not None:

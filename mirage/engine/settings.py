@@ -33,9 +33,9 @@ class EngineSettings(BaseModel):
     headroom_extents: int = Field(default=2, ge=0)
     lookahead_steps: int = Field(default=16, ge=0)
     kept: Kept = "nothing"
-    """What newcomers leave free for running requests."""
+    """KV memory that newly admitted requests leave free for running ones."""
     first_step: bool = False
-    """Whether the engine computes a request of its own, and says so, before it serves."""
+    """True if the engine computes a request of its own, and reports it, before it serves."""
     temporal: bool = False
     hold_s: float = 1.0
     """Time a request is held for an answer before vLLM may preempt; more while the control server
@@ -43,9 +43,9 @@ class EngineSettings(BaseModel):
     moves: bool = True
     """False leaves the layers where vLLM puts them, whatever the policy."""
     experts: bool = False
-    """Whether experts of a mixture may be given away, where that is possible."""
+    """True if experts of a mixture may be given away, where that is possible."""
     experts_on_peers: bool = True
-    """Whether peers may have copies of those that are, where the pool has peers."""
+    """True if peers may hold copies of experts given away, where the pool has peers."""
     pieces: bool = False
     """Stream what steps compute between two attentions instead of whole layers."""
     compiled: bool = False

@@ -1,8 +1,8 @@
-"""How much of granted memory is asked of a device that has refused some of it, and when (pure).
+"""Pacing of requests for granted memory after a device has refused some of it. Pure.
 
-A killed engine's memory is booked free when its socket closes; the device may be later. And torch
-keeps what a long prompt needed, in this process or in another one. To ask for everything anew in
-each pass would create and release pages beside running kernels for as long as that lasts.
+The memory of a killed engine is booked free when its socket closes; the device may free it later.
+And torch caches what a long prompt needed, in this process or in another one. Asking for everything
+again in each pass would create and release pages beside running kernels for as long as that lasts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Shortage:
         self._first_s, self._longest_s = first_s, longest_s
         self._wait_s, self._until_s = first_s, 0.0
         self._most: int | None = None
-        """Things to ask for at once; None while nothing is short."""
+        """Number of things to ask for at once; None while nothing is short."""
 
     @property
     def lasts(self) -> bool:
@@ -26,7 +26,7 @@ class Shortage:
         return self._most is not None
 
     def most(self, wanted: int, now_s: float) -> int:
-        """Of `wanted` things, how many to ask for at `now_s` seconds."""
+        """Number of `wanted` things to ask for at `now_s` seconds; 0 until the next try is due."""
         if self._most is None or wanted <= 0:
             return max(0, wanted)
         return min(wanted, self._most) if now_s >= self._until_s else 0

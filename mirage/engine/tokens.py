@@ -14,11 +14,11 @@ from vllm.renderers.chat_utils import load_chat_template
 from vllm.tokenizers import cached_tokenizer_from_config
 
 PLACEHOLDERS = ("token_id", "token_index")
-"""How config.json's names of tokens end that stand for pictures and the like."""
+"""Suffixes of keys in config.json for tokens that stand for pictures and the like."""
 
 
 def refusal(config: Any, model: torch.nn.Module, template: str | None) -> str | None:
-    """Why requests could not be read or answered as the folder says; None if they could.
+    """Reason why the tokenizer, a chat template or the sampling defaults are unfit; None if not.
 
     `template` is the argument ``chat_template``.
     """
@@ -37,7 +37,7 @@ def refusal(config: Any, model: torch.nn.Module, template: str | None) -> str | 
 
 
 def _beyond(tokenizer: Any, model_config: Any, model: torch.nn.Module) -> str | None:
-    """Tokens without a row in the embedding: a prompt with one ends the engine."""
+    """Reason if tokens have no row in the embedding: a prompt with such a token ends the engine."""
     rows = _rows(model) or model_config.get_vocab_size()
     if tokenizer.max_token_id < rows:
         return None
@@ -53,7 +53,7 @@ def _beyond(tokenizer: Any, model_config: Any, model: torch.nn.Module) -> str | 
 
 
 def _rows(model: torch.nn.Module) -> int:
-    """Of the largest table of tokens; 0 if none is known."""
+    """Rows of the model's largest token embedding; 0 if none is known."""
     tables = (each for each in model.modules() if isinstance(each, VocabParallelEmbedding))
     return max((table.org_vocab_size for table in tables), default=0)
 
@@ -65,7 +65,7 @@ def _placeholders(model_config: Any) -> set[int]:
 
 
 def _template(tokenizer: Any, given: str | None) -> str | None:
-    """A chat template that is none."""
+    """Reason if a chat template does not compile."""
     for name, text in _templates(tokenizer, given):
         try:
             _compile_jinja_template(text)
@@ -84,7 +84,7 @@ def _templates(tokenizer: Any, given: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _sampling(model_config: Any) -> str | None:
-    """Numbers that vLLM refuses, in every request that does not say others."""
+    """Reason if vLLM refuses the sampling defaults, and so every request that relies on them."""
     try:
         SamplingParams.from_optional(**model_config.get_diff_sampling_param())
     except (TypeError, ValueError) as error:
