@@ -1,5 +1,5 @@
-"""What a model's or an adapter's folder holds, parsed by a schema where it is read.
+"""Files of a model's or an adapter's folder, parsed by a schema where they are read.
 
-Every reader of such a folder outside vLLM takes its values from here. What is odd raises
+Every reader of such a folder outside vLLM takes its values from here. An invalid file raises
 `ConfigError` with one line: the file, the value, what to do. Neither torch nor vLLM is imported.
 """

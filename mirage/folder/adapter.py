@@ -13,13 +13,13 @@ from mirage.folder import reading, weights
 NAME = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 OTHER_WEIGHTS = ("adapter_model.bin", "adapter_model.pt")
-"""What is in them only vLLM can tell."""
+"""Other files of weights; only vLLM can read what is in them."""
 
 Rank = Annotated[int, Field(ge=1)]
 
 
 class Adapter(BaseModel):
-    """What the file says, as far as it is read here: the rest is for vLLM's own parser."""
+    """Fields of the file that are read here; vLLM's own parser checks the rest."""
 
     model_config = ConfigDict(strict=True)
 
@@ -35,12 +35,12 @@ class Adapter(BaseModel):
 
     @property
     def rank(self) -> int:
-        """The largest of any module."""
+        """Largest rank of any module."""
         return max([self.r, *(self.rank_pattern or {}).values()])
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """The adapter in `folder`. Raises `ConfigError` if it is odd, or has no whole weights."""
+    """The adapter in `folder`. Raises `ConfigError` if it is invalid or lacks whole weights."""
     if not reading.there(folder / NAME):
         raise ConfigError(f"no {NAME} in {folder}: check the path")
     adapter = reading.read(folder / NAME, Adapter)

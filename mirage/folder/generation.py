@@ -15,7 +15,7 @@ TokenId = Annotated[int, Field(ge=-1, lt=2**32)]
 
 
 class Generation(BaseModel):
-    """What vLLM takes of it; which numbers it takes is for vLLM to say."""
+    """Fields that vLLM reads; vLLM itself checks the range of each number."""
 
     model_config = ConfigDict(strict=True)
 
@@ -33,6 +33,6 @@ class Generation(BaseModel):
 
 
 def check_generation(folder: Path) -> None:
-    """Raises `ConfigError` with one line if the file is there and odd."""
+    """Check the file if there is one. Raises `ConfigError` with one line if it is invalid."""
     if reading.there(folder / NAME):
         reading.read(folder / NAME, Generation)

@@ -1,6 +1,6 @@
-"""``config.json``: what of it is read here, and what no model can mean.
+"""``config.json``: the fields that are read here, and values that no model can mean.
 
-Of most keys transformers and vLLM alone know what they may say; those pass.
+For most keys transformers and vLLM alone know the valid values; those pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PerLayer = Count | list[Count]
 
 
 class Sizes(BaseModel):
-    """Of one stack of layers. None is what the file leaves to transformers."""
+    """Dimensions of one stack of layers; None is a value that the file leaves to transformers."""
 
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
 

@@ -15,9 +15,9 @@ from mirage.problems import first_problem, one_line, shown
 from mirage.units import MIB, size
 
 MOST_BYTES = 256 * MIB
-"""Of a file of JSON; the largest tokenizers have some 30 MiB."""
+"""Bytes of a JSON file that are read at most; the largest tokenizers have some 30 MiB."""
 POINTER = b"version https://git-lfs.github.com/spec/"
-"""How a Git LFS pointer begins."""
+"""First bytes of a Git LFS pointer."""
 
 Schema = TypeVar("Schema", bound=BaseModel)
 

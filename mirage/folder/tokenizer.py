@@ -20,7 +20,7 @@ OBJECTS = (
     "special_tokens_map.json",
     "vocab.json",
 )
-"""Beside those with a schema of their own."""
+"""Files that hold any JSON object, beside those with a schema of their own."""
 
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -66,7 +66,7 @@ class Anything(Strict):
 
 
 def check_tokenizer(folder: Path) -> None:
-    """Raises `ConfigError` with one line for a file that is odd; none of them has to be there."""
+    """Check the files that are there. Raises `ConfigError` with one line if one is invalid."""
     for name, schema in ((TOKENIZER, Tokenizer), (SETTINGS, Settings)):
         if reading.there(folder / name):
             reading.read(folder / name, schema)

@@ -23,7 +23,7 @@ NOT_COVERED = "not fully covered"
 
 
 class Index(BaseModel):
-    """Which file holds which tensor."""
+    """File name of each tensor, by the tensor's name."""
 
     model_config = ConfigDict(strict=True)
 
@@ -31,7 +31,7 @@ class Index(BaseModel):
 
 
 def check_weights(folder: Path) -> None:
-    """Raises `ConfigError` with one line for weights that are missing or torn."""
+    """Check the headers of all files. Raises `ConfigError` for missing or damaged weights."""
     for path in files(folder):
         header(path)
 

@@ -1,4 +1,4 @@
-"""Too few requests to tell anything by. Pure."""
+"""Warning that figures come from too few requests to mean anything. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ LEAST = 100
 
 
 def too_few(requests: int) -> str | None:
-    """Why figures of so many requests say nothing, and what to do; None if they may say something.
+    """Warning if figures of so many requests mean nothing, and what to do; None if they may.
 
-    Requests of one run are meant: repeats send the same ones.
+    `requests` are those of one run: repeats send the same ones.
     """
     if requests >= LEAST:
         return None
