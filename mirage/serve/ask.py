@@ -1,4 +1,4 @@
-"""What vLLM says of every tenant's model, asked in a child process before any engine starts."""
+"""vLLM's facts on every tenant's model, asked in a child process before any engine starts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from mirage.serve.rundir import RunDir
 
 PROBE = ("-m", "mirage.engine.probe")
 TIMEOUT_S = 120.0
-"""To import vLLM and ask about the first tenants."""
+"""Seconds granted to import vLLM, before those for each tenant."""
 MORE_S = 120.0
-"""For each tenant; a model of the largest size takes seconds, and the probe waits no longer."""
+"""Seconds granted for each tenant, as in the probe; the largest models take a few."""
 
 
 def ask(

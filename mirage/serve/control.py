@@ -75,22 +75,22 @@ class Keepers(Protocol):
         """The tenant's engine said hello from process `pid`."""
 
     def joined(self, tenant: str) -> None:
-        """Its memory is booked, and it takes part."""
+        """The tenant's engine has its memory booked, and takes part."""
 
     def stepped(self, tenant: str) -> None:
-        """Its model has computed a first request."""
+        """The tenant's model has computed its first request."""
 
     async def lost(self, tenant: str, reason: str | None) -> None:
-        """Its connection is closed, for a `reason` of ours, or by the engine (None).
+        """The engine's connection is closed, for a `reason` of ours, or by the engine (None).
 
         Returns once the process is dead: from then on its memory is lent to others.
         """
 
     def failed(self, tenant: str, error: str) -> None:
-        """Its core ends over an exception of class `error`."""
+        """The engine's core ends over an exception of class `error`."""
 
     def hangs(self, tenant: str, why: str) -> None:
-        """It shows no sign of life, or no progress."""
+        """The engine shows no sign of life, or no progress."""
 
 
 class Unkept:

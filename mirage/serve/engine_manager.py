@@ -31,9 +31,9 @@ from mirage.units import size
 ROOM_POLL_S = 0.05
 FIRST_STEP = "loaded, computing a first step"
 LEAST_S = 0.5
-"""For the first step, if the rest of a start took all its time."""
+"""Seconds left for the first step, if the rest of a start took all of its timeout."""
 SAID_AFTER_S, SAID_EVERY_S = 1.0, 10.0
-"""When it is told that an engine cannot start for want of memory."""
+"""Seconds after which, and then between, reports that an engine waits for memory to start."""
 
 
 class Room(Protocol):
@@ -46,7 +46,7 @@ class Room(Protocol):
         """An engine is to start: lend it to nobody any more."""
 
     def is_free(self) -> bool:
-        """Whether others have given it back."""
+        """True if others have given it back."""
 
     def debtors(self) -> list[Debtor]:
         """The others that have not."""
@@ -93,11 +93,11 @@ class EngineManager:
         self._engine = EngineProcess(socket, rundir.log(tenant.name), means.start)
         self._connected = asyncio.Event()
         self._stepped = asyncio.Event()
-        """Its model has computed a first step, in this start."""
+        """Set once the model has computed a first step in this start."""
         self._refused: str | None = None
-        """Why the control server sent the engine away."""
+        """Reason why the control server sent the engine away; None if it did not."""
         self._failure = ""
-        """Why it did not start; empty if it did."""
+        """Reason why the engine did not start; empty if it did."""
         self._error = ""
         """The exception over which its core ends."""
         self._by_us: Ending | None = None
@@ -118,7 +118,7 @@ class EngineManager:
     # -- starting -----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """For the first time. Raises `EngineFailed`; by then the engine has ended."""
+        """Start the engine for the first time. Raises `EngineFailed` once the engine has ended."""
         share, parameters = size(self._fit.grant_bytes), size(self._fit.parameter_bytes)
         blocks = max(0, self._fit.base_blocks - 1)
         self._say(f"starting (share {share}, parameters {parameters}, {blocks} KV blocks)")
@@ -220,7 +220,7 @@ class EngineManager:
         return with_causes(why, self._oom.lately())
 
     async def _step_failed(self) -> str:
-        """How its core ended in its first step; empty if it did not, or not by a fault."""
+        """Ending of the core in its first step, in words; empty without one, or if no fault."""
         if not self._lost_in_first_step:
             return ""
         ending = Ending("engine core", self._engine.core_status(), self._error)
@@ -239,16 +239,16 @@ class EngineManager:
         self._engine.has_core(pid)
 
     def joined(self) -> None:
-        """Its memory is booked."""
+        """The engine's memory is booked."""
         self._connected.set()
         self._say("loaded")
 
     def stepped(self) -> None:
-        """Its model has computed a first step."""
+        """The model has computed a first step."""
         self._stepped.set()
 
     def failed(self, error: str) -> None:
-        """Its core ends over an exception of class `error`."""
+        """The engine's core ends over an exception of class `error`."""
         self._error = error
 
     async def lost(self, reason: str | None) -> None:
@@ -268,7 +268,10 @@ class EngineManager:
         await self._engine.core_gone()
 
     def _end_if_without_core(self) -> None:
-        """In a first step: the core has said why, or its server is up and has nothing to add."""
+        """Kill an engine whose core was lost in its first step, once the reason is known.
+
+        The core has told its error, or the API server is up and has nothing to add.
+        """
         if self._lost_in_first_step and (self._error or self._up):
             self._engine.kill()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 MARKS = (b'data: {"error"', b"event: error\n")
-"""Of OpenAI's form, and of Anthropic's. JSON escapes quotes and line ends, so no text holds one."""
+"""Beginnings of error events, OpenAI's and Anthropic's: no text holds one, as JSON escapes quotes
+and line ends."""
 LONGEST = max(map(len, MARKS))
 
 

@@ -44,7 +44,7 @@ class Forward:
         self._well = False
         self._response: web.StreamResponse | None = None
         self._events: WholeEvents | None = None
-        """Of a stream of events that can be read."""
+        """Events of an answer that is a readable stream; None for other answers."""
         self.left = False
         """True if the client went away before it had the whole answer."""
 

@@ -1,4 +1,4 @@
-"""What Linux lets a process have of memory and addresses, against what a configuration takes."""
+"""Limits of Linux on memory and addresses, against those that a configuration takes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ device; somewhat less than the smallest engine was seen to take."""
 
 
 def check_limits(config: Config) -> None:
-    """Raises `ConfigError` for less than the configuration takes.
+    """Check both limits. Raises `ConfigError` if one is below what the configuration takes.
 
-    An engine reserves addresses for its share at least, of a GPU's memory as well.
+    An engine reserves addresses at least for its share, of a GPU's memory as well.
     """
     _check_promised(config)
     share = max(tenant.share for tenant in config.tenants)

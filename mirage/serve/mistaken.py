@@ -18,9 +18,9 @@ LONGEST = 200
 
 
 def advice(method: str, path: str, routes: Iterable[tuple[str, str]]) -> str:
-    """What to do about a `path` that is none; empty if none of `routes` is like it.
+    """Advice on a `path` that is no route, as "use GET /v1/models"; empty if no route is like it.
 
-    Routes are methods and paths. Those of `method` come first.
+    `routes` are methods and paths. Those of `method` are preferred.
     """
     known = [(verb, route) for verb, route in routes if verb != "HEAD"]
     own = [pair for pair in known if pair[0] == method]
@@ -43,7 +43,7 @@ def _meant(path: str, routes: list[tuple[str, str]]) -> tuple[str, str] | None:
 
 
 def _bare(path: str) -> list[str]:
-    """Its words without versions: they are what base URLs have too often, or not at all."""
+    """Words of a path without the version, which base URLs have too often or not at all."""
     return [word for word in path.split("/") if word not in ("", VERSION)]
 
 
@@ -56,7 +56,7 @@ def _found(words: list[str], route: str) -> bool:
 
 
 def _named(words: list[str], route: str) -> str:
-    """A name may have slashes."""
+    """Model's name at the end of the path, slashes included; empty for a route without one."""
     return "/".join(words[words.index(_bare(route)[0]) + 1 :]) if MODEL in route else ""
 
 

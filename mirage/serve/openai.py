@@ -39,7 +39,7 @@ class ApiError(Exception):
         self._wait_s = wait_s
 
     def body(self, path: str = "") -> dict[str, Any]:
-        """In the form of the route at `path`, OpenAI's unless it has another one."""
+        """JSON body of the error, in the form of the route at `path`, by default OpenAI's."""
         if anthropic.speaks(path):
             return anthropic.error_body(self.status, self.message)
         kind = "invalid_request_error" if self.status < 500 else "server_error"

@@ -1,4 +1,4 @@
-"""All that is looked at before any engine starts: the device, the model folders, vLLM's word."""
+"""All checks before any engine starts: of the device, the model folders, and with vLLM itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Preflight(NamedTuple):
     refused: dict[str, str]
     """Why this tenant cannot be served, in one line."""
     adapters: dict[str, dict[str, str]]
-    """Where each LoRA adapter lies, by its name."""
+    """Folder of each LoRA adapter, by its name."""
 
 
 def preflight(config: Config, probe: tuple[str, ...] = ask.PROBE) -> Preflight:
@@ -88,7 +88,7 @@ def _without(config: Config, refused: dict[str, str]) -> Config:
 
 
 def _check_environment() -> None:
-    """What engines would inherit."""
+    """Check the environment that engines inherit. Raises `ConfigError`."""
     try:
         check_environment(os.environ)
     except ArgumentRefused as error:
@@ -96,7 +96,7 @@ def _check_environment() -> None:
 
 
 def _check_device(config: Config, refused: Mapping[str, str]) -> None:
-    """Once all else has been looked at, since there may be no such device here."""
+    """Check the device, last of all, since this machine may lack it. Raises `ConfigError`."""
     try:
         _check_memory(config.device)
     except _NoDeviceError as error:
@@ -136,7 +136,10 @@ def _check_host_tier(config: Config) -> None:
 
 
 def _check_ssd_tier(config: Config) -> None:
-    """Whether its folder could be made and written, and its disk is as large; touches nothing."""
+    """Check that its folder could be made and written, and its disk is as large. Writes nothing.
+
+    Raises `ConfigError`.
+    """
     if config.host_tier is None or (ssd := config.tiers.ssd) is None:
         return
     named = f"tiers.ssd.directory {ssd.directory}"
@@ -157,7 +160,7 @@ def _check_ssd_tier(config: Config) -> None:
 
 
 def _check_peers(config: Config) -> None:
-    """GPUs that lend their memory to the one that is served from."""
+    """Check the GPUs that lend memory to the one that is served from. Raises `ConfigError`."""
     if config.host_tier is None or config.tiers.peer is None or not config.tiers.peer.gpus:
         return
     from vmm.cuda_device import device_facts
@@ -183,7 +186,7 @@ def _check_peers(config: Config) -> None:
 
 
 def speeds(device: Device) -> Speeds:
-    """What is known of the machine before anything runs: what its profile says.
+    """Speeds of the machine's link and memory before anything runs, from its hardware profile.
 
     Raises `ConfigError` if `device.profile` cannot be read.
     """

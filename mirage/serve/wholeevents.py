@@ -33,6 +33,6 @@ class WholeEvents:
         return held[:end]
 
     def rest(self) -> bytes:
-        """What is held at the end of the stream."""
+        """Bytes still held at the end of the stream; nothing is held afterwards."""
         held, self._held = self._held, b""
         return held

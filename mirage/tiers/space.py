@@ -14,8 +14,8 @@ from mirage.tiers.victims import Victims
 from mirage.units import MIB, align_up
 
 PAGE = mmap.PAGESIZE
-"""What the operating system gives back and a driver locks, and O_DIRECT wants no less: blocks begin
-at multiples. 4 KiB, on a GH200 64 KiB."""
+"""Bytes of a page, the unit in which the system frees memory, drivers lock it and O_DIRECT reads:
+blocks begin at multiples. 4 KiB, on a GH200 64 KiB."""
 SLABS = 128
 """Slabs that a budget is cut into at least, if they are not too small for a block."""
 LARGEST_SLAB = 32 * MIB
@@ -48,9 +48,9 @@ class Space:
         offsets: Offsets | None = None,
     ) -> None:
         self.may_go: Callable[[Block], bool] = lambda block: block.idle
-        """Whether a block may be evicted for another one."""
+        """True if a block may be evicted for another one."""
         self.leave = evict
-        """For idle blocks whose memory is wanted back."""
+        """Called with each idle block whose memory is wanted back."""
         self.largest: Callable[[], int] = lambda: ledger.budget
         """Bytes of a block that there could be room for: for a larger one nobody has to leave."""
         self._ledger, self._victims = ledger, victims
