@@ -1,4 +1,4 @@
-"""What is asked of the tuner, looked up and checked before anything runs."""
+"""A question to the tuner, looked up and checked before anything runs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mirage.workload.chosen import SAMPLE_NAME, located
 from mirage.workload.trace import EndlessError, Reading, Request, TraceError
 
 MOST_ROWS = 2_000_000
-"""Of a trace that are held; later ones are not looked at."""
+"""Rows of a trace that are held at most; later ones are not read."""
 ENDLESS_ROWS = 8 * LARGEST_WINDOW
-"""Of a trace without end: as many as the windows can hold."""
+"""Rows of a trace without end that are read: as many as the windows can hold."""
 CONTEXT = 1024
 """Tokens of a request for which the paper's arithmetic is told."""
 BATCHES = (1, 8, 32, 128)
@@ -35,10 +35,10 @@ STEPS = (1.5, 2.0, 3.0, 5.0, 8.0)
 
 @dataclass(frozen=True)
 class Options:
-    """What a person chose. None takes the default."""
+    """Options of the command line. None takes the default."""
 
     trace: str | None = None
-    """As `located` takes it: a file, the bundled sample, or a public trace; None for the
+    """Trace as `located` takes it: a file, the bundled sample, or a public trace; None for the
     configuration's own."""
     profile: str | None = None
     seed: int = 0
@@ -46,7 +46,7 @@ class Options:
     """Let requests come as often as the configuration just does not bear."""
     largest_window: int = LARGEST_WINDOW
     trace_format: str | None = None
-    """Of the trace, where its beginning does not tell."""
+    """Format of the trace, where its beginning does not tell it."""
 
 
 @dataclass(frozen=True)

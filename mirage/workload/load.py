@@ -8,7 +8,7 @@ from itertools import islice
 from mirage.workload.dealing import Call
 
 REQUESTS, AT_ONCE = 128, 32
-"""By which a machine is measured: of the workload, and of them in a closed loop."""
+"""Requests by which a machine is measured, and those of them that are under way at a time."""
 AMPLE = 4
 """Times the device's memory meanwhile, so that KV memory limits nothing."""
 
@@ -20,9 +20,9 @@ def evenly(calls: Collection[Call], most: int) -> list[Call]:
 
 
 def at_once(requests: int) -> int:
-    """How many of so many requests are under way at a time while a machine is measured.
+    """Number of requests under way at a time while a machine is measured with `requests` of them.
 
-    Of few, fewer: all of them at once would only be a queue that runs out.
+    It is smaller for few requests: all of them at once would only be a queue that runs out.
     """
     return min(AT_ONCE, max(1, requests // 2))
 

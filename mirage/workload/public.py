@@ -38,20 +38,20 @@ class Public(Strict):
 
     @property
     def checksum(self) -> str:
-        """With its kind before it."""
+        """Checksum of the file with its kind before it, as ``sha256:...``."""
         return f"sha256:{self.sha256}" if self.sha256 else f"git:{self.git}"
 
 
 def folder() -> Path:
-    """Where fetched traces are kept, of this user: ``mirage/traces`` in the cache folder.
+    """Folder of this user's fetched traces: ``mirage/traces`` in the cache folder.
 
-    Raises `Refused` if this user has none.
+    Raises `Refused` if this user has no cache folder.
     """
     return cache_folder() / "mirage" / "traces"
 
 
 def cached(name: str) -> Path:
-    """A trace that was fetched. Raises `TraceError` if it was not."""
+    """Path of a fetched trace. Raises `TraceError` if it was not fetched."""
     path = folder() / TRACES[name].file
     if not path.is_file():
         raise TraceError(f"{name}: was not fetched yet ({path}): run `mirage traces fetch {name}`")

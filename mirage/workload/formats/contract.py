@@ -1,4 +1,4 @@
-"""What a module of this folder gives: its format's name, its mark, and its reader."""
+"""Contract of a module of this folder: its format's name, its mark, and its reader."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Format:
 
     name: str
     looks: str
-    """How such a file looks, in a few words for messages."""
+    """Look of such a file, in a few words for messages."""
     fits: Callable[[Head], bool]
-    """Whether a file that begins so may be of this format."""
+    """True if a file that begins so may be of this format."""
     read: Callable[[Source], Iterator[Request]]
     """Requests in order, one at a time. Raises `TraceError` for what is damaged."""
     has_arrivals: bool = True
-    """If not, all of its requests arrive at 0."""
+    """False if all of its requests arrive at 0."""
     nearly: Callable[[Head], str | None] = lambda head: None
-    """Of a file that fits no format: what keeps it from this one, and what to do."""
+    """Reason why a file that fits no format is not of this one, and what to do; None if unknown."""
     doubt: Callable[[Head], str | None] = lambda head: None
-    """Of a file that is taken for one of this format: what speaks against that, and what to do."""
+    """Evidence against this format in a file that fits it, and what to do; None without any."""

@@ -1,4 +1,4 @@
-"""Timed rows at a file's beginning: what their hashes and times tell of its format. Pure.
+"""Timed rows at a file's beginning: evidence for its format in their hashes and times. Pure.
 
 Formats that share the fields differ in the unit of the times and in the tokens of a hash. A file
 does not say which it has; its rows together mostly do.
@@ -18,11 +18,11 @@ from mirage.workload.formats.telling import shown
 TIME, ASKED, ANSWERED, HASHES = "timestamp", "input_length", "output_length", "hash_ids"
 FIELDS = {TIME, ASKED, ANSWERED}
 SIZES = (16, 512)
-"""Tokens of a hash, by format."""
+"""Tokens that a hash stands for, by format."""
 SLOWEST_S = 60.0
-"""Mean gap of a trace: with a longer one it is no longer taken for one in seconds."""
+"""Largest mean gap, in seconds, of a trace that is taken for one in seconds."""
 CLOSEST_MS = 1.0
-"""And with a shorter one for one in milliseconds: those would be a thousand requests a second."""
+"""Smallest mean gap, in milliseconds, of one in milliseconds: a thousand requests a second."""
 TEXTS = ("text_input", "messages", "payload", "delay")
 """Fields that AIPerf takes in place of lengths and times."""
 
@@ -32,7 +32,7 @@ class Rows:
     """The first rows of a timed trace, together."""
 
     sizes: frozenset[int]
-    """Of `SIZES`, those that all rows allow; the first of them if there are no such."""
+    """Members of `SIZES` that fit all rows, but for rows that none of them fits."""
     hashed: bool
     pointed: bool
     """Some time is written with a point, as 0.2 or 5.0."""
@@ -43,9 +43,9 @@ class Rows:
 
     @property
     def in_seconds(self) -> bool | None:
-        """Whether the times are seconds, by how they are written and how far apart they are.
+        """True for seconds, false for milliseconds, by how times are written and their mean gap.
 
-        None where they may be milliseconds as well.
+        None where both are possible.
         """
         if self.pointed and self.gap <= SLOWEST_S:
             return True
@@ -53,7 +53,7 @@ class Rows:
 
 
 def rows(head: Head) -> Rows | None:
-    """None for a file that is no timed trace, or has the hashes of none."""
+    """First rows of a timed trace; None if the first is not timed, or its hashes fit no size."""
     first = head.fields
     sizes = frozenset(size for size in SIZES if _fits(first, size))
     if not sizes:
@@ -74,22 +74,22 @@ def rows(head: Head) -> Rows | None:
 
 
 def may_be_seconds(found: Rows) -> bool:
-    """Whether times that are taken for milliseconds may as well be seconds."""
+    """True if times that are taken for milliseconds may as well be seconds."""
     return 0 < found.gap <= SLOWEST_S
 
 
 def may_be_milliseconds(found: Rows) -> bool:
-    """Whether times that are taken for seconds may as well be milliseconds."""
+    """True if times that are taken for seconds may as well be milliseconds."""
     return found.gap >= CLOSEST_MS
 
 
 def say(name: str) -> str:
-    """How to have a file read as another format, for messages."""
+    """Advice to read a file as the format `name`, for messages."""
     return f"give --trace-format {name} (or workload.trace_format)"
 
 
 def why_none(head: Head) -> str | None:
-    """What keeps rows that look like a timed trace's from being one, and what to do."""
+    """Reason why rows like a timed trace's are none, and what to do; None for other rows."""
     fields = head.fields
     missing = [name for name in (TIME, ASKED, ANSWERED) if name not in fields]
     texts = [name for name in TEXTS if name in fields]
@@ -115,7 +115,7 @@ def _hashes_of_none(written: Any, hashes: Any) -> str:
 
 
 def _fits(row: dict[str, Any], size: int) -> bool:
-    """Whether a row is timed, and its hashes, if any, may stand for so many tokens each."""
+    """True if a row is timed, and its hashes, if any, may stand for `size` tokens each."""
     asked, hashes = _whole(row.get(ASKED)), row.get(HASHES) or []
     if not set(row) >= FIELDS or asked is None:
         return False
@@ -133,7 +133,7 @@ def _timed(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _number(value: Any) -> bool:
-    """Of a size that JSON may have and a clock may."""
+    """True for a number, not a bool, of a size that JSON and clocks have."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18
 
 

@@ -1,4 +1,4 @@
-"""How a trace begins, by which its format is known."""
+"""Beginning of a trace file, by which its format is known."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Head:
-    """How a file begins: its first line, and the fields of its first JSON object, if it has one.
+    """Beginning of a file: its first line, and the fields of its first JSON object, if it has one.
 
-    Fields beyond `MAX_HEAD` are missing.
+    Fields beyond `MAX_HEAD` bytes are missing.
     """
 
     line: str = ""
@@ -34,7 +34,7 @@ class Head:
 
 
 def is_array(begin: bytes) -> bool:
-    """Whether a file that begins so is one JSON array."""
+    """True if a file with these first bytes is one JSON array."""
     return begin.lstrip().startswith(b"[")
 
 

@@ -18,11 +18,11 @@ UNPACKERS: dict[bytes, tuple[str, Callable[[Any], Any]]] = {
     b"BZh": ("bzip2", bz2.BZ2File),
     b"\xfd7zXZ\0": ("xz", lzma.LZMAFile),
 }
-"""By how a file begins: its name, and what makes a file of its bytes as they were."""
+"""Packings by a file's first bytes: the name, and the function that makes an unpacking reader."""
 SIGNATURE = max(map(len, UNPACKERS))
-"""Bytes that it takes to know a packed file."""
+"""Bytes that identify a packed file."""
 DAMAGES = (EOFError, OSError, zlib.error, lzma.LZMAError)
-"""What an unpacker raises of a damaged file."""
+"""Exceptions that an unpacker raises for a damaged file."""
 
 _TABLE = "write it as CSV or JSON lines first"
 _OTHER = "name another file"
@@ -59,11 +59,11 @@ _XML = re.compile(rb"\s*<(\?xml|!--|[a-zA-Z!])")
 _TAR = b"ustar"
 _TAR_AT = 257
 _TEXT_BYTES = 1024
-"""Of the first line, where a zero byte tells that a file is no text."""
+"""Bytes in which other kinds of text are sought; a zero byte in the first line means no text."""
 
 
 def unpacker(begin: bytes) -> tuple[str, Callable[[Any], Any]] | None:
-    """How a file that begins so is packed; None if it is not."""
+    """Name of a packed file's packing and its unpacking reader; None if it is not packed."""
     return next((each for mark, each in UNPACKERS.items() if begin.startswith(mark)), None)
 
 

@@ -66,9 +66,9 @@ class _Unpacked(io.RawIOBase):
 
 
 def plain(path: Path, file: io.FileIO) -> io.RawIOBase:
-    """What gives a file's bytes as they were before it was packed.
+    """Stream of a file's bytes, unpacked if it is packed.
 
-    Raises `TraceError` for one that was packed twice.
+    Raises `TraceError` for a file that was packed twice; the stream does for a damaged one.
     """
     begin = b""
     while len(begin) < kinds.SIGNATURE and (more := file.read(CHUNK)):

@@ -13,7 +13,7 @@ from mirage.workload.formats.request import TraceError
 from mirage.workload.formats.source import Source
 
 SEPARATORS = (";", "\t", "|")
-"""Of columns, in place of a comma; they are named and not read."""
+"""Column separators other than the comma: messages name them, and no reader takes them."""
 
 
 def columns(head: Head) -> list[str]:
@@ -22,12 +22,12 @@ def columns(head: Head) -> list[str]:
 
 
 def has(head: Head, wanted: Sequence[str]) -> bool:
-    """Whether all wanted columns are there, in any case of letters."""
+    """True if all wanted columns are there, in upper or lower case."""
     return {name.lower() for name in wanted} <= set(columns(head))
 
 
 def separated_otherwise(head: Head, wanted: Sequence[str]) -> str | None:
-    """What to do about a header that has the wanted columns between other marks than commas."""
+    """Advice if the header has the wanted columns between other separators than commas, or None."""
     for mark in SEPARATORS:
         if mark in head.line and has(Head(head.line.replace(mark, ",")), wanted):
             return f"columns are separated by {mark!r}: write commas"
@@ -35,7 +35,7 @@ def separated_otherwise(head: Head, wanted: Sequence[str]) -> str | None:
 
 
 def rows(source: Source, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Where each row stands, and its fields by the lower-case names of their columns.
+    """File and line of each row, and its fields by the lower-case names of their columns.
 
     Raises `TraceError` for a header without a wanted column, a row of another length, and no rows.
     """
@@ -61,7 +61,7 @@ def rows(source: Source, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str,
 
 
 def _fields(line: str) -> list[str]:
-    """Without blanks around them, and without quotes."""
+    """Fields of a line, without quotes and the blanks around them; none if one is too long."""
     try:
         split = next(csv.reader([line]), []) if '"' in line else line.split(",")
     except csv.Error:  # a field of more than its 128 KiB

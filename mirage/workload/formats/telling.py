@@ -1,9 +1,9 @@
-"""What messages repeat of a file: its beginning, on one line. Pure."""
+"""Excerpts of a file for messages: the beginning of a value or an error, on one line. Pure."""
 
 from __future__ import annotations
 
 SHOWN = 80
-"""Characters of what is repeated."""
+"""Characters of an excerpt at most."""
 
 
 def shown(value: object) -> str:
