@@ -20,7 +20,7 @@ from packaging.version import Version
 
 COMPILED = ".so"
 METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: {}+cpu\n"
-"""By "cpu" in its version vLLM knows what it is for."""
+"""Metadata of the laid build; vLLM takes "cpu" in its version for a build for CPUs."""
 
 
 def download(folder: Path) -> Path:
@@ -35,7 +35,7 @@ def download(folder: Path) -> Path:
 
 
 def version(wheel: Path) -> str:
-    """As its name says it."""
+    """Version of a wheel, from its file name."""
     return wheel.name.split("-")[1]
 
 

@@ -24,7 +24,7 @@ VERSION = re.compile(r"^__version__ = version = '(\d+(?:\.\d+)*)", re.MULTILINE)
 
 
 def needs() -> list[Need]:
-    """Those of the engine, and what tests and benchmarks import."""
+    """Names of vLLM that the engine needs, and those that tests and benchmarks import."""
     others = sources(ROOT, ("benchmarks", "tests"))
     importing = {path: text for path, text in others.items() if IMPORTS.search(text)}
     ours = engine_needs()
@@ -32,7 +32,7 @@ def needs() -> list[Need]:
 
 
 def version(folder: Path) -> str:
-    """Of the vLLM in a folder."""
+    """Version of the vLLM in a folder."""
     found = VERSION.search((folder / "vllm" / "_version.py").read_text())
     assert found is not None, folder
     return found[1]

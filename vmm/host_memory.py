@@ -93,7 +93,7 @@ def _below(path: str, root: str) -> PurePosixPath:
 
 
 def _unescaped(field: str) -> str:
-    """Of mountinfo, which writes blanks as octal numbers."""
+    """A field of mountinfo with its octal escapes decoded, as `\\040` for a blank."""
     return field.encode().decode("unicode_escape") if "\\" in field else field
 
 
@@ -108,7 +108,7 @@ def _limits(proc: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _machine_bytes(proc: Path) -> int:
-    """As its container is told, where something tells it less than the kernel."""
+    """Bytes of the machine's memory: the kernel's figure, or a lower one in ``/proc/meminfo``."""
     kernels = os.sysconf("SC_PHYS_PAGES") * libc.OS_PAGE_BYTES
     return min(kernels, _meminfo(proc).get("MemTotal", kernels))
 

@@ -1,4 +1,4 @@
-"""What people ask pretrained models for: text, JSON, tools, log-probabilities, streams."""
+"""Usual requests to pretrained models: text, JSON, tools, log-probabilities, streams."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.real.models import GEMMA, SMOLLM
 CAPITAL = "What is the capital of France?"
 TRIP = "Plan a trip of three days to Rome."
 CLOSE = 1e-3
-"""Log-probabilities of an idle server differ by less."""
+"""Natural logarithms: an idle server's log-probabilities differ by less."""
 
 Question = Callable[[Server, str], Any]
 
 
 def choices(server: Server, model: str, asked: str, **more: Any) -> Any:
-    """By the model's own template, or as a text where it has none."""
+    """Choices of the answer to `asked`: a chat, or a text for a model without a template."""
     status, answer = server.request("POST", *request(model, asked, **more))
     assert status == 200, answer
     return answer["choices"]

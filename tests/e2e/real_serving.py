@@ -20,22 +20,22 @@ from tests.real.models import GEMMA, NAMES, SMOLLM, folders
 START_S, ANSWER_S = 600, 1500
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 KV_ITEMS = {SMOLLM: 2 * 30 * 3 * 64, GEMMA: 2 * 18 * 1 * 256}
-"""Keys and values of one token, over all layers and heads."""
+"""Numbers in the keys and values of one token, over all layers and heads."""
 ROTARY_ITEMS = {SMOLLM: 8192 * 64, GEMMA: 2 * 32768 * 256}
-"""Tables by position beside the parameters: Gemma has one for each kind of layer."""
+"""Numbers in the tables by position beside the parameters; Gemma has one per kind of layer."""
 PAGES_BYTES = 4 << 20
-"""More than what is lost of a tenant's share where layers and extents end within a page."""
+"""Bytes, more than a tenant's share loses where layers and extents end within a page."""
 HOST_MIB = 3000
-"""Of the host pool: the KV cache of all chats of both fits."""
+"""MiB of the host pool: the KV cache of all chats of both models fits."""
 ARGUMENTS: dict[str, Any] = {
     "enable_auto_tool_choice": True,
     "tool_call_parser": "hermes",
     "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     "logprobs_mode": "processed_logprobs",
 }
-"""Log-probabilities are told as they decide, after penalties."""
+"""Arguments of both models; log-probabilities are those after penalties, which decide."""
 BLOCKS = {SMOLLM: 700, GEMMA: 3200}
-"""Of a plain server: whatever it is asked at once, it preempts nobody."""
+"""KV blocks of a plain server: enough that it preempts no request."""
 
 
 def limits(context: int) -> dict[str, int]:
@@ -120,7 +120,7 @@ def ask_both(
 
 
 def histories(turns: Sequence[Mapping[str, Sequence[Said]]], chats: int) -> dict[str, Any]:
-    """What each chat of each model has answered in `turns`."""
+    """Texts that each chat of each model has answered in `turns`: by model, a list per chat."""
     return {
         name: [[turn[name][chat].text for turn in turns] for chat in range(chats)] for name in NAMES
     }

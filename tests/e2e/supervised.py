@@ -67,7 +67,7 @@ class Served:
         self.ready_file = ready_file
         self.url = ""
         self.patience_s = DEADLINE_S
-        """Of a request, for the next part of its answer."""
+        """Seconds that a request waits for the next part of its answer."""
         self.log: list[str] = []
 
     def wait_ready(self, timeout_s: float) -> None:

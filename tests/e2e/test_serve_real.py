@@ -22,12 +22,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 DTYPE = "float32"
 CONTEXT = 512
 TOKENS, LATER = 32, 8
-"""Generated in the first turn, and in the second."""
+"""Tokens generated in the first turn, and in the second."""
 CHATS = len(TOPICS)
 
 
 class Expected(NamedTuple):
-    """What plain vLLM says."""
+    """Answers of plain vLLM: of each turn of the chats, and by model and kind of question."""
 
     turns: list[dict[str, list[Said]]]
     answers: dict[tuple[str, str], Any]

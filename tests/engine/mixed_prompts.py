@@ -1,4 +1,4 @@
-"""What an engine says to embeddings of zeros, with an empty cache and after tokens of id 0.
+"""Answers of an engine to embeddings of zeros, with an empty cache and after tokens of id 0.
 
 Usage: mixed_prompts.py FOLDER. Prints the tokens with an empty cache, those after a prompt
 of the same ids and rows whose positions are tokens, and how many tokens were found in the cache:

@@ -86,7 +86,7 @@ def test_the_table_has_exactly_vllms_variables() -> None:
 
 
 OTHER_THAN_VLLMS = {"VLLM_CPU_KVCACHE_SPACE", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_USE_AOT_COMPILE"}
-"""Of these a value is fine that says no to what vLLM may decide."""
+"""Variables of which a value is accepted that turns off what vLLM may choose by itself."""
 REFUSED = {name: rule.but for name, rule in ENVIRONMENT.items() if rule.verdict is Verdict.REFUSED}
 
 

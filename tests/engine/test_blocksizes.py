@@ -35,7 +35,7 @@ NAMES = {
 
 
 class Layer(AttentionLayerBase):
-    """One whose backend reads blocks of `sizes`."""
+    """A layer whose backend reads blocks of `sizes` tokens."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -51,7 +51,7 @@ class Layer(AttentionLayerBase):
 
 
 def problem(block: int, *groups: list[Sizes], packed: bool = False) -> str | None:
-    """What is said of groups of layers with blocks of `block` tokens."""
+    """Refusal of groups of layers with blocks of `block` tokens; None if all can be read."""
     layers = {f"{g}.{n}": Layer(s) for g, group in enumerate(groups) for n, s in enumerate(group)}
     config = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=layers))
     spec = FullAttentionSpec(block_size=block, num_kv_heads=1, head_size=64, dtype=torch.float16)

@@ -94,7 +94,7 @@ def test_a_pooling_model_is_asked_for_one_of_its_tasks() -> None:
 
 
 def test_full_blocks_are_named_as_no_prompt_names_them() -> None:
-    """With blocks of very few tokens."""
+    """Blocks of one token: each is full, and two requests have no name in common."""
     one, other = (FirstStep(config(), (), 1).request for _ in range(2))
     assert len(set(one.block_hashes) | set(other.block_hashes)) == 2 * PROMPT
     one.append_output_token_ids(7)

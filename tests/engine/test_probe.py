@@ -170,7 +170,7 @@ def test_windows_and_full_attention_are_groups_of_one_pool(
 
 
 def test_blocks_are_as_large_as_vllm_makes_them(said: dict[str, dict[str, Any]]) -> None:
-    """Of latent attention's on a CPU the kernel has one size; a hybrid's hold a state."""
+    """The CPU's kernel for latent attention has one block size; a hybrid's blocks hold a state."""
     blocks = {name: facts(said, name).kv.groups for name in ("latent", "hybrid of 48")}
     if not torch.cpu._is_amx_tile_supported():
         assert [group.block_tokens for group in blocks["latent"]] == [16]

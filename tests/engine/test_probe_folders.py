@@ -65,7 +65,7 @@ def cut(part: str, *rows: slice) -> Callable[[Tensors], Tensors]:
 
 
 def more_tokens(folder: Path) -> None:
-    """As many as there are rows, and one more."""
+    """Add tokens for all rows of the embedding, and one beyond them."""
     path = folder / "tokenizer.json"
     known = json.loads(path.read_text())
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)

@@ -25,11 +25,11 @@ from tests.real.models import NAMES, SMOLLM
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 Answers = dict[str, list[Said]]
-"""Of one turn of all chats, by the model's name."""
+"""Answers to one turn of all chats, by the model's name."""
 CHATS = len(TOPICS)
 CONTEXT = 2048
 TOKENS = {"float32": (400, 40, 40), "bfloat16": (64, 16, 16)}
-"""Generated in each turn; a processor without instructions for bfloat16 takes long."""
+"""Tokens generated in each turn; a processor without bfloat16 instructions takes long."""
 ALONE, BEGINNING = 8, 64
 """Chats that plain vLLM begins once more, one by one, for so many tokens: is it equal to itself?"""
 LONG = "\n".join(f"Notes on {topic}, to be read before the lesson." for topic in TOPICS * 3)
@@ -88,7 +88,7 @@ def test_what_people_ask_while_chats_run(tmp_path: Path) -> None:
 
 
 def _answers(servers: Mapping[str, Server]) -> dict[Any, Any]:
-    """Of all questions, of one with a long text before it, and of a conversation."""
+    """Answers to all questions, to one after a long text, and of a conversation."""
     answers: dict[Any, Any] = {(n, kind): QUESTIONS[n][kind](servers[n], n) for n, kind in KINDS}
     for name in NAMES:
         (choice,) = choices(servers[name], name, f"{LONG}\nWhat should I read first?")

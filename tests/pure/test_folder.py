@@ -215,11 +215,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "generation_config.json": {"temperature": 1.0, "eos_token_id": 2},
     "adapter_config.json": LORA,
 }
-"""By the names of the files."""
+"""Valid content of each file, by its name."""
 
 
 def read(folder: Path, name: str) -> None:
-    """As `check` does. Nothing but `ConfigError` with one line may come of it."""
+    """Read a file as `check` does. It may raise only `ConfigError`, with one printable line."""
     try:
         read_adapter(folder) if name == "adapter_config.json" else check_model(folder)
     except ConfigError as error:

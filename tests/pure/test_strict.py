@@ -59,7 +59,7 @@ def _reads_text(field: FieldInfo) -> bool:
 
 
 def refused(schema: type[Strict], name: str, value: Any) -> bool:
-    """Whether this field is among what is wrong."""
+    """True if the field `name` is among the validation errors."""
     with pytest.raises(ValueError, match=f"validation errors? for {schema.__name__}") as error:
         schema.model_validate({name: value})
     return any(one["loc"][:1] == (name,) for one in error.value.errors())  # type: ignore[attr-defined]

@@ -107,7 +107,7 @@ def test_of_several_only_those_not_known_to_be_good_may_have_ended_it() -> None:
 
 @pytest.mark.parametrize("end", [FAULT, HANG])
 def test_a_probe_that_is_there_each_time_is_not_blamed_for_others(end: Ending) -> None:
-    """It comes back at once, with the next bad request, and has no time to be answered."""
+    """The probe is sent again at once, beside the next bad request, before it can be answered."""
     made = Suspects()
     (number,) = begin(made, "probe")
     made.ends(number, 0.0, well=True)

@@ -1,4 +1,4 @@
-"""Chats of both models: what is asked in each turn, and the requests that ask it. Pure."""
+"""Chats of both models: the questions of each turn, and the requests that ask them. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TOPICS = (
     *("a walk in the hills", "how a piano works", "the history of paper", "what volcanoes are"),
     *("how vaccines work", "a letter to a friend", "how maps are drawn", "why cats purr"),
 )
-"""One for each of 24 chats."""
+"""Topics, one for each of 24 chats."""
 SYSTEM = "You are a patient teacher. Answer in full sentences."
 NEXT = ("Give me an example of that.", "And what do people often get wrong about it?")
-"""What is asked in later turns."""
+"""Questions of the later turns."""
 AGAINST_LOOPS = 1.2
 """A repetition penalty: small models chosen greedily soon say the same again and again."""
 ALTERNATIVES = 5
-"""Most likely tokens that are told with each one."""
+"""Number of likeliest tokens that are told with each token."""
 
 
 def first_words(topic: str) -> str:
@@ -52,7 +52,7 @@ def body(model: str, topic: str, answers: Sequence[str], tokens: int) -> tuple[s
 
 
 def messages(asked: Sequence[str], answers: Sequence[str]) -> list[Body]:
-    """For a model with a template of its own."""
+    """Messages of a chat, for a model with a chat template."""
     said: list[Body] = [{"role": "system", "content": SYSTEM}]
     for number, question in enumerate(asked):
         said.append({"role": "user", "content": question})
@@ -61,7 +61,7 @@ def messages(asked: Sequence[str], answers: Sequence[str]) -> list[Body]:
 
 
 def text(asked: Sequence[str], answers: Sequence[str]) -> str:
-    """For a model that only goes on with a text; its tokenizer does not add ``<bos>``."""
+    """Prompt for a model without a chat template; its tokenizer does not add ``<bos>``."""
     turns = [
         f"Question: {question}\nAnswer:{''.join(answers[number:][:1])}"
         for number, question in enumerate(asked)

@@ -1,4 +1,4 @@
-"""How two servers' answers to one request compare, token by token. Pure.
+"""Comparison of two servers' answers to one request, token by token. Pure.
 
 Rounding differs with the batch that a request happens to be in, and so may the choice between two
 tokens that are nearly equally likely. From there on the two texts have nothing in common.
@@ -30,8 +30,8 @@ class Fork:
 
     place: int
     lead: float
-    """By which the one's token was likelier than the other's, in the one's own log-probabilities;
-    infinite if the other's was not among its likeliest, or one answer just ends."""
+    """Difference of the two tokens' log-probabilities (natural logarithms) in the first answer;
+    infinite if the other's token is not among its likeliest, or one answer just ends."""
 
 
 def said(choice: Mapping[str, Any]) -> Said:
@@ -48,12 +48,12 @@ def said(choice: Mapping[str, Any]) -> Said:
 
 
 def beginning(whole: Said, tokens: int) -> Said:
-    """Of its tokens the first; its text is left whole."""
+    """The answer with its first `tokens` tokens; its text is left whole."""
     return Said(whole.text, whole.tokens[:tokens], whole.likely[:tokens])
 
 
 def fork(one: Said, other: Said) -> Fork | None:
-    """None for equal answers."""
+    """First token in which two answers differ; None if they are equal."""
     for place, (mine, yours) in enumerate(zip(one.tokens, other.tokens, strict=False)):
         if mine != yours:
             likely = one.likely[place]
@@ -64,7 +64,7 @@ def fork(one: Said, other: Said) -> Fork | None:
 
 
 def forks(ones: Iterable[Said], others: Iterable[Said]) -> list[Fork]:
-    """Those of all pairs that differ."""
+    """Forks of all pairs of answers that differ."""
     pairs = zip(ones, others, strict=True)
     return [found for one, other in pairs if (found := fork(one, other)) is not None]
 
@@ -75,5 +75,5 @@ def widest(found: Iterable[Fork]) -> float:
 
 
 def faults(ones: Iterable[Said], others: Iterable[Said], dtype: str) -> list[Fork]:
-    """Those that rounding does not explain."""
+    """Forks that rounding in `dtype` does not explain."""
     return [each for each in forks(ones, others) if each.lead >= ROUNDING[dtype]]

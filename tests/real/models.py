@@ -12,7 +12,7 @@ NAMES = (SMOLLM, GEMMA)
 
 FOLDER = Path(__file__).parents[2] / ".cache" / "real"
 MADE = FOLDER / ".made"
-"""What the Makefile writes when both are whole."""
+"""File that the Makefile writes when both folders are complete."""
 
 
 def folders() -> dict[str, Path]:

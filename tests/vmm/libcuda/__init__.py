@@ -136,15 +136,15 @@ class StandIn:
         self._control("delay", seconds)
 
     def peers(self, able: bool) -> None:
-        """Whether devices can reach each other's memory; they can by default."""
+        """Set whether devices can reach each other's memory; they can by default."""
         self._control("peers", int(able))
 
     def version(self, number: int) -> None:
-        """What `cuDriverGetVersion` answers, as 12040 for CUDA 12.4; 13000 by default."""
+        """Set the answer of `cuDriverGetVersion`, as 12040 for CUDA 12.4; 13000 by default."""
         self._control("version", number)
 
     def last_words(self) -> str:
-        """Why the last refused call was refused."""
+        """Reason why the last refused call was refused."""
         return self._text("last_words")
 
     def flags(
