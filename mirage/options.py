@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,14 @@ def hardware_option(left_out: str) -> Any:
         metavar="NAME|FILE",
         help="A name in configs/hardware, or a YAML file with the same keys.",
         show_default=left_out,
+    )
+
+
+def trace_format_option(formats: Iterable[str]) -> Any:
+    """An option that names one of `formats`, in which a trace is read."""
+    names = ", ".join(formats)
+    return typer.Option(
+        metavar="NAME", help=f"Format of the trace, where its beginning does not tell: {names}."
     )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from mirage.options import ConfigPath, warn
+from mirage.options import ConfigPath, trace_format_option, warn
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.replay import capacity, html, provenance, report, table
@@ -73,13 +73,7 @@ def replay_command(
     server: Annotated[
         str | None, typer.Option(help="Replay against this running server.", metavar="URL")
     ] = None,
-    trace_format: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Of the trace, where its beginning does not tell: {', '.join(FORMATS)}.",
-            metavar="NAME",
-        ),
-    ] = None,
+    trace_format: Annotated[str | None, trace_format_option(FORMATS)] = None,
     rate: Annotated[
         float | None,
         typer.Option(help="Requests a second: gaps are scaled, or drawn if there are none."),

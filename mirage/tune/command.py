@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from mirage.options import ConfigPath, hardware_option, warn
+from mirage.options import ConfigPath, hardware_option, trace_format_option, warn
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.report.enough import too_few
@@ -36,13 +36,7 @@ def tune_command(
             show_default="CONFIG's replay.trace, else the sample",
         ),
     ] = None,
-    trace_format: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Of the trace, where its beginning does not tell: {', '.join(FORMATS)}.",
-            metavar="NAME",
-        ),
-    ] = None,
+    trace_format: Annotated[str | None, trace_format_option(FORMATS)] = None,
     profile: Annotated[
         str | None,
         hardware_option("the bundled one that is nearest to the machine"),
