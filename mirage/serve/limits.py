@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from mirage.arguments.check import blamed
 from mirage.config import Config, ConfigError
@@ -12,6 +13,17 @@ from vmm.host_memory import address_bytes, host_memory, promised_bytes
 ENGINE_ADDRESSES = 12 * GIB // 5
 """Bytes of addresses that libraries and threads of an engine take, beside those reserved for the
 device; somewhat less than the smallest engine was seen to take."""
+
+
+class HostParts(NamedTuple):
+    """Bytes of host memory, by what takes them."""
+
+    device: int
+    """Memory of a device of kind host."""
+    peers: int
+    """Memory that stands for that of peers, where no GPU is named for them."""
+    pool: int
+    """Memory of the host pool, ``tiers.host.bytes``."""
 
 
 def check_limits(config: Config) -> None:
@@ -32,7 +44,7 @@ def check_limits(config: Config) -> None:
 
 def _check_promised(config: Config) -> None:
     """Memory that Linux counts as soon as somebody has asked for it."""
-    taken = host_bytes(config)
+    taken = sum(host_parts(config))
     if (promised := promised_bytes()) is not None and promised < taken:
         wanted, there = sizes(taken, promised)
         raise ConfigError(
@@ -41,12 +53,14 @@ def _check_promised(config: Config) -> None:
         )
 
 
-def host_bytes(config: Config) -> int:
-    """Of host memory for a device of kind host, the pool, and peers that host memory stands for."""
+def host_parts(config: Config) -> HostParts:
+    """Parts of the host memory that a configuration takes."""
     host, peer = config.host_tier, config.tiers.peer
-    lent = peer.bytes if host and peer and not peer.gpus else 0
-    device = config.device.memory if config.device.kind == "host" else 0
-    return device + lent + (host.bytes if host else 0)
+    return HostParts(
+        device=config.device.memory if config.device.kind == "host" else 0,
+        peers=peer.bytes if host and peer and not peer.gpus else 0,
+        pool=host.bytes if host else 0,
+    )
 
 
 def with_causes(error: str, oom_kills: int = 0) -> str:

@@ -13,7 +13,7 @@ from mirage.config import Config, ConfigError, Device
 from mirage.folder.model import check_model
 from mirage.serve import adapters, ask, files, launcher
 from mirage.serve.fit import Fit, fit
-from mirage.serve.limits import check_limits, host_bytes
+from mirage.serve.limits import check_limits, host_parts
 from mirage.serve.outlook import Speeds
 from mirage.tiers.ssd.files import existing
 from mirage.units import size, sizes
@@ -120,19 +120,15 @@ def _check_memory(device: Device) -> None:
 
 
 def _check_host_tier(config: Config) -> None:
-    """Host memory that the pool and a device of kind host take together."""
+    """Check that host memory has room for the pool and what is beside it. Raises `ConfigError`."""
     if config.host_tier is None:
         return
-    has, wanted = host_memory(), config.host_tier.bytes
-    peer = config.tiers.peer
-    lent = peer.bytes if peer is not None and not peer.gpus else 0
-    beside = config.device.memory if config.device.kind == "host" else 0
-    if host_bytes(config) > has.bytes:
-        words = f" beside device.memory {size(beside)}" if beside else ""
-        words += f" and tiers.peer {size(lent)}" if lent else ""
-        raise ConfigError(
-            f"tiers.host.bytes is {size(wanted)}{words}, {has.whose} {size(has.bytes)}: lower it"
-        )
+    has, taken = host_memory(), host_parts(config)
+    if sum(taken) > has.bytes:
+        words = f" beside device.memory {size(taken.device)}" if taken.device else ""
+        words += f" and tiers.peer {size(taken.peers)}" if taken.peers else ""
+        words = f"tiers.host.bytes is {size(taken.pool)}{words}"
+        raise ConfigError(f"{words}, {has.whose} {size(has.bytes)}: lower it")
 
 
 def _check_ssd_tier(config: Config) -> None:

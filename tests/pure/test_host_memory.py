@@ -117,20 +117,25 @@ def test_more_than_a_control_group_allows_is_refused(monkeypatch: pytest.MonkeyP
         preflight._check_host_tier(config({"host": {"bytes": "1GiB"}}, kind="cuda"))
 
 
+HOST = {"host": {"bytes": "2GiB"}}
+
+
 @pytest.mark.parametrize(
-    ("tiers", "kind", "taken"),
+    ("tiers", "kind", "parts"),
     [
-        ({}, "host", GIB),
-        ({"host": {"bytes": "2GiB"}}, "host", 3 * GIB),
-        ({"host": {"bytes": "2GiB"}, "peer": {"devices": {"x": "1GiB"}}}, "host", 4 * GIB),
-        ({"host": {"bytes": "2GiB"}}, "cuda", 2 * GIB),
+        ({}, "host", {"device": 1}),
+        (HOST, "host", {"device": 1, "pool": 2}),
+        (HOST | {"peer": {"devices": {"x": "4GiB"}}}, "host", {"device": 1, "peers": 4, "pool": 2}),
+        (HOST, "cuda", {"pool": 2}),
+        (HOST | {"peer": {"devices": {"x": {"bytes": "4GiB", "device": 1}}}}, "cuda", {"pool": 2}),
     ],
 )
 def test_more_than_linux_promises_is_refused(
-    tiers: dict[str, Any], kind: str, taken: int, monkeypatch: pytest.MonkeyPatch
+    tiers: dict[str, Any], kind: str, parts: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = config(tiers, kind=kind)
-    assert limits.host_bytes(made) == taken
+    made, taken = config(tiers, kind=kind), sum(parts.values()) * GIB
+    wanted = {"device": 0, "peers": 0, "pool": 0} | parts
+    assert limits.host_parts(made)._asdict() == {name: n * GIB for name, n in wanted.items()}
     monkeypatch.setattr(limits, "promised_bytes", lambda: taken)
     limits.check_limits(made)
     monkeypatch.setattr(limits, "promised_bytes", lambda: taken - 1)
