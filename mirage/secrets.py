@@ -18,7 +18,7 @@ NAME = re.compile(
 )
 """Words in keys whose value is a secret. The tokens of a vocabulary, as `eos_token`, are none."""
 HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-"""Between two words of a key, as in ``clientSecret``."""
+"""Boundary of two words in a key, as in ``clientSecret``."""
 IN_URL = re.compile(
     r"(?<=://)[^/?#@\s\"']+(?=@)|(?<=[?&])((?:[\w.-]*(?:token|key|secret|password|signature))=)[^&#\s\"']+",
     re.IGNORECASE,

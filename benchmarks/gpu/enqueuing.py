@@ -49,7 +49,7 @@ class Singly(Stream):
 
 
 def streamed_layers(bench: Bench) -> Row:
-    """Enqueued in one call, and a call for each chunk, in turns."""
+    """Host time of enqueuing layers in one call, and with a call per chunk, measured in turns."""
     chunk = bench.layer_bytes // CHUNKS & -4096
     with model(bench, layers=COUNT, chunk_bytes=chunk) as made:
         found = {alpha: _both(made, alpha) for alpha in AWAY}

@@ -26,7 +26,7 @@ TORCHS_OWN = ("Event", "Stream", "current_stream", "stream")
 
 
 def findings() -> Iterator[Finding]:
-    """Takes some seconds: vLLM's sources are read, and it is imported."""
+    """Findings on vLLM; they take some seconds: its sources are read, and it is imported."""
     version = _version()
     if version is None:
         yield missing(TOPIC, "vLLM", "not installed", INSTALL)

@@ -29,7 +29,7 @@ class Backend:
     timed: Callable[[Stepped], AbstractContextManager[None]]
     """Times one step; tells when it knows, perhaps only after some more."""
     uncache: Callable[[], None]
-    """Gives the device what torch's allocator keeps and nobody uses."""
+    """Returns to the device the memory that torch's allocator caches."""
 
 
 def make_backend(settings: EngineSettings) -> Backend:

@@ -142,7 +142,7 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
 
 
 def _built(config: Any, model: torch.nn.Module, parameters: PlacedLayers) -> None:
-    """See `model` as vLLM built it. Raises `Refused` if its files are not those of it."""
+    """Check `model` as vLLM built it, and note it. Raises `Refused` if its files do not fit."""
     if reason := checkpoint.refusal(config, model):
         raise Refused(reason)
     parameters.found(model)

@@ -12,7 +12,7 @@ FIRST_S, LONGEST_S = 0.02, 2.0
 
 
 class Shortage:
-    """After a refusal half as much is asked for, and later; what is had doubles the next try."""
+    """Memory that is short: a refusal halves the next try and delays it, a success doubles it."""
 
     def __init__(self, first_s: float = FIRST_S, longest_s: float = LONGEST_S) -> None:
         self._first_s, self._longest_s = first_s, longest_s

@@ -26,7 +26,7 @@ TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class Strict(BaseModel):
-    """Other keys are for transformers."""
+    """Schema of a file whose other keys are left to transformers."""
 
     model_config = ConfigDict(strict=True)
 

@@ -93,7 +93,7 @@ def _check_others(folder: Path) -> None:
 
 
 def _check_shards(folder: Path, names: list[str]) -> None:
-    """Without an index, names say how many belong together. Raises `ConfigError`."""
+    """Check that no numbered file is missing, by the names alone. Raises `ConfigError`."""
     found = [match for match in map(SHARD.fullmatch, names) if match]
     for name, count in {(match[1], match[3]) for match in found}:
         here = {int(match[2]) for match in found if (match[1], match[3]) == (name, count)}

@@ -21,7 +21,7 @@ HALF = re.compile(rb"\\u[dD][89abAB]..")
 PLACE = re.compile(r"\(byte (\d+)\)")
 PIECE = MIB
 PADDING = b" " * 16
-"""Longer than what msgspec wants to see behind half of a pair."""
+"""Blanks put behind a text, more than msgspec reads behind the first half of a surrogate pair."""
 
 _check = msgspec.json.Decoder(msgspec.Raw).decode
 

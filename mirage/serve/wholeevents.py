@@ -13,7 +13,7 @@ MOST_BYTES = MIB
 
 
 class WholeEvents:
-    """Holds the begin of the event that is not whole yet."""
+    """Splitter of a stream, which holds the beginning of an incomplete event."""
 
     def __init__(self) -> None:
         self._held = b""

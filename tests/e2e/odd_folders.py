@@ -73,7 +73,7 @@ def cut(path: Path, draw: random.Random) -> None:
 
 
 def flipped(path: Path, draw: random.Random) -> None:
-    """Some bytes of the beginning, where a header is."""
+    """Change some bytes of the beginning, where a header is."""
     if path.is_file() and (content := bytearray(path.read_bytes())):
         for _ in range(draw.randrange(1, 5)):
             content[draw.randrange(min(len(content), 500))] = draw.randrange(256)
@@ -81,7 +81,7 @@ def flipped(path: Path, draw: random.Random) -> None:
 
 
 def no_file(path: Path, draw: random.Random) -> None:
-    """Gone, or something else in its place."""
+    """Remove the file, or put something else in its place."""
     path.unlink(missing_ok=True)
     makers: list[Callable[[], Any]] = [
         lambda: None,
@@ -118,7 +118,7 @@ def _free(path: Path) -> Path:
 
 
 def drawn(name: str) -> random.Random:
-    """Another one for each name, the same again with the same seed."""
+    """Generator of random numbers for a name, the same again with the same seed."""
     return random.Random(f"{os.environ[SEED]} {name}")
 
 

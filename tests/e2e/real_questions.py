@@ -122,7 +122,7 @@ KINDS = [(model, kind) for model, kinds in QUESTIONS.items() for kind in kinds]
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Equal, log-probabilities nearly."""
+    """True if two answers are equal, their log-probabilities nearly."""
     if not isinstance(one, Said):
         return bool(one == other)
     return fork(one, other) is None and all(

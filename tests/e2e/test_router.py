@@ -466,7 +466,7 @@ async def broken(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def test_half_an_event_is_not_passed_on(tmp_path: Path) -> None:
-    """Behind it the error event would be taken for its other half."""
+    """A client would take the error event behind it for its other half."""
 
     async def scenario(site: Site) -> None:
         site.a.answer = dies_in_mid_event

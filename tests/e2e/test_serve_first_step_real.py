@@ -59,7 +59,7 @@ def counts(served: Served, name: str) -> dict[str, int]:
 def test_nothing_is_counted_or_cached_of_what_engines_computed_by_themselves(
     served: Served,
 ) -> None:
-    """Before any request, and of the first one its own tokens alone."""
+    """Nothing counts before any request; the first one counts with its own tokens alone."""
     for name in NAMES:
         assert counts(served, name) == dict.fromkeys(COUNTED, 0), name
     prompt, tokens = "abcdefgh" * 8, 4

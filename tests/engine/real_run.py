@@ -22,7 +22,7 @@ BLOCKS = 512
 """KV blocks in all: no prefix is evicted."""
 AT_ONCE = 6
 TOKENS = 40
-"""Generated per prompt."""
+"""Tokens generated per prompt."""
 
 
 def prompts(name: str, path: Path) -> list[list[int]]:

@@ -215,7 +215,7 @@ def test_variables_that_would_harm_an_engine_are_refused(
 
 
 def test_a_variable_that_is_in_no_list_is_refused_without_its_value() -> None:
-    """So that a new vLLM's new variable is not passed on unseen."""
+    """A new vLLM's new variable is not passed on unseen."""
     with pytest.raises(ArgumentRefused) as refusal:
         check_environment({"VLLM_LOGING_LEVEL": "hush"})
     assert str(refusal.value).startswith("VLLM_LOGING_LEVEL in the environment is no variable")

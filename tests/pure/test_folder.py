@@ -139,7 +139,7 @@ def test_an_odd_folder_is_one_clear_line(tmp_path: Path, spoil: Any, words: str)
 
 @contextmanager
 def nobody() -> Iterator[None]:
-    """Inside, this process may do what any user may."""
+    """Context in which this process has the rights of any user, not root's."""
     if (own := os.geteuid()) == 0:
         os.seteuid(65534)
     try:
@@ -167,7 +167,7 @@ def test_what_somebody_else_owns_is_not_called_damaged(path: str, words: str) ->
 
 
 def test_what_real_folders_say_passes(tmp_path: Path) -> None:
-    """None, infinity and other sizes in each layer, as in files that are served every day."""
+    """Files in daily use have null, infinity, and sizes that differ from layer to layer."""
     real = {"head_dim": None, "time_step_limit": [0.0, float("inf")], "sliding_window": None}
     make_folder(tmp_path, **real, intermediate_size=[128, 256], text_config={"vocab_size": 9})
     settings = {"chat_template": [{"name": "default", "template": "x"}], "model_max_length": 1e30}

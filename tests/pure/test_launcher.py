@@ -143,7 +143,7 @@ def test_on_a_gpu_graphs_are_a_matter_of_the_configuration(graphs: bool) -> None
 
 
 def test_what_is_said_to_be_set_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing else of what vLLM reads is taken away from who gave it."""
+    """All other variables that vLLM reads keep the values that they were given."""
     before = dict.fromkeys(ENVIRONMENT, "7")
     for name, value in before.items():
         monkeypatch.setenv(name, value)

@@ -183,7 +183,7 @@ def test_who_has_a_name_and_a_home_keeps_them() -> None:
 def test_an_interpreter_that_cannot_be_run_is_one_line(
     error: OSError, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whichever command starts a process of Python."""
+    """The line is the same for every command that starts a process of Python."""
     with pytest.raises(SystemExit) as ended, exits(failures=()):
         raise error
     assert ended.value.code == 2

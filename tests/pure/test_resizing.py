@@ -77,7 +77,7 @@ def test_a_proxy_on_this_machine_may_not(header: str) -> None:
 
 
 def test_a_proxy_that_adds_no_header_may_not() -> None:
-    """Such is nginx's `proxy_pass` by itself: HTTP/1.0, and the server's own name as Host."""
+    """nginx's `proxy_pass` is one by default: HTTP/1.0, and the server's own name as Host."""
     status, said, asked = answer("127.0.0.1", b'{"host": 0}', version=(1, 0))
     assert (status, asked) == (403, [])
     assert "HTTP/1.0 says that a proxy" in said["error"]["message"]

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.pure
 
 
 def passes(device: int, wanted: int, seconds: float, each_s: float = 0.005) -> tuple[int, int]:
-    """Things had of a device that has so many, and things created in vain, pass after pass."""
+    """Number of things had from a device with `device` of them, and of those created in vain."""
     shortage, had, in_vain = Shortage(), 0, 0
     for number in range(int(seconds / each_s)):
         asked = shortage.most(wanted - had, number * each_s)

@@ -120,7 +120,7 @@ RIGHT = list(range(1, LAYERS + 1))
 def test_a_streamed_layer_costs_few_changes_of_the_context(
     standin: StandIn, chunk: int | None
 ) -> None:
-    """Each change takes longer than most calls: waiting, done, and one for the whole copy."""
+    """The context changes for the wait, the end and the whole copy; a change is a slow call."""
     model = Model(chunk_bytes=chunk)
     alpha, beta = 4, 2
     model.streamer.set(alpha, beta)

@@ -51,7 +51,7 @@ def test_a_driver_that_is_older_than_what_calls_it(standin: StandIn) -> None:
 
 @pytest.mark.parametrize("error", [800, 801])
 def test_a_gpu_that_refuses_to_lock_host_memory(standin: StandIn, error: int) -> None:
-    """Not permitted, or not supported: as in confidential mode."""
+    """Locking is not permitted, or not supported, as in confidential mode."""
     standin.fail(1, "cuMemHostRegister", error)
     found = by_name(gpu.findings(0))
     assert found["locked host memory"].state is State.LIMITED

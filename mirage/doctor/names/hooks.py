@@ -116,7 +116,7 @@ GRAPHS: dict[str, tuple[str, ...]] = {
     "vllm.compilation.breakable_cudagraph:BreakableCUDAGraphWrapper": WRAPPER,
     "vllm.compilation.cuda_graph:CUDAGraphWrapper": WRAPPER,
 }
-"""Likewise for `device.graphs`, without which steps run eagerly."""
+"""Names for `device.graphs`, likewise; without them steps run eagerly."""
 
 
 def hooked(

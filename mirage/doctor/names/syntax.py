@@ -1,4 +1,4 @@
-"""Small questions on Python's syntax trees, and how a name is written whose class nobody knows."""
+"""Queries on Python's syntax trees, and the spelling of an attribute of an unknown class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 ANYWHERE = "*:"
-"""Stands before an attribute of which the class is not known."""
+"""Prefix of an attribute whose class is not known."""
 
 
 def is_name(node: ast.AST, *names: str) -> bool:

@@ -35,9 +35,9 @@ class Rows:
     """Members of `SIZES` that fit all rows, but for rows that none of them fits."""
     hashed: bool
     pointed: bool
-    """Some time is written with a point, as 0.2 or 5.0."""
+    """True if any time is written with a point, as 0.2 or 5.0."""
     fraction: bool
-    """Some time is no whole number."""
+    """True if any time is no whole number."""
     gap: float
     """The mean gap, in the file's unit; 0 of one row."""
 

@@ -21,7 +21,7 @@ HASH_TOKENS = 512
 
 
 def _fits(head: Head) -> bool:
-    """Times without a point are Mooncake's, but of chats; rows without hashes are timed ones."""
+    """True for rows with hashes and times with a point, as Mooncake's are not; chats need none."""
     found = evidence.rows(head)
     if found is None or not found.hashed or HASH_TOKENS not in found.sizes:
         return False

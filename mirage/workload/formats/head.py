@@ -30,7 +30,7 @@ class Head:
     line: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
     further: Callable[[], Iterator[dict[str, Any]]] = field(default=lambda: iter(()))
-    """Gives the JSON objects that lie in some more bytes, before any is read as a row."""
+    """Returns the JSON objects in some more bytes of the file, before any is read as a row."""
 
 
 def is_array(begin: bytes) -> bool:
