@@ -53,11 +53,12 @@ def _halves(adapter: LoRAModel) -> Iterator[str]:
     """Reasons: modules with one matrix of two, or of another rank than adapter_config.json says."""
     for name, weights in adapter.loras.items():
         if weights.lora_a is None or weights.lora_b is None:
-            half = "B" if weights.lora_a is None else "A"
-            yield f"of {name!r} it has lora_{half} alone: fetch it again"
+            has, lacks = ("B", "A") if weights.lora_a is None else ("A", "B")
+            yield f"its module {name!r} has lora_{has} and no lora_{lacks}: fetch it again"
         elif (rank := weights.lora_a.shape[0]) != weights.rank and ".experts" not in name:
             yield (
-                f"{name!r} is of rank {rank}, adapter_config.json says {weights.rank}: correct it"
+                f"its module {name!r} is of rank {rank}, adapter_config.json says {weights.rank}: "
+                "correct that"
             )
 
 
@@ -70,13 +71,13 @@ def _stray(manager: Any, adapter: LoRAModel) -> str | None:
     applied = {id(weights) for weights in found if weights is not None}
     if not applied and not adapter.modules_to_save:
         some = next(iter(adapter.loras))
-        return f"no module of the model is changed by it, as {some!r} is none: {ANOTHER}"
+        return f"none of its modules applies to the model, {some!r} for one: {ANOTHER}"
     unused = [name for name, weights in adapter.loras.items() if id(weights) not in applied]
     known = {name for name, _ in manager.model.named_modules(remove_duplicate=False)}
     stray = [name for name in unused if known.isdisjoint(_names(manager, name))]
     if not stray:
         return None
-    return f"{len(stray)} of its modules are none of the model, as {stray[0]!r}: {ANOTHER}"
+    return f"{len(stray)} of its modules are not in the model, such as {stray[0]!r}: {ANOTHER}"
 
 
 def _names(manager: Any, name: str) -> Iterator[str]:

@@ -83,7 +83,7 @@ def refusal(config: Any, model: Any) -> str | None:
     if not (lacking := _lacking(model, loaded)):
         return None
     return (
-        f"its files lack {len(lacking)} of the model's tensors, as {lacking[0]!r}: fetch the "
+        f"its files lack {len(lacking)} of the model's tensors, such as {lacking[0]!r}: fetch the "
         "others, or the config.json that belongs to them"
     )
 
@@ -162,6 +162,6 @@ def _mismatch(error: Exception, last: Last) -> str | None:
     if not last.name:
         return f"vLLM cannot load its weights: {words}"
     return (
-        f"{last.name!r} of its files, of {list(last.shape)}, does not belong to the model that its "
+        f"tensor {last.name!r} of shape {list(last.shape)} does not fit the model that its "
         f"config.json describes ({words or type(error).__name__}): fetch both again"
     )

@@ -47,8 +47,8 @@ def _beyond(tokenizer: Any, model_config: Any, model: torch.nn.Module) -> str | 
         return None
     highest = max(beyond)
     return (
-        f"its tokenizer has {len(beyond)} beyond the {rows} rows of its embedding, as {highest} "
-        f"({beyond[highest]!r}): remove those tokens, or resize the embedding"
+        f"its tokenizer has tokens beyond the {rows} rows of its embedding ({len(beyond)} of them, "
+        f"such as {highest} {beyond[highest]!r}): remove those tokens, or resize the embedding"
     )
 
 
@@ -70,7 +70,7 @@ def _template(tokenizer: Any, given: str | None) -> str | None:
         try:
             _compile_jinja_template(text)
         except TemplateError as error:
-            return f"its {name} is no template: {_words(error)}: correct it"
+            return f"its {name} is not valid Jinja: {_words(error)}: correct it"
     return None
 
 

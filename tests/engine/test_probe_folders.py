@@ -91,10 +91,10 @@ MODELS: dict[str, tuple[Callable[[Path], None], str]] = {
     "lacks a matrix": (rewritten(WEIGHTS, without("layers.1.mlp.down_proj")), "its files lack 1"),
     "lacks the embedding": (rewritten(WEIGHTS, without("embed_tokens")), "its files lack 1"),
     "has another layer": (rewritten(WEIGHTS, renamed("layers.1.", "layers.7.")), "layers.7."),
-    "is narrower": (said("config.json", hidden_size=128), "does not belong to the model"),
+    "is narrower": (said("config.json", hidden_size=128), "does not fit the model"),
     "knows more tokens": (
         more_tokens,
-        "has 1 beyond the 320 rows of its embedding, as 320 ('<|extra_320|>'): remove those",
+        "beyond the 320 rows of its embedding (1 of them, such as 320 '<|extra_320|>'): remove",
     ),
     "has no tokenizer": (no_tokenizer, "vLLM cannot load the tokenizer in "),
     "has an odd vocabulary": (
@@ -103,11 +103,11 @@ MODELS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "has an odd template": (
         said("tokenizer_config.json", chat_template="{% for m in %}"),
-        "its chat template is no template: ",
+        "its chat template is not valid Jinja: ",
     ),
     "has an odd template file": (
         as_folder_of("chat_template.jinja", "{{ messages[ }}"),
-        "its chat template is no template: ",
+        "its chat template is not valid Jinja: ",
     ),
     "is too hot": (said("generation_config.json", temperature=7.0), "temperature"),
     "is of no family": (said("config.json", model_type="lama", architectures=["Lama"]), "lama"),
@@ -118,14 +118,17 @@ ADAPTERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "good": (lambda folder: None, ""),
     "of another model": (
         rewritten(ADAPTER, renamed(".model.layers.", ".model.language_model.layers.")),
-        "no module of the model is changed by it, as 'model.language_model.layers.0",
+        "none of its modules applies to the model, 'model.language_model.layers.0",
     ),
     "deeper": (
         rewritten(ADAPTER, renamed("layers.1.", "layers.9.")),
-        "2 of its modules are none of the model, as 'model.layers.9.",
+        "2 of its modules are not in the model, such as 'model.layers.9.",
     ),
     "narrower": (rewritten(ADAPTER, cut("lora_A", slice(None), slice(64))), "wide in the model"),
-    "halved": (rewritten(ADAPTER, without("layers.0.self_attn.q_proj.lora_B")), "lora_A alone"),
+    "halved": (
+        rewritten(ADAPTER, without("layers.0.self_attn.q_proj.lora_B")),
+        "has lora_A and no lora_B",
+    ),
     "of another rank": (said("adapter_config.json", r=2), "is of rank 4, adapter_config.json says"),
     "for no module": (
         rewritten(ADAPTER, renamed("q_proj", "query")),
