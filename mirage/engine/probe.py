@@ -218,6 +218,7 @@ def said(question: dict[str, Any]) -> dict[str, Any]:
     """What vLLM says to a question, as `answer`, in a process that is thrown away after it."""
     # So models may be looked at here, without one more child each.
     registry._run_in_subprocess = lambda fn: fn()
+    arguments.server_parser()  # made once, for all children
     return next(filter(None, (_forked(question, device) for device in hollow.DEVICES)))
 
 

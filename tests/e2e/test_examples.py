@@ -18,7 +18,7 @@ def run(*words: str, limit_s: float = 400) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_two_models_are_served_and_asked() -> None:
     pytest.importorskip("vllm")
     said = run(sys.executable, "examples/serve_and_ask.py")

@@ -139,7 +139,7 @@ def test_only_the_part_that_is_missing_is_measured(folder: Path) -> None:
     assert found["message_s"]["low"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_interrupted_and_resumed_on_a_real_engine_it_ends_with_a_whole_profile(
     folder: Path,
 ) -> None:

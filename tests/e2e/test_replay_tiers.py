@@ -11,7 +11,7 @@ import yaml
 
 from mirage.demo.models import make_models
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 
 BLOCK = 32
 POLICIES = ["mirage", "mirage-tiers"]

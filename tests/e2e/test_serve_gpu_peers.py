@@ -24,7 +24,7 @@ from test_serve_tiers_real import configured, drawn, lent, say
 from mirage.config import load
 from mirage.serve.preflight import fit_config
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 
 START_S = 600
 LEND = 4 << 20

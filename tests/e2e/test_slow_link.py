@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bursts import replayed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 
 LINK_GB_S = 0.06
 REQUESTS = 60

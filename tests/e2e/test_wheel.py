@@ -77,11 +77,13 @@ def test_everything_that_the_packages_need_is_in_it(installed: Path) -> None:
     assert (metadata / "licenses" / "LICENSE").exists()
 
 
+@pytest.mark.rare
 def test_an_experiment_is_simulated_and_the_claims_are_offered(mirage: Run) -> None:
     said = mirage("simulate", "--claims", "--seeds", "0", "--output", "out", limit_s=600)
     assert "reproduced" in said
 
 
+@pytest.mark.rare
 def test_models_are_made_checked_and_replayed(mirage: Run, installed: Path, tmp_path: Path) -> None:
     pytest.importorskip("vllm")
     mirage("models", "out/models")

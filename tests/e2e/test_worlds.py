@@ -33,6 +33,7 @@ def test_some_gain_much() -> None:
     assert max(gains) > 1.2
 
 
+@pytest.mark.drawn("number")
 @pytest.mark.parametrize("number", [31, 282])
 def test_uncapped_they_are_harmed(number: int) -> None:
     """What was seen before there was a bound, or these worlds would prove nothing.

@@ -135,6 +135,7 @@ def test_what_is_not_proven_is_not_compiled(spoils: bool, caplog: pytest.LogCapt
 
 
 @pytest.mark.slow
+@pytest.mark.drawn("family")
 @pytest.mark.parametrize("family", ["mixtral", "gemma2"])
 def test_compiled_or_found_out_the_texts_stay_while_memory_moves(
     family: str, tmp_path: Path

@@ -24,6 +24,8 @@ from mirage.demo.weights import margin
 
 pytestmark = pytest.mark.engine
 
+DRAWN = pytest.mark.drawn("family", together="demo models")
+
 LENGTH = 40
 BLOCK = slice(32, 64)
 POSITIONS = 2048
@@ -40,6 +42,7 @@ def said_by_vllm(models: dict[str, Path]) -> dict[str, dict[str, list[list[int]]
     return json.loads(must(spawn("demo_texts.py", folder, LENGTH)).splitlines()[-1])
 
 
+@DRAWN
 @pytest.mark.parametrize("family", FAMILIES)
 def test_vllm_says_what_the_circuit_says_however_batched(
     models: dict[str, Path], said_by_vllm: dict[str, dict[str, list[list[int]]]], family: str
@@ -91,6 +94,7 @@ def tallies(circuit: Circuit, outputs: np.ndarray) -> np.ndarray:
     return (plus - minus) / 2 / TALLY
 
 
+@DRAWN
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rounding_stays_far_under_the_margin(models: dict[str, Path], family: str) -> None:
     circuit = circuit_of(models[family])
@@ -131,6 +135,7 @@ def random_prompts(*lengths: int) -> list[list[int]]:
     return [[rng.randrange(32, 127) for _ in range(length)] for length in lengths]
 
 
+@DRAWN
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_layer_with_anothers_parameters_changes_every_text(
     models: dict[str, Path], family: str
@@ -155,6 +160,7 @@ def take_from_elsewhere(tensor: Any) -> None:
     tensor[:, :, BLOCK] = tensor[:, :, 64:96].clone()
 
 
+@DRAWN
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("fault", [zero, take_from_elsewhere])
 def test_a_wrong_kv_block_changes_every_text(

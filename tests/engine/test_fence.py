@@ -12,6 +12,7 @@ from children import must, spawn
 pytestmark = pytest.mark.engine
 
 
+@pytest.mark.drawn("how")
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_rows_name_no_block_behind_a_window_that_has_lost_its_memory(
     tmp_path: Path, how: str

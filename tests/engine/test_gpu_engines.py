@@ -38,7 +38,7 @@ def no_driver(*_: object, **__: object) -> None:
 HOST = Bench(dry=True, open=no_driver)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_smoke_row_moves_memory_and_the_texts_stay() -> None:
     assert engines.checked(HOST).holds
     row = engines.eagerly(HOST)
@@ -54,7 +54,7 @@ def test_outputs_are_bit_identical_and_without_waits_they_differ() -> None:
     assert control.holds, control.value
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_so_are_those_of_compiled_steps() -> None:
     """torch.compile on a CPU: one graph a model, attention outside of what it makes."""
     alike, control = engines._alike(HOST, way=engines.COMPILED)
@@ -83,6 +83,7 @@ def test_an_engine_that_ends_is_a_miss_with_its_last_error(monkeypatch: pytest.M
     assert "mirage.engine.nowhere" in row.value
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_ended_and_said_to_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(engines.LIMIT_S[True], engines.EAGERLY, 2)
     row = engines.eagerly(HOST)

@@ -28,7 +28,7 @@ def _burst(models: Path, mode: str) -> dict[str, Any]:
     return facts
 
 
-@pytest.mark.parametrize("mode", ["grant", "late", "very-late"])
+@pytest.mark.parametrize("mode", ["grant", SLOW("late"), "very-late"])
 def test_a_granted_engine_never_preempts(models: Path, mode: str) -> None:
     facts = _burst(models, mode)
     assert facts["asked"] > 0
@@ -44,7 +44,7 @@ def test_newcomers_leave_closed_memory_to_running_requests(models: Path) -> None
     assert 0 < facts["most_running"] < admitted["most_running"]
 
 
-@pytest.mark.parametrize("mode", ["refuse", SLOW("silent"), "mute", SLOW("capped")])
+@pytest.mark.parametrize("mode", ["refuse", SLOW("silent"), SLOW("mute"), SLOW("capped")])
 def test_an_engine_without_an_answer_preempts_and_finishes(models: Path, mode: str) -> None:
     facts = _burst(models, mode)
     assert facts["preemptions"] > 0

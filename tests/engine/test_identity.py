@@ -28,7 +28,13 @@ def left_to_slow(name: str) -> Any:
     return pytest.param(name, marks=pytest.mark.slow)
 
 
-EACH = [left_to_slow(family) if family in ALIKE else family for family in FAMILIES]
+DRAWN = pytest.mark.drawn("family", together="identity")
+"""One family of each mode, of those that `make slow` has."""
+EACH = [
+    pytest.param(family, marks=(pytest.mark.slow, DRAWN) if family in ALIKE else ())
+    for family in FAMILIES
+]
+PIECES = pytest.param("mirage-pieces", marks=(pytest.mark.slow, DRAWN))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +71,7 @@ def plain(generated: Generated) -> dict[str, Any]:
     return generated["plain"].result()
 
 
-@pytest.mark.parametrize("mode", ["mirage", left_to_slow("mirage-pieces")])
+@pytest.mark.parametrize("mode", ["mirage", PIECES])
 @pytest.mark.parametrize("family", EACH)
 def test_tokens_and_logprobs_equal_plain_vllm(
     family: str, mode: str, plain: dict[str, Any], generated: Generated

@@ -28,24 +28,35 @@ AT_ONCE = 2
 Generated = dict[str, Future[dict[str, Any]]]
 
 
+def asked(request: pytest.FixtureRequest) -> set[str]:
+    """Families of the tests that were drawn, and those that are always there."""
+    mine = (item for item in request.session.items if item.path == request.path)
+    drawn = {getattr(item, "callspec", None) for item in mine} - {None}
+    return {STAYS, TRANSFORMERS[0], *(spec.params["family"] for spec in drawn)}
+
+
 @pytest.fixture(scope="module")
-def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Generated]:
+def generated(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Generated]:
     """What comes out of each mode, by family."""
-    models = tmp_path_factory.mktemp("models")
-    for family in MODES["plain"]:
+    models, chosen = tmp_path_factory.mktemp("models"), asked(request)
+    families = {mode: [f for f in given if f in chosen] for mode, given in MODES.items()}
+    for family in families["plain"]:
         make_model(family, models)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {mode: pool.submit(_generate, models, mode) for mode in MODES}
+        yield {mode: pool.submit(_generate, models, mode, families[mode]) for mode in MODES}
         pool.shutdown(cancel_futures=True)
 
 
-def _generate(models: Path, mode: str) -> dict[str, Any]:
+def _generate(models: Path, mode: str, families: list[str]) -> dict[str, Any]:
     out = models / f"{mode}.json"
-    must(spawn("identity.py", models, out, mode, *MODES[mode]))
+    must(spawn("identity.py", models, out, mode, *families))
     found: dict[str, Any] = json.loads(out.read_text())
     return found
 
 
+@pytest.mark.drawn("family", together="models of transformers")
 @pytest.mark.parametrize("mode", ["mirage", "mirage-pieces"])
 @pytest.mark.parametrize("family", TRANSFORMERS)
 def test_models_of_transformers_give_the_same_while_their_layers_move(

@@ -95,6 +95,7 @@ def test_without_the_guard_a_copy_faults(tmp_path: Path) -> None:
     assert result.returncode == -signal.SIGSEGV, result.stderr[-2000:]
 
 
+@pytest.mark.drawn("steps_in_flight")
 @pytest.mark.parametrize("steps_in_flight", [1, 2])
 def test_what_is_scheduled_and_not_computed_is_not_copied(
     tmp_path: Path, steps_in_flight: int
@@ -126,10 +127,10 @@ def test_all_at_random_with_two_steps_in_flight(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.drawn("seed")
-@pytest.mark.parametrize("family", ["opt", "llama", "qwen3"])
-@pytest.mark.parametrize("seed", range(2, 5))
-def test_families_at_random(tmp_path: Path, family: str, seed: int) -> None:
+@pytest.mark.drawn("case")
+@pytest.mark.parametrize("case", [(f, s) for f in ("opt", "llama", "qwen3") for s in range(2, 5)])
+def test_families_at_random(tmp_path: Path, case: tuple[str, int]) -> None:
+    family, seed = case
     facts = json.loads(must(spawn("tier_random.py", tmp_path, family, seed, 200)).splitlines()[-1])
     assert facts["right"] + facts["aborted"] == 200 and facts["hits"] > 0
 
@@ -142,10 +143,10 @@ def test_peers_are_revoked_at_random(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.drawn("seed")
-@pytest.mark.parametrize("family", ["opt", "llama", "qwen3"])
-@pytest.mark.parametrize("seed", range(2, 4))
-def test_peers_of_families_are_revoked_at_random(tmp_path: Path, family: str, seed: int) -> None:
+@pytest.mark.drawn("case")
+@pytest.mark.parametrize("case", [(f, s) for f in ("opt", "llama", "qwen3") for s in range(2, 4)])
+def test_peers_of_families_are_revoked_at_random(tmp_path: Path, case: tuple[str, int]) -> None:
+    family, seed = case
     facts = json.loads(must(spawn("tier_peers.py", tmp_path, family, seed, 300)).splitlines()[-1])
     assert (facts["right"], facts["failed_loads"]) == (300, 0)
     assert min(facts[name] for name in ("from_peers", "rescued", "revocations")) > 0

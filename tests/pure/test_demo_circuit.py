@@ -15,6 +15,8 @@ from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
+SLOW = pytest.mark.slow
+
 SMALL = Circuit(layers=3, heads=2, chains=4, vocabulary=8, seed=5)
 USUAL = Circuit(layers=8, heads=8, chains=16, vocabulary=320, seed=5)
 token_lists = st.lists(st.integers(0, SMALL.vocabulary - 1), min_size=1, max_size=30)
@@ -91,7 +93,10 @@ def test_texts_are_printable_and_do_not_go_round(length: int) -> None:
     assert len(set(windows)) > len(windows) / 2
 
 
-@pytest.mark.parametrize(("length", "least"), [(50, 1.0), (300, 0.95), (900, 0.9)])
+@pytest.mark.parametrize(
+    ("length", "least"),
+    [(50, 1.0), pytest.param(300, 0.95, marks=SLOW), pytest.param(900, 0.9, marks=SLOW)],
+)
 def test_one_far_token_changes_the_text(length: int, least: float) -> None:
     tokens = prompt(length, seed=1)
     text = USUAL.generate(tokens, 60)

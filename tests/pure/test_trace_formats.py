@@ -590,6 +590,7 @@ MANY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_ten_thousand_rows_are_not_held(write, name):
     header = {"azure": SAMPLES["azure"].splitlines()[0].decode(), "burstgpt": BURSTGPT}

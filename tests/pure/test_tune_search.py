@@ -91,6 +91,7 @@ def test_it_sees_the_file_and_all_fixed_percentages_to_the_end(
     assert {trial.state for trial in trials} == {"complete", "pruned", "fail"}
 
 
+@pytest.mark.drawn("after")
 @pytest.mark.parametrize("after", [1, 30, 43, 52])
 def test_interrupted_and_resumed_it_ends_with_the_same(
     task: Task, whole: tuple[list[Searched], int], tmp_path: Path, after: int
