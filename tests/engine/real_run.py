@@ -15,7 +15,7 @@ from typing import Any
 from identity import MODES, arguments_of, observe
 from tiny import make_llm, run
 
-from tests.real.chats import TOPICS, first_words, messages, text
+from tests.real.chats import SYSTEM, TOPICS, first_words, messages, text
 from tests.real.models import SMOLLM, folders
 
 BLOCKS = 512
@@ -23,6 +23,8 @@ BLOCKS = 512
 AT_ONCE = 6
 TOKENS = 40
 """Tokens generated per prompt."""
+PREFACE = 4 * f"{SYSTEM} "
+"""Text that fills the first KV block of all prompts without a template, so that prefixes hit."""
 
 
 def prompts(name: str, path: Path) -> list[list[int]]:
@@ -30,10 +32,10 @@ def prompts(name: str, path: Path) -> list[list[int]]:
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(path)
-    asked = [[first_words(topic)] for topic in TOPICS]
+    asked = [first_words(topic) for topic in TOPICS]
     if name != SMOLLM:
-        return [tokenizer.encode(text(each, ())) for each in asked]
-    chats = [messages(each, ()) for each in asked]
+        return [tokenizer.encode(text([PREFACE + each], ())) for each in asked]
+    chats = [messages([each], ()) for each in asked]
     return [
         tokenizer.apply_chat_template(each, add_generation_prompt=True, return_dict=False)
         for each in chats
