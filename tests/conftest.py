@@ -80,7 +80,7 @@ def _runs(item: pytest.Item, command: str | None) -> bool:
 def _product(item: pytest.Item) -> tuple[str, object] | None:
     """The test with its other parameters, and the value of the one that is drawn.
 
-    Tests that are drawn `together` are one product.
+    Tests that are drawn `together` are one product, whatever their other parameters are.
     """
     mark = item.get_closest_marker("drawn")
     if mark is None:
@@ -88,5 +88,8 @@ def _product(item: pytest.Item) -> tuple[str, object] | None:
     (name,) = mark.args
     parameters = dict(item.callspec.params)  # type: ignore[attr-defined]
     value = parameters.pop(name)
-    together = mark.kwargs.get("together", item.nodeid.partition("[")[0])
-    return f"{together} {parameters}", value
+    if (together := mark.kwargs.get("together")) is not None:
+        return str(together), value
+    # A function's address differs in each process, and processes share the tests of a draw.
+    others = {key: getattr(other, "__name__", other) for key, other in parameters.items()}
+    return f"{item.nodeid.partition('[')[0]} {others}", value

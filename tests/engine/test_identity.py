@@ -29,7 +29,7 @@ def left_to_slow(name: str) -> Any:
 
 
 DRAWN = pytest.mark.drawn("family", together="identity")
-"""One family of each mode, of those that `make slow` has."""
+"""One family, the same for all modes, of those that `make slow` has."""
 EACH = [
     pytest.param(family, marks=(pytest.mark.slow, DRAWN) if family in ALIKE else ())
     for family in FAMILIES
