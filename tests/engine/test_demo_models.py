@@ -22,7 +22,7 @@ from mirage.demo.models import circuit_of, make_models
 from mirage.demo.stream import TALLY, lay_out
 from mirage.demo.weights import margin
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 DRAWN = pytest.mark.drawn("family", together="demo models")
 

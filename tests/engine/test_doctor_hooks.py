@@ -10,7 +10,7 @@ from mirage.doctor import engine
 from mirage.doctor.finding import Finding, State
 from mirage.doctor.names import hooks
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
 QUEUE = "vllm.v1.core.kv_cache_utils:FreeKVCacheBlockQueue"
 DISPATCHER = "vllm.v1.cudagraph_dispatcher:CudagraphDispatcher"

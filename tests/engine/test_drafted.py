@@ -13,7 +13,7 @@ from vllm.v1.sample import rejection_sampler
 
 from mirage.engine.drafted import repeat_settings
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.int64])

@@ -17,7 +17,7 @@ from mirage.demo.tokenizer import save_tokenizer
 from mirage.facts import ModelFacts
 from tests.zoo import FAMILIES, make
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 FALCON = {"vocab_size": 512, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8}
 

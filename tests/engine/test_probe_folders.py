@@ -22,7 +22,7 @@ from mirage.demo.models import make_models
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 from lora_folder import make_adapter
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 Tensors = dict[str, np.ndarray]
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"

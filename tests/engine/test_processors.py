@@ -189,6 +189,7 @@ def test_vllm_loads_the_extension_that_the_table_names(
     assert wanted == [f"vllm.{kernels.extension}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extension", sorted(EXTENSIONS))
 def test_an_extension_multiplies_by_four_bits_if_the_table_says_so(extension: str) -> None:
     (library,) = Path(vllm.__file__).parent.glob(f"{extension}.abi3.so")

@@ -9,7 +9,7 @@ import pytest
 from children import must, spawn
 from tiny import make_model
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 WHOLE, SPLIT = 2048, 48
 """Tokens per step: all six prompts at once, or each prompt in two to four parts."""

@@ -90,6 +90,7 @@ def test_extents_that_are_copied_stay_until_then(scenes: dict[str, Any]) -> None
     assert scenes["guarded"]["waited"] > 0
 
 
+@pytest.mark.slow
 def test_without_the_guard_a_copy_faults(tmp_path: Path) -> None:
     result = spawn("tier_guard.py", tmp_path)
     assert result.returncode == -signal.SIGSEGV, result.stderr[-2000:]
