@@ -13,6 +13,7 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from vmm.driver import DeviceError, DeviceLost, DeviceUnavailable, OutOfMemory, VmmError
+from vmm.faults import FAULTS, Scope
 
 Code = cu.CUresult
 NAMED: dict[Any, type[VmmError]] = {
@@ -21,21 +22,17 @@ NAMED: dict[Any, type[VmmError]] = {
     Code.CUDA_ERROR_NO_DEVICE: DeviceUnavailable,
     Code.CUDA_ERROR_INVALID_DEVICE: DeviceUnavailable,
     Code.CUDA_ERROR_DEVICE_UNAVAILABLE: DeviceUnavailable,
+    Code.CUDA_ERROR_DEVICE_NOT_LICENSED: DeviceUnavailable,
     Code.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: DeviceUnavailable,
     Code.CUDA_ERROR_SYSTEM_NOT_READY: DeviceUnavailable,
     Code.CUDA_ERROR_STUB_LIBRARY: DeviceUnavailable,
-    Code.CUDA_ERROR_ILLEGAL_ADDRESS: DeviceLost,
-    Code.CUDA_ERROR_LAUNCH_FAILED: DeviceLost,
-    Code.CUDA_ERROR_LAUNCH_TIMEOUT: DeviceLost,
     Code.CUDA_ERROR_ECC_UNCORRECTABLE: DeviceLost,
-    Code.CUDA_ERROR_HARDWARE_STACK_ERROR: DeviceLost,
-    Code.CUDA_ERROR_ASSERT: DeviceLost,
-    Code.CUDA_ERROR_ILLEGAL_INSTRUCTION: DeviceLost,
-    Code.CUDA_ERROR_MISALIGNED_ADDRESS: DeviceLost,
-    Code.CUDA_ERROR_INVALID_ADDRESS_SPACE: DeviceLost,
-    Code.CUDA_ERROR_INVALID_PC: DeviceLost,
     Code.CUDA_ERROR_NVLINK_UNCORRECTABLE: DeviceLost,
-    Code.CUDA_ERROR_CONTEXT_IS_DESTROYED: DeviceLost,
+}
+NAMED |= {
+    code: DeviceLost
+    for name, code in Code.__members__.items()
+    if name in FAULTS and FAULTS[name].scope is Scope.CONTEXT
 }
 """All others are a `DeviceError`."""
 ADDRESSES = 1 << 40

@@ -61,6 +61,7 @@ class StandIn:
         self._library = library
         library.standin_reset.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
         library.standin_fail.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int]
+        library.standin_fault.argtypes = [ctypes.c_int]
         library.standin_pace.argtypes = [ctypes.c_double]
         library.standin_delay.argtypes = [ctypes.c_double]
         library.standin_flags.argtypes = [ctypes.c_int] * 4
@@ -109,6 +110,14 @@ class StandIn:
         "cuMemCreate". Several orders may stand at once.
         """
         self._control("fail", nth, (call or "").encode(), int(error))
+
+    def fault(self, error: int) -> None:
+        """From now on every call returns `error`, cuInit too; what streams have queued is dropped.
+
+        So it is in a process whose context met a fault, and in all where the device did. 0: the
+        device is well again.
+        """
+        self._control("fault", int(error))
 
     def calls(self) -> dict[str, int]:
         """How often each function was called since the reset; refused calls count too."""

@@ -196,6 +196,14 @@ API int standin_fail(int nth, const char *name, int error) {
     return controlled(-1);
 }
 
+API int standin_fault(int error) {
+    if (error < 0 || !control()) {
+        return -1;
+    }
+    driver.sticky = error;
+    return controlled(0);
+}
+
 API int standin_calls(char *text, size_t room) {
     if (!control()) {
         return -1;
