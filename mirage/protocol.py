@@ -15,7 +15,7 @@ import msgspec
 
 from mirage.counters import Counters
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 BEAT_S = 0.5
 """Seconds between two `Alive`, and between two `Pulse`."""
 
@@ -132,6 +132,8 @@ class Failed(msgspec.Struct, tag="failed", tag_field="type", frozen=True):
 
     error: str
     """The exception's class; its text may quote a request."""
+    fault: str = ""
+    """The driver's name of the fault of the GPU behind it; empty if there is none."""
 
 
 class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):

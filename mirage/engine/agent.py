@@ -33,6 +33,7 @@ from mirage.protocol import (
     decode_to_engine,
     encode,
 )
+from vmm import faults
 
 logger = logging.getLogger("mirage.engine.agent")
 
@@ -70,7 +71,8 @@ class Agent:
     def close(self, error: Exception | None = None) -> None:
         """End both threads. An engine that ends over an `error` says so first. Idempotent."""
         if error is not None and not self._closing:
-            self.send(Failed(type(error).__name__))
+            fault = faults.of(error)
+            self.send(Failed(type(error).__name__, fault.name if fault else ""))
         self._closing = True
         self.heard = -inf
         self._outgoing.put(None)
@@ -80,18 +82,20 @@ class Agent:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _read(self) -> None:
+        fault: Exception | None = None
         with self._socket.makefile("rb") as lines:
             try:
                 for line in lines:
                     self._receive(line)
             except OSError as error:
                 logger.warning("control socket failed error=%s", error)
-            except Exception:
+            except Exception as error:
                 # A message moved memory and failed. An engine that lived on would be deaf.
                 logger.exception("control message failed")
+                fault = error if faults.of(error) else None
         if not self._closing:
             logger.warning("conversation with the control server ended, pid=%d", os.getpid())
-            self.close()
+            self.close(fault)
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _receive(self, line: bytes) -> None:

@@ -86,8 +86,8 @@ class Keepers(Protocol):
         Returns once the process is dead: from then on its memory is lent to others.
         """
 
-    def failed(self, tenant: str, error: str) -> None:
-        """The engine's core ends over an exception of class `error`."""
+    def failed(self, tenant: str, error: str, fault: str) -> None:
+        """The engine's core ends over an exception of class `error`, perhaps a `fault` of the GPU."""
 
     def hangs(self, tenant: str, why: str) -> None:
         """The engine shows no sign of life, or no progress."""
@@ -108,7 +108,7 @@ class Unkept:
     async def lost(self, tenant: str, reason: str | None) -> None:
         """Nothing."""
 
-    def failed(self, tenant: str, error: str) -> None:
+    def failed(self, tenant: str, error: str, fault: str) -> None:
         """Nothing."""
 
     def hangs(self, tenant: str, why: str) -> None:
@@ -259,7 +259,7 @@ class ControlServer:
         elif isinstance(message, Stepped):
             self._keepers.stepped(tenant)
         elif isinstance(message, Failed):
-            self._keepers.failed(tenant, message.error)
+            self._keepers.failed(tenant, message.error, message.fault)
         else:
             raise ProtocolViolation("a second hello")
 

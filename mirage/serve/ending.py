@@ -42,13 +42,17 @@ class Ending:
     """Reason why nobody could reach it, for which the server ended it."""
     refused: str = ""
     """Breach of the control protocol for which the server ended it."""
+    fault: str = ""
+    """The driver's name of a fault of the GPU that ended it."""
+    device: str = ""
+    """Reason why the device has failed, if it ended by that."""
     oom_kills: int = 0
     """Processes that the kernel's OOM killer ended on this machine at that time."""
 
     @property
     def evidence(self) -> Evidence:
         """An unknown status may have been a SIGKILL: it weighs as little as a hang."""
-        if self.refused or self.unreachable:
+        if self.refused or self.unreachable or self.device:
             return Evidence.NOTHING
         if self.hang:
             return Evidence.HANG
@@ -60,6 +64,8 @@ class Ending:
         return Evidence.NOTHING if outside else Evidence.FAULT
 
     def __str__(self) -> str:
+        if self.device:
+            return f"{self.who} ended: {self.device}"
         if self.refused:
             return f"{self.who} broke the control protocol ({self.refused})"
         if self.unreachable:
@@ -67,7 +73,8 @@ class Ending:
         if self.hang:
             return f"{self.who} hung ({self.hang}) and was ended"
         if self.error:
-            return f"{self.who} ended with {self.error}"
+            fault = f" ({self.fault})" if self.fault else ""
+            return f"{self.who} ended with {self.error}{fault}"
         if self.status is None:
             return f"{self.who} ended (exit status unknown)"
         if self.status >= 0:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 from mirage.config import Config, Tenant
 from mirage.control.debts import Debtor, Overdue
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve import launcher
-from mirage.serve.ending import Ending, failed_step
+from mirage.serve.device import Device
+from mirage.serve.ending import Ending, Evidence, failed_step
 from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit
 from mirage.serve.limits import with_causes
@@ -27,6 +30,7 @@ from mirage.serve.silence import silent
 from mirage.serve.suspects import Suspects
 from mirage.serve.within import within
 from mirage.units import size
+from vmm.faults import FAULTS, Fault, Scope, in_text
 
 ROOM_POLL_S = 0.05
 FIRST_STEP = "loaded, computing a first step"
@@ -74,6 +78,7 @@ class EngineManager:
         starting: Callable[[], Awaitable[None]] = _nothing,
         over: Callable[[str], Awaitable[None]] = _nothing,
         running: Callable[[], float] = time.monotonic,
+        device: Device | None = None,
     ) -> None:
         """`starting` is awaited before an engine starts.
 
@@ -86,6 +91,7 @@ class EngineManager:
         self._name, self._fit, self._startup_timeout_s = tenant.name, fit, startup_timeout_s
         self._rundir, self._reaper, self._starting = rundir, reaper, starting
         self._means, self._over = means, over
+        self._device = device or Device()
         self._command = launcher.command(
             config, tenant, fit, socket, rundir.control_socket, means.server
         )
@@ -100,6 +106,8 @@ class EngineManager:
         """Reason why the engine did not start; empty if it did."""
         self._error = ""
         """The exception over which its core ends."""
+        self._fault: Fault | None = None
+        """Fault of the GPU behind that exception; None if there is none."""
         self._by_us: Ending | None = None
         """End that this server brought about; None if it did not."""
         self._served = False
@@ -133,6 +141,10 @@ class EngineManager:
         begun = time.monotonic()
         self.backend.comeback.starts(begun)
         self._refused, self._failure, self._error, self._by_us = None, "", "", None
+        self._fault = None
+        if self._device.reason:
+            self._failure = self._device.reason
+            raise EngineFailed(self._failure)
         self._core_first = self._served = False
         self._up = self._lost_in_first_step = False
         self._stepped.clear()
@@ -162,6 +174,8 @@ class EngineManager:
             await self._has_stepped(begun)
         except EngineFailed as error:
             self._failure = await self._why_not(error)
+            await self._look_at_device(self._fault or in_text(self._failure))
+            self._failure = self._device.reason or self._failure
             raise EngineFailed(f"tenant {self._name!r}: {self._failure}{self._where()}") from None
         finally:
             progress.cancel()
@@ -247,9 +261,9 @@ class EngineManager:
         """The model has computed a first step."""
         self._stepped.set()
 
-    def failed(self, error: str) -> None:
-        """The engine's core ends over an exception of class `error`."""
-        self._error = error
+    def failed(self, error: str, fault: str) -> None:
+        """The engine's core ends over an exception of class `error`, perhaps a `fault` of the GPU."""
+        self._error, self._fault = error, FAULTS.get(fault)
 
     async def lost(self, reason: str | None) -> None:
         """The engine closed its control socket, or was sent away for a `reason`.
@@ -280,7 +294,10 @@ class EngineManager:
         if self._listening is not None:
             self._listening.cancel()
             self._listening = None
-        self.backend.state = EngineState.DOWN
+        if self._device.reason:
+            self.backend.fail(self._device.reason)
+        else:
+            self.backend.state = EngineState.DOWN
 
     async def _listen(self) -> None:
         """Ask the API server again and again whether it lives, and end an engine whose does not."""
@@ -295,7 +312,7 @@ class EngineManager:
 
         It starts only while its `room` is free: others first give back what it had lent them.
         """
-        failed = self.backend.state is EngineState.FAILED
+        failed = self.backend.state is EngineState.FAILED and not self._device.reason
         pause = self._restarts.rest() if failed else await self._ended()
         while True:
             self.backend.comeback.pauses(time.monotonic(), pause.seconds)
@@ -306,16 +323,24 @@ class EngineManager:
                     f"the next start is in {pause.seconds:g} s"
                 )
             await asyncio.sleep(pause.seconds)
+            await self._device_is_well(room)
             room.keep()
             self.backend.state = EngineState.DOWN
             await self._have(room)
             pause = await self._start_again()
 
+    async def _device_is_well(self, room: Room) -> None:
+        while self._device.reason:
+            self.backend.fail(self._device.reason)
+            self.backend.comeback.pauses(time.monotonic(), self._device.wait_s)
+            room.lend()
+            await self._device.well()
+
     async def _have(self, room: Room) -> None:
         """Wait until the room is free. Whoever hangs on it is ended."""
         overdue, since, reason = Overdue(self._hang_s), time.monotonic(), self.backend.reason
         says = since + SAID_AFTER_S
-        while not room.is_free():
+        while not room.is_free() and not self._device.reason:
             debtors, now = room.debtors(), time.monotonic()
             self.backend.reason = _waits(debtors)
             if now >= says:
@@ -332,7 +357,8 @@ class EngineManager:
         try:
             await self._start()
         except EngineFailed as error:
-            say(str(error))
+            if not self._device.reason:
+                say(str(error))
             await self._end(grace_s=0)
         return await self._ended()
 
@@ -345,8 +371,15 @@ class EngineManager:
         self._engine.kill()
         await self._engine.core_gone()
         ending = self._how_it_ended(status)
+        if self._served:
+            ending = await self._by_device(ending)
         blame = self.backend.ended(ending, time.monotonic())
         await self._end(grace_s=0)
+        if self._served and ending.fault:
+            self._device.met(self._name, FAULTS[ending.fault], blame.bodies)
+        if self._device.reason:
+            self.backend.fail(self._device.reason)
+            return Pause(0.0)
         pause = self._restarts.ended(served_s, blame.bodies)
         how = f"{ending}{blame}" if self._served else "it did not start"
         count = (
@@ -374,6 +407,22 @@ class EngineManager:
             return Ending("engine core", core, self._error, oom_kills=self._oom.lately())
         return Ending("API server", status, oom_kills=self._oom.lately())
 
+    async def _by_device(self, ending: Ending) -> Ending:
+        """The same with what of the device is behind it, which is asked if that may be anything."""
+        fault = self._fault
+        if fault is None and ending.status == -signal.SIGABRT:  # of libraries that cannot raise
+            logged = await asyncio.to_thread(self._engine.last_error)
+            fault = in_text(logged or "")
+        if fault is not None or ending.evidence is Evidence.HANG:
+            await self._look_at_device(fault)
+        return replace(ending, fault=fault.name if fault else "", device=self._device.reason)
+
+    async def _look_at_device(self, fault: Fault | None) -> None:
+        """Has it failed by this fault, or by what a fresh process finds?"""
+        if fault is not None and fault.scope is Scope.DEVICE:
+            self._device.met(self._name, fault)
+        await self._device.look(self._name)
+
     # -- stopping -----------------------------------------------------------------------
 
     async def stop(self) -> None:
@@ -395,6 +444,12 @@ class EngineManager:
         """End it, unless it has ended: it is started again."""
         self._end_it(f"its engine hangs ({why}): it is ended", Ending("engine", hang=why))
 
+    def device_failed(self, reason: str) -> None:
+        """No engine can work any more."""
+        self._end_it("", Ending("engine", device=reason))
+        if self.backend.state is not EngineState.STARTING:
+            self.backend.fail(reason)
+
     def cannot_be_reached(self, why: str) -> None:
         """The same, by no fault of its own or of a request."""
         words = f"its engine cannot be reached ({why}): it is ended"
@@ -403,7 +458,8 @@ class EngineManager:
     def _end_it(self, words: str, ending: Ending) -> None:
         if self._by_us is None and self._engine.is_running:
             self._by_us = ending
-            self._say(words)
+            if words:
+                self._say(words)
             self._is_down()
             self.backend.reason = f"its {ending}"
             self._engine.kill()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from mirage.serve.ask import PROBE
 from mirage.serve.control import HELLO_S
 from mirage.serve.launcher import SERVER
 from mirage.serve.restarts import BACKOFF_S, REST_S
 from mirage.serve.starting import Start, start_program
+
+DEVICE = {"cuda": ("-m", "mirage.serve.device_answers")}
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,8 @@ class Means:
 
     server: tuple[str, ...] = SERVER
     probe: tuple[str, ...] = PROBE
+    device: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: dict(DEVICE))
+    """What uses a device of each kind, and ends well if it can; none for one that cannot fail."""
     start: Start = start_program
     """Function that makes a server a child process."""
     hello_s: float = HELLO_S

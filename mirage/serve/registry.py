@@ -13,6 +13,7 @@ from mirage.config import Policy
 from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
 from mirage.serve.comeback import LOOK_AGAIN_S, Comeback
+from mirage.serve.device import Device
 from mirage.serve.ending import Ending
 from mirage.serve.suspects import Blame, Suspects
 from mirage.serve.timeline import PAGE_SAMPLES, Timeline
@@ -82,6 +83,8 @@ class Registry:
     """The host pool; None if there is none."""
     disk: Callable[[], dict[str, int | bool] | None] = lambda: None
     """The SSD tier; None if there is none."""
+    device: Callable[..., dict[str, Any]] = Device().told
+    """The device; asked with `reasons` as `health` is."""
 
     def serving(self, model: str) -> TenantServer | None:
         """The tenant that serves `model`, by its own name or by an adapter's."""
@@ -102,7 +105,11 @@ class Registry:
         known = {name: b.reason for name, b in self.backends.items() if b.reason and reasons}
         more = {"reasons": known} if known else {}
         return (
-            {"status": status, "tenants": states} | more | self._pool_health() | self._disk_health()
+            {"status": status, "tenants": states}
+            | {"device": self.device(reasons=reasons)}
+            | more
+            | self._pool_health()
+            | self._disk_health()
         )
 
     def _pool_health(self) -> dict[str, Any]:
@@ -121,7 +128,7 @@ class Registry:
     def state(self, *, reasons: bool = True) -> dict[str, Any]:
         """The body of ``/mirage/state``: the newest sample, and every engine's state."""
         engines = {name: b.told(reasons=reasons) for name, b in self.backends.items()}
-        head = {**self._head(), "engines": engines}
+        head = {**self._head(), "device": self.device(reasons=reasons), "engines": engines}
         return {**head, **self.tiers(), **self.timeline.newest}
 
     def tiers(self) -> dict[str, Any]:

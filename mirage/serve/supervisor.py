@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from mirage.samples import INTERVAL_S
 from mirage.serve import files
 from mirage.serve.caretaker import Caretaker
 from mirage.serve.control import ControlServer
+from mirage.serve.device import Device, asked
 from mirage.serve.engine_manager import EngineManager, say
 from mirage.serve.errors import EngineFailed
 from mirage.serve.means import Means
@@ -133,6 +135,8 @@ class Supervisor:
         self._config, self._options, self._rundir = config, options, rundir
         self._ready_file = ReadyFile(options.ready_file)
         self._tiers = Tiers(config, rundir.tier_socket)
+        self._device = _device(config, means)
+        self._device.failing = self._end_all
         timeout_s = options.startup_timeout_s or STARTUP_S[config.device.kind]
         self._managers = {
             tenant.name: EngineManager(
@@ -146,6 +150,7 @@ class Supervisor:
                 lambda: self._caretaker.mend(),
                 self._tiers.dead,
                 lambda: self._control.running.seconds,
+                self._device,
             )
             for tenant in config.tenants
             if tenant.name in found.fits
@@ -157,6 +162,7 @@ class Supervisor:
         self._registry = Registry(config.policy, config.device.memory, backends)
         self._registry.pool = self._tiers.state
         self._registry.disk = self._tiers.disk
+        self._registry.device = self._device.told
         self._arbiter = arbiter
         self._control = ControlServer(
             self._arbiter,
@@ -220,7 +226,8 @@ class Supervisor:
         starts = {name: asyncio.Event() for name in self._managers}
         kept = (self._start_and_keep(name, starts) for name in self._managers)
         ready = self._say_ready(url, begun, starts.values())
-        await _together([self._control.watch(), self._caretaker.keep(), ready, *kept])
+        watched = (self._control.watch(), self._caretaker.keep(), self._device.keep())
+        await _together([*watched, ready, *kept])
 
     async def _start_and_keep(self, name: str, starts: Mapping[str, asyncio.Event]) -> None:
         """Keep a tenant from its first start on, whether the others have started or not."""
@@ -238,6 +245,8 @@ class Supervisor:
         """Say that all is ready once each start has ended. Raises `EngineFailed`: see `serve`."""
         await _all_set(starts)
         if len(self._failures) == len(self._managers):
+            if self._device.reason:
+                raise EngineFailed(self._device.reason)
             why = "; ".join(str(self._failures[name]) for name in self._managers)
             many = len(self._failures) > 1
             raise EngineFailed(f"no tenant could start: {why}" if many else why)
@@ -258,6 +267,11 @@ class Supervisor:
         """End an engine unless it is in a step: that is judged by its signs of life."""
         if not self._control.is_in_step(name):
             self._managers[name].hangs(why)
+
+    def _end_all(self, reason: str) -> None:
+        """The device has failed."""
+        for manager in self._managers.values():
+            manager.device_failed(reason)
 
     def _leave_out_refused(self) -> None:
         """No engine is started for them, now or later: others may have their memory."""
@@ -329,8 +343,8 @@ class ManagedEngines:
     async def lost(self, tenant: str, reason: str | None) -> None:
         await self._managers[tenant].lost(reason)
 
-    def failed(self, tenant: str, error: str) -> None:
-        self._managers[tenant].failed(error)
+    def failed(self, tenant: str, error: str, fault: str) -> None:
+        self._managers[tenant].failed(error, fault)
 
     def hangs(self, tenant: str, why: str) -> None:
         self._managers[tenant].hangs(why)
@@ -365,6 +379,16 @@ class Share:
 
     def debtors(self) -> list[Debtor]:
         return self._controller.debtors(time.monotonic())
+
+
+def _device(config: Config, means: Means) -> Device:
+    """Of a kind that can fail it is asked by a process of its own."""
+    kind, index = config.device.kind, config.device.index
+    if (program := means.device.get(kind)) is None:
+        return Device(say=say)
+    name = f"GPU {index}" if kind == "cuda" else "the device"
+    ask = partial(asked, (*program, str(index)))
+    return Device(name, ask, rest_s=means.rest_s, say=say)
 
 
 def _compiles(config: Config) -> bool:

@@ -52,6 +52,12 @@ ENDS = {
     "raise": signal.SIGUSR2,
     "kill": signal.SIGKILL,
     "eat": signal.SIGURG,
+    "illegal address": signal.SIGTTIN,
+    "ecc": signal.SIGTTOU,
+}
+GPU = {
+    signal.SIGTTIN: "CUDA_ERROR_ILLEGAL_ADDRESS",
+    signal.SIGTTOU: "CUDA_ERROR_ECC_UNCORRECTABLE",
 }
 
 FIRST_STEPS = ("raises", "crashes", "stands", "late", "refuses")
@@ -120,6 +126,8 @@ def core(mirage: dict[str, object]) -> None:
         signal.signal(signal.SIGUSR1, lambda number, frame: stuck.set())
         signal.signal(signal.SIGURG, lambda number, frame: eat())
         signal.signal(signal.SIGUSR2, lambda number, frame: fail(control))
+        for number, fault in GPU.items():
+            signal.signal(number, lambda *_, fault=fault: fail(control, "AcceleratorError", fault))
         threading.Thread(target=pulse, args=(control, stuck), daemon=True).start()
         borrows, _, borrower = (kind or "").partition(":")
         for line in control.makefile("rb"):
@@ -163,9 +171,9 @@ def eat() -> None:
         eaten.append(bytearray(1 << 20))
 
 
-def fail(control: socket.socket) -> None:
+def fail(control: socket.socket, error: str = "ZeroDivisionError", fault: str = "") -> None:
     """End as vLLM's core does: first its last words, then its process."""
-    control.sendall(encode(Failed("ZeroDivisionError")))
+    control.sendall(encode(Failed(error, fault)))
     os._exit(1)
 
 
@@ -215,9 +223,9 @@ async def complete(
     request: web.Request, name: str, child: subprocess.Popen[bytes]
 ) -> web.StreamResponse:
     """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers after a first event,
-    ``silent`` without one, ``die`` ends the engine by a fault, ``raise`` by an exception, ``kill``
-    from outside, ``eat`` takes all the memory there is, ``wait`` answers in half a second, ``fail``
-    fails and the engine lives."""
+    ``silent`` without one, ``die`` ends the engine by a fault, ``raise`` by an exception, ``illegal
+    address`` and ``ecc`` by one of the GPU, ``kill`` from outside, ``eat`` takes all the memory
+    there is, ``wait`` answers in half a second, ``fail`` fails and the engine lives."""
     body = await request.json()
     assert body["model"] == name, "the router sent a request to the wrong engine"
     if body["prompt"] == "hang":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,7 +21,18 @@ import pytest
 from mirage.control.growth_hold import LONGEST_S, SILENT_S, GrowthHold
 from mirage.engine.agent import Agent
 from mirage.engine.mailbox import Mailbox
-from mirage.protocol import PROTOCOL_VERSION, Hello, ModelShape, Pulse, Refusal, Report
+from mirage.protocol import (
+    PROTOCOL_VERSION,
+    Failed,
+    Hello,
+    ModelShape,
+    Pulse,
+    Refusal,
+    Report,
+    decode_from_engine,
+    encode,
+)
+from vmm.driver import DeviceError, DeviceLost
 
 pytestmark = pytest.mark.e2e
 
@@ -145,3 +157,38 @@ def test_a_connection_that_is_closed_holds_nobody(
         assert agent.heard == -inf, "it counts as silent at once"
         until(lambda: not hold.may_hold())
     assert ended == [(os.getpid(), signal.SIGTERM)], "an engine without a server has no use"
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (DeviceLost("cuMemUnmap(1, 2): CUDA_ERROR_ILLEGAL_ADDRESS"), "CUDA_ERROR_ILLEGAL_ADDRESS"),
+        (DeviceError("cuMemMap(1): CUDA_ERROR_NO_DEVICE, none"), "CUDA_ERROR_NO_DEVICE"),
+        (RuntimeError("a bug of ours"), None),
+    ],
+)
+def test_a_message_that_meets_a_fault_of_the_gpu_ends_the_engine_by_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, fault: str | None
+) -> None:
+    """The thread that reads moves the memory of an idle engine; a bug of ours blames nobody."""
+    ended: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
+    mailbox = Mailbox()
+
+    def fails(message: object) -> None:
+        raise error
+
+    mailbox.handle = fails  # type: ignore[assignment]
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        listening.listen()
+        agent = Agent(str(tmp_path / "socket"), mailbox)
+        agent.start(Hello(PROTOCOL_VERSION, "a", 7, SHAPE, 0), lambda: Pulse(0, 0))
+        server, _ = listening.accept()
+        with server, server.makefile("rb") as lines:
+            server.sendall(encode(Refusal(1)))
+            heard = [decode_from_engine(line) for line in lines]
+    until(lambda: ended)
+    said = [message.fault for message in heard if isinstance(message, Failed)]
+    assert said == ([] if fault is None else [fault])
+    assert ended == [(os.getpid(), signal.SIGTERM)]

@@ -114,7 +114,7 @@ class Noting:
         self.on_lost.put_nowait((tenant, reason))
         await self.dead.wait()
 
-    def failed(self, tenant: str, error: str) -> None:
+    def failed(self, tenant: str, error: str, fault: str) -> None:
         self.on_failed.put_nowait((tenant, error))
 
     def hangs(self, tenant: str, why: str) -> None:

@@ -85,4 +85,5 @@ def test_one_that_failed_is_tried_again_after_a_rest(tmp_path: Path) -> None:
         assert s.request("GET", "/health")[1] == {
             "status": "ok",
             "tenants": {"a": "ready", "b": "ready"},
+            "device": {"status": "ok"},
         }

@@ -21,6 +21,7 @@ def means() -> Means:
     return Means(
         server=(str(HERE / "fake_engine.py"),),
         probe=(str(HERE / "fake_probe.py"),),
+        device={"host": ("-c", told["FAKE_DEVICE"])} if "FAKE_DEVICE" in told else {},
         hello_s=0.5 if told["FAKE_ENGINE"] == "mute" else usual.hello_s,
         progress_s=float(told.get("FAKE_PROGRESS_S", usual.progress_s)),
         grace_s=0.5,

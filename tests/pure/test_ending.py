@@ -23,6 +23,16 @@ pytestmark = pytest.mark.pure
         (Ending("API server", 1), "fault", "API server ended with exit code 1"),
         (Ending(status=-62), "fault", "engine core ended by signal 62"),
         (Ending(error="ValueError"), "fault", "engine core ended with ValueError"),
+        (
+            Ending(error="DeviceLost", fault="CUDA_ERROR_ILLEGAL_ADDRESS"),
+            "fault",
+            "engine core ended with DeviceLost (CUDA_ERROR_ILLEGAL_ADDRESS)",
+        ),
+        (
+            Ending(error="DeviceLost", fault="CUDA_ERROR_NO_DEVICE", device="GPU 0 has failed"),
+            "nothing",
+            "engine core ended: GPU 0 has failed",
+        ),
         (Ending(status=-9, error="ValueError"), "fault", "engine core ended with ValueError"),
         (Ending(), "hang", "engine core ended (exit status unknown)"),
         (
