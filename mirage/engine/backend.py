@@ -10,6 +10,7 @@ from functools import cache, partial
 
 import torch
 
+from mirage.control.compute_time import ComputeTime, Smoothed, Undisturbed
 from mirage.engine.settings import EngineSettings
 from mirage.engine.stepclock import EventClock
 from mirage.streaming.transfer import Compute, HostCompute, StreamCompute
@@ -28,6 +29,8 @@ class Backend:
     compute: Compute
     timed: Callable[[Stepped], AbstractContextManager[None]]
     """Times one step; tells when it knows, perhaps only after some more."""
+    compute_time: ComputeTime
+    """What is learned of the steps that were timed."""
     uncache: Callable[[], None]
     """Returns to the device the memory that torch's allocator caches."""
 
@@ -51,7 +54,7 @@ def computed_by_host(driver: Driver, compute: HostCompute) -> Backend:
         yield
         stepped(time.perf_counter() - start - (compute.stall_s - stalled))
 
-    return Backend(driver, compute, timed, uncache=lambda: None)
+    return Backend(driver, compute, timed, Smoothed(), uncache=lambda: None)
 
 
 def _cuda(settings: EngineSettings) -> Backend:
@@ -70,7 +73,7 @@ def _cuda(settings: EngineSettings) -> Backend:
         driver.event,
         clock,
     )
-    return Backend(driver, compute, clock.timed, torch.cuda.empty_cache)
+    return Backend(driver, compute, clock.timed, Undisturbed(), torch.cuda.empty_cache)
 
 
 class _TimedWaits(StreamCompute):

@@ -50,7 +50,6 @@ FASTER_AS_WRITTEN = (
 )
 AS_WRITTEN = "steps run as they are written"
 UNLIMITED = 1 << 62
-SMOOTHING = 0.1
 
 
 class EngineMemory:
@@ -69,7 +68,6 @@ class EngineMemory:
         self.fixed_bytes = 0
         self.layer_bytes = 0
         self.layer_load_s = 0.0
-        self.layer_compute_s = 0.0
         self.token_cost = TokenCost()
         self.compiled = False
         """Whether steps are compiled, and proven to compute the same while layers stream."""
@@ -367,22 +365,26 @@ class EngineMemory:
             yield
             return
         self.token_cost.begin(tokens)
+        self.backend.compute_time.begin(self.alpha + self.beta)
         try:
             with self.backend.timed(self.stepped):
                 yield
         except BaseException:
             self.token_cost.fail()
+            self.backend.compute_time.fail()
             raise
 
     def stepped(self, compute_s: float) -> None:
-        """T_c, smoothed over about ten steps: seconds of compute per layer and step."""
+        """So many seconds of compute of the first step whose time was not known."""
         if self.giver is not None:
             compute_s = max(0.0, compute_s - self.giver.spent_s())
         self.token_cost.end(compute_s)
-        sample = compute_s / max(len(self.parameters.layers), 1)
-        self.layer_compute_s += (sample - self.layer_compute_s) * (
-            SMOOTHING if self.layer_compute_s else 1.0
-        )
+        self.backend.compute_time.end(compute_s)
+
+    @property
+    def layer_compute_s(self) -> float:
+        """T_c: seconds of compute per layer and step; 0 while unknown."""
+        return self.backend.compute_time.step_s / max(len(self.parameters.layers), 1)
 
     def self_check(self) -> None:
         """After each move, in O(1): the pages in use are the layers' and the KV cache's.

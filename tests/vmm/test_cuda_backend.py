@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from mirage.config import Policy
+from mirage.control.compute_time import RECENT
 from mirage.engine.backend import Backend, make_backend
 from mirage.engine.params import _lock
 from mirage.engine.settings import EngineSettings
@@ -174,3 +175,18 @@ def test_what_left_torchs_allocator_is_given_back(monkeypatch: pytest.MonkeyPatc
         backend.driver.close()
         assert emptied == [True]
     loaded().reset()
+
+
+def test_waits_of_streamed_layers_leave_gaps_that_no_layer_hides_behind(their: Torch) -> None:
+    """Each wait costs the host a millisecond beside the stall itself, as events are recorded."""
+    backend, learned = their.backend, their.backend.compute_time
+    ready, told = backend.driver.event(), dict[int, float]()
+    for streamed in (0, 2, 5, 9):
+        for _ in range(3 * RECENT):
+            learned.begin(streamed)
+            with backend.timed(learned.end):
+                for _ in range(streamed):
+                    backend.compute.wait(ready)
+            backend.compute.synchronize()
+        told[streamed] = learned.step_s
+    assert told == pytest.approx(dict.fromkeys((0, 2, 5, 9), MS))
