@@ -126,6 +126,10 @@ class Pulse(msgspec.Struct, tag="pulse", tag_field="type", frozen=True):
 class Stepped(msgspec.Struct, tag="stepped", tag_field="type", frozen=True):
     """The engine's model has computed a request of the engine's own: it may serve."""
 
+    free_bytes: int = 0
+    """Of the device, whoever uses the rest; 0 on a host, as the next."""
+    total_bytes: int = 0
+
 
 class Failed(msgspec.Struct, tag="failed", tag_field="type", frozen=True):
     """The last message of an engine whose core ends over an exception."""

@@ -31,6 +31,8 @@ class Backend:
     """Times one step; tells when it knows, perhaps only after some more."""
     compute_time: ComputeTime
     """What is learned of the steps that were timed."""
+    memory_info: Callable[[], tuple[int, int]]
+    """Free and all bytes of the device, whoever uses them; 0 on a host."""
     uncache: Callable[[], None]
     """Returns to the device the memory that torch's allocator caches."""
 
@@ -54,7 +56,9 @@ def computed_by_host(driver: Driver, compute: HostCompute) -> Backend:
         yield
         stepped(time.perf_counter() - start - (compute.stall_s - stalled))
 
-    return Backend(driver, compute, timed, Smoothed(), uncache=lambda: None)
+    return Backend(
+        driver, compute, timed, Smoothed(), memory_info=lambda: (0, 0), uncache=lambda: None
+    )
 
 
 def _cuda(settings: EngineSettings) -> Backend:
@@ -73,7 +77,8 @@ def _cuda(settings: EngineSettings) -> Backend:
         driver.event,
         clock,
     )
-    return Backend(driver, compute, clock.timed, Undisturbed(), torch.cuda.empty_cache)
+    empty = torch.cuda.empty_cache
+    return Backend(driver, compute, clock.timed, Undisturbed(), driver.memory_info, empty)
 
 
 class _TimedWaits(StreamCompute):

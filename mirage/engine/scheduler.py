@@ -132,7 +132,7 @@ class ObservingMixin(Mixable):
         self.first, self.memory.warm = None, True
         self._own_steps = self.fence.scheduled
         if self.agent is not None:
-            self.agent.send(Stepped())
+            self.agent.send(Stepped(*self.memory.backend.memory_info()))
 
     # -- vLLM's hooks -------------------------------------------------------------------
 

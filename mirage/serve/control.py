@@ -77,8 +77,8 @@ class Keepers(Protocol):
     def joined(self, tenant: str) -> None:
         """The tenant's engine has its memory booked, and takes part."""
 
-    def stepped(self, tenant: str) -> None:
-        """The tenant's model has computed its first request."""
+    def stepped(self, tenant: str, free_bytes: int, total_bytes: int) -> None:
+        """The tenant's model has computed its first request; bytes of the device are told."""
 
     async def lost(self, tenant: str, reason: str | None) -> None:
         """The engine's connection is closed, for a `reason` of ours, or by the engine (None).
@@ -102,7 +102,7 @@ class Unkept:
     def joined(self, tenant: str) -> None:
         """Nothing."""
 
-    def stepped(self, tenant: str) -> None:
+    def stepped(self, tenant: str, free_bytes: int, total_bytes: int) -> None:
         """Nothing."""
 
     async def lost(self, tenant: str, reason: str | None) -> None:
@@ -257,7 +257,7 @@ class ControlServer:
         elif isinstance(message, Pulse):
             self._vitals[tenant].pulsed(message, self.running.seconds)
         elif isinstance(message, Stepped):
-            self._keepers.stepped(tenant)
+            self._keepers.stepped(tenant, message.free_bytes, message.total_bytes)
         elif isinstance(message, Failed):
             self._keepers.failed(tenant, message.error, message.fault)
         else:

@@ -100,6 +100,8 @@ class EngineManager:
         self._connected = asyncio.Event()
         self._stepped = asyncio.Event()
         """Set once the model has computed a first step in this start."""
+        self._no_room = ""
+        """Reason why too little of the device is left for it to serve; empty if enough is."""
         self._refused: str | None = None
         """Reason why the control server sent the engine away; None if it did not."""
         self._failure = ""
@@ -148,6 +150,7 @@ class EngineManager:
         self._core_first = self._served = False
         self._up = self._lost_in_first_step = False
         self._stepped.clear()
+        self._no_room = ""
         self._oom = OomKills()
         await self._starting()
         await self._get_ready()
@@ -219,6 +222,13 @@ class EngineManager:
         except TimeoutError:
             late = f"its first step was not computed after {limit_s:g} s"
             raise EngineFailed(f"{late}: raise --startup-timeout") from None
+        if self._no_room:
+            raise EngineFailed(self._no_room)
+
+    @property
+    def starts(self) -> bool:
+        """True while an engine runs that has not made its first step."""
+        return self._engine.is_running and not self._stepped.is_set()
 
     @property
     def _in_first_step(self) -> bool:
@@ -257,8 +267,9 @@ class EngineManager:
         self._connected.set()
         self._say("loaded")
 
-    def stepped(self) -> None:
-        """The model has computed a first step."""
+    def stepped(self, no_room: str = "") -> None:
+        """The model has computed a first step; it may not serve if `no_room` gives a reason."""
+        self._no_room = no_room
         self._stepped.set()
 
     def failed(self, error: str, fault: str) -> None:

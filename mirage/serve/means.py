@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mirage.serve.ask import PROBE
 from mirage.serve.control import HELLO_S
 from mirage.serve.launcher import SERVER
+from mirage.serve.outside import MARGIN_BYTES
 from mirage.serve.restarts import BACKOFF_S, REST_S
 from mirage.serve.starting import Start, start_program
 
@@ -28,6 +29,8 @@ class Means:
     """For the engine of a server that is up to come to the control socket."""
     progress_s: float = 10.0
     """Between two lines about what takes long."""
+    margin_bytes: int = MARGIN_BYTES
+    """As in `Outside`."""
     grace_s: float = 8.0
     """Between SIGTERM and SIGKILL."""
     backoff_s: float = BACKOFF_S

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -83,6 +83,8 @@ class Registry:
     """The host pool; None if there is none."""
     disk: Callable[[], dict[str, int | bool] | None] = lambda: None
     """The SSD tier; None if there is none."""
+    outside: Callable[[Collection[str]], dict[str, Any]] = lambda names: {}
+    """Memory of the device that no grant has."""
     device: Callable[..., dict[str, Any]] = Device().told
     """The device; asked with `reasons` as `health` is."""
 
@@ -129,7 +131,8 @@ class Registry:
         """The body of ``/mirage/state``: the newest sample, and every engine's state."""
         engines = {name: b.told(reasons=reasons) for name, b in self.backends.items()}
         head = {**self._head(), "device": self.device(reasons=reasons), "engines": engines}
-        return {**head, **self.tiers(), **self.timeline.newest}
+        outside = self.outside(self.backends)
+        return {**head, **outside, **self.tiers(), **self.timeline.newest}
 
     def tiers(self) -> dict[str, Any]:
         """What ``/mirage/state`` says of memory below the device."""

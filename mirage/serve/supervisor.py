@@ -30,6 +30,7 @@ from mirage.serve.device import Device, asked
 from mirage.serve.engine_manager import EngineManager, say
 from mirage.serve.errors import EngineFailed
 from mirage.serve.means import Means
+from mirage.serve.outside import Outside
 from mirage.serve.preflight import Preflight, preflight, refusal
 from mirage.serve.process import adopt_orphans
 from mirage.serve.ready_file import ReadyFile
@@ -37,6 +38,7 @@ from mirage.serve.registry import Registry, TenantServer
 from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
 from mirage.serve.tiers import Tiers
+from mirage.units import size
 
 STARTUP_S = {"host": 300.0, "cuda": 900.0}
 """On a GPU tens of GB are read, copied and registered, kernels compiled and graphs captured."""
@@ -135,6 +137,7 @@ class Supervisor:
         self._config, self._options, self._rundir = config, options, rundir
         self._ready_file = ReadyFile(options.ready_file)
         self._tiers = Tiers(config, rundir.tier_socket)
+        self._outside = Outside(config.device.memory, means.margin_bytes)
         self._device = _device(config, means)
         self._device.failing = self._end_all
         timeout_s = options.startup_timeout_s or STARTUP_S[config.device.kind]
@@ -148,7 +151,7 @@ class Supervisor:
                 timeout_s,
                 means,
                 lambda: self._caretaker.mend(),
-                self._tiers.dead,
+                self._over,
                 lambda: self._control.running.seconds,
                 self._device,
             )
@@ -163,11 +166,12 @@ class Supervisor:
         self._registry.pool = self._tiers.state
         self._registry.disk = self._tiers.disk
         self._registry.device = self._device.told
+        self._registry.outside = self._outside.told
         self._arbiter = arbiter
         self._control = ControlServer(
             self._arbiter,
             self._registry,
-            ManagedEngines(self._managers),
+            ManagedEngines(self._managers, self._stepped),
             hang_s=config.hang_s,
             first_step_s=FIRST_STEP_S if _compiles(config) else 0.0,
             on_host=config.device.kind == "host",
@@ -268,6 +272,22 @@ class Supervisor:
         if not self._control.is_in_step(name):
             self._managers[name].hangs(why)
 
+    def _stepped(self, name: str, free_bytes: int, total_bytes: int) -> str:
+        """Why an engine that has made its first step may not serve; empty if it may."""
+        booked = self._config.device.memory - self._arbiter.controller.free_bytes
+        starting = any(m.starts for other, m in self._managers.items() if other != name)
+        why = self._outside.stepped(name, free_bytes, total_bytes, booked, starting)
+        if told := self._outside.told(self._managers).get("outside"):
+            parts = ", ".join(f"{one} {size(part)}" for one, part in told["engines"].items())
+            left = size(max(0, told["left_bytes"]))
+            say(f"memory outside grants: {parts}; {left} left beside device.memory")
+        return why
+
+    async def _over(self, name: str) -> None:
+        """Nothing of a tenant's engine is left."""
+        self._outside.over(name)
+        await self._tiers.dead(name)
+
     def _end_all(self, reason: str) -> None:
         """The device has failed."""
         for manager in self._managers.values():
@@ -328,8 +348,11 @@ class Supervisor:
 class ManagedEngines:
     """Link from the control server to the engines' managers."""
 
-    def __init__(self, managers: Mapping[str, EngineManager]) -> None:
-        self._managers = managers
+    def __init__(
+        self, managers: Mapping[str, EngineManager], no_room: Callable[[str, int, int], str]
+    ) -> None:
+        """`no_room` says why an engine may not serve, by the device's free bytes and all."""
+        self._managers, self._no_room = managers, no_room
 
     def came(self, tenant: str, pid: int) -> None:
         self._managers[tenant].came(pid)
@@ -337,8 +360,8 @@ class ManagedEngines:
     def joined(self, tenant: str) -> None:
         self._managers[tenant].joined()
 
-    def stepped(self, tenant: str) -> None:
-        self._managers[tenant].stepped()
+    def stepped(self, tenant: str, free_bytes: int, total_bytes: int) -> None:
+        self._managers[tenant].stepped(self._no_room(tenant, free_bytes, total_bytes))
 
     async def lost(self, tenant: str, reason: str | None) -> None:
         await self._managers[tenant].lost(reason)

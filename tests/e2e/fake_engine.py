@@ -11,6 +11,7 @@ NAME starts only once FILE exists, to ``borrows:NAME`` all do as they are told, 
 tenant NAME wants all the memory it can get. ``slow`` takes two seconds to start, and says so.
 Of tenant NAME the first step raises (``raises:NAME``, or ``raises:NAME:FILE`` while FILE exists),
 ``crashes``, ``stands`` still or is ``late`` without end; or its server ``refuses`` meanwhile.
+``FAKE_MEMORY`` has the bytes of the device that are free, and all of them.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ def step(control: socket.socket, tenant: str, stuck: threading.Event) -> None:
     """A first step, that may fail."""
     how, name, file = [*os.environ.get("FAKE_ENGINE", "").split(":"), "", ""][:3]
     if name != tenant or how not in FIRST_STEPS or not Path(file).exists():
-        control.sendall(encode(Stepped()))
+        free_and_all = map(int, os.environ.get("FAKE_MEMORY", "0 0").split())
+        control.sendall(encode(Stepped(*free_and_all)))
     elif how == "raises":
         print("(EngineCore pid=7) RuntimeError: expected BFloat16", file=sys.stderr, flush=True)
         control.sendall(encode(Failed("RuntimeError")))

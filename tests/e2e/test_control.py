@@ -107,7 +107,7 @@ class Noting:
     def joined(self, tenant: str) -> None:
         self.on_joined.put_nowait(tenant)
 
-    def stepped(self, tenant: str) -> None:
+    def stepped(self, tenant: str, free_bytes: int, total_bytes: int) -> None:
         self.steps.append(tenant)
 
     async def lost(self, tenant: str, reason: str | None) -> None:

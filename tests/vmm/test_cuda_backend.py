@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from cuda.bindings import driver as cu
 
 from mirage.config import Policy
 from mirage.control.compute_time import RECENT
@@ -20,6 +21,7 @@ from mirage.engine.settings import EngineSettings
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
 from vmm import Event, Stream, host_buffer
+from vmm.cuda_calls import call
 from vmm.driver import DeviceError
 
 pytestmark = pytest.mark.vmm
@@ -163,6 +165,19 @@ def test_a_master_that_cannot_be_locked_says_what_serves_without(
     with pytest.raises(DeviceError, match=r"cannot be locked.* max_percent: 0"):
         _lock(their.backend.driver, master.address, PAGE)
     master.close()
+
+
+def test_memory_that_nobody_granted_is_what_the_device_says_of_it(their: Torch) -> None:
+    driver: Any = their.backend.driver
+    free, total = their.backend.memory_info()
+    with driver.entered():
+        workspace = call(cu.cuMemAlloc, 3 * PAGE)
+    pages = driver.create(2)
+    assert their.backend.memory_info() == (free - 5 * PAGE, total)
+    assert total - their.backend.memory_info()[0] - driver.used_bytes() == 3 * PAGE
+    driver.release(pages)
+    with driver.entered():
+        call(cu.cuMemFree, workspace)
 
 
 def test_what_left_torchs_allocator_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

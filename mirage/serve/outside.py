@@ -1,0 +1,80 @@
+"""What engines take of a GPU beside their grants, and whether enough of it is left. Pure.
+
+A context, workspaces of libraries, activations and captured graphs are in no ledger. The driver
+tells how much of the device is free when an engine has made its first step: what is neither free
+nor booked by then is outside, and an engine's part is what it adds. Engines that start together
+cannot be told apart, so that is seen when the last of them has made its step, in equal parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from mirage.units import MIB, size
+
+MARGIN_BYTES = 512 * MIB
+"""Kept free beside `device.memory`: the longest prompt takes more than a first step shows."""
+
+
+class Outside:
+    """Of one device, of which `ledger_bytes` are granted."""
+
+    def __init__(self, ledger_bytes: int, margin_bytes: int = MARGIN_BYTES) -> None:
+        self._ledger_bytes, self._margin_bytes = ledger_bytes, margin_bytes
+        self._total_bytes = 0
+        self._parts: dict[str, int] = {}
+        self._unknown: set[str] = set()
+        """Engines that have made a step while others were starting."""
+
+    @property
+    def left_bytes(self) -> int:
+        """Bytes of the device that are neither to be granted nor taken beside grants."""
+        return self._total_bytes - self._ledger_bytes - sum(self._parts.values())
+
+    def stepped(
+        self, name: str, free_bytes: int, total_bytes: int, booked_bytes: int, starting: bool
+    ) -> str:
+        """The engine `name` has made its first step; reason why it may not serve, empty if it may.
+
+        `booked_bytes` are those that all connected engines may hold. Nothing is known of a device
+        of 0 bytes, nor while others are `starting`: theirs are not told apart.
+        """
+        if not total_bytes:
+            return ""
+        self._total_bytes = total_bytes
+        self._unknown.add(name)
+        if starting:
+            return ""
+        outside = total_bytes - free_bytes - booked_bytes - sum(self._parts.values())
+        for one in self._unknown:
+            self._parts[one] = max(0, outside) // len(self._unknown)
+        self._unknown.clear()
+        return self._too_little()
+
+    def _too_little(self) -> str:
+        if self.left_bytes >= self._margin_bytes:
+            return ""
+        return (
+            f"{size(max(0, self.left_bytes))} of the GPU are left beside device.memory "
+            f"({size(self._ledger_bytes)}) and what engines take outside their grants "
+            f"({size(sum(self._parts.values()))}), and {size(self._margin_bytes)} have to be: "
+            f"lower device.memory by {size(self._margin_bytes - self.left_bytes)}"
+        )
+
+    def over(self, name: str) -> None:
+        """Nothing of the engine `name` is left."""
+        self._parts.pop(name, None)
+        self._unknown.discard(name)
+
+    def part(self, name: str) -> int | None:
+        """Bytes that an engine takes outside its grant; None while unknown."""
+        return self._parts.get(name)
+
+    def told(self, names: Collection[str]) -> dict[str, Any]:
+        """What ``/mirage/state`` says of it; nothing while nothing is known."""
+        if not self._parts:
+            return {}
+        engines = {name: self._parts[name] for name in names if name in self._parts}
+        figures = {"device_bytes": self._total_bytes, "left_bytes": self.left_bytes}
+        return {"outside": figures | {"engines": engines}}
