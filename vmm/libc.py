@@ -70,12 +70,20 @@ def advise(address: int, nbytes: int, node: int | None) -> None:
     """
     for advice in (mmap.MADV_HUGEPAGE, mmap.MADV_DONTFORK):
         _libc.madvise(address, nbytes, advice)
-    number = MBIND.get(platform.machine())
-    if node is None or number is None:
-        return
+    if node is not None:
+        prefer(address, nbytes, node)
+
+
+def prefer(address: int, nbytes: int, node: int) -> int:
+    """Let memory come from a NUMA node while that has some; else the error's number, 0 for none.
+
+    Containers may refuse it: the call is not in the usual profiles of system calls.
+    """
+    if (number := MBIND.get(platform.machine())) is None:
+        return errno.ENOSYS
     mask = (ctypes.c_ulong * (node // 64 + 1))()
     mask[node // 64] = 1 << node % 64
-    _libc.syscall(
+    refused = _libc.syscall(
         ctypes.c_long(number),
         ctypes.c_void_p(address),
         ctypes.c_ulong(nbytes),
@@ -84,6 +92,7 @@ def advise(address: int, nbytes: int, node: int | None) -> None:
         ctypes.c_ulong(len(mask) * 64 + 1),
         ctypes.c_ulong(0),
     )
+    return ctypes.get_errno() if refused else 0
 
 
 def map_file(address: int, nbytes: int, fd: int, offset: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mirage.doctor.finding import Finding, State, limited, missing, works
 from mirage.units import align_up, size
+from vmm import libc
 from vmm.driver import VmmError
 from vmm.host import host_buffer
 
@@ -80,6 +82,25 @@ def _built_for() -> Iterator[tuple[str, int]]:
             yield "torch", int(version.split(".")[0])
 
 
+def _near(node: int | None) -> Iterator[Finding]:
+    """Masters of layers are wanted on the GPU's NUMA node; no line where there are no nodes."""
+    if node is None:
+        return
+    what = "host memory near the GPU"
+    with closing(host_buffer(LOCKED_BYTES)) as buffer:
+        refused = libc.prefer(buffer.address, LOCKED_BYTES, node)
+    if not refused:
+        yield works(TOPIC, what, f"from NUMA node {node}")
+        return
+    yield limited(
+        TOPIC,
+        what,
+        f"mbind is refused ({os.strerror(refused)}): it may be that of another socket",
+        "in a container add CAP_SYS_NICE, or a seccomp profile with mbind; else copies may take "
+        "twice as long",
+    )
+
+
 def _memory(facts: DeviceFacts) -> Iterator[Finding]:
     if not facts.virtual_memory:
         yield missing(
@@ -95,6 +116,7 @@ def _memory(facts: DeviceFacts) -> Iterator[Finding]:
     else:
         advice = "leave tiers.peer out: memory of other GPUs is shared by file descriptors"
         yield limited(TOPIC, "pages between processes", "no", advice)
+    yield from _near(facts.host_node)
     yield from _peers(facts.index)
     yield from _link(facts.index)
 

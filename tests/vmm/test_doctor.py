@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,7 @@ from mirage.serve.preflight import _check_peers
 from mirage.serve.tiers import granule_of
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
+from vmm import libc
 
 pytestmark = pytest.mark.vmm
 
@@ -31,7 +33,8 @@ def by_name(findings: Iterator[Finding]) -> dict[str, Finding]:
     return {f.what: f for f in findings}
 
 
-def test_a_gpu_that_can_everything(standin: StandIn) -> None:
+def test_a_gpu_that_can_everything(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libc, "prefer", lambda *_: 0)  # as outside of a container
     found = by_name(gpu.findings(0))
     assert {f.state for f in found.values()} == {State.WORKS}, found
     assert found["device"].found == "MIRAGE stand-in, 1.0 GiB, compute 9.0"
@@ -58,6 +61,33 @@ def test_a_gpu_that_refuses_to_lock_host_memory(standin: StandIn, error: int) ->
     assert "max_percent: 0" in found["locked host memory"].advice
     assert "link, host to device" not in found
     assert served_from([*found.values()]) == served_from([*by_name(gpu.findings(0)).values()])
+
+
+@pytest.mark.parametrize(("refused", "state"), [(0, "ok"), (errno.EPERM, "limited")])
+def test_a_container_that_refuses_memory_near_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, refused: int, state: str
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def prefer(address: int, nbytes: int, node: int) -> int:
+        asked.append((nbytes, node))
+        return refused
+
+    monkeypatch.setattr(libc, "prefer", prefer)
+    (found,) = gpu._near(3)
+    assert asked == [(2 << 20, 3)] and found.state.value == state
+    if refused:
+        assert "mbind is refused (Operation not permitted)" in found.found
+        assert "CAP_SYS_NICE" in found.advice
+
+
+def test_the_kernels_own_word_on_a_node_that_is_not_there() -> None:
+    (found,) = gpu._near(999)
+    assert found.state is State.LIMITED and "mbind is refused" in found.found
+
+
+def test_a_machine_without_numa_nodes_has_no_such_line() -> None:
+    assert list(gpu._near(None)) == []
 
 
 def test_a_device_that_is_not_there(standin: StandIn) -> None:
