@@ -141,6 +141,19 @@ class CudaDriver(Driver):
             self._check_capacity(count)
             return self._enter_pages(table, self._create_handles(count))
 
+    def create_most(self, count: int) -> list[Page]:
+        with self.opened() as table:
+            if count < 0:
+                raise Misaligned(f"{count} pages: a count is not negative")
+            if self.capacity_bytes is not None:
+                room = self.capacity_bytes // self.page_bytes - table.page_count
+                count = min(count, max(0, room))
+            handles, error = self._created(count)
+            if error is not None and not isinstance(error, OutOfMemory):
+                self._undo(*((cu.cuMemRelease, handle) for handle in handles))
+                raise error
+            return self._enter_pages(table, handles)
+
     def release(self, pages: Sequence[Page]) -> None:
         with self.opened() as table:
             table.check_release(pages)
@@ -339,19 +352,26 @@ class CudaDriver(Driver):
             )
 
     def _create_handles(self, count: int) -> list[Any]:
-        handles: list[Any] = []
-        try:
-            while len(handles) < count:
-                handles.append(call(cu.cuMemCreate, self.page_bytes, self._property, 0))
-        except VmmError as error:
+        handles, error = self._created(count)
+        if error is not None:
             self._undo(*((cu.cuMemRelease, handle) for handle in handles))
             if isinstance(error, OutOfMemory):
                 raise OutOfMemory(
                     f"{count * self.page_bytes} bytes wanted, the device had "
                     f"{len(handles) * self.page_bytes} of them: release some first ({error})"
                 ) from error
-            raise
+            raise error
         return handles
+
+    def _created(self, count: int) -> tuple[list[Any], VmmError | None]:
+        """Handles up to the first that the device refuses, and how it does."""
+        handles: list[Any] = []
+        try:
+            while len(handles) < count:
+                handles.append(call(cu.cuMemCreate, self.page_bytes, self._property, 0))
+        except VmmError as error:
+            return handles, error
+        return handles, None
 
     def _enter_pages(self, table: PageTable, handles: list[Any]) -> list[Page]:
         pages = [Page(number) for number in range(self._next, self._next + len(handles))]

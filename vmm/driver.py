@@ -143,6 +143,10 @@ class Driver(ABC):
         """`count` new pages, all or none. What is in them may be anything. Raises `OutOfMemory`."""
 
     @abstractmethod
+    def create_most(self, count: int) -> list[Page]:
+        """As `create`, but as many of `count` as the device has, none perhaps."""
+
+    @abstractmethod
     def release(self, pages: Sequence[Page]) -> None:
         """Return pages to the device. Raises `StillMapped`, `UnknownPage`."""
 

@@ -107,6 +107,14 @@ class HostDriver(Driver):
             table.add_pages(pages)
             return pages
 
+    def create_most(self, count: int) -> list[Page]:
+        with self._opened() as table:
+            room = self.capacity_bytes // self.page_bytes - table.page_count
+            try:
+                return self.create(min(count, max(0, room)))
+            except OutOfMemory:  # less than the capacity that was reckoned with
+                return []
+
     def release(self, pages: Sequence[Page]) -> None:
         with self._opened() as table:
             table.check_release(pages)

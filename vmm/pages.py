@@ -69,6 +69,20 @@ class PagePool:
             self._roles.update(dict.fromkeys(pages, role))
             return sorted(pages)
 
+    def take_most(self, count: int, unit: int, role: str) -> list[Page]:
+        """As `take`, but as many of `count` pages as the device has, in whole units of `unit`.
+
+        What is had of the next unit stays spare. Raises `GrantExceeded`.
+        """
+        with self._lock:
+            self._check_grant(count, role)
+            pages = pick(self._spare, count)
+            pages += self.driver.create_most(count - len(pages))
+            taken = pages[: len(pages) // unit * unit]
+            self._spare = self._spare.union(pages).difference(taken)
+            self._roles.update(dict.fromkeys(taken, role))
+            return sorted(taken)
+
     def give(self, pages: Iterable[Page]) -> None:
         """These pages' roles end. The caller has unmapped them.
 

@@ -154,11 +154,23 @@ class ExtentMap:
         Cleared because stale bytes may be NaN, and attention multiplies masked positions by
         zero. Raises `GrantExceeded`, `OutOfMemory`, `AlreadyMapped`, `NotReserved`.
         """
-        self._check_extents(extents)
-        if twice := self._mapped.intersection(extents):
-            raise AlreadyMapped(f"extent {min(twice)} is mapped")
-        count = len(extents) * self.extent_bytes // self.range.driver.page_bytes
-        pages = self.pool.take(count, self.role)
+        self._check_unmapped(extents)
+        self._map(extents, self.pool.take(len(extents) * self._extent_pages, self.role))
+
+    def map_most(self, extents: Sequence[int]) -> list[int]:
+        """As `map`, but the first of these extents that the device has memory for; those.
+
+        An extent is mapped whole or not at all. Raises `GrantExceeded`, `AlreadyMapped`,
+        `NotReserved`.
+        """
+        self._check_unmapped(extents)
+        each = self._extent_pages
+        pages = self.pool.take_most(len(extents) * each, each, self.role)
+        had = list(extents[: len(pages) // each])
+        self._map(had, pages)
+        return had
+
+    def _map(self, extents: Sequence[int], pages: list[Page]) -> None:
         try:
             self._back(list(self._pieces(extents)), pages)
         except VmmError:
@@ -231,6 +243,15 @@ class ExtentMap:
             if before is not None and before + size > region:
                 raise Misaligned(f"regions of {size} bytes at {before} and {region} overlap")
             before = region
+
+    @property
+    def _extent_pages(self) -> int:
+        return self.extent_bytes // self.range.driver.page_bytes
+
+    def _check_unmapped(self, extents: Sequence[int]) -> None:
+        self._check_extents(extents)
+        if twice := self._mapped.intersection(extents):
+            raise AlreadyMapped(f"extent {min(twice)} is mapped")
 
     def _check_extents(self, extents: Sequence[int]) -> None:
         for extent in extents:

@@ -33,6 +33,20 @@ def first_byte(driver: Driver, address: int) -> int:
     return int(driver.tensor(address, 1)[0])
 
 
+class TestCreateMost:
+    def test_it_is_as_many_as_there_are(self, driver: Driver) -> None:
+        first = driver.create_most(200)
+        rest = driver.create_most(200)
+        assert (len(first), len(rest)) == (200, 56), "the device has 256"
+        assert driver.create_most(1) == [] and not set(first) & set(rest)
+        driver.release([*rest, *first])
+        assert driver.create_most(0) == []
+
+    def test_a_count_is_not_negative(self, driver: Driver) -> None:
+        with pytest.raises(Misaligned, match="-1"):
+            driver.create_most(-1)
+
+
 class TestReserve:
     def test_addresses_are_page_aligned_and_apart(self, driver: Driver) -> None:
         page = driver.page_bytes

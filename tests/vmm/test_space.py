@@ -200,6 +200,24 @@ class TestExtents:
         assert extents.mapped == {0, 1} and kv.eq(7).all()
         extents.check_integrity()
 
+    def test_as_many_whole_extents_as_the_device_has(
+        self, layout, driver, pool, monkeypatch
+    ) -> None:
+        extents, kv = extents_for(layout, driver, pool)
+        each = extents.extent_bytes // driver.page_bytes
+        real = driver.create_most
+        with monkeypatch.context() as patch:
+            # One page less than both need.
+            patch.setattr(driver, "create_most", lambda count: real(min(count, 2 * each - 1)))
+            assert extents.map_most([1, 0]) == [1]
+        extents.check_integrity()
+        assert extents.mapped == {1} and pool.in_use_bytes == extents.extent_bytes
+        pool.trim()
+        assert driver.used_bytes() == extents.extent_bytes, "of the other there is nothing left"
+        assert extents.map_most([0]) == [0] and kv.eq(0).all()
+        assert extents.map_most([]) == []
+        extents.check_integrity()
+
     def test_refusals(self, layout, driver, pool) -> None:
         extents, _ = extents_for(layout, driver, pool)
         extents.map([1])
