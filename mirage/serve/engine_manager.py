@@ -323,8 +323,10 @@ class EngineManager:
 
         It starts only while its `room` is free: others first give back what it had lent them.
         """
-        failed = self.backend.state is EngineState.FAILED and not self._device.reason
-        pause = self._restarts.rest() if failed else await self._ended()
+        if self.backend.state is not EngineState.FAILED:
+            pause = await self._ended()
+        else:
+            pause = Pause(0.0) if self._device.reason else self._restarts.rest()
         while True:
             self.backend.comeback.pauses(time.monotonic(), pause.seconds)
             if pause.failed:

@@ -11,7 +11,8 @@ NAME starts only once FILE exists, to ``borrows:NAME`` all do as they are told, 
 tenant NAME wants all the memory it can get. ``slow`` takes two seconds to start, and says so.
 Of tenant NAME the first step raises (``raises:NAME``, or ``raises:NAME:FILE`` while FILE exists),
 ``crashes``, ``stands`` still or is ``late`` without end; or its server ``refuses`` meanwhile.
-``FAKE_MEMORY`` has the bytes of the device that are free, and all of them.
+``FAKE_ERROR`` is what one that fails while it starts says; ``FAKE_MEMORY`` has the bytes of the
+device that are free, and all of them.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ def misbehave(name: str) -> None:
         Path(detail).touch()
     if fails:
         print("(EngineCore pid=7) ERROR 01-01 00:00:00 [core.py:1] Traceback:", file=sys.stderr)
-        print("(EngineCore pid=7) ValueError: the moon is too near", file=sys.stderr)
+        error = os.environ.get("FAKE_ERROR", "ValueError: the moon is too near")
+        print(f"(EngineCore pid=7) {error}", file=sys.stderr)
         print("RuntimeError: Engine core initialization failed. See above.", file=sys.stderr)
         sys.exit(3)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,28 @@ def test_an_illegal_address_on_a_device_that_is_gone_is_no_requests_fault(tmp_pa
     assert stderr.count("the device has failed") == 1
     assert "no model is served, it is asked again in 600 s" in stderr
     assert "starting again" not in stderr
+
+
+def test_an_ecc_error_of_one_start_ends_them_all_with_one_line(tmp_path: Path) -> None:
+    fakes = {
+        "FAKE_ENGINE": "dies:a",
+        "FAKE_DEVICE": "",
+        "FAKE_ERROR": "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+    }
+    config = write_config(tmp_path, "a", "b")
+    with serving(config, environment=fakes, ready_timeout_s=None) as served:
+        served.drain()
+        words = "the device has failed: CUDA_ERROR_ECC_UNCORRECTABLE"
+        deadline = time.monotonic() + 60
+        while not any(words in line for line in served.log) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if served.process.poll() is None and served.ready_file.exists():
+            served.wait_ready(60)  # the other one was faster
+            served.until("both have failed", lambda: states(served) == {"failed"})
+        served.process.send_signal(signal.SIGTERM)
+        served.process.wait(60)
+    assert any(words in line for line in served.log)
+    assert not any("starting again" in line for line in served.log)
 
 
 def test_a_device_that_is_gone_at_start_ends_the_command_with_one_line(tmp_path: Path) -> None:
