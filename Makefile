@@ -38,7 +38,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo demo-overload demo-tiers test slow pages lint types pure vmm engine e2e names newest real long models bench gpu-smoke gpu-test gpu-bench gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo demo-overload demo-tiers test slow pages lint types pure vmm engine e2e names newest real long models bench gpu-smoke gpu-test gpu-texts gpu-backends gpu-bench gpu-stock gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -147,14 +147,23 @@ long: $(STAMP) $(SEE) $(MADE) ## Tests too long for CI: all arguments, families,
 		MIRAGE_TESTS=long TMPDIR=$$t $(BIN)/python -m pytest -q -s tests/long; \
 		status=$$?; rm -rf $$t; exit $$status
 
-gpu-smoke: ## The first two minutes on a GPU: what of it works at all
+gpu-smoke: ## The first minutes on a GPU: what of it works at all
 	$(GPU_PYTHON) -m benchmarks.gpu smoke
 
 gpu-test: ## Memory, streams, graphs and processes on an NVIDIA GPU
 	$(GPU_PYTHON) -m benchmarks.gpu test
 
+gpu-texts: ## Engines on an NVIDIA GPU: the same texts while layers are away; needs vLLM
+	$(GPU_PYTHON) -m benchmarks.gpu texts
+
+gpu-backends: ## The same while the KV cache grows and shrinks, with each attention backend
+	$(GPU_PYTHON) -m benchmarks.gpu backends
+
 gpu-bench: ## The figures of docs/results.md, On a GPU
 	$(GPU_PYTHON) -m benchmarks.gpu bench
+
+gpu-stock: ## A decode step of OPT-13b with nothing remapped, against stock vLLM's
+	$(GPU_PYTHON) -m benchmarks.gpu stock
 
 gpu-serve: ## Two OPT-13b served under three policies; needs vLLM, and more minutes
 	$(GPU_PYTHON) -m benchmarks.gpu serve

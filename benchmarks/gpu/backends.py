@@ -11,10 +11,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu import engines, waves
+from benchmarks.gpu import engine_child, small, waves
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.engines import Ended
+from benchmarks.gpu.engine_child import Ended
+from benchmarks.gpu.engines import differing
 from benchmarks.gpu.rows import Row
+from benchmarks.gpu.ways import EAGERLY, GRAPHS, ON_GPU
 
 if TYPE_CHECKING:
     from mirage.config import Config
@@ -27,7 +29,7 @@ UNSUPPORTED = re.compile(
     r"No such file or directory: 'ninja'"
 )
 """How vLLM, or the backend's compiler, says that it is not for this machine or model."""
-MODELS = engines.MODELS / "waves"
+MODELS = small.MODELS / "waves"
 FAMILY = "opt"
 SHAPE = {
     True: {"hidden": 256, "head_dim": 64, "layer_bytes": 4 << 20},
@@ -43,38 +45,38 @@ several times slower than float32."""
 def eagerly(bench: Bench) -> Iterator[Row]:
     """A row for each backend."""
     bench.need_kernels()  # the engine tests have it on a host
-    yield from under_decode(bench, way=engines.EAGERLY)
+    yield from under_decode(bench, way=EAGERLY)
 
 
 def with_graphs(bench: Bench) -> Iterator[Row]:
     """The same with CUDA graphs, whose batches are padded with rows of no request."""
     bench.need_kernels()
-    yield from under_decode(bench, way=engines.GRAPHS)
+    yield from under_decode(bench, way=GRAPHS)
 
 
 def under_decode(bench: Bench, *, way: str) -> Iterator[Row]:
     """As soon as each is there; one whose engine ends does not keep the next from its turn."""
-    engines.need_vllm()
-    for backend in BACKENDS[bench.dry]:
-        yield _row(bench, backend, way=way)
+    engine_child.need_vllm()
+    backends = BACKENDS[bench.dry]
+    for done, backend in enumerate(backends):
+        yield _row(bench, backend, bench.share(len(backends) - done), way=way)
 
 
-def _row(bench: Bench, backend: str, *, way: str) -> Row:
+def _row(bench: Bench, backend: str, limit_s: float, *, way: str) -> Row:
     from mirage.config import ConfigError
 
     name = f"KV under decode, {backend}, {way}"
     what = f"{name}: extents mapped and unmapped while requests decode"
     aim = "the same texts"
     try:
-        limit_s = engines.LIMIT_S[bench.dry][way]
-        engine = engines.served(_config(bench.dry, backend, way=way), limit_s)
-        found = engines.ran(engine, _asked())
+        config = _config(bench.dry, backend, way=way)
+        found = engine_child.ran(engine_child.served(config, limit_s), _asked())
     except (Ended, ConfigError) as error:
         if why := UNSUPPORTED.search(str(error)):
             return Row(name, what, f"skipped: {why[0]}")
         return Row(name, what, str(error), aim, False)
     wrong = _wrong(found)
-    if way != engines.EAGERLY and found["eager"]:
+    if way != EAGERLY and found["eager"]:
         wrong.append("no graph was captured")
     moving = found["counts"][1:]
     value = (
@@ -92,7 +94,7 @@ def _wrong(found: dict[str, Any]) -> list[str]:
     wrong = []
     for number, (other, count) in enumerate(zip(others, counts, strict=True), 2):
         if other != first:
-            wrong.append(f"round {number} differs in {engines.differing(first, other)}")
+            wrong.append(f"round {number} differs in {differing(first, other)}")
         if count["steps"] != rest["steps"]:
             wrong.append(f"round {number} took {count['steps']} steps instead of {rest['steps']}")
         if not (count["mapped"] and count["unmapped"]):
@@ -107,7 +109,7 @@ def _config(dry: bool, backend: str, *, way: str) -> Config:
     folder = make_models(MODELS, which=(FAMILY,), **SHAPE[dry])[FAMILY]
     device: dict[str, Any] = {"kind": "host", "memory": "96MiB", "page": "2MiB"}
     if not dry:
-        device = {"kind": "cuda", "memory": "512MiB"} | engines.ON_GPU[way]
+        device = {"kind": "cuda", "memory": "512MiB"} | ON_GPU[way]
     tenant = {
         "name": "waves",
         "model": folder,

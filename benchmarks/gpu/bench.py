@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     import torch
 
 MIB = 1 << 20
+NO_LIMIT_S = 300.0
+"""Of a row that nobody watches: a test's."""
+MARGIN_S = 5.0
+"""Left to a row that ends what hangs in it by itself, so that it can say what that was about."""
 CHUNK = 16 * MIB
 """As `device.copy_chunk` has it by default; that module needs more than these rows have."""
 CGROUP = Path("/sys/fs/cgroup")
@@ -38,6 +43,8 @@ class Bench:
     open: Callable[..., CudaDriver]
     device: str = ""
     """Of a dry one: by which other processes find the same device."""
+    end: float | None = None
+    """When the row is ended, on the monotonic clock; None if nobody watches it."""
 
     @property
     def layer_bytes(self) -> int:
@@ -59,16 +66,19 @@ class Bench:
     def rounds(self) -> int:
         return 3 if self.dry else 15
 
+    def share(self, runs: int = 1) -> float:
+        """Seconds for the next of so many runs that the row has still before it."""
+        if self.end is None:
+            return NO_LIMIT_S
+        return max(0.0, self.end - time.monotonic() - MARGIN_S) / runs
+
     def need_kernels(self) -> None:
         if self.dry:
             raise Skipped("needs kernels, and the stand-in has none")
 
 
 def real() -> Bench:
-    """The GPU of this machine, shared with torch."""
-    import torch
-
-    torch.cuda.init()
+    """The GPU of this machine."""
     return Bench(dry=False, open=CudaDriver)
 
 

@@ -10,25 +10,27 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.rows import Row
+from benchmarks.gpu.rows import Row, Skipped
+from benchmarks.gpu.tied import tied
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 180
+QUIETLY = ("-q", "-p", "no:cacheprovider")
 TESTS = "tests/vmm/test_driver_contract.py"
 
 
 def kept(bench: Bench) -> Row:
     """In a process of its own: the stand-in and the real driver cannot share one."""
-    if find_spec("pytest") is None:
-        raise RuntimeError("pytest is not installed, and nothing was looked at: pip install pytest")
+    for needed in ("pytest", "hypothesis"):
+        if find_spec(needed) is None:
+            raise Skipped(f"{needed} is not installed: pip install pytest hypothesis")
     environment = os.environ | ({} if bench.dry else {"MIRAGE_TEST_GPU": "1"})
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", TESTS, "-k", "cuda"],
+        tied([sys.executable, "-m", "pytest", *QUIETLY, TESTS, "-k", "cuda"]),
         cwd=ROOT,
         env=environment,
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=bench.share(),
     )
     if done.returncode:
         print(done.stdout[-4000:], done.stderr[-1000:], file=sys.stderr)

@@ -13,6 +13,7 @@ from pathlib import Path
 from select import select
 
 from benchmarks.gpu.bench import Bench, dry
+from benchmarks.gpu.tied import tied
 from vmm.cuda import CudaDriver
 from vmm.driver import Page
 from vmm.host import host_buffer
@@ -40,7 +41,7 @@ class Holder:
         inherited = () if link is None else (link.fileno(),)
         words += [f"--link={fd}" for fd in inherited]
         self._process = subprocess.Popen(
-            words,
+            tied(words),
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

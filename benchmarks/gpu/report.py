@@ -6,10 +6,9 @@ import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.rows import Row
-from vmm.cuda_device import device_facts, driver_version
 
 HEADING = "## On a GPU"
 NOT_YET = "Nothing here has run on a GPU yet"
@@ -51,23 +50,18 @@ class Page:
         return "\n".join(lines)
 
 
-def begin(what: str, bench: Bench, results: Path, docs: Path) -> Page:
-    """Raises `VmmError` if there is no GPU."""
-    facts = device_facts(0)
+def begin(what: str, device: dict[str, Any], results: Path, docs: Path | None) -> Page:
+    """`device` are its facts, as `stepping` tells them. Without `docs` no table is written."""
     now = datetime.now(UTC)
-    slug = re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-")
+    slug = re.sub(r"[^a-z0-9]+", "-", str(device["gpu"]).lower()).strip("-")
     results.mkdir(parents=True, exist_ok=True)
     about: dict[str, object] = {
         "what": what,
-        "gpu": facts.name,
-        "memory_bytes": facts.total_bytes,
-        "capability": list(facts.capability),
-        "cuda": "{}.{}".format(*driver_version()),
+        **device,
         "date": f"{now:%Y-%m-%d}",
         "time": f"{now:%H:%M:%S} UTC",
     }
-    path = results / f"{now:%Y-%m-%d}-{slug}.json"
-    return Page(path, None if bench.dry else docs, about)
+    return Page(results / f"{now:%Y-%m-%d}-{slug}.json", docs, about)
 
 
 def with_table(text: str, table: str) -> str:

@@ -26,6 +26,11 @@ class Row:
         return asdict(self)
 
 
+def skipped(name: str, why: str) -> Row:
+    """In the place of one that was not measured."""
+    return Row(name, "", f"skipped: {why}")
+
+
 class Skipped(Exception):
     """A row that this machine cannot have; the message says why."""
 

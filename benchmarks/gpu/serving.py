@@ -12,8 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.bench import NO_LIMIT_S, Bench
 from benchmarks.gpu.rows import Row, Skipped
+from benchmarks.gpu.tied import tied
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "configs" / "gpu.yaml"
@@ -32,7 +33,8 @@ KEYS = {
     "p99_tpot_ms": "TPOT P99, ms",
     "layers_remapped_max": "layers remapped, most",
 }
-LIMIT_S = 480
+ENDING_S = 20.0
+"""Of the row's time, for a server that has to end its engines."""
 POLL_S = 1.0
 INVARIANT = {"VLLM_BATCH_INVARIANT": "1"}
 """Has vLLM's kernels add in one order whatever the batch: batches differ by policy. Set it to 0 in
@@ -60,11 +62,12 @@ def _served(bench: Bench, config: Path) -> Iterator[Row]:
     trace, output = os.environ.get(TRACE, "sample"), OUTPUT / config.stem
     replay = [sys.executable, "-m", "mirage", "replay", str(config), "--trace", trace]
     replay += [*SHORT.get(trace, OTHERWISE), "--policy", ",".join(POLICIES)]
-    yield from followed([*replay, "--output", str(output)], output / "report.json", trace)
+    limit_s = bench.share() - ENDING_S
+    yield from followed([*replay, "--output", str(output)], output / "report.json", trace, limit_s)
 
 
 def followed(
-    command: list[str], file: Path, trace: str, limit_s: float = LIMIT_S
+    command: list[str], file: Path, trace: str, limit_s: float = NO_LIMIT_S
 ) -> Generator[Row, None, None]:
     """Run `mirage replay`; a row for each policy in its report, as they come, then the texts'.
 
@@ -73,7 +76,7 @@ def followed(
     file.unlink(missing_ok=True)
     told = 0
     end = time.monotonic() + limit_s
-    child = subprocess.Popen(command, cwd=ROOT, env=INVARIANT | dict(os.environ))
+    child = subprocess.Popen(tied(command), cwd=ROOT, env=INVARIANT | dict(os.environ))
     try:
         while True:
             ended = child.poll() is not None
@@ -105,7 +108,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:
         child.terminate()
         try:
-            child.wait(60)
+            child.wait(ENDING_S)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

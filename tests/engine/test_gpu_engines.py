@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -12,9 +14,10 @@ pytest.importorskip("vllm")
 
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-from benchmarks.gpu import backends, engines, waves
-from benchmarks.gpu.bench import Bench
+from benchmarks.gpu import backends, engine_child, engines, small, stock, waves
+from benchmarks.gpu.bench import MARGIN_S, Bench
 from benchmarks.gpu.rows import Row
+from benchmarks.gpu.ways import COMPILED, EAGERLY, GRAPHS, ON_GPU
 from mirage.arguments.variables import ENVIRONMENT
 from mirage.config import Config, ConfigError
 from mirage.demo.models import circuit_of
@@ -49,7 +52,7 @@ def test_the_smoke_row_moves_memory_and_the_texts_stay() -> None:
 
 @pytest.mark.slow
 def test_outputs_are_bit_identical_and_without_waits_they_differ() -> None:
-    alike, control = engines._alike(HOST, way=engines.EAGERLY)
+    alike, control = engines._alike(HOST, way=EAGERLY)
     assert alike.holds, alike.value
     assert control.holds, control.value
 
@@ -57,21 +60,21 @@ def test_outputs_are_bit_identical_and_without_waits_they_differ() -> None:
 @pytest.mark.rare
 def test_so_are_those_of_compiled_steps() -> None:
     """torch.compile on a CPU: one graph a model, attention outside of what it makes."""
-    alike, control = engines._alike(HOST, way=engines.COMPILED)
+    alike, control = engines._alike(HOST, way=COMPILED)
     assert alike.holds, alike.value
     assert control.holds, control.value
     assert alike.details["compiled"] and not alike.details["eager"]
 
 
 def test_layers_on_a_gpu_are_copied_in_chunks_and_compute_the_same_circuit() -> None:
-    host, gpu = (engines._config(dry, way=engines.EAGERLY) for dry in (True, False))
+    host, gpu = (small.config(dry, way=EAGERLY) for dry in (True, False))
     assert gpu.device.memory == 2 << 30
-    assert engines.LAYER_BYTES[False] >= 4 * gpu.device.copy_chunk
+    assert small.LAYER_BYTES[False] >= 4 * gpu.device.copy_chunk
     circuits = [circuit_of(config.tenants[0].model) for config in (host, gpu)]
-    said = [circuit.generate(engines._prompts()[0], engines.TOKENS) for circuit in circuits]
-    assert said[0] == said[1] == engines._exact()[0]
+    said = [circuit.generate(small.prompts()[0], small.TOKENS) for circuit in circuits]
+    assert said[0] == said[1] == small.exact()[0]
     weights = gpu.tenants[0].model / "model.safetensors"
-    assert weights.stat().st_size > 7.9 * engines.LAYER_BYTES[False]
+    assert weights.stat().st_size > 7.9 * small.LAYER_BYTES[False]
 
 
 @pytest.mark.slow
@@ -84,14 +87,14 @@ def test_an_engine_that_ends_is_a_miss_with_its_last_error(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_one_that_hangs_is_ended_and_said_to_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(engines.LIMIT_S[True], engines.EAGERLY, 2)
-    row = engines.eagerly(HOST)
+def test_one_that_hangs_is_ended_and_said_to_be_late() -> None:
+    small.fit(True, way=EAGERLY)  # asked first, and not again
+    row = engines.eagerly(replace(HOST, end=time.monotonic() + MARGIN_S + 2))
     assert row.holds is False and "not done after 2 s" in row.value
 
 
 def test_another_text_is_told_by_its_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = [[text, []] for text in engines._exact()]
+    said = [[text, []] for text in small.exact()]
     other = [[[0, *said[0][0][1:]], []], *said[1:]]
     wrong = engines._wrong(engines.Found([said, said, other, said, said], {}))
     assert wrong == ["round 3 (layers away -1) differs in 1 of 10 texts"]
@@ -103,11 +106,11 @@ def test_another_text_is_told_by_its_round(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.slow
 def test_steps_of_our_engine_are_timed_by_batch() -> None:
     config, fit = (
-        engines._config(True, way=engines.EAGERLY),
-        engines._fit(True, way=engines.EAGERLY),
+        small.config(True, way=EAGERLY),
+        small.fit(True, way=EAGERLY),
     )
     command = launcher.command(config, config.tenants[0], fit, Path(), None)
-    times = engines.step_times(engines.Engine(command, config, 100), [1, 4])
+    times = stock.step_times(engine_child.Engine(command, config, 100), [1, 4])
     assert times.keys() == {"1", "4"} and all(0 < seconds < 5 for seconds in times.values())
 
 
@@ -116,21 +119,21 @@ STOCK, OURS = {"1": 0.010, "16": 0.020}, {"1": 0.0101, "16": 0.02}
 
 def test_what_is_slower_than_stock_vllm_is_a_miss() -> None:
     slow = {"1": 0.015, "16": 0.020}
-    ways: dict[str, engines.Timed] = {"eagerly": lambda: slow, "with graphs": lambda: OURS}
-    eagerly, graphs = engines.against(lambda: STOCK, ways)
+    ways: dict[str, stock.Timed] = {"eagerly": lambda: slow, "with graphs": lambda: OURS}
+    eagerly, graphs = stock.compared_all(lambda: STOCK, ways)
     assert eagerly.holds is False and "1.500 at 1 (15.00 ms)" in eagerly.value
     assert graphs.holds is True
 
 
 def ended() -> dict[str, float]:
-    raise engines.Ended("the engine ended, not done after 400 s")
+    raise engine_child.Ended("the engine ended, not done after 400 s")
 
 
 def test_an_engine_that_is_late_loses_no_other_row() -> None:
-    late, ours = engines.against(lambda: STOCK, {"eagerly": ended, "with graphs": lambda: OURS})
+    late, ours = stock.compared_all(lambda: STOCK, {"eagerly": ended, "with graphs": lambda: OURS})
     assert late.holds is False and "not done after 400 s" in late.value
     assert ours.holds is True and ours.name == "against stock vLLM, with graphs"
-    late, ours = engines.against(ended, {"with graphs": lambda: OURS})
+    late, ours = stock.compared_all(ended, {"with graphs": lambda: OURS})
     assert late.holds is False and late.name == "against stock vLLM, stock vLLM"
     assert ours.holds is None and ours.value == "at 1 (10.10 ms), at 16 (20.00 ms)"
 
@@ -146,7 +149,7 @@ def test_a_row_is_there_before_the_next_engine_starts() -> None:
         begun.append("with graphs")
         return OURS
 
-    rows = engines.against(lambda: STOCK, {"eagerly": eagerly, "with graphs": graphs})
+    rows = stock.compared_all(lambda: STOCK, {"eagerly": eagerly, "with graphs": graphs})
     next(rows)
     assert begun == ["eagerly"]
 
@@ -162,16 +165,15 @@ def test_each_engine_has_the_environment_that_it_is_served_with(
         monkeypatch.setenv(BREAKABLE, outside)
     folder = Path("anywhere")
 
-    def breakable(engine: engines.Engine) -> str | None:
+    def breakable(engine: engine_child.Engine) -> str | None:
         with RunDir(None) as rundir:
             return engine.environment(rundir).get(BREAKABLE)
 
-    ways = {way: engines._large(folder, way=way) for way in engines.ON_GPU}
-    ours = {way: breakable(engines.Engine([], ways[way], 1)) for way in ways}
-    assert ours == {engines.EAGERLY: outside, engines.GRAPHS: "1", engines.COMPILED: outside}
-    assert breakable(engines._stock(folder)) is None
-    assert breakable(engines.Engine([], ways[engines.GRAPHS], 1, stock=True)) is None
-    assert engines._stock(folder).limit_s > engines.LIMIT_S[False][engines.GRAPHS]
+    ways = {way: stock.large(folder, way=way) for way in ON_GPU}
+    ours = {way: breakable(engine_child.Engine([], ways[way], 1)) for way in ways}
+    assert ours == {EAGERLY: outside, GRAPHS: "1", COMPILED: outside}
+    assert breakable(stock.plain(folder, 1)) is None
+    assert breakable(engine_child.Engine([], ways[GRAPHS], 1, stock=True)) is None
 
 
 def test_kernels_of_engines_held_against_the_circuit_multiply_float32_as_it_is(
@@ -180,23 +182,23 @@ def test_kernels_of_engines_held_against_the_circuit_multiply_float32_as_it_is(
     monkeypatch.setenv("TRITON_CACHE_DIR", "/anywhere")
     asked = []
 
-    def ran(engine: engines.Engine, spec: object) -> dict[str, object]:
+    def ran(engine: engine_child.Engine, spec: object) -> dict[str, object]:
         with RunDir(None) as rundir:
             asked.append(engine.environment(rundir))
         return {"rounds": []}
 
     monkeypatch.setattr(engines, "ran", ran)
-    engines._run(HOST, way=engines.EAGERLY)
+    engines._run(HOST, way=EAGERLY)
     assert asked[0]["TRITON_F32_DEFAULT"] == "ieee"
     assert asked[0]["TRITON_CACHE_DIR"] == str(engines.ROOT / "out" / "gpu" / "triton")
     with RunDir(None) as rundir:
-        timed = engines._stock(Path("anywhere")).environment(rundir)
+        timed = stock.plain(Path("anywhere"), 1).environment(rundir)
     assert "TRITON_F32_DEFAULT" not in timed and timed["TRITON_CACHE_DIR"] == "/anywhere"
 
 
 @pytest.mark.slow
 def test_kv_shrinks_under_decode_and_the_texts_stay() -> None:
-    (row,) = backends.under_decode(HOST, way=engines.EAGERLY)
+    (row,) = backends.under_decode(HOST, way=EAGERLY)
     assert row.holds, row.value
     assert row.name == "KV under decode, CPU_ATTN, eagerly"
     rest, *moving = row.details["counts"]
@@ -228,12 +230,12 @@ def rows_of(found: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> list[R
 
     def ran(engine: str, spec: object) -> dict[str, object]:
         if engine == "FLASH_ATTN":
-            raise engines.Ended("the engine ended: CUDA error: an illegal memory access")
+            raise engine_child.Ended("the engine ended: CUDA error: an illegal memory access")
         return found
 
-    monkeypatch.setattr(engines, "served", served)
-    monkeypatch.setattr(engines, "ran", ran)
-    return list(backends.under_decode(THREE, way=engines.EAGERLY))
+    monkeypatch.setattr(engine_child, "served", served)
+    monkeypatch.setattr(engine_child, "ran", ran)
+    return list(backends.under_decode(THREE, way=EAGERLY))
 
 
 def refusal(monkeypatch: pytest.MonkeyPatch) -> str:

@@ -1,0 +1,76 @@
+"""The small model of the rows with engines: the demo's, whose texts can be computed exactly.
+
+Every layer has other weights. A dry run has the same model, smaller, on host memory.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.gpu.ways import EAGERLY, ON_GPU, ON_HOST
+
+if TYPE_CHECKING:
+    from mirage.config import Config
+    from mirage.serve.fit import Fit
+
+ROOT = Path(__file__).parents[2]
+MODELS = ROOT / "out" / "gpu" / "models"
+FAMILY = "llama"
+LAYER_BYTES = {True: 3 << 20, False: 64 << 20}
+"""Dry, and on a GPU: small layers would be there at once, and leaving out the waits for them would
+change nothing. Large ones are also copied in several chunks."""
+REQUESTS, TOKENS = 10, 24
+LENGTHS = (1, 5, 17, 31, 32, 33, 64, 80, 100, 120)
+
+
+def config(dry: bool, *, way: str) -> Config:
+    from mirage.config import Config
+    from mirage.demo.models import make_models
+
+    folder = make_models(_models(dry), which=(FAMILY,), layer_bytes=LAYER_BYTES[dry])[FAMILY]
+    device: dict[str, Any] = {"kind": "cuda", "memory": "2GiB"}
+    device = {"kind": "host", "memory": "96MiB"} | ON_HOST[way] if dry else device | ON_GPU[way]
+    tenant = {
+        "name": "small",
+        "model": folder,
+        "share": 100,
+        "max_model_len": 256,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 256,
+        # Or later rounds would compute other batches than the first.
+        "engine_args": {"enable_prefix_caching": False},
+    }
+    content = {"device": device, "dtype": "float32", "policy": "mirage", "tenants": [tenant]}
+    return Config.model_validate(content)
+
+
+@cache
+def fit(dry: bool, *, way: str) -> Fit:
+    from mirage.serve.preflight import fit_config
+
+    return fit_config(config(dry, way=way))["small"]
+
+
+def _models(dry: bool) -> Path:
+    """A folder for each size. What the models compute is the same circuit."""
+    return MODELS if dry else MODELS / "large"
+
+
+@cache
+def prompts() -> list[list[int]]:
+    from mirage.demo.models import circuit_of
+
+    config(True, way=EAGERLY)
+    rng, known = random.Random(5), circuit_of(MODELS / FAMILY).vocabulary
+    return [[rng.randrange(10, known) for _ in range(length)] for length in LENGTHS]
+
+
+@cache
+def exact() -> list[list[int]]:
+    from mirage.demo.models import circuit_of
+
+    circuit = circuit_of(MODELS / FAMILY)
+    return [circuit.generate(prompt, TOKENS) for prompt in prompts()]

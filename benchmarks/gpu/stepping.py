@@ -1,0 +1,73 @@
+"""Child process that runs rows as it is told: ``python -m benchmarks.gpu.stepping FD [--dry]``.
+
+A line of its standard input names a row's function and how many seconds it has. Rows, and the end
+of each function, go into the pipe FD, a line of JSON each; what libraries print goes elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from benchmarks.gpu.rows import Row, Skipped, said, skipped
+
+
+def rows(place: str, bench: Any) -> Iterator[Row]:
+    """Of the function at `place`; if it cannot have them, or fails, a row that says so."""
+    module, _, name = place.rpartition(".")
+    short = f"{module.rpartition('.')[2]}.{name}"
+    try:
+        made = getattr(import_module(module), name)(bench)
+        yield from [made] if isinstance(made, Row) else made
+    except Skipped as why:
+        yield skipped(short, str(why))
+    except Exception as error:  # the other rows shall have their turn
+        traceback.print_exc()
+        yield Row(short, "", f"failed: {said(error)}", holds=False)
+
+
+def main(fd: str, *options: str) -> None:
+    """Serve until the input ends."""
+
+    def tell(**message: Any) -> None:
+        os.write(int(fd), (json.dumps(message) + "\n").encode())
+
+    os.set_inheritable(int(fd), False)
+    os.dup2(2, 1)
+    try:
+        bench, about = _machine(dry="--dry" in options)
+    except Exception as error:  # VmmError is not known before this import succeeds
+        tell(none=str(error))
+        return
+    tell(about=about)
+    for line in sys.stdin:
+        place, seconds = json.loads(line)
+        for row in rows(place, replace(bench, end=time.monotonic() + seconds)):
+            tell(row=row.as_dict())
+        tell(done=place)
+
+
+def _machine(*, dry: bool) -> tuple[Any, dict[str, Any]]:
+    """The bench, and what is written beside its rows."""
+    from benchmarks.gpu import bench
+    from vmm.cuda_device import device_facts, driver_version
+
+    made = bench.dry() if dry else bench.real()
+    facts = device_facts(0)
+    return made, {
+        "gpu": facts.name,
+        "memory_bytes": facts.total_bytes,
+        "capability": list(facts.capability),
+        "cuda": "{}.{}".format(*driver_version()),
+    }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,57 @@
+"""Rows that do not come, for `tests/vmm/test_gpu_watch.py`; each runs in a child process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.rows import Row
+from benchmarks.gpu.tied import tied
+from tests.vmm.libcuda import StandIn
+
+HELD = "MIRAGE_TEST_HELD"
+"""The file into which `beside_a_child` writes whom it has started."""
+
+
+def good(bench: Bench) -> Row:
+    assert bench.end is not None
+    return Row("good", "", f"{bench.end - time.monotonic():.0f} s")
+
+
+def asserts(bench: Bench) -> Row:
+    raise AssertionError
+
+
+def ends(bench: Bench) -> Row:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    raise AssertionError
+
+
+def in_the_driver(bench: Bench) -> Iterator[Row]:
+    """A row, and then a call of the driver that does not return."""
+    with bench.open(bench.page_bytes) as driver:
+        address = driver.reserve(driver.page_bytes)
+        driver.map(address, driver.create(1))
+        yield Row("before it", "", "all right")
+        StandIn.load().delay(1e6)
+        driver.fill(address, 1, driver.page_bytes)
+
+
+def with_the_lock(bench: Bench) -> Row:
+    """In C, without giving back Python's lock: no thread of this process runs any more."""
+    ctypes.PyDLL(None).pause()
+    raise AssertionError
+
+
+def beside_a_child(bench: Bench) -> Row:
+    """As a row is whose engine has the GPU's memory."""
+    child = subprocess.Popen(tied([sys.executable, "-c", "import time; time.sleep(600)"]))
+    Path(os.environ[HELD]).write_text(str(child.pid))
+    return with_the_lock(bench)
