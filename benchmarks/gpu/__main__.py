@@ -1,10 +1,11 @@
-"""``python -m benchmarks.gpu WHAT [--dry]``: see `command`."""
+"""``python -m benchmarks.gpu WHAT [--dry]``: see `command`; ``prepare FOLDER``: see `prepare`."""
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks.gpu.command import main
+from benchmarks.gpu import command, prepare
 
 if __name__ == "__main__":
-    sys.exit(main())
+    words = sys.argv[1:]
+    sys.exit(prepare.main(words[1:]) if words[:1] == ["prepare"] else command.main())
