@@ -19,7 +19,8 @@ from tests.vmm.conftest import standin
 
 pytestmark = pytest.mark.vmm
 ROOT = Path(__file__).parents[2]
-KERNELS = {"graphs.replayed", "graphs.failed", "decode.at_the_cap"}
+KERNELS = {"graphs.replayed", "graphs.failed", "decode.at_the_cap", "coherent.link"}
+"""And what a coherent link has."""
 
 
 def run(what: str, folder: Path) -> dict[str, dict[str, object]]:
@@ -108,6 +109,7 @@ def test_the_rows_of_the_bench(tmp_path: Path) -> None:
         "export and import",
         "batched copies",
         "locking",
+        "prices of calls",
     }
     for name in measured:
         assert "failed" not in str(rows[name]["value"]) and rows[name]["details"], rows[name]
