@@ -38,7 +38,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo demo-overload demo-tiers test slow pages lint types pure vmm engine e2e names newest real long models bench gpu-smoke gpu-test gpu-texts gpu-backends gpu-bench gpu-stock gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo demo-overload demo-tiers test slow pages lint types pure vmm engine e2e names newest real long models bench gpu-smoke gpu-test gpu-texts gpu-backends gpu-bench gpu-layers gpu-together gpu-others gpu-stock gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -161,6 +161,15 @@ gpu-backends: ## The same while the KV cache grows and shrinks, with each attent
 
 gpu-bench: ## The figures of docs/results.md, On a GPU
 	$(GPU_PYTHON) -m benchmarks.gpu bench
+
+gpu-layers: ## The project's claim on an engine: a step with layers away, and one move
+	$(GPU_PYTHON) -m benchmarks.gpu layers
+
+gpu-together: ## Two engines at once, with and without MPS; kvcached where it is installed
+	$(GPU_PYTHON) -m benchmarks.gpu together
+
+gpu-others: ## vLLM's own prefetch offloader and its sleep mode, beside ours
+	$(GPU_PYTHON) -m benchmarks.gpu others
 
 gpu-stock: ## A decode step of OPT-13b with nothing remapped, against stock vLLM's
 	$(GPU_PYTHON) -m benchmarks.gpu stock

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "gpu")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "results.md")
     options = parser.parse_args(arguments)
-    start = partial(Child, dry=options.dry)
+    start, end = partial(Child, dry=options.dry), time.monotonic() + options.seconds
     try:
         child = start()
     except NoDevice as error:
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     page = report.begin(options.what, child.about, options.results, docs)
     if not options.what.startswith("serve") and find_spec("vllm") is None:
         print("     vLLM is not installed: what it would serve is skipped", flush=True)
-    for row in watched(COMMANDS[options.what], child, start, options.seconds):
+    for row in watched(COMMANDS[options.what], child, start, end - time.monotonic()):
         print(_line(row), flush=True)
         page.add(row)
     print(f"Written: {page.path}" + ("" if options.dry else f", {options.docs}"))

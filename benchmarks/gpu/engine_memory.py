@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mirage.geometry import footprint
@@ -21,11 +23,11 @@ class Memory:
         self.most_extents = self.base
         self.most_alpha = 0
 
-    def hold(self, alpha: int, extents: int) -> None:
-        """Let `alpha` layers be away, in one slot, and so many KV extents be there."""
+    def hold(self, alpha: int, extents: int, beta: int = 1) -> None:
+        """Let `alpha` layers be away, in `beta` slots, and so many KV extents be there."""
         self._revision += 1
         grant = footprint(self.shape, alpha, extents)
-        self.scheduler.mailbox.post(Allotment(self._revision, alpha, 1, extents, grant))
+        self.scheduler.mailbox.post(Allotment(self._revision, alpha, beta, extents, grant))
         memory = self.scheduler.memory
         self.most_alpha = max(self.most_alpha, memory.alpha)
         backed = self.scheduler.kv_cache_manager.block_pool.backed_extents()
@@ -45,3 +47,18 @@ class Memory:
         """-1 is all but one, so that one slot holds each in turn."""
         most = self.shape.movable_layers - 1
         return most if asked == ALL_BUT_ONE else min(asked, most)
+
+
+@contextmanager
+def in_pieces(memory: Any) -> Iterator[None]:
+    """Meanwhile no graph of a whole step is replayed, as while layers are away, though none is.
+
+    Attention then always runs between graphs, so that all numbers of layers away compute the same,
+    and what that costs is told apart from what streaming costs. `memory` is an `EngineMemory`.
+    """
+    own = type(memory)
+    memory.__class__ = type(own.__name__, (own,), {"streaming": property(lambda self: True)})
+    try:
+        yield
+    finally:
+        memory.__class__ = own

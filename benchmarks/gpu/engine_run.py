@@ -11,8 +11,11 @@ the standard output, so that whoever started this knows where it ended.
 With `arrivals` beside the prompts (the step before which each comes, and `tokens` then is a list as
 long) the KV cache follows the requests instead, see `waves`.
 
+With `gated` no graph of a whole step is replayed in any round, see `engine_memory.in_pieces`.
+
 With `batches` instead, memory stays and the steps of so many requests that decode are timed; then
-`command` may also be that of plain vLLM.
+`command` may also be that of plain vLLM; with `away`, so many layers are away meanwhile. With
+`moves` beside them see `layers_run`, with `number` `meeting`, and with `switch` `switching`.
 """
 
 from __future__ import annotations
@@ -23,18 +26,25 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.engine_memory import ALL_BUT_ONE, Memory
+from benchmarks.gpu import layers_run, meeting, switching
+from benchmarks.gpu.decoding import Decoding, say
+from benchmarks.gpu.engine_memory import ALL_BUT_ONE, Memory, in_pieces
 from benchmarks.gpu.waves import WAVES, Follower, Request, requests
 from mirage.serve import launcher
 
+OTHERWISE = {
+    "moves": layers_run.measured,
+    "number": meeting.measured,
+    "switch": switching.measured,
+}
+"""What else is measured, where a specification has that name."""
 SERVER_ONLY = ("--uds", "--uvicorn-log-level", "--disable-uvicorn-access-log")
 MOVING = "moving"
 EVERY, MORE_EXTENTS = 4, 4
-CONTEXT = 64
-"""Tokens of a prompt whose decode steps are timed."""
 TOP = 5
 
 
@@ -103,21 +113,10 @@ def made(command: list[str]) -> Any:
 
 def step_times(engine: Any, batches: list[int], steps: int) -> dict[str, float]:
     """Median seconds of a step in which so many requests decode, by their number."""
-    from vllm import SamplingParams
-
-    params = SamplingParams(max_tokens=steps, temperature=0, ignore_eos=True, detokenize=False)
-    found = {}
+    decoding, found = Decoding(engine), {}
     for batch in batches:
-        _say(f"decoding, {batch} requests")
-        for index in range(batch):
-            prompt = [10 + (7 * index + position) % 50 for position in range(CONTEXT)]
-            engine.add_request(f"{batch}-{index}", {"prompt_token_ids": prompt}, params)
-        times = []
-        while engine.has_unfinished_requests():
-            begun = time.perf_counter()
-            engine.step()
-            times.append(time.perf_counter() - begun)
-        found[str(batch)] = statistics.median(times)
+        say(f"decoding, {batch} requests")
+        found[str(batch)] = statistics.median(decoding.steps(batch, steps))
     return found
 
 
@@ -126,9 +125,10 @@ def moved(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
     scheduler = engine.engine_core.engine_core.scheduler
     memory = Memory(scheduler)
     rounds = []
-    for what in spec["rounds"]:
-        _say(f"requests, layers away: {what}")
-        rounds.append(one_round(engine, memory, spec, what))
+    with in_pieces(scheduler.memory) if spec.get("gated") else nullcontext():
+        for what in spec["rounds"]:
+            say(f"requests, layers away: {what}")
+            rounds.append(one_round(engine, memory, spec, what))
     streamer = scheduler.memory.streamer
     return {
         "rounds": rounds,
@@ -147,7 +147,7 @@ def followed(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
     memory = Memory(engine.engine_core.engine_core.scheduler)
     rounds, counts = [], []
     for what in spec["rounds"]:
-        _say(f"requests in waves, KV memory: {what}")
+        say(f"requests in waves, KV memory: {what}")
         follower = Follower(memory, requests(spec), follows=what == WAVES)
         rounds.append(run(engine, spec, follower))
         counts.append(follower.counts())
@@ -157,26 +157,32 @@ def followed(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
 
 def main(spec_file: str, out_file: str) -> None:
     spec = json.loads(Path(spec_file).read_text())
-    _say("starting")
+    say("starting")
     begun = time.perf_counter()
     engine = made(spec["command"])
     started_s = time.perf_counter() - begun
-    if "batches" in spec:
-        found: dict[str, Any] = {"times": step_times(engine, spec["batches"], spec["tokens"])}
-    else:
-        found = followed(engine, spec) if "arrivals" in spec else moved(engine, spec)
-    _say("stopping")
+    found = _found(engine, spec)
+    say("stopping")
     found |= {
         "started_s": started_s,
         "eager": bool(engine.vllm_config.model_config.enforce_eager),
     }
     engine.engine_core.shutdown()
     Path(out_file).write_text(json.dumps(found))
-    _say("stopped")
+    say("stopped")
 
 
-def _say(stage: str) -> None:
-    print(f"STAGE {stage}", flush=True)
+def _found(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
+    for name, measured in OTHERWISE.items():
+        if name in spec:
+            return measured(engine, spec)
+    if "batches" in spec:
+        if spec.get("away"):
+            memory = Memory(engine.engine_core.engine_core.scheduler)
+            memory.hold(spec["away"], memory.base, 2)
+            memory.settle()
+        return {"times": step_times(engine, spec["batches"], spec["tokens"])}
+    return followed(engine, spec) if "arrivals" in spec else moved(engine, spec)
 
 
 if __name__ == "__main__":

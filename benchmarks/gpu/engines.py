@@ -166,13 +166,13 @@ def _run(bench: Bench, *, way: str, wait: bool = True, runs: int = 1) -> Found:
     config, fit = small.config(bench.dry, way=way), small.fit(bench.dry, way=way)
     command = launcher.command(config, config.tenants[0], fit, Path(), None)
     if not wait:
-        command = _without_waits(command)
+        command = without_waits(command)
     engine = Engine(command, config, bench.share(runs), more=EXACT)
     facts = ran(engine, {"prompts": small.prompts(), "tokens": small.TOKENS, "rounds": HOLDS})
     return Found(facts.pop("rounds"), facts)
 
 
-def _without_waits(command: list[str]) -> list[str]:
+def without_waits(command: list[str]) -> list[str]:
     """The same with the worker that tests have for it."""
     place = command.index("--worker-cls") + 1
     return [*command[:place], WITHOUT_WAITS[command[place]], *command[place + 1 :]]

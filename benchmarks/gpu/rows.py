@@ -69,6 +69,11 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
+def p99(values: Sequence[float]) -> float:
+    """The smallest that 99 % of them do not exceed."""
+    return sorted(values)[-(-99 * len(values) // 100) - 1]
+
+
 def medians(seconds: dict[str, list[float]]) -> dict[str, float]:
     return {name: median(values) for name, values in seconds.items()}
 

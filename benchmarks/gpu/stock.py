@@ -90,13 +90,13 @@ def step_times(engine: Engine, batches: list[int]) -> dict[str, float]:
     return times
 
 
-def plain(model: Path, limit_s: float) -> Engine:
+def plain(model: Path, limit_s: float, **more: str | int | bool) -> Engine:
     """vLLM's server as anybody starts it, of which the engine is taken."""
     from mirage.serve import launcher
 
     given = {"model": str(model), "load_format": "dummy", "dtype": "bfloat16"}
     limits = {"max_model_len": 2048, "gpu_memory_utilization": 0.5}
-    command = [sys.executable, *launcher.SERVER, *launcher.flags(given | limits)]
+    command = [sys.executable, *launcher.SERVER, *launcher.flags(given | limits | more)]
     return Engine(command, large(model, way=EAGERLY), limit_s, stock=True)
 
 
@@ -105,10 +105,11 @@ def ours(model: Path, limit_s: float, *, way: str) -> Engine:
     return served(large(model, way=way), limit_s)
 
 
-def large(model: Path, *, way: str) -> Config:
+def large(model: Path, *, way: str, memory: str = "40GiB") -> Config:
+    """OPT-13b alone on a device, its KV cache in what its parameters leave of `memory`."""
     from mirage.config import Config
 
     tenant = {"name": "one", "model": model, "share": 100, "max_model_len": 2048}
     tenant["engine_args"] = {"load_format": "dummy"}
-    device = {"kind": "cuda", "memory": "40GiB", "page": "8MiB", **ON_GPU[way]}
+    device = {"kind": "cuda", "memory": memory, "page": "8MiB", **ON_GPU[way]}
     return Config.model_validate({"device": device, "block_tokens": 16, "tenants": [tenant]})

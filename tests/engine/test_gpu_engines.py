@@ -14,7 +14,18 @@ pytest.importorskip("vllm")
 
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-from benchmarks.gpu import backends, engine_child, engines, small, stock, waves
+from benchmarks.gpu import (
+    as_served,
+    backends,
+    engine_child,
+    engines,
+    layers,
+    others,
+    small,
+    stock,
+    together,
+    waves,
+)
 from benchmarks.gpu.bench import MARGIN_S, Bench
 from benchmarks.gpu.rows import Row
 from benchmarks.gpu.ways import COMPILED, EAGERLY, GRAPHS, ON_GPU
@@ -112,6 +123,40 @@ def test_steps_of_our_engine_are_timed_by_batch() -> None:
     command = launcher.command(config, config.tenants[0], fit, Path(), None)
     times = stock.step_times(engine_child.Engine(command, config, 100), [1, 4])
     assert times.keys() == {"1", "4"} and all(0 < seconds < 5 for seconds in times.values())
+
+
+@pytest.mark.slow
+def test_a_step_is_timed_with_layers_away_and_around_a_move() -> None:
+    *steps, itl, beside, trace = layers.measured(HOST)
+    assert [row.name for row in steps] == ["layers away, 2 requests", "layers away, 4 requests"]
+    for row in steps:
+        for name, one in row.details.items():
+            assert one["step_s"] > 0 and one["compute_s"] > 0 and one["load_s"] > 0, name
+            assert one["streaming_host_s"] > 0 or not one["alpha"], name
+        assert row.details["2"]["alpha"] == 2
+    assert itl.details["quiet"] and len(itl.details["moves"]) == 4
+    assert beside.value.startswith("skipped: ") and trace.holds, trace.value
+
+
+@pytest.mark.slow
+def test_outputs_as_served_are_bit_identical_in_pieces() -> None:
+    alike, control = as_served.alike(HOST)
+    assert alike.holds and control.holds, (alike.value, control.value)
+    assert alike.details["alpha"] == alike.details["layers"] - 1
+
+
+@pytest.mark.slow
+def test_two_engines_decode_at_once() -> None:
+    row = together.plain(HOST)
+    assert "alone; at once" in row.value, row.value
+    assert all(one["step_s"] > 0 for one in row.details["at once"])
+
+
+@pytest.mark.slow
+def test_layers_go_and_come_as_one() -> None:
+    row = others.sleep_mode(HOST)
+    assert "skipped: vLLM on a host has none; our layers but one" in row.value, row.value
+    assert row.details["ours"]["bytes"] >= 7 * small.LAYER_BYTES[True]
 
 
 STOCK, OURS = {"1": 0.010, "16": 0.020}, {"1": 0.0101, "16": 0.02}

@@ -1,0 +1,42 @@
+"""Engines in processes of their own that wait for each other, and then decode at the same time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.decoding import Decoding, say
+from benchmarks.gpu.rows import p99
+from benchmarks.gpu.spans import Spans
+
+POLL_S = 0.005
+
+
+def meet(folder: Path, what: str, index: int, number: int) -> None:
+    """Return when all of so many processes have come here. Who started them knows how long."""
+    (folder / f"{what}-{index}").touch()
+    while not all((folder / f"{what}-{other}").exists() for other in range(number)):
+        time.sleep(POLL_S)
+
+
+def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
+    """A step of engine 0 alone, and of each as all decode; seconds, see `Spans`."""
+    folder, index, number = Path(spec["folder"]), spec["index"], spec["number"]
+    decoding, spans = Decoding(engine), Spans(engine.engine_core.engine_core)
+
+    def decoded(what: str) -> dict[str, float]:
+        say(f"decoding, {what}")
+        with spans.counted() as counts:
+            took = decoding.steps(spec["batch"], spec["tokens"])
+        return {"step_s": statistics.median(took), "p99_s": p99(took)} | counts
+
+    found = {}
+    decoding.steps(spec["batch"], 4)  # or the first of its kernels would be loaded meanwhile
+    meet(folder, "started", index, number)
+    if index == 0:
+        found["alone"] = decoded("alone")
+    meet(folder, "ready", index, number)
+    found["at once"] = decoded(f"{number} engines at once")
+    return found

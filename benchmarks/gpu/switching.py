@@ -1,0 +1,58 @@
+"""In the process of an engine: its parameters' memory given away and taken back, and timed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.gpu.decoding import Decoding, say
+from benchmarks.gpu.engine_memory import ALL_BUT_ONE, Memory
+from benchmarks.gpu.rows import timed
+
+ROUNDS = 3
+
+
+def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
+    """By vLLM's sleep mode (`switch` is "sleep"), or by giving away all layers but one.
+
+    Seconds there and back, medians, and the bytes that were free in between.
+    """
+    away, back, nbytes = _sleeping(engine) if spec["switch"] == "sleep" else _layers(engine)
+    decoding, out, home = Decoding(engine), [], []
+    decoding.steps(1, 2)
+    for _ in range(ROUNDS):
+        say(f"{spec['switch']}: away and back")
+        out.append(timed(away))
+        gone = nbytes()
+        home.append(timed(back))
+        decoding.steps(1, 2)  # it computes again
+    return {"away_s": statistics.median(out), "back_s": statistics.median(home), "bytes": gone}
+
+
+Switch = tuple[Callable[[], object], Callable[[], object], Callable[[], int]]
+"""Away, back, and bytes that are away."""
+
+
+def _sleeping(engine: Any) -> Switch:
+    """The parameters go to host memory, and the KV cache is forgotten."""
+    import torch
+
+    before = torch.cuda.mem_get_info()[0]
+
+    def gone() -> int:
+        return int(torch.cuda.mem_get_info()[0] - before)
+
+    return lambda: engine.sleep(1), engine.wake_up, gone
+
+
+def _layers(engine: Any) -> Switch:
+    """Host memory has the parameters all the while, and requests go on meanwhile."""
+    memory = Memory(engine.engine_core.engine_core.scheduler)
+
+    def hold(alpha: int) -> None:
+        memory.hold(alpha, memory.base)
+        memory.settle()
+
+    most = memory.layers(ALL_BUT_ONE)
+    return lambda: hold(most), lambda: hold(0), lambda: most * memory.shape.layer_bytes

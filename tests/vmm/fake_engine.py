@@ -1,0 +1,111 @@
+"""What rows with engines touch of an engine of vLLM; its steps cost what is told."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from mirage.protocol import Allotment, ModelShape
+
+LAYERS, COMPUTE_S, LOAD_S = 8, 0.008, 0.001
+SHAPE = ModelShape(
+    layers=LAYERS,
+    layer_bytes=1 << 20,
+    fixed_bytes=0,
+    extent_bytes=1 << 20,
+    extent_blocks=4,
+    block_tokens=16,
+    max_extents=20,
+    min_extents=1,
+    movable_layers=LAYERS,
+)
+
+
+class Streamer:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def before(self, index: int) -> None:
+        self.calls += 1
+
+    def after(self, index: int) -> None:
+        self.calls += 1
+
+
+class EngineMemory:
+    """Of `mirage.engine.memory`."""
+
+    def __init__(self) -> None:
+        self.alpha, self.compiled, self.layer_load_s = 0, True, LOAD_S
+        self.compute = SimpleNamespace(stall_s=0.0)
+        self.parameters = SimpleNamespace(layers=[None] * LAYERS)
+        self.streamer = Streamer()
+        self.told: list[float] = []
+
+    @property
+    def streaming(self) -> bool:
+        return self.alpha > 0
+
+    def stepped(self, compute_s: float) -> None:
+        self.told.append(compute_s)
+
+    def held_bytes(self, extents: int, extent_bytes: int) -> int:
+        return 10 + extents * extent_bytes
+
+
+class Worker:
+    """Streamed layers stall a step by `LOAD_S` each."""
+
+    def __init__(self, memory: EngineMemory) -> None:
+        self._memory = memory
+        self.in_pieces: list[bool] = []
+
+    def execute_model(self) -> None:
+        memory = self._memory
+        self.in_pieces.append(memory.streaming)
+        for index in range(memory.alpha):
+            memory.streamer.before(index)
+            memory.streamer.after(index)
+        memory.compute.stall_s += memory.alpha * LOAD_S
+        memory.stepped(COMPUTE_S)
+
+
+class Engine:
+    """As `vllm.v1.engine.llm_engine.LLMEngine` in one process."""
+
+    def __init__(self) -> None:
+        self.memory = EngineMemory()
+        self.worker = Worker(self.memory)
+        self.allotments: list[Allotment] = []
+        self.left = 0
+        self.asleep: list[object] = []
+        self.extents = 4
+        executor = SimpleNamespace(driver_worker=SimpleNamespace(worker=self.worker))
+        pool = SimpleNamespace(backed_extents=lambda: self.extents)
+        scheduler = SimpleNamespace(
+            memory=self.memory,
+            shape=SHAPE,
+            mailbox=SimpleNamespace(post=self._post),
+            reconciler=SimpleNamespace(reconciled=True),
+            kv_cache_manager=SimpleNamespace(block_pool=pool),
+        )
+        core = SimpleNamespace(scheduler=scheduler, model_executor=executor)
+        self.engine_core = SimpleNamespace(engine_core=core)
+
+    def _post(self, allotment: Allotment) -> None:
+        self.allotments.append(allotment)
+        self.memory.alpha, self.extents = allotment.alpha, allotment.kv_extents
+
+    def has_unfinished_requests(self) -> bool:
+        return self.left > 0
+
+    def step(self) -> list[Any]:
+        self.left -= 1
+        self.worker.execute_model()
+        return []
+
+    def sleep(self, level: int) -> None:
+        self.asleep.append(level)
+
+    def wake_up(self) -> None:
+        self.asleep.append("awake")
