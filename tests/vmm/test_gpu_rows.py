@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu import imports
+from benchmarks.gpu.bench import dry
 from benchmarks.gpu.command import main
 from benchmarks.gpu.dummies import hollow
 from benchmarks.gpu.graphs import as_before
@@ -70,6 +73,23 @@ def test_a_capture_that_fails_tells_what_is_not_as_before_and_tries_the_rest() -
     )
     assert row.details["rest"] == "right"
     assert as_before({"rest": checks["rest"]}).holds is True
+
+
+@pytest.mark.parametrize(
+    ("modules", "holds", "value"),
+    [
+        (("json", "csv"), True, r"json \d+\.\d s, csv \d+\.\d s"),
+        (("json", "nowhere.at_all", "csv"), True, r"json \d+\.\d s"),
+        (("tests.nowhere", "json"), False, r"tests.nowhere .* s; tests.nowhere: ModuleNotFound.*"),
+    ],
+)
+def test_the_first_imports_are_paid_and_one_that_fails_is_a_miss(
+    modules: tuple[str, ...], holds: bool, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imports, "MODULES", modules)
+    standin()
+    row = imports.paid(dry())
+    assert row.holds is holds and re.fullmatch(value, row.value), row.value
 
 
 def test_both_commands_of_a_day_share_a_file(tmp_path: Path) -> None:
