@@ -125,7 +125,7 @@ def test_steps_of_our_engine_are_timed_by_batch() -> None:
     assert times.keys() == {"1", "4"} and all(0 < seconds < 5 for seconds in times.values())
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_step_is_timed_with_layers_away_and_around_a_move() -> None:
     *steps, itl, beside, trace = layers.measured(HOST)
     assert [row.name for row in steps] == ["layers away, 2 requests", "layers away, 4 requests"]
@@ -145,14 +145,14 @@ def test_outputs_as_served_are_bit_identical_in_pieces() -> None:
     assert alike.details["alpha"] == alike.details["layers"] - 1
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_two_engines_decode_at_once() -> None:
     row = together.plain(HOST)
     assert "alone; at once" in row.value, row.value
     assert all(one["step_s"] > 0 for one in row.details["at once"])
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_layers_go_and_come_as_one() -> None:
     row = others.sleep_mode(HOST)
     assert "skipped: vLLM on a host has none; our layers but one" in row.value, row.value
