@@ -87,7 +87,7 @@ class Keepers(Protocol):
         """
 
     def failed(self, tenant: str, error: str, fault: str) -> None:
-        """The engine's core ends over an exception of class `error`, perhaps a `fault` of the GPU."""
+        """The engine's core ends over an exception of class `error`, maybe a `fault` of the GPU."""
 
     def hangs(self, tenant: str, why: str) -> None:
         """The engine shows no sign of life, or no progress."""

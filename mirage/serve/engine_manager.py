@@ -273,7 +273,7 @@ class EngineManager:
         self._stepped.set()
 
     def failed(self, error: str, fault: str) -> None:
-        """The engine's core ends over an exception of class `error`, perhaps a `fault` of the GPU."""
+        """The engine's core ends over an exception of class `error`, maybe a `fault` of the GPU."""
         self._error, self._fault = error, FAULTS.get(fault)
 
     async def lost(self, reason: str | None) -> None:
