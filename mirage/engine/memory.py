@@ -327,10 +327,10 @@ class EngineMemory:
         """Give the device what torch's allocator keeps and nobody uses. Between steps."""
         self.backend.uncache()
 
-    def map_extents(self, extents: list[int]) -> None:
-        """Back and clear KV extents. All or none."""
+    def map_extents(self, extents: list[int]) -> list[int]:
+        """Back and clear KV extents, the first that the device has memory for; those."""
         assert self.kv is not None
-        self.kv.extents.map(extents)
+        return self.kv.extents.map_most(extents)
 
     def unmap_extents(self, extents: list[int]) -> None:
         """Take the memory of KV extents that no scheduled step touches.

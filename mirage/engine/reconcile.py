@@ -23,6 +23,8 @@ from vmm.driver import OutOfMemory
 
 logger = logging.getLogger("mirage.engine.reconcile")
 
+MISSING = "granted and not free yet: %s"
+
 
 class Fence:
     """Which scheduled steps have been processed.
@@ -161,14 +163,34 @@ class Reconciler:
         wanted = min(missing - called_back, self.memory.affordable_extents())
         count = self._most("extent", wanted)
         extents = self.blocks.unmapped(count) if count > 0 else []
-        mapped = False
+        mapped: list[int] = []
         if extents:
-            take = partial(self.memory.map_extents, extents)
             with self._pace.moving("extent", count):
-                mapped = self._had("extent", count, wanted, take)
-        if mapped:
-            self.blocks.add(extents)
-        return bool(called_back) or mapped
+                mapped = self._map(extents, wanted)
+            self.blocks.add(mapped)
+        return bool(called_back or mapped)
+
+    def _map(self, extents: list[int], wanted: int) -> list[int]:
+        """Those that the device has memory for; it is asked once more if torch cached some."""
+        short, asked = self._short["extent"], len(extents)
+        mapped = self._mapped(extents)
+        if len(mapped) < asked and not short.lasts:
+            logger.warning(MISSING, f"{len(mapped)} of {asked} KV extents could be had")
+            self.memory.uncache()
+            mapped += self._mapped(extents[len(mapped) :])
+        if len(mapped) < asked:
+            short.refused(asked - len(mapped), self._clock())
+        else:
+            short.had(asked, wanted)
+        return mapped
+
+    def _mapped(self, extents: list[int]) -> list[int]:
+        """None if the device has pages and no memory to map them."""
+        try:
+            return self.memory.map_extents(extents)
+        except OutOfMemory as error:
+            logger.warning(MISSING, error)
+            return []
 
     def _unretire(self, count: int) -> int:
         called_back = self.blocks.unretire(count)
@@ -244,6 +266,6 @@ class Reconciler:
         except OutOfMemory as error:
             if short.lasts:
                 raise
-            logger.warning("granted and not free yet: %s", error)
+            logger.warning(MISSING, error)
             self.memory.uncache()
             take()

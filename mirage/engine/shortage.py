@@ -1,8 +1,9 @@
 """Pacing of requests for granted memory after a device has refused some of it. Pure.
 
 The memory of a killed engine is booked free when its socket closes; the device may free it later.
-And torch caches what a long prompt needed, in this process or in another one. Asking for everything
-again in each pass would create and release pages beside running kernels for as long as that lasts.
+And torch caches what a long prompt needed, in this process or in another one. Layers come whole or
+not at all: asking for everything again in each pass would create and release pages beside running
+kernels for as long as that lasts. KV extents that could be had are kept; the rest is asked for later.
 """
 
 from __future__ import annotations

@@ -133,6 +133,7 @@ class Memory:
         self.warm, self.tasks = True, ("generate",)
         self.alpha = self.beta = self.experts = 0
         self.streamer, self.compute = None, SimpleNamespace(stall_s=0.0)
+        self.backend = SimpleNamespace(memory_info=lambda: (0, 0))
 
     def shape(self, config: Any, groups: KVGroups) -> ModelShape:
         return SHAPE

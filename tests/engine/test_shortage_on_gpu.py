@@ -1,0 +1,123 @@
+"""The grant path on a GPU that is short of granted memory: what is asked of it, and what is had.
+
+Over the stand-in, whose calls are counted. No pass ends the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tiny  # noqa: F401  (sets vLLM's environment before it is imported)
+from vllm.v1.core.block_pool import BlockPool
+
+from mirage.engine import backend
+from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.memory import EngineMemory
+from mirage.engine.reconcile import Fence, Reconciler
+from mirage.engine.settings import EngineSettings
+from mirage.protocol import Allotment
+from tests.vmm.conftest import standin as loaded
+from tests.vmm.libcuda import StandIn
+from tests.vmm.libcuda.engines import over_standin
+from vmm.space import ExtentMap, Range
+
+pytestmark = pytest.mark.engine
+PAGE, EXTENT_PAGES = 65536, 4
+EXTENT = EXTENT_PAGES * PAGE
+EXTENTS, START, WANTED = 32, 2, 22
+DEVICE_PAGES = 51
+"""What the device has: 12 extents, and 3 pages of another one."""
+
+
+class Engine:
+    """The KV cache of one engine, on a device with less than its grant."""
+
+    def __init__(self, memory: EngineMemory) -> None:
+        self.memory, self.now = memory, 0.0
+        self.extents = ExtentMap(
+            Range(memory.driver, EXTENTS * EXTENT), memory.pool, [0], EXTENT, EXTENTS
+        )
+        memory.kv = SimpleNamespace(extents=self.extents)  # type: ignore[assignment]
+        self.extents.map(range(START))
+        self.blocks: Any = BlockPool(EXTENTS, enable_caching=True, hash_block_size=16)
+        self.blocks.__class__ = ElasticBlockPool
+        self.blocks.become_elastic(1, START)
+        self.uncached = 0
+        memory.uncache = self.uncache  # type: ignore[method-assign]
+        self.reconciler = Reconciler(memory, self.blocks, Fence(), clock=lambda: self.now)
+
+    def uncache(self) -> None:
+        self.uncached += 1
+
+    def passes(self, count: int) -> None:
+        for _ in range(count):
+            self.reconciler.reconcile()
+            self.now += 0.005
+
+
+@pytest.fixture
+def standin() -> Iterator[StandIn]:
+    made = loaded()
+    yield made
+    made.reset()
+
+
+@pytest.fixture
+def engine(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    settings = EngineSettings(policy="mirage", tenant="t", base_blocks=START, page=PAGE)
+    monkeypatch.setattr(backend, "_host", lambda s: over_standin(s, DEVICE_PAGES * PAGE))
+    before = backend.torch
+    memory = EngineMemory(settings)
+    yield Engine(memory)
+    memory.driver.close()
+    backend.torch = before
+
+
+def test_what_the_device_has_is_kept_and_the_rest_is_asked_for_seldom(
+    engine: Engine, standin: StandIn
+) -> None:
+    before = standin.calls()
+    engine.reconciler.aim(Allotment(1, 0, 1, WANTED, WANTED * EXTENT))
+    assert len(engine.extents.mapped) == DEVICE_PAGES // EXTENT_PAGES
+    engine.passes(10)
+    calls = {name: count - before.get(name, 0) for name, count in standin.calls().items()}
+    # All that there is; the refused one, and once more what is left when torch was asked.
+    there = DEVICE_PAGES - START * EXTENT_PAGES
+    assert calls["cuMemCreate"] <= there + 3 * EXTENT_PAGES
+    assert calls["cuMemRelease"] <= 2 * EXTENT_PAGES, "less than an extent at each try"
+    assert engine.uncached == 1
+    engine.extents.check_integrity()
+    assert engine.memory.driver.used_bytes() == len(engine.extents.mapped) * EXTENT
+
+
+def test_for_as_long_as_it_lasts_nothing_storms(engine: Engine, standin: StandIn) -> None:
+    engine.reconciler.aim(Allotment(1, 0, 1, WANTED, WANTED * EXTENT))
+    before = standin.calls()["cuMemCreate"]
+    engine.passes(4000)  # twenty seconds
+    assert standin.calls()["cuMemCreate"] - before < 100
+    assert engine.uncached == 1
+
+
+def test_it_has_all_of_it_once_the_device_does(engine: Engine, standin: StandIn) -> None:
+    engine.reconciler.aim(Allotment(1, 0, 1, WANTED, WANTED * EXTENT))
+    engine.reconciler.aim(Allotment(2, 0, 1, 4, 4 * EXTENT))
+    engine.passes(2)
+    assert len(engine.extents.mapped) == 4
+    engine.reconciler.aim(Allotment(3, 0, 1, 12, 12 * EXTENT))
+    engine.passes(1000)
+    assert engine.reconciler.reconciled and engine.uncached == 1
+
+
+@pytest.mark.parametrize("call", ["cuMemMap", "cuMemSetAccess", "cuMemsetD8Async"])
+def test_a_device_that_cannot_map_what_it_has_ends_no_engine(
+    engine: Engine, standin: StandIn, call: str
+) -> None:
+    for _ in range(2):
+        standin.fail(1, call, 2)
+    engine.reconciler.aim(Allotment(1, 0, 1, 12, 12 * EXTENT))
+    engine.passes(1000)
+    assert engine.reconciler.reconciled
+    engine.memory.check_integrity()
