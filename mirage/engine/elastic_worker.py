@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm.config import set_current_vllm_config
 from vllm.v1.kv_cache_interface import MambaSpec
@@ -30,6 +30,9 @@ class ElasticWorker(WorkerBase):
     """Overrides vLLM's own hooks only; with policy static it merely observes."""
 
     mirage: EngineMemory
+    proof_tokens: ClassVar[tuple[int, ...]] = (TOKENS,)
+    """Sizes of forwards that are proven to compute the same. A host's kernels read plain weights
+    where they are at each call, whatever the size."""
 
     def init_device(self) -> None:
         """Before the model is loaded."""
@@ -123,7 +126,12 @@ def _outlives_steps(vllm_config: Any, kv_cache_config: Any) -> bool:
 
 
 def _dummy_step(worker: Any) -> None:
-    """Compute the model once without requests, as vLLM does to see what memory it takes."""
-    count = min(TOKENS, worker.scheduler_config.max_num_batched_tokens)
+    """Compute the model without requests, as vLLM does to see what memory it takes.
+
+    Once with each number of tokens, the fewest last.
+    """
+    most = worker.scheduler_config.max_num_batched_tokens
     more = {"skip_attn": True} if getattr(worker, "use_v2_model_runner", False) else {}
-    worker.model_runner._dummy_run(count, is_profile=True, **more)
+    for count in sorted({min(tokens, most) for tokens in worker.proof_tokens}, reverse=True):
+        worker.mirage.begin_step()
+        worker.model_runner._dummy_run(count, is_profile=True, **more)

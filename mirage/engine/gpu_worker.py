@@ -16,14 +16,23 @@ from mirage.engine.elastic_worker import ElasticWorker
 from mirage.engine.graphs import abandon, gate, known
 from mirage.engine.kvbuffer import KVBuffer
 from mirage.engine.layouts import layouts_on_gpu
+from mirage.engine.proof import TOKENS
 
 logger = logging.getLogger("mirage.engine.gpu_worker")
 
+MANY_TOKENS = 512
+"""GPU libraries choose kernels by the number of rows, and by 512 those of prompts are taken."""
+STREAMING = (
+    "CUDA graphs are to be captured while layers stream (alpha {}, beta {}): a graph would hold no "
+    "waits for them. Serve with device.graphs false, and report this"
+)
 EAGERLY = "no CUDA graphs, every step runs eagerly: %s"
 
 
 class MirageGPUWorker(ElasticWorker, Worker):
     """On an NVIDIA GPU. Steps are enqueued, so memory moves behind vLLM's own fence."""
+
+    proof_tokens = (TOKENS, MANY_TOKENS)
 
     def init_device(self) -> None:
         """Before the model is loaded, which may be wrapped for graphs."""
@@ -57,7 +66,7 @@ class MirageGPUWorker(ElasticWorker, Worker):
         return done
 
 
-def _capture_or_not(worker: Worker) -> Callable[..., int]:
+def _capture_or_not(worker: MirageGPUWorker) -> Callable[..., int]:
     """vLLM's own capture, in bytes of graphs; it may fail, and steps run eagerly then.
 
     For want of memory, or in a kernel that cannot be captured. What a device does not recover
@@ -67,6 +76,8 @@ def _capture_or_not(worker: Worker) -> Callable[..., int]:
     capture = runner.capture_model
 
     def capturing(*args: Any, **kwargs: Any) -> int:
+        if worker.mirage.streaming:
+            raise RuntimeError(STREAMING.format(worker.mirage.alpha, worker.mirage.beta))
         try:
             return int(capture(*args, **kwargs))
         except Exception as error:

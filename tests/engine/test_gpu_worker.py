@@ -206,7 +206,13 @@ def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) 
     made.compilation_config = SimpleNamespace(cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE)
     kv = SimpleNamespace(extents=SimpleNamespace(mapped={0, 1}, blocks_per_extent=8))
     made.mirage = SimpleNamespace(
-        kv=kv, streamer=object() if moves else None, streaming=True, pieces=True, warm=False
+        kv=kv,
+        streamer=object() if moves else None,
+        streaming=False,
+        pieces=True,
+        warm=False,
+        alpha=0,
+        beta=0,
     )
 
     def prove_compiled(proven: Any, forward: Any) -> None:
@@ -241,8 +247,18 @@ def test_graphs_are_gated_once_they_are_captured(warmed: list[int]) -> None:
     assert ours.compile_or_warm_up_model() == "done"
     assert warmed == [16] and runner.kv_cache_config.num_blocks == 960
     assert ours.mirage.warm and ours.mirage.proven
+    ours.mirage.streaming = True
     mode = runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode
     assert mode is CUDAGraphMode.PIECEWISE, "layers stream"
+
+
+def test_nothing_is_captured_while_a_layer_streams(warmed: list[int]) -> None:
+    """A failed capture makes steps run eagerly; this is none, and ends the engine."""
+    ours = worker(SimpleNamespace(cudagraph_manager=manager()))
+    ours.mirage.streaming, ours.mirage.alpha, ours.mirage.beta = True, 2, 1
+    with pytest.raises(RuntimeError, match=r"captured while layers stream \(alpha 2, beta 1\)"):
+        ours.compile_or_warm_up_model()
+    assert not ours.captured and not ours.model_config.enforce_eager
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import logging
 import re
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,13 +19,19 @@ from tiny import make_model
 from toys import LAYERS, WIDTH, Block, Model, Remembering, Runner, engine
 from unusual import OFFSET, SYMMETRIC
 
+from mirage.config import Policy
+from mirage.engine.cpu_worker import MirageCPUWorker
+from mirage.engine.elastic_worker import _dummy_step
 from mirage.engine.memory import EngineMemory
 from mirage.engine.params import PlacedLayers
-from mirage.engine.proof import UnsupportedModel
+from mirage.engine.proof import TOKENS, UnsupportedModel
+from mirage.engine.settings import EngineSettings
 from tests import kinds
 from tests.tampered.memory import Unawaited
 
 pytestmark = pytest.mark.engine
+MANY_TOKENS = 512
+"""As on a GPU, whose worker cannot be imported beside a host's."""
 SLOW = 1e6
 """Bytes per second of a link over which a toy's layer takes two milliseconds."""
 
@@ -64,6 +72,49 @@ def test_a_wrong_byte_in_a_master_is_caught(index: int, monkeypatch: pytest.Monk
     monkeypatch.setattr(PlacedLayers, "place", placed)
     with pytest.raises(UnsupportedModel, match=f"layers.{index}.*layers streamed"):
         engine(Model())
+
+
+class Rows(Remembering):
+    """Takes for many rows another kernel than for few, which was handed the address of a weight."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if x.shape[0] > MANY_TOKENS // 2 else Block.forward(self, x)
+
+
+class Dummies(Runner):
+    """Computes as many tokens as a dummy run is asked for."""
+
+    def _dummy_run(self, count: int, **_: object) -> None:
+        with torch.inference_mode():
+            zeros = torch.zeros(count, dtype=torch.int64)
+            self.model(input_ids=zeros, positions=zeros)
+
+
+def started(model: Model, proof_tokens: tuple[int, ...], most: int) -> EngineMemory:
+    """As a worker with these sizes of proof starts it; a step has `most` tokens."""
+    memory = EngineMemory(
+        EngineSettings(policy=Policy.MIRAGE, tenant="toy", page=4096, base_blocks=2)
+    )
+    runner = Dummies(model)
+    worker = SimpleNamespace(
+        mirage=memory,
+        model_runner=runner,
+        proof_tokens=proof_tokens,
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=most),
+    )
+    memory.parameters.found(model)
+    step = partial(_dummy_step, worker)
+    memory.loaded(runner, step, step)
+    return memory
+
+
+def test_kernels_of_many_rows_are_proven_where_there_are_such() -> None:
+    few, many = MirageCPUWorker.proof_tokens, (TOKENS, MANY_TOKENS)
+    with pytest.raises(UnsupportedModel, match=r"layers\.0 gives another output"):
+        started(Model(Rows), many, most=2048)
+    assert started(Model(Rows), few, most=2048).streamer is not None, "the control"
+    assert started(Model(Rows), many, most=64).streamer is not None, "none has so many rows"
+    assert started(Model(), many, most=2048).streamer is not None
 
 
 class Noisy(Block):
