@@ -3,7 +3,7 @@
 The memory of a killed engine is booked free when its socket closes; the device may free it later.
 And torch caches what a long prompt needed, in this process or in another one. Layers come whole or
 not at all: asking for everything again in each pass would create and release pages beside running
-kernels for as long as that lasts. KV extents that could be had are kept; the rest is asked for later.
+kernels for as long as that lasts. KV extents that could be had are kept; the rest is asked later.
 """
 
 from __future__ import annotations
