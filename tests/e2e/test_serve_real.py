@@ -64,4 +64,5 @@ def test_chats_are_plain_vllms_while_layers_are_away(served: Served, expected: E
     for name in NAMES:
         assert faults(second[name], said[name], DTYPE) == []
     assert max(most(served, "alpha").values()) > 0, "no layer moved"
-    assert min(most(served, "tokens_loaded").values()) > 0, "nothing came back from host memory"
+    # Of one of both at least: the shorter chats may all stay on the device.
+    assert max(most(served, "tokens_loaded").values()) > 0, "nothing came back from host memory"
