@@ -133,7 +133,7 @@ $(SEE): $(STAMP)
 # One process each: that of engines has their environment, which servers refuse.
 REAL_TESTS := tests/engine/test_real.py tests/e2e/test_serve_real.py tests/long/test_real.py
 
-real: $(STAMP) $(MADE) ## Two pretrained models against plain vLLM (not yet run to its end); half an hour
+real: $(STAMP) $(MADE) ## Two pretrained models against plain vLLM; an hour on two cores
 	@t=$$(mktemp -d /tmp/mXXXXXX); status=0; for file in $(REAL_TESTS); do \
 		TMPDIR=$$t $(BIN)/python -m pytest -q -s $$file || status=$$?; done; \
 		rm -rf $$t; exit $$status

@@ -127,8 +127,9 @@ class Stepped(msgspec.Struct, tag="stepped", tag_field="type", frozen=True):
     """The engine's model has computed a request of the engine's own: it may serve."""
 
     free_bytes: int = 0
-    """Of the device, whoever uses the rest; 0 on a host, as the next."""
+    """Bytes of the device that nobody uses; 0 on a host."""
     total_bytes: int = 0
+    """All bytes of the device; 0 on a host."""
 
 
 class Failed(msgspec.Struct, tag="failed", tag_field="type", frozen=True):
