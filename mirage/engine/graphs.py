@@ -77,11 +77,35 @@ def _end_allocation(device: torch.device, pools: set[tuple[int, int]]) -> None:
 
 def _gate(runner: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode]) -> bool:
     """Only `fitting` modes while `streaming`; whether there are graphs of such a mode."""
+    streaming = _telling(_for_graphs(runner), streaming)
     if (manager := getattr(runner, MANAGER, None)) is not None:
         return _gate_manager(manager, streaming, fitting)
     if (dispatcher := getattr(runner, DISPATCHER, None)) is not None:
         return _gate_dispatcher(dispatcher, streaming, fitting)
     raise RuntimeError("vLLM's CUDA graphs are not where they were: set device.graphs to false")
+
+
+def _for_graphs(runner: Any) -> list[Any]:
+    """Builders of attention metadata that keep something for each size of a whole step's graph.
+
+    FlashInfer's have a wrapper with workspaces for each number of requests in a step that only
+    decodes, whatever way the step runs. Whole graphs have few sizes; steps in pieces have all.
+    """
+    groups = (group for each in getattr(runner, "attn_groups", ()) for group in each)
+    builders = (builder for group in groups for builder in group.metadata_builders)
+    return [builder for builder in builders if getattr(builder, "enable_cuda_graph", False)]
+
+
+def _telling(builders: list[Any], streaming: Callable[[], bool]) -> Callable[[], bool]:
+    """`streaming`, of which `builders` hear before each step: no whole graph runs then."""
+
+    def telling() -> bool:
+        now = streaming()
+        for builder in builders:
+            builder.enable_cuda_graph = not now
+        return now
+
+    return telling
 
 
 def _gate_dispatcher(

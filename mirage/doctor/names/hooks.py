@@ -113,6 +113,10 @@ GRAPHS: dict[str, tuple[str, ...]] = {
     "vllm.v1.cudagraph_dispatcher:CudagraphDispatcher": (
         *("dispatch(..., valid_modes=..., invalid_modes=...)", "cudagraph_keys"),
     ),
+    "vllm.v1.worker.gpu.model_runner:GPUModelRunner": ("attn_groups",),
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner": ("attn_groups",),
+    "vllm.v1.worker.utils:AttentionGroup": ("metadata_builders",),
+    "vllm.v1.attention.backends.flashinfer:FlashInferMetadataBuilder": ("enable_cuda_graph",),
     "vllm.compilation.breakable_cudagraph:BreakableCUDAGraphWrapper": WRAPPER,
     "vllm.compilation.cuda_graph:CUDAGraphWrapper": WRAPPER,
 }
