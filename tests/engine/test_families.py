@@ -12,7 +12,7 @@ from tests.zoo import FAMILIES, driving, make_all
 from tests.zoo.checking import check, disagreements
 from tests.zoo.judging import differences, hidden, variety
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 MOST_DIFFERENT = {
     "cohere2": True,  # windows and full attention: several KV groups
@@ -22,8 +22,8 @@ MOST_DIFFERENT = {
     "llama-awq": True,  # quantised
     "qwen3-embedding": True,  # pooling
 }
-"""Families by whether they are left to `make slow`, which draws one of them."""
-DRAWN = (pytest.mark.slow, pytest.mark.drawn("family", together="families"))
+"""Families by whether one of them is drawn."""
+DRAWN = pytest.mark.drawn("family", together="families")
 EACH = [pytest.param(name, marks=DRAWN if slow else ()) for name, slow in MOST_DIFFERENT.items()]
 MODES = ("plain", "mirage", "nowait")
 

@@ -221,6 +221,7 @@ def test_each_engine_has_the_environment_that_it_is_served_with(
     assert breakable(engine_child.Engine([], ways[GRAPHS], 1, stock=True)) is None
 
 
+@pytest.mark.slow
 def test_kernels_of_engines_held_against_the_circuit_multiply_float32_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

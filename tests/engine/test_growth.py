@@ -36,6 +36,7 @@ def test_a_granted_engine_never_preempts(models: Path, mode: str) -> None:
     assert facts["kv_blocks"] > 40
 
 
+@pytest.mark.slow
 def test_newcomers_leave_closed_memory_to_running_requests(models: Path) -> None:
     """Few of the burst fit into the share at a time, and grow out of it undisturbed."""
     facts, admitted = _burst(models, "closed"), _burst(models, "grant")
@@ -52,7 +53,7 @@ def test_an_engine_without_an_answer_preempts_and_finishes(models: Path, mode: s
     assert facts["kv_blocks"] == {"capped": 39}.get(mode, 19)
 
 
-@pytest.mark.parametrize("mode", ["recalled", SLOW("recalled-async")])
+@pytest.mark.parametrize("mode", [SLOW("recalled"), SLOW("recalled-async")])
 def test_what_is_called_back_comes_while_other_requests_run(models: Path, mode: str) -> None:
     """The newest are preempted until the rest fits, and finished later with the same text."""
     facts, granted = _burst(models, mode), _burst(models, "grant")

@@ -88,7 +88,7 @@ def test_tokens_and_logprobs_equal_plain_vllm(
     assert 0 < ours["t_compute_s"] < 5, "T_c is measured"
 
 
-@pytest.mark.parametrize("mode", ["cuda", left_to_slow("cuda-pieces")])
+@pytest.mark.parametrize("mode", [left_to_slow("cuda"), left_to_slow("cuda-pieces")])
 @pytest.mark.parametrize("family", TWO)
 def test_memory_of_the_gpus_driver_changes_no_output(
     family: str, mode: str, plain: dict[str, Any], generated: Generated

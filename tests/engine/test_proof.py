@@ -213,6 +213,7 @@ def test_weights_that_vanish_while_they_are_loaded_stay(caplog: pytest.LogCaptur
     assert "a kernel has taken their weights away while they were loaded (out)" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processor", [None, "amx"])
 def test_int8_weights_that_move_as_if_they_could_are_caught(
     processor: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

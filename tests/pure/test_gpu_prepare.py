@@ -53,6 +53,7 @@ def joined(parts: Path, folder: Path, python: Path | str) -> subprocess.Complete
     return subprocess.run(words, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_parts_are_joined_and_installed_on_a_machine_without_a_network(
     tmp_path: Path, wheels: Path
 ) -> None:
@@ -74,6 +75,7 @@ def test_parts_are_joined_and_installed_on_a_machine_without_a_network(
     assert not left_out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
 def test_a_part_that_did_not_arrive_is_named_and_nothing_is_made(
     damage: str, tmp_path: Path, wheels: Path
@@ -97,6 +99,7 @@ def test_what_is_there_already_is_left_out(tmp_path: Path, wheels: Path) -> None
     assert done.returncode == 0 and "1 packages" in done.stdout
 
 
+@pytest.mark.slow
 def test_wheels_are_those_of_the_other_machine(tmp_path: Path, wheels: Path) -> None:
     needs = ("--need", "for_another")
     refused = prepared(tmp_path / "one", wheels, *needs)

@@ -202,6 +202,7 @@ def played(mode: str, policy: str) -> Played:
 # -- the same result, however it is computed --------------------------------------------
 
 
+@pytest.mark.slow
 @each_world
 def test_many_steps_at_once_give_the_figures_of_single_steps(mode: str, policy: str) -> None:
     single = run.run(tight(mode), policy, 1, skipping=False)

@@ -40,6 +40,7 @@ def run(what: str, folder: Path) -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in written["rows"]}
 
 
+@pytest.mark.slow
 def test_the_rows_of_the_test(tmp_path: Path) -> None:
     rows = run("test", tmp_path)
     assert rows["memory"]["value"] == "0.5 of 0.5 GiB are free"
@@ -92,6 +93,7 @@ def test_the_first_imports_are_paid_and_one_that_fails_is_a_miss(
     assert row.holds is holds and re.fullmatch(value, row.value), row.value
 
 
+@pytest.mark.slow
 def test_both_commands_of_a_day_share_a_file(tmp_path: Path) -> None:
     run("serve", tmp_path)
     run("bench", tmp_path)
@@ -115,6 +117,7 @@ def test_rows_that_need_kernels_say_so(what: str, tmp_path: Path) -> None:
         assert rows[name]["holds"] is None
 
 
+@pytest.mark.slow
 def test_the_rows_of_the_bench(tmp_path: Path) -> None:
     rows = run("bench", tmp_path)
     measured = {name for name in rows if name not in KERNELS}

@@ -35,6 +35,7 @@ def rows(*steps: Step, seconds: float = 120) -> list[Row]:
     return list(watched(steps, start(), start, seconds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["in_the_driver", "with_the_lock"])
 def test_a_call_that_never_returns_is_ended_at_its_limit_and_the_next_row_comes(how: str) -> None:
     *found, hung, last = rows(step(how, 8), step("good", 60))
@@ -111,6 +112,7 @@ def test_who_is_killed_leaves_no_child_and_no_engine(tmp_path: Path) -> None:
     assert gone(engine), "the engine that it had started"
 
 
+@pytest.mark.slow
 def test_an_engine_ends_with_the_row_that_was_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
