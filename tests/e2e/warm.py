@@ -179,11 +179,11 @@ def adopting() -> Iterator[None]:
         change(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-def main(words: list[str]) -> None:
-    """The `mirage` command; a test runs it in a folder of its own."""
+def main(words: list[str], **means: Any) -> None:
+    """The `mirage` command with more of its `Means`; a test runs it in a folder of its own."""
     if words[0] == "serve":
         warm = Warm(Path.cwd())
-        cli.main(words, Means(start=warm.start, probe=relay.probe(warm.address)))
+        cli.main(words, Means(start=warm.start, probe=relay.probe(warm.address), **means))
     else:
         child.serve_command, child.subprocess = _serve_command, Forks
         cli.main(words)
