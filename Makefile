@@ -78,7 +78,7 @@ test: $(STAMP) ## Lint, types and all test layers, but for what is marked slow o
 	$(MAKE) e2e
 
 slow: export WHICH := slow
-slow: $(STAMP) ## The slow rest of all layers: real servers, soaks, more families; CI runs it too
+slow: $(STAMP) $(MADE) ## The slow rest of all layers: real servers, a pretrained model, more families; CI runs it too
 	$(MAKE) e2e engine
 	$(MAKE) vmm pure pages
 

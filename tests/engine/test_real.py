@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from children import must, spawn
 
-from tests.real.models import NAMES, SMOLLM
+from tests.real.models import GEMMA, SMOLLM
 from tests.zoo.judging import first_difference, numbers
 
-pytestmark = [pytest.mark.engine, pytest.mark.rare]
+pytestmark = pytest.mark.engine
+
+RARE, SLOW = pytest.mark.rare, pytest.mark.slow
 
 
 def told(folder: Path, mode: str, name: str, dtype: str) -> dict[str, Any]:
@@ -22,8 +24,15 @@ def told(folder: Path, mode: str, name: str, dtype: str) -> dict[str, Any]:
     return facts
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        pytest.param(SMOLLM, "float32", marks=SLOW),
+        pytest.param(SMOLLM, "bfloat16", marks=RARE),
+        pytest.param(GEMMA, "float32", marks=RARE),
+        pytest.param(GEMMA, "bfloat16", marks=RARE),
+    ],
+)
 def test_tokens_and_logprobs_are_plain_vllms(tmp_path: Path, name: str, dtype: str) -> None:
     plain, ours = (told(tmp_path, mode, name, dtype) for mode in ("plain", "mirage"))
     assert numbers(plain["rounds"]) and plain["prompts"] == 30
@@ -35,6 +44,7 @@ def test_tokens_and_logprobs_are_plain_vllms(tmp_path: Path, name: str, dtype: s
     print(f"{name} {dtype}: {ours['prompts']} prompts equal, {moves}")
 
 
+@RARE
 def test_without_waits_they_differ(tmp_path: Path) -> None:
     plain, ours = (told(tmp_path, mode, SMOLLM, "float32") for mode in ("plain", "nowait"))
     assert first_difference(plain["rounds"], ours["rounds"]) is not None
