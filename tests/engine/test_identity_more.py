@@ -30,9 +30,9 @@ Generated = dict[str, Future[dict[str, Any]]]
 
 def asked(request: pytest.FixtureRequest) -> set[str]:
     """Families of the tests that were drawn, and those that are always there."""
-    mine = (item for item in request.session.items if item.path == request.path)
-    drawn = {getattr(item, "callspec", None) for item in mine} - {None}
-    return {STAYS, TRANSFORMERS[0], *(spec.params["family"] for spec in drawn)}
+    mine = [item for item in request.session.items if item.path == request.path]
+    drawn = {item.callspec.params["family"] for item in mine if hasattr(item, "callspec")}
+    return {STAYS, TRANSFORMERS[0], *drawn}
 
 
 @pytest.fixture(scope="module")
