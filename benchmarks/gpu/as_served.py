@@ -6,13 +6,13 @@ also those with nothing away: then a number of layers away must change no bit.
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu import small
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.engine_child import Ended, Engine, need_vllm, ran
-from benchmarks.gpu.engines import HOLDS, differing, without_waits
+from benchmarks.gpu.engine_child import Ended, need_vllm, ran, served
+from benchmarks.gpu.engines import HOLDS, changes, without_waits
 from benchmarks.gpu.rows import Row
 from benchmarks.gpu.ways import COMPILED, ON_GPU, ON_HOST
 
@@ -66,25 +66,11 @@ def alike(bench: Bench) -> list[Row]:
     ]
 
 
-def changes(rounds: list[list[Any]]) -> list[str]:
-    """What differs from the first round, in which nothing is away."""
-    first, *others = rounds
-    return [
-        f"round {number} (layers away {HOLDS[number - 1]}) differs in {differing(first, other)}"
-        for number, other in enumerate(others, 2)
-        if other != first
-    ]
-
-
 def _run(bench: Bench, *, waits: bool, runs: int) -> dict[str, Any]:
     """Raises `Ended`."""
-    from mirage.serve import launcher
-    from mirage.serve.preflight import fit_config
-
-    config = _config(bench.dry)
-    tenant = config.tenants[0]
-    command = launcher.command(config, tenant, fit_config(config)[tenant.name], Path(), None)
-    engine = Engine(command if waits else without_waits(command), config, bench.share(runs))
+    engine = served(_config(bench.dry), bench.share(runs))
+    if not waits:
+        engine = replace(engine, command=without_waits(engine.command))
     asked = {"prompts": small.prompts(), "tokens": small.TOKENS, "rounds": HOLDS, "gated": True}
     return ran(engine, asked)
 

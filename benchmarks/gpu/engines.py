@@ -140,17 +140,22 @@ def _otherwise(way: str, facts: dict[str, Any]) -> list[str]:
 
 
 def _wrong(found: Found) -> list[str]:
-    """What differs, round by round, and from what the model's circuit says."""
-    first, *others = found.rounds
-    wrong = [
-        f"round {index + 2} (layers away {HOLDS[index + 1]}) differs in {differing(first, other)}"
-        for index, other in enumerate(others)
-        if other != first
-    ]
+    """Differences between rounds, and from what the model's circuit says."""
+    first, wrong = found.rounds[0], changes(found.rounds)
     exact = [text == told[0] for text, told in zip(small.exact(), first, strict=True)]
     if not all(exact):
         wrong.append(f"{exact.count(False)} of {len(exact)} texts are not the circuit's")
     return wrong
+
+
+def changes(rounds: list[list[Any]]) -> list[str]:
+    """Differences of each round from the first one, in which nothing is away."""
+    first, *others = rounds
+    return [
+        f"round {number} (layers away {HOLDS[number - 1]}) differs in {differing(first, other)}"
+        for number, other in enumerate(others, 2)
+        if other != first
+    ]
 
 
 def differing(first: list[Any], other: list[Any]) -> str:
@@ -159,7 +164,7 @@ def differing(first: list[Any], other: list[Any]) -> str:
 
 
 def _run(bench: Bench, *, way: str, wait: bool = True, runs: int = 1) -> Found:
-    """Of `runs` that the row has before it. Raises `Ended`, `Skipped`."""
+    """One run, the first of `runs` that share the row's time. Raises `Ended`, `Skipped`."""
     need_vllm()
     from mirage.serve import launcher
 
