@@ -144,7 +144,7 @@ class Driver(ABC):
 
     @abstractmethod
     def create_most(self, count: int) -> list[Page]:
-        """As `create`, but as many of `count` as the device has, none perhaps."""
+        """Pages as of `create`, but as many of `count` as the device has, none perhaps."""
 
     @abstractmethod
     def release(self, pages: Sequence[Page]) -> None:

@@ -85,7 +85,7 @@ _WORDS = re.compile(
     + "|".join(map(re.escape, _BY_WORDS))
     + ")"
 )
-"""As torch's and Triton's messages have them."""
+"""CUDA's words as torch's and Triton's messages have them."""
 _NONE_LEFT = "No CUDA GPUs are available"
 """Torch's own words for `CUDA_ERROR_NO_DEVICE`."""
 

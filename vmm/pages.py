@@ -70,7 +70,7 @@ class PagePool:
             return sorted(pages)
 
     def take_most(self, count: int, unit: int, role: str) -> list[Page]:
-        """As `take`, but as many of `count` pages as the device has, in whole units of `unit`.
+        """Pages as of `take`, but as many of `count` as the device has, in whole units of `unit`.
 
         What is had of the next unit stays spare. Raises `GrantExceeded`.
         """

@@ -158,7 +158,7 @@ class ExtentMap:
         self._map(extents, self.pool.take(len(extents) * self._extent_pages, self.role))
 
     def map_most(self, extents: Sequence[int]) -> list[int]:
-        """As `map`, but the first of these extents that the device has memory for; those.
+        """Map the first of these extents that the device has memory for, as `map`; return those.
 
         An extent is mapped whole or not at all. Raises `GrantExceeded`, `AlreadyMapped`,
         `NotReserved`.

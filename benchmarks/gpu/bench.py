@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 NO_LIMIT_S = 300.0
-"""Of a row that nobody watches: a test's."""
+"""Seconds that a row may take which nobody watches: a test's."""
 MARGIN_S = 5.0
 """Left to a row that ends what hangs in it by itself, so that it can say what that was about."""
 CHUNK = 16 * MIB
@@ -44,7 +44,7 @@ class Bench:
     device: str = ""
     """Of a dry one: by which other processes find the same device."""
     end: float | None = None
-    """When the row is ended, on the monotonic clock; None if nobody watches it."""
+    """Time on the monotonic clock at which the row is ended; None if nobody watches it."""
 
     @property
     def layer_bytes(self) -> int:

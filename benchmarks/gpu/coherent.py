@@ -18,7 +18,7 @@ AIM_GB_S = 300.0
 
 
 def link(bench: Bench) -> Row:
-    """Where the masters of layers lie, and how fast a copy from there is."""
+    """NUMA nodes of the masters of layers, and the rate of a copy from there."""
     if not attribute(get_device(0), "PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES"):
         raise Skipped("this GPU reads host memory through PCIe alone: no C2C to measure")
     return _row(bench, device_facts(0))
@@ -50,14 +50,14 @@ def _row(bench: Bench, facts: DeviceFacts) -> Row:
 
 
 def _master(bench: Bench, driver: CudaDriver) -> HostBuffer:
-    """As the masters of layers are made (`mirage.engine.params`)."""
+    """Host memory made as the masters of layers are (`mirage.engine.params`)."""
     buffer = host_buffer(bench.layer_bytes, driver.host_node)
     buffer.tensor().fill_(1)
     return buffer
 
 
 def nodes_of(address: int, maps: Path = Path("/proc/self/numa_maps")) -> dict[int, int]:
-    """How many pages of the mapping at `address` each NUMA node has; empty if nobody knows."""
+    """Number of pages of the mapping at `address` by NUMA node; empty if nobody knows."""
     try:
         lines = maps.read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""How much of the device's memory is there before a command begins."""
+"""Free memory of the device before a command begins."""
 
 from __future__ import annotations
 

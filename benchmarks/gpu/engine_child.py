@@ -27,18 +27,18 @@ class Ended(Exception):
 
 @dataclass(frozen=True)
 class Engine:
-    """How one is started: its server's command line, and whose environment it has."""
+    """Start of an engine: its server's command line, and the configuration of its environment."""
 
     command: list[str]
     config: Config
     limit_s: float
     stock: bool = False
-    """Nothing in its environment is MIRAGE's choice."""
+    """True if nothing in its environment is MIRAGE's choice."""
     more: dict[str, str] = field(default_factory=dict)
-    """Beside that environment."""
+    """Variables beside that environment."""
 
     def environment(self, rundir: RunDir) -> dict[str, str]:
-        """That of `mirage serve`'s engines of this configuration."""
+        """Environment of `mirage serve`'s engines of this configuration."""
         from mirage.serve import launcher
 
         variables = launcher.environment(self.config, rundir)
@@ -48,7 +48,7 @@ class Engine:
 
 
 def served(config: Config, limit_s: float) -> Engine:
-    """As `mirage serve` starts the first model of `config`. Raises `ConfigError` if it refuses."""
+    """Engine of the first model of `config`, as `mirage serve` starts it. Raises `ConfigError`."""
     from mirage.serve import launcher
     from mirage.serve.preflight import fit_config
 
@@ -58,7 +58,7 @@ def served(config: Config, limit_s: float) -> Engine:
 
 
 def ran(engine: Engine, spec: dict[str, Any]) -> dict[str, Any]:
-    """What `engine_run` found. Raises `Ended`."""
+    """Facts that `engine_run` found. Raises `Ended`."""
     from mirage.serve.rundir import RunDir
 
     with RunDir(None) as rundir, tempfile.TemporaryDirectory() as folder:

@@ -41,7 +41,7 @@ OTHERWISE = {
     "number": meeting.measured,
     "switch": switching.measured,
 }
-"""What else is measured, where a specification has that name."""
+"""Measurements by the name that a specification gives."""
 SERVER_ONLY = ("--uds", "--uvicorn-log-level", "--disable-uvicorn-access-log")
 MOVING = "moving"
 EVERY, MORE_EXTENTS = 4, 4

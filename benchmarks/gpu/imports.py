@@ -13,7 +13,7 @@ from benchmarks.gpu.tied import tied
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("torch", "vllm", "vllm.v1.engine.llm_engine", "mirage.engine.scheduler")
-"""From the first that is missing on, none is tried."""
+"""Modules in the order in which they are tried, up to the first that is missing."""
 
 
 def paid(bench: Bench) -> Row:

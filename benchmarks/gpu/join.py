@@ -30,7 +30,7 @@ class Joined:
 
 
 def wrong(sums: dict[str, str]) -> str:
-    """Which part is missing or damaged, in one line; empty if all are as they were written."""
+    """Line that names a missing or damaged part; empty if all are as they were written."""
     for name, told in sums.items():
         part = HERE / name
         if not part.exists():

@@ -1,4 +1,4 @@
-"""What the project claims, on an engine: layers can be away, and a step takes as long as before."""
+"""The project's claim on an engine: layers can be away, and a step takes as long as before."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def beside_the_ledger(model: str, found: dict[str, int] | None) -> Row:
 
 
 def trace(found: dict[str, Any]) -> Row:
-    """For chrome://tracing or Perfetto, where a row has surprised."""
+    """Trace for chrome://tracing or Perfetto, to see why a row surprises."""
     small_enough = found["bytes"] < TRACE_BYTES
     return Row(
         "trace",

@@ -1,4 +1,4 @@
-"""In the process of an engine: a step with layers away, one move, and a trace of some steps."""
+"""A step with layers away, one move, and a trace of some steps, in an engine's process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEAR = 4
 
 
 def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    """What `layers` asks for. `batches` of requests, `tokens` that each decodes."""
+    """Measurements that `layers` asks for: `batches` of requests, each decodes `tokens`."""
     core = engine.engine_core.engine_core
     memory, decoding = Memory(core.scheduler), Decoding(engine)
     spans = Spans(core)
@@ -45,7 +45,7 @@ def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
 def _by_alpha(
     decoding: Decoding, memory: Memory, spans: Spans, batch: int, tokens: int
 ) -> dict[str, dict[str, float]]:
-    """What each number of layers away takes, by its name."""
+    """Times of a step by the name of each number of layers away."""
 
     def at(alpha: int, beta: int, how: AbstractContextManager[None] | None = None) -> Any:
         say(f"decoding, {batch} requests, {alpha} layers away")

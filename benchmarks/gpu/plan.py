@@ -1,4 +1,4 @@
-"""Which rows a command has, and how long each may take. Imports nothing that a GPU needs.
+"""Rows of each command, and the seconds that each may take. Imports nothing that a GPU needs.
 
 A command's limits add up to `COMMAND_S` at most: on many machines it is ended after ten minutes.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 COMMAND_S = 540.0
 LEAST = 0.25
-"""Of its limit: a row that has less time than that cannot end in it."""
+"""Part of its limit that a row needs: with less time left it is not begun."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """Of its row where it makes none."""
+        """Name of its row where it makes none."""
         return ".".join(self.place.rsplit(".", 2)[1:])
 
     @property

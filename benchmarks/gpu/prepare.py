@@ -29,10 +29,10 @@ SOURCES = (
 )
 WITHOUT = ("torchvision", "torchaudio", "torchcodec")
 TESTS = ("pytest", "hypothesis")
-"""That the driver's contract needs, of all that is for tests."""
+"""Packages for tests that the driver's contract needs."""
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 NEWEST_GLIBC = 39
-"""Of the manylinux tags that are asked for: to pip a newer one does not stand for older ones."""
+"""Minor glibc version of the newest manylinux tag; each older tag is asked for as well."""
 JOIN = Path(__file__).with_name("join.py")
 
 
@@ -93,7 +93,7 @@ def nbytes(text: str) -> int:
 
 
 def needed() -> list[str]:
-    """Of the project itself, of vLLM on a GPU, and of the rows that are tests."""
+    """Requirements of the project, of vLLM on a GPU, and of the rows that are tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     tests = [one for one in extras["test"] if one.startswith(TESTS)]
@@ -110,7 +110,7 @@ def download(folder: str, python: str, machine: str, needs: Iterable[str]) -> li
 
 
 def keeping(wheels: Iterable[Path], without: Iterable[str]) -> Iterator[Path]:
-    """Those whose packages are not left out; names may have stars."""
+    """Requirements whose packages are not left out; names may have stars."""
     patterns = [_plain(name) for name in without]
     for wheel in wheels:
         name = _plain(wheel.name.split("-")[0])
@@ -142,7 +142,7 @@ def _plain(name: str) -> str:
 
 
 def _cut(arguments: list[str]) -> tuple[list[str], str, list[str]]:
-    """Before and behind the first ``--``."""
+    """Words before and behind the first ``--``."""
     place = arguments.index("--") if "--" in arguments else len(arguments)
     return arguments[:place], "--", arguments[place + 1 :]
 

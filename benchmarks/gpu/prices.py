@@ -1,4 +1,4 @@
-"""What each call of the driver costs by itself that memory moves by: idle, and beside kernels."""
+"""Price of each call of the driver that moves memory: idle, and beside kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vmm.host import host_buffer
 
 CALLS = ("create", "map", "set access", "unmap", "release", "register", "unregister")
 BUSY_S = 0.02
-"""Of kernels that are under way while the calls are made: longer than all of those should take."""
+"""Seconds of kernels under way while the calls are made: longer than those should take."""
 
 
 def of_calls(bench: Bench) -> Row:

@@ -16,7 +16,7 @@ from vmm.cuda_device import device_facts
 
 TIMES = 1000
 PASSING = 0.6
-"""Of the row's time: what a slow device does not manage in it is left out, and said."""
+"""Part of the row's time for the passes: those that do not fit are left out, and said."""
 PAGES, DRY_PAGES = 256, 2
 """More than the context of a process takes, so that its end alone does not look like theirs."""
 KILLED_AFTER_S = 0.01, 0.2
@@ -114,7 +114,7 @@ def _pass(giver: Holder, taker: Holder, way: str) -> None:
 
 
 def _passed(holders: list[Holder], way: str, seconds: float) -> tuple[int, float]:
-    """How often in so many seconds, and how long each time. In the end nobody holds any."""
+    """Seconds of each call, as often as fits in so many seconds. In the end nobody holds any."""
     holders[0].ask("take")
     start, times = time.perf_counter(), 0
     while times < TIMES and time.perf_counter() - start < seconds:

@@ -27,7 +27,7 @@ class Row:
 
 
 def skipped(name: str, why: str) -> Row:
-    """In the place of one that was not measured."""
+    """Price in the place of one that was not measured."""
     return Row(name, "", f"skipped: {why}")
 
 

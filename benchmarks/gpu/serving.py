@@ -34,7 +34,7 @@ KEYS = {
     "layers_remapped_max": "layers remapped, most",
 }
 ENDING_S = 20.0
-"""Of the row's time, for a server that has to end its engines."""
+"""Seconds of the row's time that are kept for a server to end its engines."""
 POLL_S = 1.0
 INVARIANT = {"VLLM_BATCH_INVARIANT": "1"}
 """Has vLLM's kernels add in one order whatever the batch: batches differ by policy. Set it to 0 in

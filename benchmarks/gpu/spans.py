@@ -1,4 +1,4 @@
-"""What one thread of an engine spends in a step, and what the device computes and waits in it."""
+"""Time that an engine's thread spends in a step, and that the device computes and waits in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Spans:
-    """Of a vLLM engine core in this process. Nothing is measured but inside of `counted`."""
+    """Spans of a vLLM engine core in this process, measured inside of `counted` alone."""
 
     def __init__(self, core: Any) -> None:
         self._memory = core.scheduler.memory

@@ -20,7 +20,7 @@ from benchmarks.gpu.rows import Row, Skipped, said, skipped
 
 
 def rows(place: str, bench: Any) -> Iterator[Row]:
-    """Of the function at `place`; if it cannot have them, or fails, a row that says so."""
+    """Rows of the function at `place`; if it cannot be imported, or fails, a row that says so."""
     module, _, name = place.rpartition(".")
     short = f"{module.rpartition('.')[2]}.{name}"
     try:

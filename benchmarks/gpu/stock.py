@@ -1,4 +1,4 @@
-"""What MIRAGE costs while nothing is remapped: a decode step of OPT-13b against stock vLLM's."""
+"""Cost of MIRAGE while nothing is remapped: a decode step of OPT-13b against stock vLLM's."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def plain(model: Path, limit_s: float, **more: str | int | bool) -> Engine:
 
 
 def ours(model: Path, limit_s: float, *, way: str) -> Engine:
-    """As it is served on a GPU."""
+    """Configuration as it is served on a GPU."""
     return served(large(model, way=way), limit_s)
 
 

@@ -1,4 +1,4 @@
-"""In the process of an engine: its parameters' memory given away and taken back, and timed."""
+"""Memory of an engine's parameters given away and taken back, timed in its process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUNDS = 3
 
 
 def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    """By vLLM's sleep mode (`switch` is "sleep"), or by giving away all layers but one.
+    """Times of vLLM's sleep mode (`switch` is "sleep"), or of giving away all layers but one.
 
     Seconds there and back, medians, and the bytes that were free in between.
     """

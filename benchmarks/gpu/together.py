@@ -34,7 +34,7 @@ STARTING_S = 15.0
 
 
 def plain(bench: Bench) -> Row:
-    """As processes share a GPU by themselves."""
+    """Two engines as processes share a GPU by themselves."""
     need_vllm()
     return _row(bench, "two engines at once", {})
 

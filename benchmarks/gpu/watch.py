@@ -25,7 +25,7 @@ from benchmarks.gpu.tied import tied
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
 DYING_S = 10.0
-"""How long a killed process is waited for: one that is inside of the kernel may take longer."""
+"""Seconds for which a killed process is waited for: inside of the kernel it may take longer."""
 
 
 class Late(Exception):
@@ -67,7 +67,7 @@ class Child:
         self.about: dict[str, Any] = said["about"]
 
     def rows(self, step: Step, limit_s: float) -> Iterator[Row]:
-        """As they come. Raises `Late` after so many seconds, and `Gone`."""
+        """Lines as they come. Raises `Late` after so many seconds, and `Gone`."""
         end = time.monotonic() + limit_s
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # then it is gone, and reading tells how

@@ -1,4 +1,4 @@
-"""How steps run: eagerly, replayed as graphs, or compiled as well; see `mirage.config.Device`."""
+"""Ways to run steps: eagerly, as graphs, or compiled as well; see `mirage.config.Device`."""
 
 EAGERLY, GRAPHS, COMPILED = "eagerly", "with graphs", "compiled"
 ON_GPU = {

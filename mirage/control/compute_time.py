@@ -1,4 +1,4 @@
-"""How long steps compute, of what was measured of them. Pure.
+"""Seconds that steps compute, learned from what was measured of them. Pure.
 
 T_c is that time by the number of layers (MIRAGE, arXiv 2507.11507, section 5): what streams has to
 hide behind it. Steps whose layers the calling thread computes are measured as they are
@@ -42,7 +42,7 @@ class ComputeTime(ABC):
 
     @abstractmethod
     def _learn(self, streamed: int, seconds: float) -> None:
-        """From one step."""
+        """Measurement of one step."""
 
 
 class Smoothed(ComputeTime):
@@ -64,10 +64,10 @@ class Undisturbed(ComputeTime):
     def __init__(self) -> None:
         super().__init__()
         self._recent: deque[float] = deque(maxlen=RECENT)
-        """Of steps with as many streamed layers as now."""
+        """Samples of steps with as many streamed layers as now."""
         self._streamed = 0
         self._gap_s = 0.0
-        """Of the host, for each streamed layer."""
+        """Seconds of the host for each streamed layer."""
         self._known = 0
         """Most layers that streamed since none did, with which the gap was seen."""
 

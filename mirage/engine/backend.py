@@ -30,7 +30,7 @@ class Backend:
     timed: Callable[[Stepped], AbstractContextManager[None]]
     """Times one step; tells when it knows, perhaps only after some more."""
     compute_time: ComputeTime
-    """What is learned of the steps that were timed."""
+    """Estimate of T_c from the steps that were timed."""
     memory_info: Callable[[], tuple[int, int]]
     """Free and all bytes of the device, whoever uses them; 0 on a host."""
     uncache: Callable[[], None]

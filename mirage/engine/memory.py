@@ -375,7 +375,7 @@ class EngineMemory:
             raise
 
     def stepped(self, compute_s: float) -> None:
-        """So many seconds of compute of the first step whose time was not known."""
+        """Note the seconds of compute of the first step whose time was not known."""
         if self.giver is not None:
             compute_s = max(0.0, compute_s - self.giver.spent_s())
         self.token_cost.end(compute_s)

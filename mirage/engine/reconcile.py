@@ -171,7 +171,7 @@ class Reconciler:
         return bool(called_back or mapped)
 
     def _map(self, extents: list[int], wanted: int) -> list[int]:
-        """Those that the device has memory for; it is asked once more if torch cached some."""
+        """Extents that the device has memory for; it is asked once more if torch cached some."""
         short, asked = self._short["extent"], len(extents)
         mapped = self._mapped(extents)
         if len(mapped) < asked and not short.lasts:

@@ -17,10 +17,10 @@ from mirage.serve.restarts import FORGIVEN_AFTER_S, REST_S, Restarts
 from vmm.faults import Fault
 
 ANSWER_S = 30.0
-"""For the answer of a fresh process. A driver that is stuck never gives one."""
+"""Seconds for the answer of a fresh process. A driver that is stuck never gives one."""
 
 Asked = Callable[[], Awaitable[str]]
-"""Why a fresh process cannot use the device; empty if it can."""
+"""Question to a fresh process: the reason why it cannot use the device; empty if it can."""
 
 
 async def _no_question() -> str:
@@ -105,14 +105,14 @@ class Device:
             self._well.set()
 
     def told(self, *, reasons: bool = True) -> dict[str, Any]:
-        """What ``/health`` and ``/mirage/state`` say of it."""
+        """State of the device for ``/health`` and ``/mirage/state``."""
         if not self.reason:
             return {"status": "ok"}
         return {"status": "failed"} | ({"reason": self.reason} if reasons else {})
 
 
 async def asked(program: tuple[str, ...]) -> str:
-    """Why `program`, arguments of Python, cannot use the device: its first line.
+    """Reason why `program`, arguments of Python, cannot use the device: its first line.
 
     Empty if it can.
     """

@@ -1,4 +1,4 @@
-"""Has the device failed? Pure: the caller says what time it is, in seconds.
+"""Rule by which a device has failed. Pure: the caller says what time it is, in seconds.
 
 It has by a fault of the device itself, or if a fresh process cannot use it. A fault of one
 process's context, an illegal address for one, says nothing of it: a request or a model's kernel

@@ -421,7 +421,7 @@ class EngineManager:
         return Ending("API server", status, oom_kills=self._oom.lately())
 
     async def _by_device(self, ending: Ending) -> Ending:
-        """The same with what of the device is behind it, which is asked if that may be anything."""
+        """`ending` with the device's fault behind it; the device is asked if there may be one."""
         fault = self._fault
         if fault is None and ending.status == -signal.SIGABRT:  # of libraries that cannot raise
             logged = await asyncio.to_thread(self._engine.last_error)
@@ -431,7 +431,7 @@ class EngineManager:
         return replace(ending, fault=fault.name if fault else "", device=self._device.reason)
 
     async def _look_at_device(self, fault: Fault | None) -> None:
-        """Has it failed by this fault, or by what a fresh process finds?"""
+        """Tell the device of a fault of its own; after any other let a fresh process look at it."""
         if fault is not None and fault.scope is Scope.DEVICE:
             self._device.met(self._name, fault)
         await self._device.look(self._name)
@@ -458,7 +458,7 @@ class EngineManager:
         self._end_it(f"its engine hangs ({why}): it is ended", Ending("engine", hang=why))
 
     def device_failed(self, reason: str) -> None:
-        """No engine can work any more."""
+        """End the engine: its device has failed for this `reason`."""
         self._end_it("", Ending("engine", device=reason))
         if self.backend.state is not EngineState.STARTING:
             self.backend.fail(reason)

@@ -22,7 +22,7 @@ class Means:
     server: tuple[str, ...] = SERVER
     probe: tuple[str, ...] = PROBE
     device: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: dict(DEVICE))
-    """What uses a device of each kind, and ends well if it can; none for one that cannot fail."""
+    """Program by kind of device, exits with 0 if it can use one; none for one that cannot fail."""
     start: Start = start_program
     """Function that makes a server a child process."""
     hello_s: float = HELLO_S
@@ -30,7 +30,7 @@ class Means:
     progress_s: float = 10.0
     """Between two lines about what takes long."""
     margin_bytes: int = MARGIN_BYTES
-    """As in `Outside`."""
+    """Bytes that have to be left beside `device.memory`, as in `Outside`."""
     grace_s: float = 8.0
     """Between SIGTERM and SIGKILL."""
     backoff_s: float = BACKOFF_S

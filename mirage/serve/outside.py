@@ -1,4 +1,4 @@
-"""What engines take of a GPU beside their grants, and whether enough of it is left. Pure.
+"""Memory that engines take of a GPU beside their grants, and the check that enough is left. Pure.
 
 A context, workspaces of libraries, activations and captured graphs are in no ledger. The driver
 tells how much of the device is free when an engine has made its first step: what is neither free
@@ -14,11 +14,11 @@ from typing import Any
 from mirage.units import MIB, size
 
 MARGIN_BYTES = 512 * MIB
-"""Kept free beside `device.memory`: the longest prompt takes more than a first step shows."""
+"""Bytes kept free beside `device.memory`: the longest prompt takes more than a first step."""
 
 
 class Outside:
-    """Of one device, of which `ledger_bytes` are granted."""
+    """Memory outside grants of one device, of which `ledger_bytes` are granted."""
 
     def __init__(self, ledger_bytes: int, margin_bytes: int = MARGIN_BYTES) -> None:
         self._ledger_bytes, self._margin_bytes = ledger_bytes, margin_bytes
@@ -63,7 +63,7 @@ class Outside:
         )
 
     def over(self, name: str) -> None:
-        """Nothing of the engine `name` is left."""
+        """Forget the engine `name`, which has ended."""
         self._parts.pop(name, None)
         self._unknown.discard(name)
 
@@ -72,7 +72,7 @@ class Outside:
         return self._parts.get(name)
 
     def told(self, names: Collection[str]) -> dict[str, Any]:
-        """What ``/mirage/state`` says of it; nothing while nothing is known."""
+        """Part of ``/mirage/state`` about it; empty while nothing is known."""
         if not self._parts:
             return {}
         engines = {name: self._parts[name] for name in names if name in self._parts}

@@ -273,7 +273,7 @@ class Supervisor:
             self._managers[name].hangs(why)
 
     def _stepped(self, name: str, free_bytes: int, total_bytes: int) -> str:
-        """Why an engine that has made its first step may not serve; empty if it may."""
+        """Reason why an engine that has made its first step may not serve; empty if it may."""
         booked = self._config.device.memory - self._arbiter.controller.free_bytes
         starting = any(m.starts for other, m in self._managers.items() if other != name)
         why = self._outside.stepped(name, free_bytes, total_bytes, booked, starting)
@@ -284,7 +284,7 @@ class Supervisor:
         return why
 
     async def _over(self, name: str) -> None:
-        """Nothing of a tenant's engine is left."""
+        """Forget a tenant's engine, which has ended."""
         self._outside.over(name)
         await self._tiers.dead(name)
 
@@ -405,7 +405,7 @@ class Share:
 
 
 def _device(config: Config, means: Means) -> Device:
-    """Of a kind that can fail it is asked by a process of its own."""
+    """The device; one of a kind that can fail is asked by a process of its own."""
     kind, index = config.device.kind, config.device.index
     if (program := means.device.get(kind)) is None:
         return Device(say=say)

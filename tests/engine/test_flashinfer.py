@@ -29,7 +29,7 @@ CAPTURED = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Wrapper:
-    """Of FlashInfer's, with workspaces of its own."""
+    """Stand-in for FlashInfer's wrapper, with workspaces of its own."""
 
     made: ClassVar[list[Wrapper]] = []
 
@@ -39,7 +39,7 @@ class Wrapper:
 
 
 class Stub(ModuleType):
-    """Has every name."""
+    """Stub of a module that has every name."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -77,7 +77,7 @@ def builder_of(module: Any) -> Any:
             return torch.zeros(1, dtype=torch.int32)
 
         def _get_workspace_buffer(self) -> None:
-            """In torch's memory; shared."""
+            """Workspace in torch's memory; shared."""
 
     made: Any = Builder.__new__(Builder)
     either = dict.fromkeys(
@@ -142,7 +142,7 @@ def batch(requests: int) -> CommonAttentionMetadata:
 
 
 def manager() -> CudaGraphManager:
-    """Of the second model runner, with whole graphs of `CAPTURED` sizes, and in pieces."""
+    """Graphs of the second model runner, whole at `CAPTURED` sizes, and in pieces."""
     made = CudaGraphManager.__new__(CudaGraphManager)
     made._lora_dispatch_map, made._max_lora_case = {}, 0
     captured = {

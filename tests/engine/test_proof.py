@@ -31,7 +31,7 @@ from tests.tampered.memory import Unawaited
 
 pytestmark = pytest.mark.engine
 MANY_TOKENS = 512
-"""As on a GPU, whose worker cannot be imported beside a host's."""
+"""Tokens of the larger proof, as on a GPU, whose worker cannot be imported beside a host's."""
 SLOW = 1e6
 """Bytes per second of a link over which a toy's layer takes two milliseconds."""
 
@@ -91,7 +91,7 @@ class Dummies(Runner):
 
 
 def started(model: Model, proof_tokens: tuple[int, ...], most: int) -> EngineMemory:
-    """As a worker with these sizes of proof starts it; a step has `most` tokens."""
+    """Engine as a worker with these sizes of proof starts it; a step has `most` tokens."""
     memory = EngineMemory(
         EngineSettings(policy=Policy.MIRAGE, tenant="toy", page=4096, base_blocks=2)
     )

@@ -29,7 +29,7 @@ PAGE, EXTENT_PAGES = 65536, 4
 EXTENT = EXTENT_PAGES * PAGE
 EXTENTS, START, WANTED = 32, 2, 22
 DEVICE_PAGES = 51
-"""What the device has: 12 extents, and 3 pages of another one."""
+"""Pages of the device: 12 extents, and 3 pages of another one."""
 
 
 class Engine:

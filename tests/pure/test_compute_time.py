@@ -15,7 +15,7 @@ from mirage.control.hiding import largest_alpha
 pytestmark = pytest.mark.pure
 LAYERS, STEP_S, LOAD_S = 40, 0.008, 0.0012
 GAP_S, SLICE_S = 0.0006, 0.002
-"""Of the host for each streamed layer, and of another process."""
+"""Seconds of the host for each streamed layer, and of another process."""
 
 
 def ran(time: ComputeTime, seconds: Iterable[float], streamed: int = 0) -> float:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.pure
 
 
 class AcceleratorError(RuntimeError):
-    """As torch's, which has the runtime's code."""
+    """Error like torch's, which has the runtime's code."""
 
     def __init__(self, words: str, error_code: int) -> None:
         super().__init__(words)

@@ -1,4 +1,4 @@
-"""What a machine without a network needs is carried in parts, and joined there."""
+"""Packages for a machine without a network are carried in parts, and joined there."""
 
 from __future__ import annotations
 

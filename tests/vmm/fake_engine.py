@@ -1,4 +1,4 @@
-"""What rows with engines touch of an engine of vLLM; its steps cost what is told."""
+"""Stand-in for what rows touch of an engine of vLLM; its steps cost what is told."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Streamer:
 
 
 class EngineMemory:
-    """Of `mirage.engine.memory`."""
+    """Stand-in for `mirage.engine.memory`."""
 
     def __init__(self) -> None:
         self.alpha, self.compiled, self.layer_load_s = 0, True, LOAD_S
@@ -71,7 +71,7 @@ class Worker:
 
 
 class Engine:
-    """As `vllm.v1.engine.llm_engine.LLMEngine` in one process."""
+    """Stand-in for `vllm.v1.engine.llm_engine.LLMEngine` in one process."""
 
     def __init__(self) -> None:
         self.memory = EngineMemory()

@@ -45,13 +45,13 @@ def in_the_driver(bench: Bench) -> Iterator[Row]:
 
 
 def with_the_lock(bench: Bench) -> Row:
-    """In C, without giving back Python's lock: no thread of this process runs any more."""
+    """Hang in C, without giving back Python's lock: no thread of this process runs any more."""
     ctypes.PyDLL(None).pause()
     raise AssertionError
 
 
 def beside_a_child(bench: Bench) -> Row:
-    """As a row is whose engine has the GPU's memory."""
+    """Row whose engine has the GPU's memory."""
     child = subprocess.Popen(tied([sys.executable, "-c", "import time; time.sleep(600)"]))
     Path(os.environ[HELD]).write_text(str(child.pid))
     return with_the_lock(bench)

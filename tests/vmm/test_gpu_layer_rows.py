@@ -301,7 +301,7 @@ def test_without_mps_the_row_is_skipped_and_a_broken_one_is_said(
 
 @pytest.fixture
 def stocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """What engines were asked, with the command line or the configuration of each."""
+    """Questions to engines, with the command line or the configuration of each."""
     asked: list[Any] = []
 
     def ran(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:

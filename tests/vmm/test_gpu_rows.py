@@ -23,7 +23,7 @@ from tests.vmm.conftest import standin
 pytestmark = pytest.mark.vmm
 ROOT = Path(__file__).parents[2]
 KERNELS = {"graphs.replayed", "graphs.failed", "decode.at_the_cap", "coherent.link"}
-"""And what a coherent link has."""
+"""Rows that are skipped over the stand-in, which has no kernels and no coherent link."""
 
 
 def run(what: str, folder: Path) -> dict[str, dict[str, object]]:

@@ -112,7 +112,7 @@ class StandIn:
         self._control("fail", nth, (call or "").encode(), int(error))
 
     def fault(self, error: int) -> None:
-        """From now on every call returns `error`, cuInit too; what streams have queued is dropped.
+        """Let every call return `error` from now on, cuInit too; work queued on streams is dropped.
 
         So it is in a process whose context met a fault, and in all where the device did. 0: the
         device is well again.
