@@ -106,8 +106,8 @@ class ModelFacts(msgspec.Struct, frozen=True):
     """Contiguous runs that a KV block consists of: 1, or one a layer."""
     kv: KVGroups
     vllm: str
+    """Version."""
     experts: ExpertFacts | None = None
     """Experts that could be given away; None if there are none."""
     experts_stay: str | None = None
     """Why there are none that could."""
-    """Version."""

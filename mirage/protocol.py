@@ -15,7 +15,7 @@ import msgspec
 
 from mirage.counters import Counters
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 BEAT_S = 0.5
 """Seconds between two `Alive`, and between two `Pulse`."""
 
@@ -174,6 +174,8 @@ class Turn(msgspec.Struct, tag="turn", tag_field="type", frozen=True):
     holds: bool
     drain: bool = False
     """Whether an engine that loses the turn first finishes the requests that it has begun."""
+    spill_bytes: int = 0
+    """KV memory, in bytes, that its requests give up once it has stopped, the newest ones first."""
 
 
 class Alive(msgspec.Struct, tag="alive", tag_field="type", frozen=True):

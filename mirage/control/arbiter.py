@@ -94,11 +94,16 @@ class Arbiter:
             self._granting, self._grant_by = name, now + self.controller.patience_s
         return [
             *((name, self._revoked(name, now)) for name in sorted(before - self._holders)),
-            *((name, Turn(False)) for name in self._drained_enough(now)),
+            *((name, self._stopped(name, now)) for name in self._drained_enough(now)),
         ]
 
     def _revoked(self, name: str, now: float) -> Turn:
-        return Turn(False, drain=self._draining.begins(name, now, costly=self._costly(now)))
+        if self._draining.begins(name, now, costly=self._costly(now)):
+            return Turn(False, drain=True)
+        return self._stopped(name, now)
+
+    def _stopped(self, name: str, now: float) -> Turn:
+        return Turn(False, spill_bytes=self.controller.spill_bytes(name, now))
 
     def _is_early(self, command: Command) -> bool:
         """Whether it refuses one that cannot step yet: it would ask again at once."""

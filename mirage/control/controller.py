@@ -30,7 +30,7 @@ from mirage.control.ledger import LedgerError
 from mirage.control.planner import covers, plan
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
-from mirage.control.spilling import Turns, spillable
+from mirage.control.spilling import Turns, worth_spilling
 from mirage.control.targets import Target, base, entitled, most_alpha, most_experts, toward
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
 from mirage.geometry import footprint
@@ -188,11 +188,15 @@ class Controller:
 
     def covers(self, name: str, now: float) -> bool:
         """Whether a tenant, were it its turn now, would stream no more layers than hide."""
-        device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
-        tenants, usable = self._present(now), device_bytes - kept
-        if self._turns is not None:
-            usable += spillable(tenants, name, device_bytes, self._turns)
+        tenants = self._present(now)
+        usable = self._grants.device_bytes - self._grants.kept_bytes()
         return covers(tenants, name, usable, self._policy, self._rules)
+
+    def spill_bytes(self, name: str, now: float) -> int:
+        """Bytes of KV that a tenant's requests give up if its turn ends now; see `spilling`."""
+        if self._turns is None:
+            return 0
+        return sum(worth_spilling(t, self._turns) for t in self._present(now) if t.name == name)
 
     def has_room(self, name: str) -> bool:
         """Whether an engine that holds up to its tenant's share may be started."""

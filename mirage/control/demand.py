@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 
 from mirage.config import Kept
+from mirage.facts import KVGroups
 from mirage.protocol import ModelShape, Report
 from mirage.units import align_up, ceil_div
 
@@ -27,36 +27,22 @@ class Demand:
     """What lets the waiting requests start as well."""
 
 
-def blocks_for(tokens: int, block_tokens: int) -> int:
-    """KV blocks that hold `tokens` tokens."""
-    return ceil_div(tokens, block_tokens)
-
-
-def blocks_to_start(tokens: Iterable[int], slots: int, block_tokens: int) -> int:
-    """KV blocks with which the first `slots` waiting requests, of so many tokens, can start."""
-    return sum(blocks_for(each + 1, block_tokens) for each in islice(tokens, max(0, slots)))
-
-
-def blocks_ahead(
-    running: int, lookahead_steps: int, headroom_blocks: int, block_tokens: int
-) -> int:
+def blocks_ahead(groups: KVGroups, running: int, lookahead_steps: int, headroom_blocks: int) -> int:
     """Free blocks that `running` requests should find.
 
     Those of `lookahead_steps` decode steps, so that memory arrives before it is needed, and
     some headroom.
     """
-    if not running:
-        return 0
-    return blocks_for(running * lookahead_steps, block_tokens) + headroom_blocks
+    return groups.grown(running * lookahead_steps) + headroom_blocks if running else 0
 
 
-def blocks_soon(running: int, lookahead_steps: int, block_tokens: int) -> int:
+def blocks_soon(groups: KVGroups, running: int, lookahead_steps: int) -> int:
     """Blocks of the first half of `lookahead_steps`, which newcomers leave free.
 
     Half, as measured: it spares most of the preemptions that all of them would, and newcomers
     wait hardly longer; with what is asked ahead, TTFT P99 was up to 1.6 times as long.
     """
-    return blocks_for(running * lookahead_steps, 2 * block_tokens)
+    return groups.grown(running * lookahead_steps, parts=2)
 
 
 def growth_level(used_blocks: int, ahead: int) -> int:
@@ -74,7 +60,7 @@ def demand(*, used_blocks: int, due_blocks: int, ahead: int, starting: int) -> D
     """What is wanted at one moment, in KV blocks.
 
     `due_blocks` are what running requests must find free to go on, if they did not; see
-    `blocks_ahead`, and `blocks_to_start` for what is `starting`.
+    `blocks_ahead`, and `KVGroups.to_start` for what is `starting`.
     """
     level = growth_level(used_blocks + due_blocks, ahead)
     return Demand(used_blocks, level, level + starting)

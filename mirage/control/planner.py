@@ -50,9 +50,8 @@ tenant's layers return at once: neither waiting requests, nor growth beyond a sh
 of others can delay them, and no hysteresis does. Where its decode steps would take more than
 `BEARABLE` times as long as they compute, and tenants run at once, running requests beyond the
 shares of others are called back: preempted, and computed anew once there is room. In turns that
-would be so at every change; there the price keeps what is lent small. With memory below the device
-it is called back in turns as well, where that is cheaper a byte than streaming until the turn
-ends (`worth`): it goes down once and comes up once, while a layer is loaded in every step.
+would be so at every change; there the price keeps what is lent small, and a tenant that stops is
+told what it gives up (`spilling`).
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ from mirage.control.hiding import best_beta, largest_alpha
 from mirage.control.lending import worth_lending
 from mirage.control.prefixes import keeping_prefixes
 from mirage.control.rules import Rules
-from mirage.control.spilling import Turns, layers_not_spilled_for
+from mirage.control.spilling import Turns
 from mirage.control.step_times import nested_step
 from mirage.control.targets import Target, base, most_alpha, most_experts
 from mirage.control.tenant_state import TenantSnapshot
@@ -120,7 +119,7 @@ def plan(
     had their first allotment. Shares are per cent of `device_bytes`, of which `reserved_bytes` are
     kept for tenants that are not among them. The targets fit into the rest, unless running requests
     alone sit on more; no tenant's target is below its least, or below what its own sit on, except
-    down to its share with `Target.recall`.
+    down to its share with `Target.recall`, if tenants run at once.
     """
     if policy is Policy.STATIC:
         return {t.name: base(t.tenant, t.shape, device_bytes) for t in tenants}
@@ -147,8 +146,7 @@ def plan(
     growth_only = policy is Policy.MIRAGE and rules.serve == "growth"
     lend_percent = rules.lend_percent if growth_only else None
     lent = _most_lent(tenants, asks, free, turns) if turns and rules.decode_cap else None
-    recalls = turns.below_bytes if turns else inf
-    given = _fill(asks, donors, free, lend_percent, rules.reversion, lent, recalls)
+    given = _fill(asks, donors, free, lend_percent, rules.reversion, lent, turns is None)
     return {
         t.name: Target(
             0 if ask.experts else away,
@@ -171,20 +169,20 @@ def _fill(
     lend_percent: float | None,
     reversion: bool,
     lent: int | None,
-    recalls: float,
+    recalls: bool,
 ) -> list[tuple[int, int, int | None]]:
     """Layers given away, KV extents, and those of them for newcomers too, of each.
 
-    `lent`: most bytes of KV that demand has beyond what no layer pays for; `recalls`: most bytes
-    that are called back from running requests. With `lend_percent`, no layers go for admission, and
-    no more than that of idle KV.
+    `lent`: most bytes of KV that demand has beyond what no layer pays for; `recalls`: whether
+    running requests may be called back. With `lend_percent`, no layers go for admission, and no
+    more than that of idle KV.
     """
     admission = lend_percent is None
     rows = [Row(ask) for ask in asks]
     fill = Fill(rows, donors, free)
     fill.keep_running()  # on whatever it takes
     if recalls:
-        fill.recall(recalls)
+        fill.recall()
     fill.keep_prefixes()
     fill.most_lent = lent
     for tier in [*GROWTH, *(ADMISSION if admission else []), *COOLDOWN]:
@@ -279,7 +277,8 @@ def _ask(
     ever = most_alpha(t.tenant, shape, rules) if layers else 0
     unfelt = hidden_alpha(t, t.report.layer_compute_s, rules, streams) if layers else 0
     surely = hidden_alpha(t, t.least_compute_s, rules, streams) if layers else 0
-    bears = _bears(t, rules, streams, turns, unfelt) if layers else 0
+    bearable_s = BEARABLE * t.report.layer_compute_s
+    bears = hidden_alpha(t, bearable_s, rules, streams) if layers else 0
     ask = Ask(
         name=t.name,
         active=t.active,
@@ -301,13 +300,6 @@ def _ask(
         late=late,
     )
     return giving_experts(t, ask, most_experts(t.tenant, shape, rules) if layers else 0, turns)
-
-
-def _bears(t: TenantSnapshot, rules: Rules, streams: int, turns: Turns | None, unfelt: int) -> int:
-    """Layers that one that runs streams before requests of others are called back for them."""
-    if turns is None:
-        return hidden_alpha(t, BEARABLE * t.report.layer_compute_s, rules, streams)
-    return layers_not_spilled_for(t, unfelt, most_alpha(t.tenant, t.shape, rules), turns.seconds)
 
 
 def _late(t: TenantSnapshot, rules: Rules) -> bool:

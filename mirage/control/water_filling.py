@@ -153,12 +153,12 @@ class Fill:
         self._gather(self.idle, most, 0)
         self._gather(self.active, hidden_or_out, 0)
 
-    def recall(self, most_bytes: float) -> None:
+    def recall(self) -> None:
         """Running requests beyond the share of their tenant make room for layers of a woken one.
 
         Only where its decode could not bear to be without them, and then for all that it would
-        feel, up to `most_bytes`. Computing a few prompts anew takes a fraction of a second; the
-        last of the requests that sit there may run for minutes.
+        feel. Computing a few prompts anew takes a fraction of a second; the last of the requests
+        that sit there may run for minutes.
         """
         for row in self.active:
             if row.alpha <= row.ask.bears:
@@ -166,7 +166,7 @@ class Fill:
             row.recalls = True
             felt = row.alpha - row.ask.hidden
             others = [r for r in self.rows if r is not row]
-            most_bytes -= self._call_in(others, felt * row.ask.layer_bytes, most_bytes)
+            self._call_in(others, felt * row.ask.layer_bytes)
             layers = min(felt, max(0, self.free) // row.ask.layer_bytes)
             row.alpha -= layers
             self.free -= layers * row.ask.layer_bytes
@@ -283,12 +283,8 @@ class Fill:
                 row.alpha += layers
                 self.free += layers * row.ask.layer_bytes
 
-    def _call_in(self, rows: Iterable[Row], wanted: int, most_bytes: float) -> int:
-        """Take KV beyond shares until `wanted` bytes are free: low priorities first, then most.
-
-        Returns how many bytes were taken, at most `most_bytes`.
-        """
-        taken = 0
+    def _call_in(self, rows: Iterable[Row], wanted: int) -> None:
+        """Take KV beyond shares until `wanted` bytes are free: low priorities first, then most."""
 
         def beyond(row: Row) -> int:
             return max(0, row.kv - row.ask.share) * row.ask.extent_bytes
@@ -296,12 +292,8 @@ class Fill:
         for row in sorted(rows, key=lambda r: (r.ask.priority, -beyond(r))):
             short = min(wanted - self.free, beyond(row))
             extents = max(0, ceil_div(short, row.ask.extent_bytes))
-            if taken + extents * row.ask.extent_bytes > most_bytes:
-                extents = int((most_bytes - taken) // row.ask.extent_bytes)
             row.kv -= extents
             self.free += extents * row.ask.extent_bytes
-            taken += extents * row.ask.extent_bytes
-        return taken
 
     def _usable(self) -> int:
         """Free bytes that may become KV."""

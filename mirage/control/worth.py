@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -191,15 +190,6 @@ def worth_giving(
         if price(free, given).per_byte > other.per_byte:
             return given - 1
     return most
-
-
-def worth_streaming(
-    model: Layers, hidden: int, most: int, span_s: float, instead: Iterable[Price] = ()
-) -> int:
-    """`worth_giving` of layers from `hidden` on; all while times are unknown."""
-    if model.load_s <= 0 or model.compute_s <= 0:
-        return most
-    return worth_giving(partial(active_layers, model, span_s=span_s), hidden, most, instead)
 
 
 def _slower(before_s: float, after_s: float, span_s: float) -> float:

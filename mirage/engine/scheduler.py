@@ -20,7 +20,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from mirage.config import Policy
-from mirage.control.demand import Demand, demand, left_free
+from mirage.control.demand import Demand, blocks_ahead, blocks_soon, demand, left_free
 from mirage.control.reporting import Cached, Held, make_report
 from mirage.control.turn_taking import TurnTaking
 from mirage.counters import Counters
@@ -367,8 +367,7 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
         settings = self.settings
         return left_free(
             settings.kept,
-            # Half of what running requests will take: see `demand.blocks_soon`.
-            soon=self.groups.grown(len(self.running) * settings.lookahead_steps, parts=2),
+            soon=blocks_soon(self.groups, len(self.running), settings.lookahead_steps),
             usable_blocks=self.pool.usable_blocks,
             open_blocks=self.reconciler.open_blocks,
             wanted=self._demand,
@@ -431,11 +430,9 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
         )
 
     def _ahead(self) -> int:
-        if not self.running:
-            return 0
         settings = self.settings
         headroom = settings.headroom_extents * self.shape.extent_blocks
-        return self.groups.grown(len(self.running) * settings.lookahead_steps) + headroom
+        return blocks_ahead(self.groups, len(self.running), settings.lookahead_steps, headroom)
 
 
 class MirageScheduler(ElasticMixin, Scheduler):

@@ -10,6 +10,7 @@ from mirage.config import Config, Policy
 from mirage.config import Tenant as Served
 from mirage.control.arbiter import Arbiter
 from mirage.control.targets import base, entitled
+from mirage.facts import KVGroup, KVGroups
 from mirage.simulate import workload
 from mirage.simulate.batch import Request
 from mirage.simulate.costs import StepCosts
@@ -144,19 +145,15 @@ class _Builder:
 
     def _loads(self, hierarchy: Hierarchy, tally: Tally, savings: Savings) -> TierLoads:
         setup, name = self.setup, self.tenant.name
-        model, sharing = setup.tenant(name).model.encode(), setup.experiment.sharing
+        model = setup.tenant(name).model.encode()
         block = self.shape.extent_bytes // self.shape.extent_blocks
         host = hierarchy.speeds.get(Medium.HOST)
         link = setup.hardware.link_mixed_gb_s.value * 1e9 * self.fraction
         bytes_per_s = min(link, host.bytes_per_s) if host else link
-        spills = setup.experiment.tiers is not None and setup.experiment.tiers.spill
-        turn_s = sharing.turn_s if sharing.mode == "temporal" and spills else 0.0
         return TierLoads(
             hierarchy,
             Member(name, model, block, self.tenant.priority),
             Lane(bytes_per_s),
-            bytes_per_s,
-            turn_s,
             tally,
             savings,
         )
@@ -172,9 +169,11 @@ class _Builder:
 
     def _limits(self) -> StepLimits:
         experiment, rules = self.setup.experiment, self.rules
+        shape, block_tokens = self.shape, experiment.limits.block_tokens
+        most = ceil_div(self.setup.max_len(self.tenant.name), block_tokens)
         elastic = self.variant.policy is not Policy.STATIC
         return StepLimits(
-            block_tokens=experiment.limits.block_tokens,
+            groups=KVGroups((KVGroup("full_attention", shape.layers, block_tokens, most),)),
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             elastic=elastic,

@@ -93,7 +93,7 @@ class Engine:
         self.loads = loads or Loads()
         self.turn = TurnTaking(temporal=limits.temporal)
         self.growth_hold = GrowthHold(limits.hold_s, world.now_s)
-        self.queues = Queues(arrivals, limits.block_tokens, reuse)
+        self.queues = Queues(arrivals, limits.groups, reuse)
         self.room = make_room(self.queues, holding, self.growth_hold, limits)
         self.costs = make_costs(roofline, holding, load_ps, self._co_runners)
         self.stirred = False
@@ -121,6 +121,7 @@ class Engine:
             self.loads,
             self._moves,
             self.tally,
+            self.turn,
             self._co_runners,
         )
         self.stepper = Stepper(
@@ -215,8 +216,7 @@ class Engine:
             message = self._inbox.pop(0)
             if isinstance(message, Turn):
                 self.turn.told(message)
-                if not self.turn.may_step(self.queues.begun):
-                    self._returning.spill(now)
+                self._returning.spill()
             elif isinstance(message, Refusal):
                 self.growth_hold.refused()
                 continue

@@ -16,9 +16,11 @@ from mirage.config import (
     Count,
     Device,
     FilePath,
+    HostTier,
     Remap,
     Sharing,
     Strict,
+    Tiers,
     Traffic,
     read_yaml,
     validated,
@@ -286,7 +288,18 @@ class Setup:
             ),
             policy=variant.policy,
             block_tokens=self.experiment.limits.block_tokens,
+            tiers=self._served_tiers(variant),
         )
+
+    def _served_tiers(self, variant: variants.Variant) -> Tiers:
+        """The host pool that the deciding code reckons with."""
+        tiers = self.experiment.tiers
+        if not variant.tiers or tiers is None or not tiers.spill:
+            return Tiers()
+        host = tiers.host
+        if host is None or not host.bytes:
+            return Tiers()
+        return Tiers(host=HostTier(bytes=host.bytes, policy=host.policy))
 
     def rules(self, variant: variants.Variant) -> Rules:
         """The settings that the deciding code goes by."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage.config import PATIENCE_S, Kept
+from mirage.facts import KVGroups
 from mirage.simulate.roofline import PS
 
 
@@ -12,7 +13,7 @@ from mirage.simulate.roofline import PS
 class StepLimits:
     """Tokens, requests and steps; times in picoseconds but where they say seconds."""
 
-    block_tokens: int
+    groups: KVGroups
     max_num_seqs: int
     max_num_batched_tokens: int
     elastic: bool
@@ -24,6 +25,11 @@ class StepLimits:
     report_ps: int
     apply_ps: int
     hold_s: float = PATIENCE_S
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a KV block; a simulated model has one KV group."""
+        return self.groups.groups[0].block_tokens
 
     @property
     def hold_ps(self) -> int:

@@ -10,7 +10,6 @@ from bisect import insort
 from collections import Counter
 from dataclasses import dataclass, field
 
-from mirage.control.spilling import worth_spilling
 from mirage.simulate.batch import Request
 from mirage.simulate.hierarchy import Hierarchy, Hit
 from mirage.simulate.lanes import Lane
@@ -69,33 +68,19 @@ class Loads:
         """When a wait will be over at the present pace; None if none will."""
         return None
 
-    def cancel(self, now: int) -> list[Request]:
-        """Nobody waits any more; who did, oldest first."""
-        return []
-
-    def worth_spilling(self, kv_bytes: int, pool_bytes: int) -> int:
-        """Bytes of KV in use that are better given up at a turn's end."""
-        return 0
-
 
 class TierLoads(Loads):
-    """Of a guest of the `hierarchy`; `link` is the way up from host memory.
-
-    `turn_s` is the length of a turn, 0 if there are none.
-    """
+    """Of a guest of the `hierarchy`; `link` is the way up from host memory."""
 
     def __init__(
         self,
         hierarchy: Hierarchy,
         member: Member,
         link: Lane,
-        link_bytes_per_s: float,
-        turn_s: float,
         tally: Tally,
         savings: Savings,
     ) -> None:
-        self._hierarchy, self._link, self._turn_s = hierarchy, link, turn_s
-        self._bytes_per_s, self._block_bytes = link_bytes_per_s, member.block_bytes
+        self._hierarchy, self._link, self._block_bytes = hierarchy, link, member.block_bytes
         self._guest = hierarchy.join(member)
         self._tally, self._savings = tally, savings
         peer = hierarchy.speeds.get(Medium.PEER)
@@ -113,15 +98,6 @@ class TierLoads(Loads):
         ends = self._hierarchy.store(self._guest, names, now)
         self._tally.counters.bytes_down += len(ends) * self._block_bytes
         return ends
-
-    def worth_spilling(self, kv_bytes: int, pool_bytes: int) -> int:
-        return worth_spilling(
-            kv_bytes,
-            pool_bytes,
-            self._hierarchy.capacity,
-            bytes_per_s=self._bytes_per_s,
-            turn_s=self._turn_s,
-        )
 
     # -- up -----------------------------------------------------------------------------
 
@@ -176,13 +152,6 @@ class TierLoads(Loads):
                 end = max(end, time)
             ends.append(min(load.late_from, end))
         return min(ends, default=None)
-
-    def cancel(self, now: int) -> list[Request]:
-        waited = [load.request for load in self._loads]
-        for request in waited:
-            self._hierarchy.leave(self._guest, request.number, now)
-        self._loads.clear()
-        return waited
 
     def _load(self, request: Request, found: Found, hits: list[Hit], now: int) -> Load:
         media = Counter(hit.medium for hit in hits)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import chain
 
-from mirage.control.demand import blocks_for, blocks_to_start
+from mirage.facts import KVGroups
 from mirage.simulate.batch import Batch, Request
 from mirage.simulate.reuse import Reuse
 
@@ -21,9 +21,9 @@ class Queues:
     """Requests in the order of `arrivals`, with KV blocks of `block_tokens` tokens."""
 
     def __init__(
-        self, arrivals: Iterator[Request], block_tokens: int, reuse: Reuse | None = None
+        self, arrivals: Iterator[Request], groups: KVGroups, reuse: Reuse | None = None
     ) -> None:
-        self.batch = Batch(block_tokens)
+        self.batch = Batch(groups.groups[0].block_tokens)
         self.reuse = reuse or Reuse()
         self.running: dict[Request, None] = {}
         """In the order of admission: all that decode, and those of the next two."""
@@ -36,7 +36,7 @@ class Queues:
         """In the batch, and not in the step before."""
         self.emitted = 0
         """When the batch's newest tokens came, in picoseconds."""
-        self._block_tokens = block_tokens
+        self._groups = groups
         self._arrivals = arrivals
         self._upcoming = next(arrivals, None)
         self._other_blocks = 0
@@ -54,7 +54,7 @@ class Queues:
     @property
     def begun(self) -> int:
         """Requests that a turn must finish before it ends, if it drains."""
-        return len(self.running) + len(self.loading) + self._preempted
+        return len(self.running) + self._preempted
 
     @property
     def used_blocks(self) -> int:
@@ -70,7 +70,7 @@ class Queues:
         """Blocks with which the first `slots` waiting requests can start."""
         if slots >= len(self.waiting):
             return self._waiting_blocks
-        return blocks_to_start((r.known for r in self.waiting), slots, self._block_tokens)
+        return self._groups.to_start((r.known for r in self.waiting), slots)
 
     def check_empty(self) -> None:
         """Raises `AssertionError` if a request is left anywhere, or a block of one."""
@@ -123,11 +123,6 @@ class Queues:
             (self.held if request in self.held else self.prefilling).remove(request)
         self._put_back(request)
 
-    def stop_loading(self, request: Request) -> None:
-        """It waits again, before all others."""
-        del self.loading[request]
-        self._put_back(request)
-
     def _start(self, request: Request) -> None:
         self.running[request] = None
         self.prefilling.append(request)
@@ -142,7 +137,7 @@ class Queues:
         self._waiting_blocks += self._to_start(request)
 
     def _to_start(self, request: Request) -> int:
-        return blocks_for(request.known + 1, self._block_tokens)
+        return self._groups.blocks(request.known + 1)
 
     # -- running ------------------------------------------------------------------------
 

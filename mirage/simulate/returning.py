@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mirage.control.turn_taking import TurnTaking
 from mirage.simulate.costs import StepCosts
 from mirage.simulate.holding import Holding
 from mirage.simulate.loads import Loads
@@ -25,11 +26,12 @@ class Returning:
         loads: Loads,
         moves: Moves,
         tally: Tally,
+        turn: TurnTaking,
         co_runners: Callable[[], tuple[int, int]],
     ) -> None:
         self._queues, self._room, self._holding, self._costs = queues, room, holding, costs
         self._loads, self._moves, self._tally = loads, moves, tally
-        self._co_runners = co_runners
+        self._turn, self._co_runners = turn, co_runners
 
     def arrive(self, now: int) -> None:
         """Requests that have come wait, and what lies below for them begins to come up."""
@@ -56,15 +58,12 @@ class Returning:
         else:
             self._loads.pace(1, 1 + streams - (holding.alpha > 0))
 
-    def spill(self, now: int) -> None:
-        """The turn is over: KV in use that is better below is nobody's from now on."""
+    def spill(self) -> None:
+        """Preempt suspended requests, as far as the turn's end said: their KV may go down."""
         queues, shape = self._queues, self._holding.shape
-        block = shape.extent_bytes // shape.extent_blocks
-        for request in reversed(self._loads.cancel(now)):
-            queues.stop_loading(request)
-        used = queues.used_blocks
-        pool_bytes = self._holding.extents * shape.extent_bytes
-        most = self._loads.worth_spilling(used * block, pool_bytes)
-        while queues.running and (used - queues.used_blocks) * block < most:
+        block_bytes = shape.extent_bytes // shape.extent_blocks
+        while queues.running and self._turn.spills(queues.begun):
+            before = queues.used_blocks
             queues.preempt()
+            self._turn.spilled((before - queues.used_blocks) * block_bytes)
             self._tally.counters.spills += 1

@@ -44,7 +44,7 @@ class Room:
             - due
             - left_free(
                 limits.kept,
-                soon=blocks_soon(running, limits.lookahead_steps, limits.block_tokens),
+                soon=blocks_soon(limits.groups, running, limits.lookahead_steps),
                 usable_blocks=holding.blocks,
                 open_blocks=holding.open_blocks,
                 wanted=partial(self.demand, due),
@@ -66,4 +66,4 @@ class Room:
     def _ahead(self) -> int:
         limits, running = self._limits, len(self._queues.running)
         headroom = limits.headroom_extents * self._holding.shape.extent_blocks
-        return blocks_ahead(running, limits.lookahead_steps, headroom, limits.block_tokens)
+        return blocks_ahead(limits.groups, running, limits.lookahead_steps, headroom)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirage.control.demand import blocks_for
 from mirage.control.growth_hold import GrowthHold
 from mirage.control.turn_taking import TurnTaking
 from mirage.simulate.batch import Request
@@ -116,7 +115,7 @@ class Scheduler:
             request = queues.waiting[0]
             if not request.generated and not self._turn.granted:
                 break  # draining
-            blocks = blocks_for(request.known, limits.block_tokens)
+            blocks = limits.groups.blocks(request.known)
             found = queues.reuse.find(request)
             if blocks - found.shared > free:
                 break

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from children import must, spawn
+from tier_turns import PART
 
 pytestmark = pytest.mark.engine
 
@@ -21,8 +22,9 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(json.loads(said.splitlines()[-1]))
 
 
-def test_what_is_called_back_from_a_suspended_engine_goes_down(facts: dict[str, Any]) -> None:
+def test_what_a_turns_end_leaves_goes_down_as_far_as_was_said(facts: dict[str, Any]) -> None:
     spilled = facts["spilled"]
+    assert spilled["kept"] <= (1 - PART) * spilled["used"] + 1
     assert spilled["kept"] <= spilled["held"] < spilled["used"]
     assert spilled["running"] < facts["stayed"]["running"] == 6
     assert spilled["stored"] * spilled["extent_tokens"] > 0
@@ -35,7 +37,7 @@ def test_and_is_not_computed_anew(facts: dict[str, Any]) -> None:
     assert spilled["again"] <= preempted * spilled["extent_tokens"]
 
 
-def test_without_a_recall_nothing_of_it_moves(facts: dict[str, Any]) -> None:
+def test_where_nothing_was_said_nothing_of_it_moves(facts: dict[str, Any]) -> None:
     stayed = facts["stayed"]
     assert stayed["kept"] == stayed["used"] and stayed["again"] == 0
 

@@ -19,6 +19,7 @@ from mirage.protocol import Turn
 EXTENTS, SHARE = 48, 12
 REQUESTS, LENGTH, TOKENS = 6, 100, 60
 BYTES_PER_S = 2e7
+PART = 0.6
 
 
 class Suspended(Tiered):
@@ -45,8 +46,8 @@ class Suspended(Tiered):
             assert time.monotonic() < until, self.scheduler.report()
             self.step()
 
-    def turn(self, holds: bool, *, drain: bool = False) -> None:
-        self.scheduler.mailbox.post(Turn(holds, drain=drain))
+    def turn(self, holds: bool, *, drain: bool = False, spill_bytes: int = 0) -> None:
+        self.scheduler.mailbox.post(Turn(holds, drain, spill_bytes))
 
     def finish(self) -> None:
         """All texts are right."""
@@ -56,21 +57,23 @@ class Suspended(Tiered):
         self.settle()
 
 
-def spilled(engine: Suspended, *, recall: bool, seed: int) -> dict[str, Any]:
-    """A turn ends in mid-request; memory is called back meanwhile, if `recall`."""
+def spilled(engine: Suspended, *, part: float, seed: int) -> dict[str, Any]:
+    """A turn ends in mid-request, and `part` of what requests hold shall be given up."""
     scheduler, before = engine.scheduler, engine.scheduler.tokens
     engine.allot(EXTENTS)
     engine.turn(True)
     engine.begin(engine.prompts(REQUESTS, LENGTH, seed), steps=20)
-    engine.turn(False)
+    used = scheduler.report().kv_used_extents
+    spill_bytes = int(part * used * scheduler.shape.extent_bytes)
+    engine.turn(False, spill_bytes=spill_bytes)
     engine.step_until(lambda: not scheduler.report().holds_turn)
-    used, steps = scheduler.report().kv_used_extents, scheduler.fence.scheduled
+    steps = scheduler.fence.scheduled
     stored = engine.counts.stored_blocks
-    engine.allot(SHARE, recall=recall)
     for _ in range(3):
         engine.step()
-    if recall:
-        engine.step_until(lambda: scheduler.report().kv_extents <= SHARE)
+    kept = scheduler.report().kv_used_extents
+    engine.allot(SHARE)
+    engine.step_until(lambda: scheduler.report().kv_extents <= max(kept, SHARE))
     suspended = scheduler.report()
     assert scheduler.fence.scheduled == steps, "it stepped without the turn"
     engine.allot(EXTENTS)
@@ -122,8 +125,8 @@ def drained(engine: Suspended) -> dict[str, Any]:
 def main(models: str) -> None:
     engine = Suspended(Path(models), blocks=EXTENTS, temporal=True)
     facts = {
-        "stayed": spilled(engine, recall=False, seed=1),
-        "spilled": spilled(engine, recall=True, seed=2),
+        "stayed": spilled(engine, part=0, seed=1),
+        "spilled": spilled(engine, part=PART, seed=2),
         "drained": drained(engine),
     }
     print(json.dumps(facts))

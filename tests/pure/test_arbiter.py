@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 from world import SHAPE
 
-from mirage.config import Config, Device, Policy, Sharing, Tenant
+from mirage.config import Config, Device, HostTier, Policy, Sharing, Tenant, Tiers
 from mirage.control.arbiter import Arbiter
 from mirage.geometry import footprint
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, Turn
@@ -16,13 +16,14 @@ from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report,
 pytestmark = pytest.mark.pure
 
 
-def arbiter(mode: str, drain: bool | str = "auto") -> Arbiter:
+def arbiter(mode: str, drain: bool | str = "auto", below: int = 0) -> Arbiter:
     tenants = [Tenant(name=n, model=Path(n), share=50) for n in "ab"]
     config = Config(
         device=Device(memory=3400),
         tenants=tenants,
         sharing=Sharing(mode=mode, turn_s=1.0, drain=drain),
         policy=Policy.MIRAGE,
+        tiers=Tiers(host=HostTier(bytes=below) if below else None),
     )
     made = Arbiter.of(config)
     for name in "ab":
@@ -69,9 +70,9 @@ def test_a_turn_is_given_confirmed_revoked_and_passed_on() -> None:
     assert made.decide(1.2) == [("b", Turn(True))]
 
 
-def drained(drain: bool | str, used: int) -> Arbiter:
+def drained(drain: bool | str, used: int, below: int = 0) -> Arbiter:
     """Two tenants of 34 extents each, without layers; `a` has the turn and runs on `used`."""
-    made = arbiter("temporal", drain)
+    made = arbiter("temporal", drain, below)
     for name in "ab":
         made.reported(name, report(False, running=1), 0.0)
     assert made.decide(0.0)[-1] == ("a", Turn(True))
@@ -89,6 +90,21 @@ def test_a_turn_drains_if_it_is_told_to_or_the_next_model_would_stream(
 ) -> None:
     """`b` sits on 10 extents; of the 30 beyond them `a` has 22 layers' worth in its own layers."""
     assert ("a", Turn(False, drains)) in drained(drain, used).decide(1.0)
+
+
+@pytest.mark.parametrize("below", [0, 400])
+def test_one_that_stops_is_told_what_its_requests_give_up(
+    below: int,
+) -> None:
+    """A turn of a second loads 100 layers of 100 bytes; all the memory there is has 3400."""
+    made = drained(False, 31, below)
+    assert ("a", Turn(False, spill_bytes=below)) in made.decide(1.0)
+
+
+def test_one_that_drains_is_told_so_when_it_shall_stop() -> None:
+    made = drained("auto", 31, below=400)
+    assert ("a", Turn(False, drain=True)) in made.decide(1.0)
+    assert ("a", Turn(False, spill_bytes=400)) in made.decide(2.0)
 
 
 def test_draining_by_cost_ends_once_the_change_is_cheap() -> None:

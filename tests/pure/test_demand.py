@@ -10,7 +10,6 @@ from mirage.control.demand import (
     Demand,
     blocks_ahead,
     blocks_soon,
-    blocks_to_start,
     demand,
     growth_level,
     in_extents,
@@ -19,7 +18,10 @@ from mirage.control.demand import (
     left_free,
     reported,
 )
+from mirage.facts import KVGroup, KVGroups
 from mirage.protocol import ModelShape, Report
+
+GROUPS = KVGroups((KVGroup("full_attention", 12, 32, 100),))
 
 pytestmark = pytest.mark.pure
 
@@ -46,13 +48,13 @@ def report(used: int = 0, usable: int = 10, growth: int = 0, admission: int = 0)
 
 
 def test_an_idle_engine_wants_nothing() -> None:
-    assert blocks_ahead(0, 16, 2, 32) == 0
+    assert blocks_ahead(GROUPS, 0, 16, 2) == 0
     assert demand(**IDLE) == Demand(0, 0, 0)
     assert reported(report(), SHAPE) == Demand(0, 0, 0)
 
 
 def test_running_requests_want_their_next_steps_and_the_headroom() -> None:
-    ahead = blocks_ahead(8, lookahead_steps=16, headroom_blocks=2, block_tokens=32)
+    ahead = blocks_ahead(GROUPS, 8, lookahead_steps=16, headroom_blocks=2)
     assert ahead == 8 * 16 // 32 + 2
     wanted = demand(**IDLE | {"used_blocks": 40, "ahead": ahead})
     assert wanted.used == 40 and wanted.growth >= 40 + ahead
@@ -67,16 +69,16 @@ def test_what_is_missing_comes_on_top() -> None:
 
 def test_only_requests_that_could_start_count_for_admission() -> None:
     waiting = [31, 32, 64]
-    assert blocks_to_start(waiting, 8, 32) == 1 + 2 + 3
-    assert blocks_to_start(waiting, 2, 32) == 1 + 2
-    assert blocks_to_start(waiting, -1, 32) == 0
+    assert GROUPS.to_start(waiting, 8) == 1 + 2 + 3
+    assert GROUPS.to_start(waiting, 2) == 1 + 2
+    assert GROUPS.to_start(waiting, -1) == 0
     assert demand(**IDLE | {"starting": 6}) == Demand(0, 0, 6)
 
 
 def test_newcomers_leave_half_of_the_next_steps() -> None:
-    assert blocks_soon(0, 16, 32) == 0
-    assert blocks_soon(8, 16, 32) == 2
-    assert blocks_soon(9, 16, 32) == 3
+    assert blocks_soon(GROUPS, 0, 16) == 0
+    assert blocks_soon(GROUPS, 8, 16) == 2
+    assert blocks_soon(GROUPS, 9, 16) == 3
 
 
 def test_newcomers_leave_what_layers_pay_for_and_what_is_asked_for_the_running() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mirage import profiles
 from mirage.control.demand import lacks_growth
 from mirage.control.targets import Target
+from mirage.facts import KVGroup, KVGroups
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from mirage.simulate.batch import Request
@@ -89,7 +90,7 @@ def lone(
     **limits,
 ) -> Engine:
     usual = {
-        "block_tokens": 16,
+        "groups": KVGroups((KVGroup("full_attention", 40, 16, 1 << 20),)),
         "max_num_seqs": 1024,
         "max_num_batched_tokens": 2048,
         "elastic": False,

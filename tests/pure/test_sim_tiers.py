@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from mirage import profiles
 from mirage.config import ConfigError, validated
-from mirage.control.spilling import worth_spilling
 from mirage.geometry import footprint
 from mirage.simulate import build, run
 from mirage.simulate.engine import Engine
@@ -113,22 +112,6 @@ def test_no_tier_ever_holds_more_than_its_capacity(sizes, asked) -> None:
             state, most = pool.core.state(), capacities[pool.medium.value] * KIB4
             assert state.used_bytes <= most and state.blocks * KIB4 <= most
         assert below.disk is None or below.disk.index.held <= capacities["ssd"] * KIB4
-
-
-@given(
-    kv=st.integers(0, 10**11),
-    pool=st.integers(0, 10**11),
-    room=st.integers(0, 10**11),
-    speed=st.floats(1e9, 1e12),
-    turn=st.floats(0, 20),
-)
-def test_nothing_is_spilled_that_has_no_room_or_no_turn_to_pay_for_it(
-    kv, pool, room, speed, turn
-) -> None:
-    spilled = worth_spilling(kv, pool, room, bytes_per_s=speed, turn_s=turn)
-    assert 0 <= spilled <= min(kv, room)
-    assert worth_spilling(kv, pool, room, bytes_per_s=speed, turn_s=0) == 0
-    assert spilled <= worth_spilling(kv, pool, room, bytes_per_s=2 * speed, turn_s=turn)
 
 
 # -- worlds -----------------------------------------------------------------------------

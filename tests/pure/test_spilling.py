@@ -1,4 +1,4 @@
-"""In turns, KV of suspended requests goes below the device where streaming would cost more."""
+"""In turns, requests that a turn's end leaves give up KV memory, where that pays."""
 
 from __future__ import annotations
 
@@ -13,84 +13,92 @@ from test_planner import REMAP, SHAPE, SHARE, tenant
 
 from mirage.config import Config, Policy
 from mirage.control.controller import Controller
-from mirage.control.planner import covers, plan
-from mirage.control.spilling import Turns, spillable
-from mirage.control.targets import Target
+from mirage.control.planner import plan
+from mirage.control.spilling import Turns, worth_spilling
+from mirage.control.turn_taking import TurnTaking
+from mirage.protocol import Turn
 
 pytestmark = pytest.mark.pure
 
 MUCH = 1 << 30
 SLOW = (9.0, 1.0)
-"""T_T and T_c: the link carries 11 bytes a second, so 700 bytes down and up take 126 s."""
+"""T_T and T_c, in seconds."""
+FAST = (1e-3, 1.0)
 
 
-def targets(
-    turns: Turns, *, used: int = 30, policy: Policy = Policy.MIRAGE, token_s: float = 0.0
-) -> dict[str, Target]:
-    """`a` has lost its turn with `used` extents, 10 of them its share; it is `b`'s now.
-
-    Of the six layers that the others pay for, `a` can give two itself.
-    """
-    suspended = tenant("a", used, active=False, kv=used, percent=20, times=SLOW)
-    awake = tenant("b", 1, alpha=9, kv=2, times=SLOW)
-    awake = replace(awake, report=structs.replace(awake.report, token_s=token_s))
-    return plan([suspended, awake], 2 * SHARE, 0, policy, REMAP, turns=turns)
+def spilled(
+    used: int, kv: int, turns: Turns, times: tuple[float, float] = FAST, unknown: bool = False
+) -> int:
+    """Bytes that a tenant gives up which holds `kv` extents and uses so many of them."""
+    suspended = tenant("a", used, kv=kv, times=times)
+    if unknown:
+        report = structs.replace(suspended.report, layer_load_s=0.0)
+        suspended = replace(suspended, report=report)
+    return worth_spilling(suspended, turns)
 
 
-def test_in_a_long_turn_the_layers_of_its_holder_come_back() -> None:
-    found = targets(Turns(1e4, below_bytes=MUCH))
-    assert found["a"].recall and found["a"].kv_extents >= 10
-    assert found["b"].alpha < targets(Turns(1e4))["b"].alpha
-    assert not found["b"].recall
+def test_what_a_turn_loads_many_times_is_given_up() -> None:
+    assert spilled(20, 20, Turns(1e4, below_bytes=MUCH)) == 20 * SHAPE.extent_bytes
 
 
-def test_in_a_short_turn_they_are_streamed() -> None:
-    assert targets(Turns(1.0, below_bytes=MUCH)) == targets(Turns(1.0))
+def test_what_takes_most_of_a_turn_to_bring_back_is_kept() -> None:
+    assert spilled(20, 20, Turns(1.0, below_bytes=MUCH), SLOW) == 0
 
 
-def test_where_computing_takes_less_than_the_link_they_come_back_sooner() -> None:
-    """An extent of 16 tokens crosses the link twice in 9 s."""
-    turns = Turns(20.0, below_bytes=MUCH)
-    assert not targets(turns)["a"].recall
-    assert not targets(turns, token_s=1.0)["a"].recall
-    assert targets(turns, token_s=1e-3)["a"].recall
+def test_while_nobody_knows_how_fast_the_link_is_all_is_kept() -> None:
+    assert spilled(20, 20, Turns(1e4, below_bytes=MUCH), unknown=True) == 0
 
 
-def test_nobody_loses_more_than_what_is_beyond_its_share() -> None:
-    for used in range(2, 35):
-        found = targets(Turns(1e9, below_bytes=MUCH), used=used)["a"]
-        assert found.kv_extents >= min(used, 10)
-        assert found.recall == (found.kv_extents < used)
+@given(
+    used=st.integers(0, 30),
+    kv=st.integers(0, 30),
+    turn_s=st.floats(1e-3, 1e6),
+    below=st.integers(0, 3000),
+    load_s=st.floats(1e-4, 1e3),
+)
+def test_no_more_is_given_up_than_is_used_and_there_is_room_for(
+    used: int, kv: int, turn_s: float, below: int, load_s: float
+) -> None:
+    def found(below: int = below, load_s: float = load_s, turn_s: float = turn_s) -> int:
+        return spilled(used, kv, Turns(turn_s, below_bytes=below), (load_s, 1.0))
 
-
-def test_no_more_goes_down_than_there_is_room_for() -> None:
-    for room in (100, 250, 300):
-        found = targets(Turns(1e9, below_bytes=room))["a"]
-        assert found.recall and (30 - found.kv_extents) * SHAPE.extent_bytes <= room
-    assert not targets(Turns(1e9, below_bytes=49))["a"].recall
+    assert 0 <= found() <= min(used * SHAPE.extent_bytes, below)
+    assert found(below=0) == 0
+    assert found() <= found(load_s=load_s / 2)
+    assert found() <= found(turn_s=2 * turn_s)
 
 
 @given(st.floats(1e-3, 1e9), st.integers(2, 34), st.sampled_from([Policy.POOLED, Policy.MIRAGE]))
-def test_with_nothing_below_nobody_is_called_back_in_turns(
-    turn_s: float, used: int, policy: Policy
-) -> None:
+def test_in_turns_nobody_is_called_back(turn_s: float, used: int, policy: Policy) -> None:
+    """`a` has lost its turn with `used` extents, 10 of them its share; it is `b`'s now."""
     if policy is Policy.POOLED:
         used = min(used, 18)
-    found = targets(Turns(turn_s), used=used, policy=policy)
+    suspended = tenant("a", used, active=False, kv=used, percent=20, times=SLOW)
+    awake = tenant("b", 1, alpha=9, kv=2, times=SLOW)
+    turns = Turns(turn_s, below_bytes=MUCH)
+    found = plan([suspended, awake], 2 * SHARE, 0, policy, REMAP, turns=turns)
     assert not any(target.recall for target in found.values())
     assert found["a"].kv_extents >= used
 
 
-def test_a_turn_that_can_be_spilled_is_covered() -> None:
-    suspended = tenant("a", 25, percent=20, active=False, times=(4.0, 1.0))
-    upcoming = tenant("b", active=False, kv=2, times=(4.0, 0.4))
-    both, device = [suspended, upcoming], 2 * SHARE
-    assert not covers(both, "b", device, Policy.MIRAGE, REMAP)
-    # 15 extents beyond the share are 750 bytes: 60 s with 25 bytes a second, down and up.
-    assert spillable(both, "b", device, Turns(61.0, below_bytes=MUCH)) == 750
-    assert spillable(both, "b", device, Turns(59.0, below_bytes=MUCH)) == 0
-    assert spillable(both, "b", device, Turns(61.0)) == 0
-    assert covers(both, "b", device + 750, Policy.MIRAGE, REMAP)
+def test_one_that_has_stopped_gives_up_as_much_as_it_was_told() -> None:
+    turn = TurnTaking(temporal=True)
+    turn.told(Turn(True))
+    assert not turn.spills(3)
+    turn.told(Turn(False, spill_bytes=100))
+    assert turn.spills(3)
+    turn.spilled(60)
+    assert turn.spills(2)
+    turn.spilled(60)
+    assert not turn.spills(1)
+
+
+def test_one_that_drains_gives_up_nothing_before_it_has_stopped() -> None:
+    turn = TurnTaking(temporal=True)
+    turn.told(Turn(False, drain=True, spill_bytes=100))
+    assert not turn.spills(1) and turn.spills(0)
+    turn.told(Turn(True))
+    assert not turn.spills(0)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from math import inf, isclose
 
@@ -26,7 +28,6 @@ from mirage.control.worth import (
     spill,
     unused,
     worth_giving,
-    worth_streaming,
 )
 
 pytestmark = pytest.mark.pure
@@ -41,6 +42,10 @@ MODELS = st.builds(
     load_s=st.floats(1e-5, 1.0),
     compute_s=st.floats(1e-5, 1.0),
 )
+
+
+def layers_of(model: Layers, span_s: float) -> Callable[[int, int], Price]:
+    return partial(active_layers, model, span_s=span_s)
 
 
 def kv(nbytes: float, bytes_s: float = 10_000) -> Price:
@@ -75,15 +80,13 @@ def test_each_way_in_numbers() -> None:
 
 def test_a_long_turn_spills_and_a_short_one_streams() -> None:
     hidden, _ = largest_alpha(MODEL.n, MODEL.load_s, MODEL.compute_s)
-    assert worth_streaming(MODEL, hidden, 8, 1000.0, [kv(1)]) == hidden
-    assert worth_streaming(MODEL, hidden, 8, 1e-3, [kv(1)]) == 8
+    assert worth_giving(layers_of(MODEL, 1000.0), hidden, 8, [kv(1)]) == hidden
+    assert worth_giving(layers_of(MODEL, 1e-3), hidden, 8, [kv(1)]) == 8
 
 
 def test_without_another_way_all_stream() -> None:
-    assert worth_streaming(MODEL, 1, 8, 1e9) == 8
-    assert worth_streaming(MODEL, 1, 8, 1e9, [kv(1, bytes_s=0)]) == 8
-    unknown = MODEL._replace(load_s=0.0)
-    assert worth_streaming(unknown, 1, 8, 1e9, [kv(1)]) == 8
+    assert worth_giving(layers_of(MODEL, 1e9), 1, 8, []) == 8
+    assert worth_giving(layers_of(MODEL, 1e9), 1, 8, [kv(1, bytes_s=0)]) == 8
 
 
 def test_spilling_beats_computing_where_the_link_is_quicker() -> None:
@@ -182,7 +185,7 @@ def test_what_is_streamed_is_never_dearer_than_what_was_left(
 ) -> None:
     hidden, _ = largest_alpha(model.n, model.load_s, model.compute_s)
     most = model.n - 2
-    kept = worth_streaming(model, hidden, most, span_s, [kv(1, bytes_s)])
+    kept = worth_giving(layers_of(model, span_s), hidden, most, [kv(1, bytes_s)])
     assert min(hidden, most) <= kept <= max(hidden, most)
     for alpha in range(hidden + 1, kept + 1):
         assert active_layers(model, hidden, alpha, span_s).per_byte <= kv(1, bytes_s).per_byte

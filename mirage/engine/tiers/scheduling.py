@@ -12,10 +12,11 @@ from mirage.control.turn_taking import TurnTaking
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.mailbox import Mailbox
 from mirage.engine.memory import EngineMemory
-from mirage.engine.reconcile import Fence, Reconciler
+from mirage.engine.reconcile import Fence
 from mirage.engine.tiers import present
 from mirage.engine.tiers.engine_tiers import EngineTiers
 from mirage.facts import KVGroups
+from mirage.protocol import ModelShape
 from mirage.tiers.contract import Key, Medium
 
 TIER_POLL_S = 0.001
@@ -33,7 +34,7 @@ class TieredMixin(Mixable):
     groups: KVGroups
     turn: TurnTaking
     fence: Fence
-    reconciler: Reconciler
+    shape: ModelShape
     tiers: EngineTiers | None = None
 
     def _look_below(self) -> None:
@@ -84,14 +85,12 @@ class TieredMixin(Mixable):
             self.tiers.demote(extents, asleep=not self._steps_soon())
 
     def _spill(self) -> None:
-        """Preempt suspended requests for memory that is called back: their KV goes down.
-
-        With the turn vLLM does, when running requests ask for blocks; without it nobody asks.
-        """
-        if self.tiers is None or self.turn.may_step(self._begun()) or not self.fence.idle:
-            return
-        while self.running and self.reconciler.exceeded:
+        """Preempt suspended requests, as far as the turn's end said: their KV may go down."""
+        block_bytes = self.shape.extent_bytes // self.shape.extent_blocks
+        while self.running and self.fence.idle and self.turn.spills(self._begun()):
+            before = self.pool.get_num_free_blocks()
             self._preempt_request(self.running.pop(), time.monotonic())
+            self.turn.spilled((self.pool.get_num_free_blocks() - before) * block_bytes)
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
         """vLLM's, by priority also of a request that this very schedule() gave a part of the step.
