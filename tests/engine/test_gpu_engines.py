@@ -61,7 +61,7 @@ def test_the_smoke_row_moves_memory_and_the_texts_stay() -> None:
     assert row.details["extents"][1] > row.details["extents"][0]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_outputs_are_bit_identical_and_without_waits_they_differ() -> None:
     alike, control = engines._alike(HOST, way=EAGERLY)
     assert alike.holds, alike.value
@@ -114,7 +114,7 @@ def test_another_text_is_told_by_its_round(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_steps_of_our_engine_are_timed_by_batch() -> None:
     config, fit = (
         small.config(True, way=EAGERLY),
@@ -138,7 +138,7 @@ def test_a_step_is_timed_with_layers_away_and_around_a_move() -> None:
     assert beside.value.startswith("skipped: ") and trace.holds, trace.value
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_outputs_as_served_are_bit_identical_in_pieces() -> None:
     alike, control = as_served.alike(HOST)
     assert alike.holds and control.holds, (alike.value, control.value)
