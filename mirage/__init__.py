@@ -5,6 +5,6 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 try:
-    __version__ = version("mirage")
+    __version__ = version("mirage-kv")
 except PackageNotFoundError:  # the tree alone, not installed
     __version__ = "0+unknown"

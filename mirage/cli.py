@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,6 +68,11 @@ OWN_MODULES = {
     ),
 }
 """Module, function and line in the list of commands."""
+
+SERVING = frozenset({"doctor"})
+"""Those of them that need no more than `mirage serve` does."""
+TOOLS = ("ijson", "jinja2", "matplotlib", "optuna", "scipy")
+"""Packages of the extra `tools`, by the names of their modules."""
 
 app = typer.Typer(
     help="Serve several language models from one device memory: parameters make room for KV.",
@@ -233,9 +239,21 @@ def _register_own(asked_for: list[str]) -> None:
     """Commands whose options come from their own modules, which are loaded only if needed."""
     for name, (module, function, summary) in OWN_MODULES.items():
         if asked_for == [name]:
+            if name not in SERVING:
+                _check_tools(name)
             app.command(name)(getattr(import_module(module), function))
         else:
             app.command(name, help=summary)(lambda: None)
+
+
+def _check_tools(command: str) -> None:
+    """Raises `Refused` if a package is absent: the command would find out when it writes."""
+    absent = [name for name in TOOLS if find_spec(name) is None]
+    if absent:
+        raise Refused(
+            f"mirage {command} needs {', '.join(absent)}: run pip install '.[tools]' in the "
+            "checkout of MIRAGE"
+        )
 
 
 def _load(path: Path, policy: Policy | None) -> Config:

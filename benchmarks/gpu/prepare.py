@@ -97,7 +97,7 @@ def needed() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     tests = [one for one in extras["test"] if one.startswith(TESTS)]
-    return [*project["dependencies"], *extras["vllm"], *tests]
+    return [*project["dependencies"], *extras["vllm"], *extras["tools"], *tests]
 
 
 def download(folder: str, python: str, machine: str, needs: Iterable[str]) -> list[str]:

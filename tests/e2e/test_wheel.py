@@ -7,9 +7,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+from mirage.cli import TOOLS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -18,20 +21,27 @@ TREE = ("mirage", "vmm", "scheduler", "traces", "configs", "pyproject.toml", "RE
 Run = Callable[..., str]
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the wheel was installed into."""
-    source, wheels, target = (tmp_path_factory.mktemp(n) for n in ("source", "wheels", "target"))
+def copied(source: Path) -> Path:
+    """The sources of a distribution, without what was made beside them."""
+    source.mkdir()
     for name in TREE:
         if (ROOT / name).is_dir():
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, source / name, ignore=ignored)
         else:
             shutil.copy(ROOT / name, source)
+    return source
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the wheel was installed into."""
+    wheels, target = (tmp_path_factory.mktemp(n) for n in ("wheels", "target"))
+    source = copied(tmp_path_factory.mktemp("tree") / "source")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     quiet = {"cwd": source, "check": True, "timeout": 300}
     subprocess.run([*pip, "wheel", "--no-deps", "-w", wheels, source], **quiet)  # type: ignore[call-overload]
-    (wheel,) = wheels.glob("mirage-*.whl")
+    (wheel,) = wheels.glob("mirage_kv-*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], **quiet)  # type: ignore[call-overload]
     return target
 
@@ -73,7 +83,7 @@ def test_everything_that_the_packages_need_is_in_it(installed: Path) -> None:
         text=True,
     ).stdout.split()
     assert [path for path in tracked if not (installed / path).exists()] == []
-    (metadata,) = installed.glob("mirage-*.dist-info")
+    (metadata,) = installed.glob("mirage_kv-*.dist-info")
     assert (metadata / "licenses" / "LICENSE").exists()
 
 
@@ -93,3 +103,36 @@ def test_models_are_made_checked_and_replayed(mirage: Run, installed: Path, tmp_
     words = "replay configs/demo.yaml --trace sample --policy pooled --limit 5 --output out/replay"
     assert "5 requests of sample" in mirage(*words.split(), "--time-scale", "0.1", limit_s=500)
     assert (tmp_path / "out/replay/report.html").exists()
+
+
+@pytest.mark.rare
+def test_an_installation_without_extras_serves_and_names_the_one_that_is_missing(
+    tmp_path: Path,
+) -> None:
+    """`pip install .` into an empty environment."""
+    source = copied(tmp_path / "source")
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "new"], check=True, timeout=120)
+    python = tmp_path / "new" / "bin" / "python"
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "-q"]
+    subprocess.run([*pip, "install", source], check=True, timeout=600)
+    listed = subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, text=True)
+    assert "mirage-kv @ file:" in listed.stdout
+    assert not [name for name in TOOLS if f"{name}==" in listed.stdout]
+
+    def run(*words: str) -> tuple[int, str]:
+        command = [tmp_path / "new" / "bin" / "mirage", *words]
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env={}
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert run("--version") == (0, f"mirage {version('mirage-kv')}\n")
+    for command in ("check", "serve"):
+        assert run(command, "absent.yaml") == (
+            2,
+            "mirage: error: absent.yaml: cannot be read (No such file or directory)\n",
+        )
+    status, said = run("doctor")
+    assert "host" in said and "Traceback" not in said
+    status, said = run("tune", "absent.yaml")
+    assert status == 2 and "pip install '.[tools]'" in said and said.count("\n") == 1

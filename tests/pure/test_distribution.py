@@ -1,0 +1,98 @@
+"""`pip install .` brings what serving imports, and nothing else; the extra `tools` has the rest."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirage import cli
+from mirage.errors import Refused
+
+pytestmark = pytest.mark.pure
+
+ROOT = Path(__file__).parents[2]
+OURS = ("mirage", "vmm", "scheduler", "configs", "traces")
+SERVING = ("mirage.serve", "mirage.engine", "mirage.doctor", "mirage.cli", "vmm", "scheduler")
+BY_VLLM = {"cuda", "jinja2", "tokenizers", "torch", "transformers", "vllm"}
+"""Modules that are there wherever an engine runs."""
+BY_ANOTHER = {"markupsafe": "jinja2", "multidict": "aiohttp", "pydantic_core": "pydantic"}
+DISTRIBUTIONS = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
+"""Those that have another name than their module."""
+
+
+def project() -> dict[str, Any]:
+    return dict(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"])
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[<>=!~ ;\[]", each)[0] for each in requirements}
+
+
+def sources() -> dict[str, Path]:
+    """Files of our packages by their modules."""
+    files = [path for folder in OURS for path in (ROOT / folder).rglob("*.py")]
+    parts = {path: path.relative_to(ROOT).with_suffix("").parts for path in files}
+    return {".".join(each).removesuffix(".__init__"): path for path, each in parts.items()}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Modules, and names that may be some, that a file imports anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def third_parties(roots: tuple[str, ...]) -> set[str]:
+    """Packages of others that are imported from `roots`, directly or not."""
+    files, seen, others = sources(), set[str](), set[str]()
+    waiting = [module for module in files if module.startswith(roots)]
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        for name in imports(files[module]):
+            top = name.partition(".")[0]
+            if name in files:
+                waiting.append(name)
+            elif top not in sys.stdlib_module_names and top not in OURS:
+                others.add(top)
+    assert len(seen) > 200
+    return others
+
+
+def test_what_serving_needs_is_what_an_installation_brings() -> None:
+    needed = {BY_ANOTHER.get(name, name) for name in third_parties(SERVING) - BY_VLLM}
+    assert {DISTRIBUTIONS.get(n, n) for n in needed} == names(project()["dependencies"])
+
+
+def test_all_that_is_imported_is_in_an_extra() -> None:
+    extras = project()["optional-dependencies"]
+    serving = third_parties(SERVING) - BY_VLLM
+    needed = {BY_ANOTHER.get(name, name) for name in third_parties(OURS) - serving} - serving
+    assert needed - BY_VLLM == set(cli.TOOLS) - BY_VLLM
+    assert set(cli.TOOLS) == names(extras["tools"])
+
+
+@pytest.mark.parametrize("command", sorted(set(cli.OWN_MODULES) - cli.SERVING))
+def test_a_tool_without_its_packages_says_what_to_install(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("optuna", "scipy"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(Refused) as refused:
+        cli._check_tools(command)
+    assert str(refused.value) == (
+        f"mirage {command} needs optuna, scipy: run pip install '.[tools]' in the checkout of "
+        "MIRAGE"
+    )
