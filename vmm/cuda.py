@@ -59,6 +59,8 @@ class CudaDriver(Driver):
     is closed, as all of CUDA is.
     """
 
+    locks_memory = True
+
     def __init__(
         self,
         page_bytes: int | None = None,

@@ -129,6 +129,8 @@ class Driver(ABC):
     page_bytes: int
     host_node: int | None = None
     """The NUMA node of host memory that copies to the device are best read from, if known."""
+    locks_memory = False
+    """Whether `pin` holds the pages of host memory, whatever is mapped or punched there later."""
 
     @abstractmethod
     def reserve(self, nbytes: int) -> int:

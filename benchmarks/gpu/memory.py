@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from contextlib import closing
 
@@ -10,6 +11,8 @@ from cuda.bindings import driver as cu
 from benchmarks.gpu.bench import MIB, Bench, Model, model
 from benchmarks.gpu.rows import Row, alternating, at_most, median, medians, ms, timed
 from mirage.streaming.transfer import Layer
+from mirage.tiers.region import Region
+from mirage.tiers.space import LARGEST_SLAB
 from vmm.cuda import CudaDriver
 from vmm.cuda_calls import call
 from vmm.host import host_buffer
@@ -138,14 +141,17 @@ def _small_s(made: Model) -> float:
 
 
 def locking(bench: Bench) -> Row:
-    """What a KV block's place in host memory costs a step: it is locked for each copy."""
-    size = 2 * MIB
-    with model(bench, layers=2) as made:
+    """What a slab of the host pool costs the step that first copies in it, and a bounce buffer."""
+    size = 2 * MIB if bench.dry else LARGEST_SLAB
+    with model(bench, layers=2) as made, closing(Region.create(size)) as region:
         driver, layer = made.driver, made.layers[0]
+        slab = (ctypes.c_char * size).from_buffer(region.memory)
+        address = ctypes.addressof(slab)
+        ctypes.memset(address, 1, size)
 
         def locked() -> None:
-            driver.pin(buffer.address, size)
-            driver.unpin(buffer.address)
+            driver.pin(address, size)
+            driver.unpin(address)
 
         def beside() -> float:
             made.streamer.load(layer)
@@ -153,13 +159,16 @@ def locking(bench: Bench) -> Row:
             made.streamer.copies.synchronize()
             return took
 
-        with closing(host_buffer(size)) as buffer:
+        with closing(host_buffer(size)) as bounce:
             middle = medians(
                 alternating(
                     {
                         "alone": lambda: timed(locked),
                         "beside": beside,
                         "layer": lambda: timed(lambda: _load(made, layer)),
+                        "bounce": lambda: timed(
+                            lambda: ctypes.memmove(bounce.address, address, size)
+                        ),
                     },
                     bench.rounds,
                 )
@@ -167,8 +176,9 @@ def locking(bench: Bench) -> Row:
     alone, busy, whole = middle["alone"], middle["beside"], middle["layer"]
     return Row(
         "locking",
-        "2 MiB of host memory locked and unlocked, alone and while a layer is copied",
-        f"{ms(alone)} and {ms(busy)}; the layer: {ms(whole)}",
+        f"{size // MIB} MiB of the host pool locked and unlocked, alone and beside a layer; "
+        "copied by one core",
+        f"{ms(alone)} and {ms(busy)}; {ms(middle['bounce'])}; the layer: {ms(whole)}",
         details=middle,
     )
 

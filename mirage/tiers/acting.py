@@ -7,10 +7,11 @@ from functools import partial
 from typing import Protocol
 
 from mirage.tiers.below import Above
-from mirage.tiers.blocks import Lend, Move, Name, Punch, Return, Rise, Sink, Tell
+from mirage.tiers.blocks import Lend, Move, Name, Punch, Return, Rise, Sink, Tell, Unlock
 from mirage.tiers.core import Core
 from mirage.tiers.holes import Range
 from mirage.tiers.lending.lenders import HolderRefused, Lenders, Owner
+from mirage.tiers.lockers import Lockers
 from mirage.tiers.mover import Mover
 from mirage.tiers.region import Region, Regions
 
@@ -33,7 +34,7 @@ class Acting:
         lenders: Lenders | None = None,
     ) -> None:
         """Makes the regions. Raises `OSError` and `HolderRefused`, and nothing is left then."""
-        self.core, self._lenders = core, lenders
+        self.core, self._lenders, self.lockers = core, lenders, Lockers(core)
         if lenders is None:
             self.regions = Regions.create(core.span, core.peer_span, peer_bytes_per_s)
         else:
@@ -55,6 +56,8 @@ class Acting:
                         told.append(action)
                     case Punch(hole):
                         self._punch(hole)
+                    case Unlock(start):
+                        self.lockers.unlock(start)
                     case Move(name, source, target):
                         self._move(name, source, target)
                     case Lend(device, memory):
@@ -77,6 +80,7 @@ class Acting:
         self._mover.end()
         if self._lenders is not None:
             self._lenders.end()
+        self.lockers.close()
         self.regions.close()
 
     def _move(self, name: Name, source: Range, target: Range) -> None:

@@ -85,6 +85,13 @@ class Punch:
 
 
 @dataclass(frozen=True, slots=True)
+class Unlock:
+    """A slab that no engine may have locked any longer; `Core.unlocked` when none has."""
+
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sink:
     """A block to be copied below; its place does not change before `Core.sunk`."""
 
@@ -125,5 +132,5 @@ class Return:
     range: Range
 
 
-Action = Tell | Punch | Sink | Rise | Move | Lend | Return
+Action = Tell | Punch | Unlock | Sink | Rise | Move | Lend | Return
 """What the acting code has to do, in the order in which it is given."""

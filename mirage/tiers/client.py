@@ -166,6 +166,12 @@ class PoolClient:
     def lenders(self) -> tuple[LentBy, ...]:
         return () if self._regions is None else self._regions.lenders
 
+    def locks(self) -> int | None:
+        if self._line is None or self._line.locks is None:
+            return None
+        line, self._line.locks = self._line.locks, None
+        return line.detach()
+
     def bytes_per_s(self, medium: Medium) -> float | None:
         return None if self._regions is None else self._regions.bytes_per_s(medium)
 

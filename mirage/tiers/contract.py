@@ -92,6 +92,8 @@ class Member:
     """Its blocks are copies of what its host memory has anyway, parameters for one. They lie on
     peers only, never more of a tenant than its share, and are not copied when they go. They may be
     needed for long: who has one hears when it is RECALLED, and leaves."""
+    locks: bool = False
+    """It locks host memory for its device, and wants a line for that."""
 
 
 class Pool(Protocol):
@@ -133,6 +135,10 @@ class Pool(Protocol):
 
     def lenders(self) -> tuple[LentBy, ...]:
         """Who has the memory of peers, if it is not in a region; none otherwise."""
+
+    def locks(self) -> int | None:
+        """The descriptor of a line on which slabs of host memory are locked, the caller's; what is
+        said there is `mirage.tiers.lending.messages`. None without, and once it was given."""
 
     def bytes_per_s(self, medium: Medium) -> float | None:
         """At what pace copies from and to it have to go; None: as fast as they can."""

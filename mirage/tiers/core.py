@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from mirage.tiers.below import Below, Nothing
-from mirage.tiers.blocks import Action, Block, Name, Punch, Rise, Seeker, State, Tell
+from mirage.tiers.blocks import Action, Block, Name, Rise, Seeker, State, Tell
 from mirage.tiers.cleaning import Cleaning
 from mirage.tiers.contract import Found, Key, Member
 from mirage.tiers.counts import Counts, PoolState, picture
 from mirage.tiers.held import Held
 from mirage.tiers.holes import Range
 from mirage.tiers.ledger import Ledger, PriorityClass
+from mirage.tiers.locks import Locks
 from mirage.tiers.peered import Peered, PeerPlan
 from mirage.tiers.policies import LRU, EvictionPolicy
-from mirage.tiers.space import stride_of
+from mirage.tiers.space import span_of, stride_of
 
 NO_PEERS = PeerPlan()
 
@@ -41,9 +42,9 @@ class Core:
         self.ledger = Ledger(budget)
         self.below = below or Nothing()
         self._actions: list[Action] = []
-        self._held = Held(
-            self.ledger, policy, self._evicted, lambda memory: self._act(Punch(memory))
-        )
+        self._locks = Locks(span_of(budget), self._act)
+        self._held = Held(self.ledger, policy, self._evicted, self._locks.punch, self._locks)
+        self._held.space.waiting = lambda: self._locks.waiting
         self._cleaning = Cleaning(self._held, self.below, self._act)
         self._peered = Peered(
             peers,
@@ -197,6 +198,18 @@ class Core:
         for block in self._of_writer(number, keys):
             del self._written[number][block]
             self._drop(block)
+
+    def lock(self, offset: int) -> Range | None:
+        """The slab of host memory that has the block at `offset`, for an engine to lock; None if it
+        may not. Locked slabs count as in use until they are `unlocked`."""
+        try:
+            return self._locks.lock(self._held.space.slabs.of(offset))
+        except KeyError:
+            return None
+
+    def unlocked(self, start: int) -> None:
+        """No engine has the slab that begins there locked any more. Idempotent."""
+        self._locks.let_go(start)
 
     # -- the tier below -----------------------------------------------------------------
 

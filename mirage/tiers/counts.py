@@ -48,12 +48,13 @@ class PoolState:
 
     budget_bytes: int
     used_bytes: int
-    """Memory that may be in use: never over the budget, but for what is pinned while it shrinks."""
+    """Memory that may be in use: never over the budget, but for what is pinned while it shrinks,
+    and what engines have locked and were told to let go of."""
     blocks: int
     unused_bytes: int
     """Of `used_bytes`, in places of no block."""
     owed_bytes: int
-    """Still to be given back once requests let go of it."""
+    """Still to be given back once requests, and engines that have it locked, let go of it."""
     tenants: dict[str, TenantState]
     serving: bool = True
     """False once the pool has ended before its time: engines compute what it held."""
@@ -81,9 +82,9 @@ def picture(
     """All of it as it is now."""
     return PoolState(
         budget_bytes=ledger.budget,
-        used_bytes=space.slabs.counted,
+        used_bytes=space.used,
         blocks=blocks,
-        unused_bytes=space.slabs.fragmentation().unused,
+        unused_bytes=space.slabs.fragmentation().unused + space.waiting(),
         owed_bytes=space.owed,
         tenants={t: _tenant(t, ledger, counts.get(t, Counts())) for t in ledger.tenants},
         peers=peers,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
+from mirage.tiers.acting import Acting
 from mirage.tiers.blocks import Tell
 from mirage.tiers.contract import Found, Key, Member
 from mirage.tiers.core import Core, MemberRefused
@@ -60,6 +61,8 @@ class Guest:
         self._out = bytearray()
         self._fds: list[int] = []
         """To be sent with the first byte."""
+        self._line: socket.socket | None = None
+        """One of them: the engine's end of a line of `Lockers`."""
 
     @property
     def who(self) -> str:
@@ -83,7 +86,7 @@ class Guest:
         self._frames.feed(data)
         self._step()
 
-    def obey(self, core: Core, regions: Regions, tenants: Mapping[str, int]) -> None:
+    def obey(self, core: Core, acting: Acting, tenants: Mapping[str, int]) -> None:
         """Hear one message, if there is a whole one; priorities by tenant. Raises `SentAway`."""
         if self._next is None:
             return
@@ -92,7 +95,7 @@ class Guest:
         except Malformed as error:
             raise SentAway(str(error), fault=True) from None
         if self.number is None:
-            self._join(message, core, regions, tenants)
+            self._join(message, core, acting, tenants)
         else:
             self._do(self.number, message, core)
         self._step()
@@ -121,7 +124,19 @@ class Guest:
             return self.socket.send(self._out)
         sent = socket.send_fds(self.socket, [self._out], self._fds)
         self._fds = []
+        self._close_line()
         return sent
+
+    def close(self) -> None:
+        """The connection ends."""
+        self.socket.close()
+        self._close_line()
+
+    def _close_line(self) -> None:
+        """The engine has its end, or never will."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
 
     def _step(self) -> None:
         try:
@@ -131,7 +146,7 @@ class Guest:
         self.has_more = self._next is not None
 
     def _join(
-        self, message: FromEngine, core: Core, regions: Regions, tenants: Mapping[str, int]
+        self, message: FromEngine, core: Core, acting: Acting, tenants: Mapping[str, int]
     ) -> None:
         if not isinstance(message, Join):
             raise SentAway(f"its first message is {type(message).__name__}, no Join", fault=True)
@@ -153,13 +168,18 @@ class Guest:
             self.socket.send(encode(Sorry(why)))
             raise SentAway(why, fault=True)
         self.tenant = message.tenant
-        self._welcome(regions)
+        if message.locks:
+            self._line = acting.lockers.admit(message.tenant)
+        self._welcome(acting.regions)
 
     def _welcome(self, regions: Regions) -> None:
         host, peer = regions.host, regions.peer
         self._fds = [host.fd] if peer is None else [host.fd, peer.fd]
+        if self._line is not None:
+            self._fds.append(self._line.fileno())
         size, pace = (0, None) if peer is None else (peer.nbytes, regions.peer_bytes_per_s)
-        self._out += encode(Welcome(host.nbytes, size, pace, list(regions.lenders)))
+        locks = self._line is not None
+        self._out += encode(Welcome(host.nbytes, size, pace, list(regions.lenders), locks))
 
     def _do(self, number: int, message: FromEngine, core: Core) -> None:
         match message:

@@ -40,6 +40,8 @@ class Line:
     def __init__(self, made: socket.socket, frames: Frames) -> None:
         self.socket, self._frames = made, frames
         self._out = bytearray()
+        self.locks: socket.socket | None = None
+        """The line on which slabs are locked, if the engine wanted one."""
 
     @classmethod
     def join(cls, path: Path, member: Member) -> tuple[Self, Regions]:
@@ -61,7 +63,7 @@ class Line:
         fds: list[int] = []
         try:
             while (body := self._frames.next()) is None:
-                data, some, _, _ = socket.recv_fds(self.socket, PIECE, 2, socket.MSG_CMSG_CLOEXEC)
+                data, some, _, _ = socket.recv_fds(self.socket, PIECE, 3, socket.MSG_CMSG_CLOEXEC)
                 fds += some
                 if not data:
                     raise LineLost("it closed the connection")
@@ -69,9 +71,10 @@ class Line:
             message = to_engine(body)
             if isinstance(message, Sorry):
                 raise LineLost(message.why)
-            wanted = 1 + bool(isinstance(message, Welcome) and message.peer_nbytes)
-            if not isinstance(message, Welcome) or len(fds) != wanted:
+            if not isinstance(message, Welcome) or len(fds) != _files(message):
                 raise LineLost(f"{type(message).__name__} with {len(fds)} files is no welcome")
+            if message.locks:
+                self.locks = socket.socket(fileno=fds.pop())
             host = Region(fds.pop(0))
             try:
                 peer = Region(fds.pop()) if fds else None
@@ -121,6 +124,8 @@ class Line:
 
     def close(self) -> None:
         self.socket.close()
+        if self.locks is not None:
+            self.locks.close()
 
     def _flush(self) -> None:
         try:
@@ -132,5 +137,15 @@ class Line:
 
 def _hello(member: Member) -> Join:
     return Join(
-        VERSION, member.tenant, member.fingerprint, member.block_bytes, replicas=member.replicas
+        VERSION,
+        member.tenant,
+        member.fingerprint,
+        member.block_bytes,
+        replicas=member.replicas,
+        locks=member.locks,
     )
+
+
+def _files(welcome: Welcome) -> int:
+    """Descriptors that come with it."""
+    return 1 + bool(welcome.peer_nbytes) + welcome.locks

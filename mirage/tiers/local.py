@@ -99,6 +99,9 @@ class LocalPool:
     def lenders(self) -> tuple[LentBy, ...]:
         return self._shared.acting.regions.lenders
 
+    def locks(self) -> None:
+        """None: what is copied from or to is locked alone."""
+
     def bytes_per_s(self, medium: Medium) -> float | None:
         return self._shared.acting.regions.bytes_per_s(medium)
 

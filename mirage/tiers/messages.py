@@ -14,7 +14,7 @@ import msgspec
 
 from mirage.tiers.contract import Found, Key
 
-VERSION = 5
+VERSION = 6
 LENGTH = struct.Struct("!I")
 LONGEST = 2**20
 """Bytes of a message."""
@@ -35,6 +35,8 @@ class Join(Message, frozen=True):
     block_bytes: int
     replicas: bool = False
     """As of `Member`."""
+    locks: bool = False
+    """Likewise."""
 
 
 class Seek(Message, frozen=True):
@@ -78,6 +80,8 @@ class Welcome(Message, frozen=True):
     peer_bytes_per_s: float | None = None
     lenders: list[tuple[str, int, int]] = []
     """Who has the memory of peers, as in `LentBy`; then no second file does."""
+    locks: bool = False
+    """Whether the last descriptor is a line on which slabs of host memory are locked."""
 
 
 class Sorry(Message, frozen=True):

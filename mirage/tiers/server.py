@@ -79,6 +79,7 @@ class PoolServer:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._door, selectors.EVENT_READ)
         self._selector.register(self._orders, selectors.EVENT_READ)
+        self._selector.register(self._acting.lockers, selectors.EVENT_READ)
         self._thread.start()
 
     def listen(self) -> Future[None]:
@@ -179,6 +180,8 @@ class PoolServer:
                 self._admit()
             elif key.fileobj is self._orders:
                 self._orders.obey()
+            elif key.fileobj is self._acting.lockers:
+                self._do(self._acting.lockers.attend)
         came = {key.fd for key, events in ready if events & selectors.EVENT_READ}
         for fd, guest in list(self._guests.items()):
             if self._guests.get(fd) is guest and (fd in came or guest.has_more):
@@ -197,7 +200,7 @@ class PoolServer:
         try:
             if read:
                 guest.read()
-            guest.obey(self._core, self._acting.regions, self._tenants)
+            guest.obey(self._core, self._acting, self._tenants)
         except SentAway as error:
             level = logging.ERROR if error.fault else logging.INFO
             logger.log(level, "%s left the host pool: %s", guest.who, error)
@@ -242,7 +245,7 @@ class PoolServer:
     def _dismiss(self, guest: Guest) -> None:
         del self._guests[guest.socket.fileno()]
         self._selector.unregister(guest.socket)
-        guest.socket.close()
+        guest.close()
         if guest.number is not None and guest.polite:
             self._core.ended(guest.number)
         elif guest.number is not None:
@@ -252,6 +255,7 @@ class PoolServer:
         for guest in list(self._guests.values()):
             if guest.tenant == tenant:
                 self._dismiss(guest)
+        self._acting.lockers.dead(tenant)
         self._core.dead(tenant)
 
     def _do(self, what: Callable[[], None]) -> None:
@@ -280,7 +284,7 @@ class PoolServer:
     def _close(self) -> None:
         self._state = replace(self._core.state(), serving=False, used_bytes=0)
         for guest in list(self._guests.values()):
-            guest.socket.close()
+            guest.close()
         self._guests.clear()
         self._selector.close()
         self._door.close()

@@ -23,6 +23,11 @@ SPARE_OFFSETS = 2
 """Offsets cost nothing: with twice the budget, holes between slabs are seldom too small."""
 
 
+def span_of(budget: int) -> int:
+    """Bytes of a region in which slabs of `budget` bytes lie."""
+    return align_up(budget, PAGE) * SPARE_OFFSETS
+
+
 def stride_of(block_bytes: int) -> int:
     """Bytes that the place of a block takes."""
     return align_up(block_bytes, PAGE)
@@ -53,17 +58,24 @@ class Space:
         """Called with each idle block whose memory is wanted back."""
         self.largest: Callable[[], int] = lambda: ledger.budget
         """Bytes of a block that there could be room for: for a larger one nobody has to leave."""
+        self.waiting: Callable[[], int] = lambda: 0
+        """Bytes that belong to no slab any more, and to nobody else yet."""
         self._ledger, self._victims = ledger, victims
         self._evict, self._punch = evict, punch
-        self.span = align_up(ledger.budget, PAGE) * SPARE_OFFSETS
+        self.span = span_of(ledger.budget)
         self.slabs = Slabs(offsets or Holes(self.span))
         self._blocks: dict[int, Block] = {}
         self._by_name: dict[Name, Block] = {}
 
     @property
     def owed(self) -> int:
-        """Bytes over the budget, which pinned blocks hold."""
-        return max(0, self.slabs.counted - self._ledger.budget)
+        """Bytes over the budget, which pinned blocks hold, or engines that have them locked."""
+        return max(0, self.used - self._ledger.budget)
+
+    @property
+    def used(self) -> int:
+        """Bytes of memory that may be in use."""
+        return self.slabs.counted + self.waiting()
 
     def enter(self, block: Block) -> None:
         """`block` is in the place that `find` gave."""
@@ -89,7 +101,7 @@ class Space:
 
     def resize(self, budget: int) -> None:
         """Down to `budget`, idle blocks at once, others when they are. Raises `ValueError`."""
-        if align_up(budget, PAGE) * SPARE_OFFSETS > self.span:
+        if span_of(budget) > self.span:
             raise ValueError(f"{budget} bytes: the pool was made for {self.span // SPARE_OFFSETS}")
         self._ledger.resize(budget)
         self._close_empty(budget)
@@ -124,7 +136,7 @@ class Space:
         wanted = self._slab_blocks(stride) * stride
         if self.slabs.counted + wanted > self._ledger.budget:
             self._close_empty(self._ledger.budget - wanted)
-        blocks = min(wanted, self._ledger.budget - self.slabs.counted) // stride
+        blocks = min(wanted, self._ledger.budget - self.used) // stride
         if blocks <= 0 or self.slabs.open(stride, blocks):
             return blocks > 0
         self._close_empty(0)  # there is memory, but torn
@@ -143,7 +155,7 @@ class Space:
 
     def _make_room(self, taker: str, stride: int) -> bool:
         """Evict one block of that size, or a slab of another one; False if nothing may go."""
-        tenants = self._victims.takeable(taker, stride)
+        tenants, comes = self._victims.takeable(taker, stride), self._comes(stride)
         for name in islice(self._victims.order(tenants), self.most_looks):
             block = self._by_name[name]
             slab = self.slabs.of(block.offset)
@@ -152,10 +164,14 @@ class Space:
             if slab.stride == stride:
                 self._evict(block)
                 return True
-            if self._may_go(slab, tenants):
+            if not comes and self._may_go(slab, tenants):
                 self._empty(slab)
                 return True
         return False
+
+    def _comes(self, stride: int) -> bool:
+        """Whether there will be memory for a block without anybody's leaving."""
+        return self.waiting() > 0 and self.slabs.counted + stride <= self._ledger.budget
 
     def _may_go(self, slab: Slab, tenants: list[str]) -> bool:
         blocks = (self._blocks[offset] for offset in slab.used)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mirage.tiers.blocks import Move, Name, Punch, Rise, Sink, Tell
+from mirage.tiers.blocks import Move, Name, Punch, Rise, Sink, Tell, Unlock
 from mirage.tiers.contract import Found, Key, Member
 from mirage.tiers.core import Core, MemberRefused
 from mirage.tiers.counts import PoolState
@@ -401,6 +401,10 @@ def test_what_lies_below_comes_up_when_that_is_asked_for_and_there_is_room() -> 
     assert found(core, a, 2, request="s") == [Found.RISING]
 
 
+NOTHING = Name(b"", Key(b""))
+"""Zeros that have memory."""
+
+
 class Engines(RuleBasedStateMachine):
     """Three tenants, two of the same weights and one with larger blocks, and a tier below.
 
@@ -426,6 +430,10 @@ class Engines(RuleBasedStateMachine):
         """Offsets from and to which it is copied."""
         self.memory: dict[int, Name] = {}
         """By offset of a page: what was written there last."""
+        self.locked: dict[int, set[int]] = {}
+        """By slab: pages that devices use, whatever is punched there."""
+        self.unlocking: set[int] = set()
+        """Slabs that engines were told to let go of."""
         self.top = BUDGET
         self.core = Core(BUDGET, below=self.shelf)
 
@@ -453,7 +461,11 @@ class Engines(RuleBasedStateMachine):
         for act in self.core.actions():
             if isinstance(act, Punch):
                 for page in range(act.range.offset, act.range.offset + act.range.nbytes, KIB4):
+                    assert not any(page in pages for pages in self.locked.values())
                     self.memory.pop(page, None)
+            elif isinstance(act, Unlock):
+                assert act.start in self.locked and act.start not in self.unlocking
+                self.unlocking.add(act.start)
             elif isinstance(act, Rise):
                 self.rising[act.name] = act.place.offset
             elif isinstance(act, Move):
@@ -492,7 +504,7 @@ class Engines(RuleBasedStateMachine):
         self.act()
         for wanted_key, offset in given.items():
             taken = set(self.pages(self.name(number, wanted_key), offset))
-            assert not taken & self.in_use()
+            assert not taken & (self.in_use() | self.locked_for_nobody())
             self.writing.setdefault(number, {})[wanted_key] = offset
             for page in taken:  # half of it
                 self.memory.pop(page, None)
@@ -609,6 +621,32 @@ class Engines(RuleBasedStateMachine):
         self.core.resize_peer(device, min(pages * KIB4, self.plan.devices[device]))
         self.act()
 
+    def locked_for_nobody(self) -> set[int]:
+        """Pages that are to be punched when engines have let go of them."""
+        return {page for start in self.unlocking for page in self.locked[start]}
+
+    @precondition(lambda self: self.writing or self.reading)
+    @rule(data=st.data())
+    def lock(self, data: st.DataObject) -> None:
+        """Of a slab in which somebody copies; that takes memory for all of it."""
+        pages = sorted(page for page in self.in_use() if page < self.core.span)
+        slab = self.core.lock(data.draw(st.sampled_from(pages))) if pages else None
+        if slab is not None:
+            assert slab.offset not in self.unlocking
+            locked = set(range(slab.offset, slab.offset + slab.nbytes, KIB4))
+            assert self.locked.setdefault(slab.offset, locked) == locked
+            for page in locked:
+                self.memory.setdefault(page, NOTHING)
+
+    @precondition(lambda self: self.locked)
+    @rule(data=st.data())
+    def let_go(self, data: st.DataObject) -> None:
+        start = data.draw(st.sampled_from(sorted(self.locked)))
+        del self.locked[start]
+        self.unlocking.discard(start)
+        self.core.unlocked(start)
+        self.act()
+
     @rule(pages=st.integers(0, 16))
     def resize(self, pages: int) -> None:
         self.top = pages * KIB4
@@ -633,6 +671,7 @@ class Engines(RuleBasedStateMachine):
             assert len(self.memory.keys() & set(span)) * KIB4 <= state.used_bytes
             # one peer may be within its budget while another one waits for its own
             most = state.budget_bytes + used if span.start else max(self.top, used)
+            most += 0 if span.start else len(self.locked_for_nobody()) * KIB4
             assert state.used_bytes <= most
             assert sum(t.share_bytes for t in state.tenants.values()) <= state.budget_bytes
         assert self.core.state().budget_bytes == self.top
@@ -711,7 +750,8 @@ class Busy(Engines):
         given = self.core.reserve(number, wanted)
         self.act()
         for wanted_key, offset in given.items():
-            assert not set(self.pages(self.name(number, wanted_key), offset)) & self.in_use()
+            taken = set(self.pages(self.name(number, wanted_key), offset))
+            assert not taken & (self.in_use() | self.locked_for_nobody())
             self.write(self.name(number, wanted_key), offset)
         self.core.commit(number, given)
         self.act()

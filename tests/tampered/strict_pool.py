@@ -108,6 +108,9 @@ class StrictPool:
     def lenders(self) -> tuple[LentBy, ...]:
         return ()
 
+    def locks(self) -> None:
+        """None: no slab is locked."""
+
     def bytes_per_s(self, medium: Medium) -> float | None:
         return 2e9 if medium is Medium.PEER else None
 

@@ -6,6 +6,7 @@ import ctypes
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -19,9 +20,10 @@ from cuda.bindings import driver as cu
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Key, LentBy
 from mirage.tiers.holes import Range
-from mirage.tiers.lending import borrower
+from mirage.tiers.lending import engine_line, holder
 from mirage.tiers.lending.borrower import Borrower
 from mirage.tiers.lending.lenders import HolderRefused, Lenders
+from mirage.tiers.lending.messages import Copied, Copy, Lend, hear
 from mirage.tiers.region import Region
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
@@ -240,6 +242,28 @@ def test_blocks_are_moved_to_host_memory(world: World, engines: Engines) -> None
     eventually(lambda: world.told.words[1:] == [("moved", name, False)])
 
 
+def test_what_goes_to_host_memory_is_locked_neither_there_nor_each_time(
+    tmp_path: Path, standin: StandIn, far: CudaDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holder, "BOUNCE_BYTES", 8192)
+    server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with server, theirs, closing(Region.create(2 * PAGE)) as host:
+        lending = holder.Holder(far, theirs, tmp_path / "s", host)
+        lending._obey(Lend(0, PAGE))
+        found = lending._lent.get(0)
+        assert found is not None and found.slab is not None
+        content = bytes(range(250)) * 80
+        ctypes.memmove(found.slab.address + 4096, content, len(content))
+        for number in range(3):
+            lending._obey(Copy(number, 4096, PAGE, len(content)))
+            assert hear(server)[0] == Copied(number, whole=True)
+        assert bytes(host.memory[PAGE : PAGE + len(content)]) == content
+        assert not any(host.memory[PAGE + len(content) :])
+        assert standin.calls()["cuMemHostRegister"] == 1
+        found.slab.close()
+        lending._door.close()
+
+
 def test_a_peer_without_memory_says_so(
     world: World, far: CudaDriver, engines: Engines, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -283,9 +307,9 @@ def test_a_holder_that_hangs_is_waited_for_once(
     engine, pid = engines(), world.lenders.pids()[PEER]
     world.lend(0)
     os.kill(pid, signal.SIGSTOP)
-    monkeypatch.setattr(borrower, "WANT_S", 0.1)
+    monkeypatch.setattr(engine_line, "WANT_S", 0.1)
     assert not can_use(engine)
-    monkeypatch.setattr(borrower, "WANT_S", 1e6)  # a second wait would not end
+    monkeypatch.setattr(engine_line, "WANT_S", 1e6)  # a second wait would not end
     assert not can_use(engine)
     os.kill(pid, signal.SIGCONT)
     eventually(lambda: can_use(engine))

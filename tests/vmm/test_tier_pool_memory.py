@@ -1,4 +1,4 @@
-"""Of the pool's memory only what is being copied is locked, and nothing where holes are punched."""
+"""Where no slab can be locked, only what is being copied is; nothing where holes are punched."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ class PoolOf:
         if medium is not Medium.HOST:
             raise KeyError(medium)
         return self.region.memory
+
+    def locks(self) -> None:
+        """None: no slab is locked."""
 
 
 class World:

@@ -43,7 +43,8 @@ def offer(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any, model: A
         return
     block_bytes, _ = block_geometry(kv_cache_config)
     mark = fingerprint(vllm_config, kv_cache_config, model, memory.settings)
-    pool = memory.join_pool(Member(memory.settings.tenant, mark, block_bytes))
+    locks = memory.driver.locks_memory
+    pool = memory.join_pool(Member(memory.settings.tenant, mark, block_bytes, locks=locks))
     tiers = EngineTiers(memory, pool, block_bytes)
     tiers.keep_experts(mark)
     present.publish(tiers)

@@ -1,9 +1,13 @@
-"""The pool's memory as this process maps it, locked for the device only where a copy is under way.
+"""The pool's memory as this process maps it, locked for the device slab by slab.
 
 Locking takes memory for all that is locked, and where a hole is punched later a device goes on
 reading what was locked. So never the whole region: it is sparse, twice as long as the pool may
-grow, and holes are punched in it. A place that is copied from or to is held by a request or a
-reservation, so nobody punches it meanwhile; it is let go of before those are.
+grow, and holes are punched in it. A slab counts as in use whole; it stays locked until the pool
+says that it will punch there, and the pool waits for the answer (`mirage.tiers.locks`).
+
+A place in a slab that may not be locked, for its memory is wanted back or the pool does not answer,
+is locked alone while it is copied from or to. It is held by a request or a reservation, so nobody
+punches it meanwhile; it is let go of before those are.
 """
 
 from __future__ import annotations
@@ -13,8 +17,10 @@ import logging
 from collections import Counter
 from functools import partial
 
+from mirage.engine.tiers.slab_locks import LockedSlab, slab_locks
 from mirage.tiers.contract import Medium, Place, Pool
 from mirage.tiers.lending.borrower import Borrower
+from mirage.tiers.lending.engine_line import EngineLine
 from mirage.tiers.space import PAGE
 from mirage.units import align_up
 from vmm.driver import DeviceUnavailable, Driver, VmmError
@@ -46,9 +52,14 @@ class PoolMemory:
         self._mapped: dict[Medium, tuple[int, int]] = {}
         self._views: list[ctypes.Array[ctypes.c_char]] = []
         self._borrower = borrower
+        self._slabs: EngineLine[LockedSlab] | None = None
+        if (line := pool.locks()) is not None:
+            self._map(Medium.HOST)
+            self._slabs = slab_locks(line, driver, self._mapped[Medium.HOST][0])
         self._uses: Counter[int] = Counter()
-        """Copies under way, by address."""
+        """Copies under way from or to places that no locked slab has, by address."""
         self._locked: set[int] = set()
+        """Those of them that are locked."""
         self._warned = False
 
     @property
@@ -64,15 +75,12 @@ class PoolMemory:
         """
         if self._borrower is not None and place.medium is Medium.PEER:
             return self._borrower.use(place.offset)
-        if place.medium not in self._mapped:
-            self._map(place.medium)
-        start, nbytes = self._mapped[place.medium]
-        if not 0 <= place.offset < nbytes:
-            raise KeyError(f"{place}: the region has {nbytes} bytes")
-        address = start + place.offset
+        address, nbytes = self._address(place)
+        if address not in self._uses and self._in_slab(place):
+            return address
         self._uses[address] += 1
         if self._uses[address] == 1:
-            self._lock(address, min(self._nbytes, nbytes - place.offset))
+            self._lock(address, nbytes)
         return address
 
     def let_go(self, place: Place) -> None:
@@ -80,7 +88,11 @@ class PoolMemory:
         if self._borrower is not None and place.medium is Medium.PEER:
             self._borrower.let_go(place.offset)
             return
-        address = self._mapped[place.medium][0] + place.offset
+        address, _ = self._address(place)
+        if address not in self._uses:
+            assert self._slabs is not None, place
+            self._slabs.let_go(place.offset)
+            return
         self._uses[address] -= 1
         if not self._uses[address]:
             del self._uses[address]
@@ -90,11 +102,31 @@ class PoolMemory:
         """With no copy under way."""
         for address in list(self._locked):
             self._unlock(address)
-        if self._borrower is not None:
-            self._borrower.close()
+        for held in (self._borrower, self._slabs):
+            if held is not None:
+                held.close()
         self._uses.clear()
         self._mapped.clear()
         self._views.clear()
+
+    def _address(self, place: Place) -> tuple[int, int]:
+        """Where a place is, and its bytes."""
+        if place.medium not in self._mapped:
+            self._map(place.medium)
+        start, nbytes = self._mapped[place.medium]
+        if not 0 <= place.offset < nbytes:
+            raise KeyError(f"{place}: the region has {nbytes} bytes")
+        return start + place.offset, min(self._nbytes, nbytes - place.offset)
+
+    def _in_slab(self, place: Place) -> bool:
+        """Whether it is in a locked slab, in use from now on."""
+        if self._slabs is None or place.medium is not Medium.HOST:
+            return False
+        try:
+            self._slabs.use(place.offset)
+        except KeyError:
+            return False
+        return True
 
     def _has(self, medium: Medium) -> bool:
         try:

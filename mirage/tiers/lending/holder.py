@@ -24,8 +24,13 @@ from mirage.tiers.region import Region
 from vmm.cuda import CudaDriver
 from vmm.cuda_slab import Slab
 from vmm.driver import VmmError
+from vmm.host import host_buffer
 
 logger = logging.getLogger("mirage.tiers.holder")
+
+
+BOUNCE_BYTES = 8 << 20
+"""Locked memory through which blocks go to host memory: of that itself nothing is locked."""
 
 
 class Lent:
@@ -41,9 +46,11 @@ class Holder:
     """`server` is the socket to `mirage serve`, `host` the host pool's memory."""
 
     def __init__(self, driver: CudaDriver, server: socket.socket, path: Path, host: Region) -> None:
-        """Listens at `path`. Raises `OSError`."""
+        """Listens at `path`. Raises `OSError` and `VmmError`."""
         self._driver, self._server, self._host = driver, server, host
         self._stream = driver.stream()
+        self._bounce = host_buffer(BOUNCE_BYTES, driver.host_node)
+        driver.pin(self._bounce.address, BOUNCE_BYTES)
         self._host_view = (ctypes.c_char * host.nbytes).from_buffer(host.memory)
         self._lent: Pieces[Lent] = Pieces()
         self._waiting: list[tuple[socket.socket, int]] = []
@@ -112,19 +119,19 @@ class Holder:
         self._answer(say.Returned(offset))
 
     def _copied(self, offset: int, target: int, nbytes: int) -> bool:
-        """Whether it went to host memory, locked meanwhile."""
+        """Whether it went to host memory."""
         found = self._lent.at(offset)
         if found is None or found[1].slab is None or target + nbytes > self._host.nbytes:
             return False
         start, slab = found[0], found[1].slab
         address = ctypes.addressof(self._host_view) + target
         try:
-            self._driver.pin(address, nbytes)
-            try:
-                self._stream.copy(address, slab.address + offset - start, nbytes)
+            for done in range(0, nbytes, BOUNCE_BYTES):
+                size = min(BOUNCE_BYTES, nbytes - done)
+                source = slab.address + offset - start + done
+                self._stream.copy(self._bounce.address, source, size)
                 self._stream.synchronize()
-            finally:
-                self._driver.unpin(address)
+                ctypes.memmove(address + done, self._bounce.address, size)
         except VmmError as error:
             logger.warning("%d bytes were not copied to host memory: %s", nbytes, error)
             return False

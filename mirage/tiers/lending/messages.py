@@ -1,7 +1,10 @@
 """What the server, the holders of peers' memory and the engines say to each other.
 
+Of host memory the server is the holder: engines lock what they would map of a peer, and no
+descriptor comes with it.
+
 One message is one packet of a Unix socket (`SOCK_SEQPACKET`), in JSON. Offsets are those of
-`mirage.tiers.contract.Place` on medium PEER.
+`mirage.tiers.contract.Place`, each medium over lines of its own.
 """
 
 from __future__ import annotations
@@ -82,14 +85,14 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Engine to holder: what begins there is not mapped here any more."""
+    """Engine to holder: what begins there is neither mapped nor locked here any more."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """Holder to engine: memory of these bytes; a file descriptor comes with it."""
+    """Holder to engine: memory of these bytes; a file descriptor comes with that of a peer."""
 
     offset: int
     nbytes: int

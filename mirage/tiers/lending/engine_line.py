@@ -1,0 +1,181 @@
+"""An engine's end of a line to who has memory: taken when it is first needed, until it is wanted
+back. A thread listens, for an engine at rest does not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
+
+from mirage.tiers.lending.messages import Any, Drop, Dropped, Ended, Gone, Here, Want, hear, say
+from mirage.tiers.lending.pieces import Pieces, Sized
+from vmm.driver import VmmError
+
+logger = logging.getLogger("mirage.tiers")
+
+WANT_S = 1.0
+"""Most seconds that a copy waits for memory which the engine has not taken yet."""
+
+
+class Taken(Sized, Protocol):
+    """Memory that is mapped, or locked."""
+
+    @property
+    def address(self) -> int: ...
+
+    def close(self) -> None:
+        """Undo it, with no copy under way. Raises `VmmError`."""
+
+
+T = TypeVar("T", bound=Taken)
+
+
+class EngineLine(Generic[T]):
+    """`take` has a piece from now on: its offset, its bytes, the descriptors that came with it.
+
+    `tell` hears once, in words, that the line is lost. With `lasting`, a piece that is wanted back
+    may be used anew while a copy uses it.
+    """
+
+    def __init__(
+        self,
+        there: socket.socket,
+        take: Callable[[int, int, Sequence[int]], T],
+        tell: Callable[[str], None],
+        *,
+        lasting: bool = False,
+    ) -> None:
+        """Takes over the socket. `take` raises `VmmError`, and the line is lost then."""
+        self._socket, self._take, self._tell, self._lasting = there, take, tell, lasting
+        self._taken: Pieces[T] = Pieces()
+        self._uses: Counter[int] = Counter()
+        """Copies under way, by the first offset."""
+        self._dropping: set[int] = set()
+        self._gone: set[int] = set()
+        """Bytes that were wanted, and that are not to be had."""
+        self._lost = self._silent = False
+        """Whether the other end has gone, or owes the answer that was waited for in vain."""
+        self._change = threading.Condition()
+        """Around all of it."""
+        self._thread = threading.Thread(target=self._listen, name="mirage-memory", daemon=True)
+        self._thread.start()
+
+    def use(self, offset: int) -> int:
+        """The address of a byte, good until it is `let_go` of. Raises `KeyError`."""
+        with self._change:
+            found = self._taken.at(offset)
+            if found is None:
+                self._want(offset)
+                found = self._taken.at(offset)
+            if found is None or (found[0] in self._dropping and not self._lasting):
+                raise KeyError(f"offset {offset}: it is not to be had, or nobody answers")
+            start, piece = found
+            self._uses[start] += 1
+            return piece.address + offset - start
+
+    def let_go(self, offset: int) -> None:
+        """Once for each `use`."""
+        with self._change:
+            found = self._taken.at(offset)
+            assert found is not None, offset
+            self._uses[found[0]] -= 1
+            self._settle(found[0])
+
+    def close(self) -> None:
+        """With no copy under way. Idempotent."""
+        with self._change:
+            self._lost = True
+            self._uses.clear()
+            for start in self._taken:
+                self._settle(start)
+        self._hang_up()
+        self._thread.join()
+        self._socket.close()
+
+    def _want(self, offset: int) -> None:
+        """Wait until it is taken, or is known not to be.
+
+        Who hangs costs one wait: nothing more is asked until the line is heard again.
+        """
+        if self._lost or self._silent:
+            return
+        self._gone.discard(offset)
+        with suppress(OSError):
+            say(self._socket, Want(offset))
+            self._silent = not self._change.wait_for(
+                lambda: self._lost or offset in self._gone or self._taken.at(offset), WANT_S
+            )
+
+    # -- in the thread ------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message, fds = hear(self._socket)
+            except Ended as error:
+                self._lose(str(error))
+                return
+            try:
+                with self._change:
+                    self._silent = False
+                    self._heard(message, fds)
+                    self._change.notify_all()
+            finally:
+                for fd in fds:
+                    os.close(fd)
+
+    def _heard(self, message: Any, fds: Sequence[int]) -> None:
+        match message:
+            case Here(offset, nbytes):
+                self._begin(offset, nbytes, fds)
+            case Gone(offset):
+                self._gone.add(offset)
+            case Drop(offset):
+                self._dropping.add(offset)
+                self._settle(offset)
+
+    def _begin(self, offset: int, nbytes: int, fds: Sequence[int]) -> None:
+        if self._lost or self._taken.get(offset) is not None:
+            return
+        try:
+            self._taken.add(offset, self._take(offset, nbytes, fds))
+        except VmmError as error:
+            self._lose(f"its memory cannot be used ({error})")
+
+    def _settle(self, start: int) -> None:
+        """Give it back, if it is to go and no copy is under way."""
+        if self._uses[start] or not (self._lost or start in self._dropping):
+            return
+        piece = self._taken.pop(start)
+        self._dropping.discard(start)
+        del self._uses[start]
+        try:
+            if piece is not None:
+                piece.close()
+        except VmmError as error:
+            logger.warning("memory that is wanted back cannot be given back: %s", error)
+            return
+        if not self._lost:
+            with suppress(OSError):
+                say(self._socket, Dropped(start))
+
+    def _lose(self, why: str) -> None:
+        """Nothing is asked again; what copies use stays until they end."""
+        with self._change:
+            if not self._lost:
+                self._tell(why)
+            self._lost = True
+            for start in self._taken:
+                self._settle(start)
+            self._change.notify_all()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """And the thread ends."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)

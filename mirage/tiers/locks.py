@@ -1,0 +1,80 @@
+"""Slabs of host memory that engines have locked for their devices. Pure.
+
+A device goes on using the pages that it has locked, also after a hole was punched there, and until
+then they are nobody's memory. So what is to be punched in a locked slab waits until no engine has
+it locked any more; if the slab is closed, its offsets wait as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirage.tiers.blocks import Action, Punch, Unlock
+from mirage.tiers.holes import Holes, Range
+from mirage.tiers.lending.pieces import Pieces
+from mirage.tiers.slabs import Slab
+
+
+class Locks:
+    """A `mirage.tiers.slabs.Offsets` of `span` bytes; `act` hears of `Punch` and `Unlock`."""
+
+    def __init__(self, span: int, act: Callable[[Action], None]) -> None:
+        self._free, self._act = Holes(span), act
+        self._locked: Pieces[Slab] = Pieces()
+        self._holes: dict[int, list[Range]] = {}
+        """To be punched, by the first offset of their slab: engines were told to let go of it."""
+        self._closed: dict[int, Range] = {}
+        """Offsets that are free then, likewise."""
+
+    def lock(self, slab: Slab) -> Range | None:
+        """What an engine may lock from now on; None if memory of the slab is wanted back."""
+        if slab.retiring or slab.offset in self._holes:
+            return None
+        if self._locked.get(slab.offset) is None:
+            self._locked.add(slab.offset, slab)
+        return Range(slab.offset, slab.nbytes)
+
+    def let_go(self, start: int) -> None:
+        """No engine has the slab that begins there locked any more."""
+        if self._locked.pop(start) is None:
+            return
+        for hole in self._holes.pop(start, ()):
+            self._act(Punch(hole))
+        if (closed := self._closed.pop(start, None)) is not None:
+            self._free.give(closed)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of no block that locked slabs still hold."""
+        return sum(hole.nbytes for holes in self._holes.values() for hole in holes)
+
+    def punch(self, hole: Range) -> None:
+        """Give memory back, of one slab, as soon as nobody has it locked."""
+        if (found := self._locked.at(hole.offset)) is None:
+            self._act(Punch(hole))
+        else:
+            self._ask_for(found[0]).append(hole)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each free run."""
+        return self._free.sizes
+
+    def take(self, nbytes: int) -> int | None:
+        """The offset of so many bytes; None if there is no room."""
+        return self._free.take(nbytes)
+
+    def give(self, freed: Range) -> None:
+        """They are free again, those of a locked slab when it is let go of."""
+        if self._locked.get(freed.offset) is None:
+            self._free.give(freed)
+        else:
+            self._ask_for(freed.offset)
+            self._closed[freed.offset] = freed
+
+    def _ask_for(self, start: int) -> list[Range]:
+        """What waits for a slab, of which the engines are told once."""
+        if start not in self._holes:
+            self._holes[start] = []
+            self._act(Unlock(start))
+        return self._holes[start]
