@@ -211,9 +211,19 @@ class CudaDriver(Driver):
     # Access
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
+        self.fill_all([(address, nbytes)], byte)
+
+    def fill_all(self, places: Sequence[tuple[int, int]], byte: int) -> None:
         with self.opened() as table:
-            table.check_fill(address, byte, nbytes)
-            call(cu.cuMemsetD8Async, address, byte, nbytes, self._own)
+            for address, nbytes in places:
+                table.check_fill(address, byte, nbytes)
+            try:
+                for address, nbytes in places:
+                    call(cu.cuMemsetD8Async, address, byte, nbytes, self._own)
+            except VmmError:
+                with suppress(VmmError):  # what was enqueued before the refusal has run as well
+                    self._finish()
+                raise
         self._finish()
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:

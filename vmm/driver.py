@@ -167,6 +167,11 @@ class Driver(ABC):
     def fill(self, address: int, byte: int, nbytes: int) -> None:
         """Set mapped memory to `byte` and wait for it. Raises `NotMapped`."""
 
+    def fill_all(self, places: Sequence[tuple[int, int]], byte: int) -> None:
+        """As `fill`, of several (address, nbytes), with one wait at the end where that is less."""
+        for address, nbytes in places:
+            self.fill(address, byte, nbytes)
+
     @abstractmethod
     def copy(self, dst: int, src: int, nbytes: int) -> None:
         """Copy between mapped or host memory and wait for it."""

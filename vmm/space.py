@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from math import lcm
 from typing import TYPE_CHECKING
@@ -172,7 +172,7 @@ class ExtentMap:
 
     def _map(self, extents: Sequence[int], pages: list[Page]) -> None:
         try:
-            self._back(list(self._pieces(extents)), pages)
+            self._back(self._pieces(extents), pages)
         except VmmError:
             self.pool.give(pages)
             raise
@@ -183,7 +183,7 @@ class ExtentMap:
         self._check_extents(extents)
         if absent := set(extents) - self._mapped:
             raise NotMapped(f"extent {min(absent)} is not mapped")
-        pages = self._unback(list(self._pieces(extents)))
+        pages = self._unback(self._pieces(extents))
         self._mapped.difference_update(extents)
         self.pool.give(pages)
 
@@ -191,17 +191,24 @@ class ExtentMap:
         """Raise `VmmError` unless exactly the mapped extents are backed, by pages of the role."""
         for extent in range(self.extents):
             held = self.extent_bytes if extent in self._mapped else 0
-            pieces = list(self._pieces([extent]))
+            pieces = self._pieces([extent])
             if (backed := sum(self.range.backed_in(*piece) for piece in pieces)) != held:
                 raise VmmError(f"extent {extent} has {backed} bytes, not {held}")
             for piece in pieces if held else []:
                 self._check_roles(self.range.pages_at(*piece))
 
-    def _pieces(self, extents: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Offset and size of every contiguous part; neighbouring extents are one part."""
-        for region in self.regions:
+    def _pieces(self, extents: Sequence[int]) -> list[tuple[int, int]]:
+        """Offset and size of every contiguous part; neighbouring extents are one part, also where
+        one region ends and the next begins."""
+        pieces: list[tuple[int, int]] = []
+        for region in sorted(self.regions):
             for run in runs(sorted(extents)):
-                yield region + run[0] * self._piece_bytes, len(run) * self._piece_bytes
+                offset, nbytes = region + run[0] * self._piece_bytes, len(run) * self._piece_bytes
+                if pieces and sum(pieces[-1]) == offset:
+                    offset, before = pieces.pop()
+                    nbytes += before
+                pieces.append((offset, nbytes))
+        return pieces
 
     def _back(self, pieces: Sequence[tuple[int, int]], pages: Sequence[Page]) -> None:
         page_bytes = self.range.driver.page_bytes
@@ -211,8 +218,9 @@ class ExtentMap:
                 count = nbytes // page_bytes
                 self.range.back(offset, pages[:count])
                 done.append((offset, nbytes))
-                self.range.driver.fill(self.range.address + offset, 0, nbytes)
                 pages = pages[count:]
+            places = [(self.range.address + offset, nbytes) for offset, nbytes in done]
+            self.range.driver.fill_all(places, 0)
         except VmmError:
             for piece in done:
                 self.range.unback(*piece)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from tests.vmm.conftest import standin
 from vmm import (
     AlreadyMapped,
     Driver,
@@ -16,9 +18,11 @@ from vmm import (
     NotMapped,
     NotReserved,
     OutOfMemory,
+    Page,
     PagePool,
     Range,
 )
+from vmm.cuda import CudaDriver
 from vmm.driver import VmmError
 
 pytestmark = pytest.mark.vmm
@@ -161,19 +165,23 @@ class TestExtents:
 
     def test_a_failure_half_way_maps_nothing(self, layout, driver, pool, monkeypatch) -> None:
         extents, _ = extents_for(layout, driver, pool)
-        real, calls = driver.fill, []
+        real, calls = driver.map, []
 
-        def last_fails(address: int, byte: int, nbytes: int) -> None:
+        def last_fails(address: int, pages: list[Page]) -> None:
             calls.append(address)
             if len(calls) == len(extents.regions):
                 raise OutOfMemory("on purpose")
-            real(address, byte, nbytes)
+            real(address, pages)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(driver, "fill", last_fails)
-            with pytest.raises(OutOfMemory):
-                extents.map([0, 1])
-        assert extents.mapped == set()
+        def refuse(places: list[tuple[int, int]], byte: int) -> None:
+            raise OutOfMemory("on purpose")
+
+        for name, fails in (("map", last_fails), ("fill_all", refuse)):
+            with monkeypatch.context() as patch:
+                patch.setattr(driver, name, fails)
+                with pytest.raises(OutOfMemory):
+                    extents.map([1])
+            assert extents.mapped == set()
         assert extents.range.backed_in(0, extents.range.nbytes) == 0
         assert pool.in_use_bytes == 0
         extents.map([0, 1])
@@ -265,6 +273,42 @@ class TestLayoutChecks:
     def test_refused(self, driver, pool, regions, block_bytes, blocks, error) -> None:
         with pytest.raises(error):
             ExtentMap(Range(driver, 8 * PAGE), pool, regions, block_bytes, blocks)
+
+    def test_neighbouring_pieces_are_mapped_in_one_call_and_cleared_with_one_wait(self) -> None:
+        device = standin()
+        device.reset(memory_bytes=64 * PAGE, granularity=PAGE)
+        with CudaDriver(tensors_on="cpu") as gpu:
+            extents, kv = extents_for("layer outermost", gpu, PagePool(gpu, 64 * PAGE))
+            names = ("cuMemSetAccess", "cuMemUnmap", "cuMemsetD8Async", "cuStreamSynchronize")
+
+            def made(act: Callable[[list[int]], None], mapped: list[int]) -> tuple[int, ...]:
+                before = device.calls()
+                act(mapped)
+                after = device.calls()
+                return tuple(after.get(name, 0) - before.get(name, 0) for name in names)
+
+            # the last extent of a layer ends where the first one of the next layer begins
+            assert made(extents.map, [0, 1]) == (1, 0, 1, 1)
+            assert kv.eq(0).all()
+            assert made(extents.unmap, [0, 1]) == (0, 1, 0, 0)
+            assert made(extents.map, [1]) == (LAYERS, 0, LAYERS, 1)
+            assert made(extents.map, [0]) == (LAYERS, 0, LAYERS, 1)
+            extents.check_integrity()
+
+    def test_what_was_cleared_before_a_refusal_has_run_when_it_is_unmapped(self) -> None:
+        device = standin()
+        device.reset(memory_bytes=64 * PAGE, granularity=PAGE)
+        with CudaDriver(tensors_on="cpu") as gpu:
+            pool = PagePool(gpu, 64 * PAGE)
+            extents, kv = extents_for("layer outermost", gpu, pool)
+            device.delay(0.1)
+            device.fail(LAYERS, "cuMemsetD8Async")
+            with pytest.raises(VmmError, match="cuMemsetD8Async"):
+                extents.map([1])
+            device.delay(0)
+            assert extents.range.backed_in(0, extents.range.nbytes) == pool.in_use_bytes == 0
+            extents.map([0, 1])
+            assert kv.eq(0).all()
 
     def test_gaps_between_regions_stay_unbacked(self, driver: Driver, pool: PagePool) -> None:
         space = Range(driver, 8 * PAGE)
