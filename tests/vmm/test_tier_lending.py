@@ -9,10 +9,10 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from threading import Timer
+from threading import Thread, Timer
 
 import pytest
 from cuda.bindings import driver as cu
@@ -23,7 +23,20 @@ from mirage.tiers.holes import Range
 from mirage.tiers.lending import engine_line, holder
 from mirage.tiers.lending.borrower import Borrower
 from mirage.tiers.lending.lenders import HolderRefused, Lenders
-from mirage.tiers.lending.messages import Copied, Copy, Lend, hear
+from mirage.tiers.lending.messages import (
+    Copied,
+    Copy,
+    Drop,
+    Dropped,
+    Ended,
+    Here,
+    Lend,
+    Return,
+    Returned,
+    Want,
+    hear,
+    say,
+)
 from mirage.tiers.region import Region
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
@@ -262,6 +275,44 @@ def test_what_goes_to_host_memory_is_locked_neither_there_nor_each_time(
         assert standin.calls()["cuMemHostRegister"] == 1
         found.slab.close()
         lending._door.close()
+
+
+def test_an_engine_that_is_slow_to_read_is_told_everything(
+    tmp_path: Path, standin: StandIn, far: CudaDriver
+) -> None:
+    """More than a socket keeps."""
+    server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    engine = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, engine, closing(Region.create(PAGE)) as host:
+        lending = holder.Holder(far, theirs, tmp_path / "s", host)
+        thread = Thread(target=partial(suppressed, lending.run))
+        thread.start()
+        for each in (engine, server):
+            each.settimeout(20)
+        engine.connect(str(tmp_path / "s"))
+        for offset in range(0, 16 * PAGE, PAGE):
+            say(server, Lend(offset, PAGE))
+            say(engine, Want(offset))
+            message, fds = hear(engine)
+            assert message == Here(offset, PAGE)
+            os.close(*fds)
+        (line,) = lending._engines.values()
+        line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        for offset in range(0, 16 * PAGE, PAGE):
+            say(server, Return(offset))
+        eventually(lambda: len(line._waiting) > 0)
+        for offset in range(0, 16 * PAGE, PAGE):
+            assert hear(engine)[0] == Drop(offset)
+            say(engine, Dropped(offset))
+            assert hear(server)[0] == Returned(offset)
+        server.close()
+        thread.join()
+        lending._door.close()
+
+
+def suppressed(run: Callable[[], None]) -> None:
+    with suppress(Ended):
+        run()
 
 
 def test_a_peer_without_memory_says_so(

@@ -257,7 +257,7 @@ def test_who_is_slow_to_hear_is_told_everything(standin: StandIn, pool: Pool) ->
     engine.store(range(400))
     slabs = engine.memory._slabs
     assert slabs is not None
-    for line in pool.server._acting.lockers._lines:
+    for line in pool.server._acting.lockers._tenants:
         line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     with slabs._change:
         pool.server.resize(0).result()

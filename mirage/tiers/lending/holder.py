@@ -20,6 +20,7 @@ from pathlib import Path
 from mirage.tiers.lending import messages as say
 from mirage.tiers.lending.messages import Ended, hear
 from mirage.tiers.lending.pieces import Pieces
+from mirage.tiers.lending.unread import Unread
 from mirage.tiers.region import Region
 from vmm.cuda import CudaDriver
 from vmm.cuda_slab import Slab
@@ -38,7 +39,7 @@ class Lent:
 
     def __init__(self, slab: Slab | None, nbytes: int) -> None:
         self.slab, self.nbytes = slab, nbytes
-        self.with_engines: set[socket.socket] = set()
+        self.with_engines: set[Unread] = set()
         self.wanted_back = False
 
 
@@ -53,8 +54,10 @@ class Holder:
         driver.pin(self._bounce.address, BOUNCE_BYTES)
         self._host_view = (ctypes.c_char * host.nbytes).from_buffer(host.memory)
         self._lent: Pieces[Lent] = Pieces()
-        self._waiting: list[tuple[socket.socket, int]] = []
+        self._waiting: list[tuple[Unread, int]] = []
         """Engines that want memory which the server has not spoken of yet."""
+        self._engines: dict[int, Unread] = {}
+        """By the number of the file descriptor."""
         self._selector = selectors.DefaultSelector()
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self._door.bind(str(path))
@@ -66,14 +69,13 @@ class Holder:
     def run(self) -> None:
         """Until the server has gone. Raises `Ended`."""
         while True:
-            for key, _ in self._selector.select():
-                there = key.fileobj
-                if there is self._door:
+            for key, events in self._selector.select():
+                if key.fileobj is self._door:
                     self._admit()
-                elif there is self._server:
+                elif key.fileobj is self._server:
                     self._obey(hear(self._server)[0])
-                elif isinstance(there, socket.socket):
-                    self._attend(there)
+                else:
+                    self._attend(self._engines[key.fd], events)
 
     # -- the server ---------------------------------------------------------------------
 
@@ -104,8 +106,8 @@ class Holder:
         if lent is None:
             raise Ended(f"nothing was lent at {offset}")
         lent.wanted_back = True
-        for engine in list(lent.with_engines):
-            self._tell(engine, say.Drop(offset))
+        for engine in lent.with_engines:
+            engine.say(say.Drop(offset))
         self._settle(offset)
 
     def _settle(self, offset: int) -> None:
@@ -148,12 +150,13 @@ class Holder:
     def _admit(self) -> None:
         with suppress(BlockingIOError):
             engine, _ = self._door.accept()
-            engine.setblocking(False)
-            self._selector.register(engine, selectors.EVENT_READ)
+            self._engines[engine.fileno()] = Unread(engine, self._selector)
 
-    def _attend(self, engine: socket.socket) -> None:
+    def _attend(self, engine: Unread, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            engine.flush()
         try:
-            message, _ = hear(engine)
+            message, _ = hear(engine.socket)
         except BlockingIOError:
             return
         except Ended:
@@ -167,37 +170,30 @@ class Holder:
             case _:
                 self._dismiss(engine)
 
-    def _give(self, engine: socket.socket, wanted: int) -> None:
+    def _give(self, engine: Unread, wanted: int) -> None:
         found = self._lent.at(wanted)
         if found is None:
             self._waiting.append((engine, wanted))
             return
         start, lent = found
         if lent.slab is None or lent.wanted_back:
-            self._tell(engine, say.Gone(wanted))
+            engine.say(say.Gone(wanted))
             return
         fd = lent.slab.export()
         lent.with_engines.add(engine)
         try:
-            self._tell(engine, say.Here(start, lent.nbytes), [fd])
+            engine.say(say.Here(start, lent.nbytes), [fd])
         finally:
             os.close(fd)
 
-    def _let_go(self, engine: socket.socket, offset: int) -> None:
+    def _let_go(self, engine: Unread, offset: int) -> None:
         if (lent := self._lent.get(offset)) is not None:
             lent.with_engines.discard(engine)
             self._settle(offset)
 
-    def _tell(self, engine: socket.socket, message: say.Any, fds: Sequence[int] = ()) -> None:
-        try:
-            say.say(engine, message, fds)
-        except OSError:  # its end is heard of next
-            with suppress(OSError):
-                engine.shutdown(socket.SHUT_RDWR)
-
-    def _dismiss(self, engine: socket.socket) -> None:
+    def _dismiss(self, engine: Unread) -> None:
         """It has ended, and the driver has unmapped what it had; or it ends what it has now."""
-        self._selector.unregister(engine)
+        del self._engines[engine.socket.fileno()]
         engine.close()
         self._waiting = [(other, wanted) for other, wanted in self._waiting if other is not engine]
         for offset in self._lent:
