@@ -48,9 +48,8 @@ class Lockers:
 
     def attend(self) -> None:
         """One message of each engine that says something. Never waits."""
-        lines = {line.socket: line for line in self._tenants}
         for key, events in self._selector.select(0):
-            line = lines[key.fileobj]
+            line: Unread = key.data
             if events & selectors.EVENT_WRITE:
                 line.flush()
             self._hear(line)

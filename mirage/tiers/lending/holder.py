@@ -56,8 +56,6 @@ class Holder:
         self._lent: Pieces[Lent] = Pieces()
         self._waiting: list[tuple[Unread, int]] = []
         """Engines that want memory which the server has not spoken of yet."""
-        self._engines: dict[int, Unread] = {}
-        """By the number of the file descriptor."""
         self._selector = selectors.DefaultSelector()
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self._door.bind(str(path))
@@ -75,7 +73,7 @@ class Holder:
                 elif key.fileobj is self._server:
                     self._obey(hear(self._server)[0])
                 else:
-                    self._attend(self._engines[key.fd], events)
+                    self._attend(key.data, events)
 
     # -- the server ---------------------------------------------------------------------
 
@@ -150,7 +148,7 @@ class Holder:
     def _admit(self) -> None:
         with suppress(BlockingIOError):
             engine, _ = self._door.accept()
-            self._engines[engine.fileno()] = Unread(engine, self._selector)
+            Unread(engine, self._selector)
 
     def _attend(self, engine: Unread, events: int) -> None:
         if events & selectors.EVENT_WRITE:
@@ -193,7 +191,6 @@ class Holder:
 
     def _dismiss(self, engine: Unread) -> None:
         """It has ended, and the driver has unmapped what it had; or it ends what it has now."""
-        del self._engines[engine.socket.fileno()]
         engine.close()
         self._waiting = [(other, wanted) for other, wanted in self._waiting if other is not engine]
         for offset in self._lent:

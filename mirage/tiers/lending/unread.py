@@ -16,19 +16,17 @@ MOST_UNREAD = 2**16
 
 
 class Unread:
-    """One engine's line, watched by `selector`, whose key has `data`.
+    """One engine's line, watched by `selector`, whose key has it as `data`.
 
     When it becomes writable, `flush`. A line that has broken is heard of when it is read.
     """
 
-    def __init__(
-        self, there: socket.socket, selector: selectors.BaseSelector, data: object = None
-    ) -> None:
+    def __init__(self, there: socket.socket, selector: selectors.BaseSelector) -> None:
         """Takes over the socket."""
-        self.socket, self._selector, self._data = there, selector, data
+        self.socket, self._selector = there, selector
         self._waiting: deque[tuple[Any, list[int]]] = deque()
         there.setblocking(False)
-        selector.register(there, selectors.EVENT_READ, data)
+        selector.register(there, selectors.EVENT_READ, self)
 
     def say(self, message: Any, fds: Sequence[int] = ()) -> None:
         """The descriptors stay the caller's."""
@@ -51,7 +49,7 @@ class Unread:
         except OSError:
             self._drop_all()
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._waiting else 0)
-        self._selector.modify(self.socket, events, self._data)
+        self._selector.modify(self.socket, events, self)
 
     def close(self) -> None:
         """It is not watched any more."""
