@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mirage.tiers import space
 from mirage.tiers.blocks import Punch, Unlock
 from mirage.tiers.contract import Key, Member
 from mirage.tiers.core import Core
@@ -44,6 +45,18 @@ def test_a_slab_is_locked_whole() -> None:
     assert len(set(slabs)) == 2
     assert all(slab is not None and slab.nbytes == 4 * PAGE for slab in slabs)
     assert core.lock(100 * PAGE) is None
+
+
+def test_no_page_of_the_system_is_in_two_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be locked twice, nor punched for one of them: pages of a GH200 have 64 KiB."""
+    large = 1 << 16
+    monkeypatch.setattr(space, "PAGE", large)
+    core = Core(64 * large)
+    for tenant, nbytes in (("a", 5000), ("b", 3 * large + 1), ("c", large)):
+        member = core.join(Member(tenant, tenant.encode(), nbytes))
+        for offset in store(core, member, *range(4)):
+            slab = core.lock(offset)
+            assert slab is not None and slab.offset % large == slab.nbytes % large == 0
 
 
 def test_what_is_locked_is_punched_once_it_is_let_go_of() -> None:
