@@ -28,7 +28,7 @@ class Filled(TorchFunctionMode):
     ) -> Any:
         made = func(*args, **(kwargs or {}))
         if func in EMPTY and made.dtype in FILLED and not made.is_meta:
-            made.normal_()
+            _fill(made)
         return made
 
 
@@ -43,7 +43,6 @@ def computing(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
         for module in model.modules():
             if isinstance(module, AttentionLayerBase):
                 over.callback(module.register_forward_hook(_attended).remove)
-        torch.manual_seed(SEED)
         over.enter_context(Filled())
         yield names
 
@@ -51,8 +50,13 @@ def computing(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
 def _attended(module: Any, args: Any, output: Any) -> Any:
     """Instead of what attention gives."""
     if isinstance(output, torch.Tensor) and output.dtype in FILLED:
-        return output.normal_()
+        _fill(output)
     return output
+
+
+def _fill(tensor: torch.Tensor) -> None:
+    """The same numbers whatever else was filled before: what computes may ask for more memory."""
+    tensor.normal_(generator=torch.Generator(device=tensor.device).manual_seed(SEED))
 
 
 @contextmanager
