@@ -1,7 +1,8 @@
 """Which experts of a model can be given away, and the hook around vLLM's call of them.
 
 vLLM routes first and then calls a layer's experts with the ids that were chosen (`topk_ids`), and
-its kernels touch no other expert's weights. So whatever is missing can be put in place in between.
+its kernels touch no other expert's weights. So whatever is missing can be put in place in between;
+with graphs or compiled steps if what calls them is known (`expert_call`).
 Weights as vLLM loads them only, and of whole pages for each expert: kernels do not take strides.
 """
 
@@ -13,11 +14,16 @@ from typing import Any
 
 import torch
 
+from mirage.engine.expert_call import captured, runner_of
 from mirage.facts import ExpertFacts
 from mirage.streaming.experts import ExpertLayout, ExpertStreamer, Piece
 
 WEIGHTS = ("w13_weight", "w2_weight")
 UNQUANTISED = "UnquantizedFusedMoEMethod"
+UNKNOWN_CALL = (
+    "graphs and compiled steps cannot stop where its layers call them: with device.graphs and "
+    "device.compile false they can go"
+)
 
 
 class ExpertsStay(Exception):
@@ -33,19 +39,26 @@ class ExpertLayer:
     """Tensors of (experts, ...) each."""
     kernel: Any
     """What vLLM calls with the ids; None before a model has weights."""
+    runner: Any = None
+    """What routes and calls them; None if that is not as known here."""
 
 
-def find(layers: Sequence[torch.nn.Module]) -> list[ExpertLayer]:
-    """Those of all layers that have some. Raises `ExpertsStay` if they are not as known here."""
+def find(layers: Sequence[torch.nn.Module], *, called: bool = False) -> list[ExpertLayer]:
+    """Those of all layers that have some. Raises `ExpertsStay` if they are not as known here.
+
+    `called`: so must what calls them be, since a graph has to end there.
+    """
     found = []
     for index, layer in enumerate(layers):
         modules = [m for m in layer.modules() if hasattr(m, WEIGHTS[0]) and hasattr(m, WEIGHTS[1])]
         if len(modules) > 1:
             raise ExpertsStay(f"layer {index} has several groups of experts")
         if modules:
-            found.append(_experts(index, modules[0]))
+            found.append(_experts(index, modules[0], runner_of(layer, modules[0])))
     if not found:
         raise ExpertsStay("it has none")
+    if called and any(one.runner is None for one in found):
+        raise ExpertsStay(UNKNOWN_CALL)
     if len(found) == 1:
         raise ExpertsStay("one layer alone has some, so that nothing would be gained")
     return found
@@ -84,7 +97,7 @@ def hook(found: Sequence[ExpertLayer], streamer: ExpertStreamer) -> None:
         one.kernel.apply = _routed(one.kernel.apply, streamer, one.index)
 
 
-def _experts(index: int, module: Any) -> ExpertLayer:
+def _experts(index: int, module: Any, runner: Any) -> ExpertLayer:
     method: Any = getattr(module, "quant_method", None)
     kernel = getattr(getattr(method, "moe_kernel", None), "fused_experts", None)
     if type(method).__name__ != UNQUANTISED or (kernel is not None and method.is_monolithic):
@@ -96,7 +109,7 @@ def _experts(index: int, module: Any) -> ExpertLayer:
     weights = [getattr(module, name) for name in WEIGHTS]
     if not all(_whole(weight) for weight in weights):
         raise ExpertsStay(f"the weights of layer {index} are not one tensor of one storage")
-    return ExpertLayer(index, weights, kernel)
+    return ExpertLayer(index, weights, kernel, runner)
 
 
 def _whole(weight: torch.Tensor) -> bool:
@@ -110,7 +123,7 @@ def _routed(apply: Callable[..., Any], streamer: ExpertStreamer, index: int) -> 
     def applied(*args: Any, **kwargs: Any) -> Any:
         ids = kwargs["topk_ids"] if "topk_ids" in kwargs else args[5]
         # Ids that are on a device are waited for here, as whoever acts on them must.
-        if streamer.looks(index) or ids.device.type == "cpu":
+        if not captured(ids.device) and (streamer.looks or ids.device.type == "cpu"):
             streamer.routed(index, [e for e in ids.unique().tolist() if e >= 0])
         return apply(*args, **kwargs)
 

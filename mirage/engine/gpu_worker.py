@@ -23,8 +23,8 @@ logger = logging.getLogger("mirage.engine.gpu_worker")
 MANY_TOKENS = 512
 """GPU libraries choose kernels by the number of rows, and by 512 those of prompts are taken."""
 STREAMING = (
-    "CUDA graphs are to be captured while layers stream (alpha {}, beta {}): a graph would hold no "
-    "waits for them. Serve with device.graphs false, and report this"
+    "CUDA graphs are to be captured while layers stream (alpha {}, beta {}) or experts are away "
+    "({}): a graph would hold no waits for them. Serve with device.graphs false, and report this"
 )
 EAGERLY = "no CUDA graphs, every step runs eagerly: %s"
 
@@ -62,7 +62,7 @@ class MirageGPUWorker(ElasticWorker, Worker):
         with only_mapped_blocks(self.model_runner, self.mirage.kv):
             done = super().compile_or_warm_up_model(*args, **kwargs)
         if moves and not self.model_config.enforce_eager:
-            gate(self.model_runner, lambda: self.mirage.streaming, self.mirage.pieces)
+            gate(self.model_runner, lambda: self.mirage.interrupted, self.mirage.pieces)
         return done
 
 
@@ -76,8 +76,9 @@ def _capture_or_not(worker: MirageGPUWorker) -> Callable[..., int]:
     capture = runner.capture_model
 
     def capturing(*args: Any, **kwargs: Any) -> int:
-        if worker.mirage.streaming:
-            raise RuntimeError(STREAMING.format(worker.mirage.alpha, worker.mirage.beta))
+        memory = worker.mirage
+        if memory.streaming or memory.experts:
+            raise RuntimeError(STREAMING.format(memory.alpha, memory.beta, memory.experts))
         try:
             return int(capture(*args, **kwargs))
         except Exception as error:

@@ -2,8 +2,9 @@
 
 No parameter changes its address, so a graph that was captured with all layers resident stays
 valid while they are. A graph of a whole step has no place for the waits that streaming needs;
-a row of graphs with attention between them (PIECEWISE) has. So FULL graphs are replayed while
-nothing streams, and pieces or nothing while something does.
+a row of graphs with attention between them (PIECEWISE) has, and with the call of a layer's experts
+(`expert_call`). So FULL graphs are replayed while nothing streams, no expert is away and nobody
+looks at the routing, and pieces or nothing else.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def known(runner: type) -> bool:
 
 
 def gate(runner: Any, streaming: Callable[[], bool], pieces: bool) -> None:
-    """Let a model runner that is known replay whole graphs only while nothing streams.
+    """Let a model runner that is known replay whole graphs only while nothing is `streaming`.
 
     After it has captured them. With `pieces`, it may replay PIECEWISE graphs meanwhile, if it
     has some. Raises `RuntimeError` if they are not where they should be.
@@ -48,7 +49,7 @@ def gate(runner: Any, streaming: Callable[[], bool], pieces: bool) -> None:
     fitting = {CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE} if pieces else {CUDAGraphMode.NONE}
     has = _gate(runner, streaming, fitting)
     how = "in pieces" if has else "not at all"
-    logger.warning("CUDA graphs are replayed whole while no layer streams, and %s else", how)
+    logger.warning("CUDA graphs are replayed whole while no parameter is away, and %s else", how)
 
 
 def abandon(runner: Any) -> None:

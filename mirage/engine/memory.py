@@ -60,7 +60,7 @@ class EngineMemory:
         self.backend = make_backend(settings)
         self.driver = self.backend.driver
         self.pool = PagePool(self.driver, UNLIMITED)
-        self.parameters = PlacedLayers(settings.moves, settings.experts_stay)
+        self.parameters = PlacedLayers(settings.moves, settings.experts_stay, split=settings.pieces)
         self.compute = self.backend.compute
         self.mailbox = Mailbox()
         self.streamer: LayerStreamer | None = None
@@ -171,6 +171,8 @@ class EngineMemory:
         except (NoForward, UnsupportedModel) as error:
             logger.warning(NOT_COMPILED, error)
             self.streamer.set(0, 0)
+            if self.giver is not None:
+                self.giver.forget()
             _stay_eager(model)
             return
         self.compiled = True
@@ -280,8 +282,18 @@ class EngineMemory:
         """Whether pieces stream, so that graphs may run between attentions."""
         return self.parameters.pieces is not None
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether this step stops in its middle: for layers, for experts, or to see the routing.
+
+        No graph of a whole step may run then.
+        """
+        return self.streaming or (self.giver is not None and self.giver.looks)
+
     def begin_step(self) -> None:
         """The last piece reaches into the next step: it must be there before that begins."""
+        if self.giver is not None:
+            self.giver.begin()
         if self.pieces and self.streaming:
             assert self.streamer is not None
             self.streamer.before(len(self.streamer.layers) - 1)

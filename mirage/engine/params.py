@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from vllm.config import get_current_vllm_config
 
 from mirage.engine import stack
 from mirage.engine.backend import Backend
+from mirage.engine.expert_call import split
 from mirage.engine.experts import ExpertLayer, ExpertsStay, find, hook, layout
 from mirage.engine.pieces import Pieces, UnknownPieces
 from mirage.engine.tensors import Holdings
@@ -59,9 +61,15 @@ class PlacedLayers:
     Without, they only keep plain weights on a CPU, so that all policies run the same kernels.
     """
 
-    def __init__(self, moves: bool = True, experts_stay: str | None = None) -> None:
-        """`experts_stay`: why experts are not to be given away, if they are not."""
+    def __init__(
+        self, moves: bool = True, experts_stay: str | None = None, *, split: bool = False
+    ) -> None:
+        """`experts_stay`: why experts are not to be given away, if they are not.
+
+        `split`: whether graphs or compiled pieces would have to be split where they are called.
+        """
         self.experts_stay = experts_stay
+        self._split = split
         self.experts: list[ExpertLayer] = []
         """The experts of each layer that has some, if they can be given away."""
         self.layers: list[torch.nn.Module] = []
@@ -110,7 +118,7 @@ class PlacedLayers:
         Also if they are to stay: a layer is as large as `mirage check` said in any case.
         """
         try:
-            self.experts = find(self.layers)
+            self.experts = find(self.layers, called=self._split)
             first = {id(weight): n for one in self.experts for n, weight in enumerate(one.weights)}
             moving = self.moving()
             if not first.keys() <= moving:
@@ -118,6 +126,10 @@ class PlacedLayers:
         except ExpertsStay as error:
             self.experts, self.experts_stay = [], self.experts_stay or str(error)
             return
+        self._experts_first()
+
+    def _experts_first(self) -> None:
+        first = {id(weight): n for one in self.experts for n, weight in enumerate(one.weights)}
         for unit in self.units:
             unit.sort(key=lambda storage: min(first.get(id(t), len(first)) for t in storage))
 
@@ -139,7 +151,10 @@ class PlacedLayers:
         return stack.GONE.format(name) if name else None
 
     def in_pieces(self, pieces: Pieces) -> None:
-        """Let pieces move. Raises `UnknownPieces` if two need parts of one storage."""
+        """Let pieces move. Raises `UnknownPieces` if two need parts of one storage.
+
+        Of experts that are in another piece than their layer's it is as if there were none.
+        """
         home = {id(t): storage for unit in self.units for storage in unit for t in storage}
         sorted_units: list[Unit] = []
         for parameters in pieces.parameters:
@@ -148,6 +163,9 @@ class PlacedLayers:
         if sum(map(len, sorted_units)) != sum(map(len, self.units)):
             raise UnknownPieces("two pieces look at one storage")
         self.pieces, self.units = pieces, sorted_units
+        if not all(_within(one.weights, sorted_units[one.index]) for one in self.experts):
+            self.experts, self.experts_stay = [], "they are not behind their layer's attention"
+        self._experts_first()
 
     def moving(self) -> set[int]:
         """The ids of all tensors that move."""
@@ -205,6 +223,9 @@ class PlacedLayers:
             return LayerStreamer(driver, pool, homes, compute, chunk_bytes=chunk_bytes)
         streamer = ExpertStreamer(driver, pool, homes, compute, lie, chunk_bytes=chunk_bytes)
         hook(self.experts, streamer)
+        if self._split:
+            runners = [one.runner for one in self.experts]
+            split(runners, get_current_vllm_config().compilation_config)
         return streamer
 
     def _fill(self, home: Range, unit: Unit) -> int:
@@ -224,6 +245,11 @@ def units(layers: Sequence[torch.nn.Module], model: torch.nn.Module) -> list[Uni
         [holdings.tensors[storage] for storage in holdings.only_of(index)]
         for index in range(len(layers))
     ]
+
+
+def _within(weights: Sequence[torch.Tensor], unit: Unit) -> bool:
+    """Whether all of them move with `unit`."""
+    return {id(weight) for weight in weights} <= {id(t) for storage in unit for t in storage}
 
 
 def _ordered(

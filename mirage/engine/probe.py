@@ -99,7 +99,7 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
         raise Refused(reason)
     with set_current_vllm_config(config):
         hollow.alone()
-        parameters = PlacedLayers()
+        parameters = PlacedLayers(split=_split(config))
         models = hollow.built(config, lambda model: _built(config, model, parameters), device)
         if reason := _cached_states(config, models[0]) or kernels.missing(models[0]):
             raise Refused(reason)
@@ -139,6 +139,11 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
         experts=experts.facts(parameters.experts) if parameters.experts else None,
         experts_stay=parameters.experts_stay,
     )
+
+
+def _split(config: Any) -> bool:
+    """Whether steps run as graphs or compiled, and have to be split where they wait."""
+    return bool((config.additional_config or {}).get("mirage", {}).get("pieces", False))
 
 
 def _built(config: Any, model: torch.nn.Module, parameters: PlacedLayers) -> None:

@@ -60,13 +60,8 @@ class EngineSettings(BaseModel):
 
     @property
     def experts_stay(self) -> str | None:
-        """Why experts are not given away; None if they may be.
-
-        Which experts a step needs is known in its middle, where a captured graph cannot wait.
-        """
-        if not self.experts:
-            return "remap.experts is false"
-        return "steps are captured or compiled" if self.pieces or self.compiled else None
+        """Why experts are not given away; None if they may be."""
+        return None if self.experts else "remap.experts is false"
 
 
 def from_vllm(vllm_config: Any) -> EngineSettings:

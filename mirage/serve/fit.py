@@ -105,7 +105,7 @@ def _fit_tenant(
     if extent_bytes and config.policy is not Policy.STATIC:
         most = max(base, movable // extent_bytes)
     asked = config.policy is Policy.MIRAGE and config.remap.experts and facts.stays is None
-    stay = _experts_stay(config, facts, page) if asked else NOT_ASKED
+    stay = _experts_stay(facts, page) if asked else NOT_ASKED
     return Fit(
         page=paged,
         grant_bytes=grant,
@@ -127,9 +127,7 @@ def _fit_tenant(
     )
 
 
-def _experts_stay(config: Config, facts: ModelFacts, page: int) -> str | None:
-    if config.device.graphs or config.device.compile:
-        return "steps are captured or compiled"
+def _experts_stay(facts: ModelFacts, page: int) -> str | None:
     return facts.experts.stay(page) if facts.experts else facts.experts_stay
 
 

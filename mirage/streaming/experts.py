@@ -90,7 +90,7 @@ class ExpertStreamer(LayerStreamer):
         """Copies of cold experts that are quicker to read, if there are any."""
         self.replicas_loaded = 0
         """Experts that were loaded from those."""
-        self._steps = 0
+        self._steps, self._looks = 0, False
         self._spent_s = 0.0
         self._observed: list[float] = []
         self._observed_at = 0
@@ -114,6 +114,7 @@ class ExpertStreamer(LayerStreamer):
         assert not self.experts
         self.residency = Residency(Routing(self.layout.layers, self.layout.count))
         self.expert_bytes_loaded = self.replicas_loaded = self._observed_at = 0
+        self._steps, self._looks = 0, False
         self._observed = []
 
     def observed(self) -> list[float]:
@@ -130,14 +131,19 @@ class ExpertStreamer(LayerStreamer):
 
     # -- in a step ----------------------------------------------------------------------
 
-    def looks(self, index: int) -> bool:
-        """Whether layer `index`, which is about to run, is to say whom it routes to.
+    def begin(self) -> None:
+        """A step begins."""
+        self._steps += 1
+        self._looks = self._steps % LOOK_EVERY == 0
 
-        In every step once experts are away. Until then in one of `LOOK_EVERY`, in all its layers:
-        where routing is computed on a device, to see it is to wait for that.
+    @property
+    def looks(self) -> bool:
+        """Whether this step's layers are to say whom they route to.
+
+        In every step once experts are away. Until then in one of `LOOK_EVERY`: where routing is
+        computed on a device, to see it is to wait for that.
         """
-        self._steps += index == self.layout.layers[0]
-        return self.experts > 0 or self._steps % LOOK_EVERY == 0
+        return self.experts > 0 or self._looks
 
     def routed(self, index: int, numbers: Collection[int]) -> None:
         """Layer `index` is about to compute with these experts: let it wait for them."""

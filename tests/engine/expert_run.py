@@ -71,6 +71,13 @@ def make_mixture(family: str, folder: Path) -> Path:
             intermediate_size=INNER,
             head_dim=32,
         ),
+        "qwen2moe": lambda: hf.Qwen2MoeConfig(
+            **common,
+            num_experts=EXPERTS,
+            moe_intermediate_size=INNER,
+            shared_expert_intermediate_size=INNER,
+            intermediate_size=INNER,
+        ),
     }[family]()
     hf.AutoModelForCausalLM.from_config(config).to(torch.float32).save_pretrained(path)
     return path

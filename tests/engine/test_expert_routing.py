@@ -8,12 +8,20 @@ from typing import Any
 import pytest
 import torch
 from host_memory import EXPERTS, LAYERS, HostMemory
+from vllm.config import CUDAGraphMode
+from vllm.forward_context import ForwardContext, override_forward_context
 
 from mirage.engine.experts import ExpertLayer, hook
 from mirage.streaming.experts import LOOK_EVERY
 from mirage.streaming.routing import OBSERVE_CALLS
 
 pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(autouse=True)
+def not_capturing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch would say on a device; without one it says nothing."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
 class Ids:
@@ -30,6 +38,7 @@ class Ids:
 
 def steps(host: HostMemory, ids: Ids, count: int) -> None:
     for _ in range(count):
+        host.memory.begin_step()
         for kernel in host.kernels:
             kernel.apply(*range(5), ids)
 
@@ -53,6 +62,45 @@ def test_ids_on_a_device_are_waited_for_now_and_then(host: Any) -> None:
     steps(host, ids, LOOK_EVERY * (OBSERVE_CALLS - 1))
     assert ids.looked == LAYERS * OBSERVE_CALLS
     assert giver.observed() == pytest.approx([0, 0, LAYERS, 2 * LAYERS]), "or none is ever given"
+
+
+def test_no_graph_of_a_whole_step_runs_while_one_looks_or_experts_are_away(host: Any) -> None:
+    """Before a step chooses its graph, so that this is known in all of its layers."""
+    memory, seen = host.memory, []
+    for _ in range(2 * LOOK_EVERY):
+        memory.begin_step()
+        seen.append(memory.interrupted)
+    assert [n for n, now in enumerate(seen, 1) if now] == [LOOK_EVERY, 2 * LOOK_EVERY]
+    memory.begin_step()
+    memory.giver.set(0, 0, 1)
+    assert memory.interrupted and not memory.streaming
+    memory.giver.set(0, 0, 0)
+    memory.begin_step()
+    assert memory.interrupted, "experts that return are layers that arrive"
+
+
+def test_what_was_computed_before_requests_came_is_forgotten(host: Any) -> None:
+    """Nobody looks in the steps that vLLM computes to warm up and to capture."""
+    memory = host.memory
+    for _ in range(LOOK_EVERY):
+        memory.begin_step()
+    memory.giver.forget()
+    assert not memory.interrupted
+    memory.begin_step()
+    assert not memory.interrupted
+
+
+@pytest.mark.parametrize("mode", [CUDAGraphMode.FULL, CUDAGraphMode.NONE])
+def test_a_step_that_is_captured_whole_waits_for_nothing(
+    mode: CUDAGraphMode, host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it looked like before: a capture that waits for the device fails."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    context = ForwardContext.__new__(ForwardContext)
+    context.cudagraph_runtime_mode = mode
+    with override_forward_context(context):
+        steps(host, ids := Ids("cuda"), LOOK_EVERY)
+    assert not ids.looked
 
 
 def test_ids_on_the_host_are_seen_in_every_step(host: Any) -> None:

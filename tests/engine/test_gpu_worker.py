@@ -209,10 +209,12 @@ def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) 
         kv=kv,
         streamer=object() if moves else None,
         streaming=False,
+        interrupted=False,
         pieces=True,
         warm=False,
         alpha=0,
         beta=0,
+        experts=0,
     )
 
     def prove_compiled(proven: Any, forward: Any) -> None:
@@ -247,16 +249,25 @@ def test_graphs_are_gated_once_they_are_captured(warmed: list[int]) -> None:
     assert ours.compile_or_warm_up_model() == "done"
     assert warmed == [16] and runner.kv_cache_config.num_blocks == 960
     assert ours.mirage.warm and ours.mirage.proven
-    ours.mirage.streaming = True
-    mode = runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode
-    assert mode is CUDAGraphMode.PIECEWISE, "layers stream"
+    for interrupted, mode in ((True, CUDAGraphMode.PIECEWISE), (False, CUDAGraphMode.FULL)):
+        ours.mirage.interrupted = interrupted
+        assert runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode is mode
 
 
-def test_nothing_is_captured_while_a_layer_streams(warmed: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("away", "words"),
+    [
+        ({"streaming": True, "alpha": 2, "beta": 1}, r"layers stream \(alpha 2, beta 1\) or exp"),
+        ({"experts": 3}, r"or experts are away \(3\)"),
+    ],
+)
+def test_nothing_is_captured_while_anything_is_away(
+    away: dict[str, Any], words: str, warmed: list[int]
+) -> None:
     """A failed capture makes steps run eagerly; this is none, and ends the engine."""
     ours = worker(SimpleNamespace(cudagraph_manager=manager()))
-    ours.mirage.streaming, ours.mirage.alpha, ours.mirage.beta = True, 2, 1
-    with pytest.raises(RuntimeError, match=r"captured while layers stream \(alpha 2, beta 1\)"):
+    vars(ours.mirage).update(away)
+    with pytest.raises(RuntimeError, match=words):
         ours.compile_or_warm_up_model()
     assert not ours.captured and not ours.model_config.enforce_eager
 

@@ -70,6 +70,11 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "vllm.v1.kv_cache_interface:UniformTypeKVCacheSpecs": (
         *("kv_cache_specs", "max_memory_usage_pages(vllm_config)"),
     ),
+    "vllm.model_executor.layers.fused_moe.runner.moe_runner:MoERunner": (
+        *("routed_experts", "shared_experts", "_forward_entry"),
+        "_forward_impl(hidden_states, router_logits, shared_experts_input, input_ids)",
+        "forward(hidden_states, router_logits)",
+    ),
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
         *(*RUNNERS, "requests"),
         *("input_batch", "prepare_inputs_event", "discard_request_mask", "cudagraph_dispatcher"),
