@@ -1,6 +1,6 @@
 """Child process: capture one step of a real model in pieces, as vLLM would on a GPU.
 
-python captured.py MODELS OUT MODE      MODE: plain or pieces
+python captured.py MODELS OUT MODE      MODE: plain, pieces, or experts of a mixture
 
 There is no GPU here, so the graphs are stand-ins that count and record nothing; what is vLLM's
 own is where a capture is interrupted, and what is called again when it is replayed.
@@ -17,7 +17,9 @@ from unittest import mock
 
 os.environ["VLLM_USE_BREAKABLE_CUDAGRAPH"] = "1"
 
-from tiny import LAYERS, make_llm, make_model, scheduler_of
+import torch
+from expert_run import make_mixture
+from tiny import make_llm, make_model, scheduler_of
 
 TOKENS = 4
 
@@ -49,14 +51,23 @@ def captured(llm: Any) -> dict[str, Any]:
     ):
         worker.model_runner._dummy_run(TOKENS)
     told: list[tuple[str, int]] = []
-    if (streamer := scheduler_of(llm).memory.streamer) is not None:
-        scheduler_of(llm).memory.move_layers(2, 1)
+    memory = scheduler_of(llm).memory
+    if (giver := memory.giver) is not None:
+        memory.move_layers(0, 0, giver.layout.most)
+        route = giver.residency.route
+        giver.residency.route = lambda layer, used: (
+            told.append(("route", layer)) or route(layer, used)
+        )
+    elif (streamer := memory.streamer) is not None:
+        memory.move_layers(2, 1)
         for name in ("before", "after"):
             setattr(streamer, name, _noting(told, name))
-    with set_forward_context(None, llm.llm_engine.vllm_config, num_tokens=TOKENS):
+    config = llm.llm_engine.vllm_config
+    with torch.inference_mode(), set_forward_context(None, config, num_tokens=TOKENS):
         capture.replay()
     return {
-        "layers": LAYERS,
+        "layers": len(memory.parameters.layers),
+        "loads": giver.residency.loads if giver is not None else 0,
         "graphs": capture.num_graphs,
         "breaks": capture.num_eager_breaks,
         "told": told,
@@ -69,6 +80,12 @@ def _noting(told: list[tuple[str, int]], name: str) -> Any:
 
 if __name__ == "__main__":
     models, out, mode = sys.argv[1:]
-    settings = {"policy": "mirage", "pieces": True} if mode == "pieces" else {"policy": "static"}
-    made = make_llm(make_model("llama", Path(models)), mirage=settings)
+    settings: dict[str, dict[str, Any]] = {
+        "plain": {"policy": "static"},
+        "pieces": {"policy": "mirage", "pieces": True},
+        "experts": {"policy": "mirage", "pieces": True, "experts": True},
+    }
+    make = make_mixture if mode == "experts" else make_model
+    family = "qwen2moe" if mode == "experts" else "llama"
+    made = make_llm(make(family, Path(models)), mirage=settings[mode])
     Path(out).write_text(json.dumps(captured(made)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from children import must, spawn
+from children import must, spawn, spawn_anew
 from vllm.config import CompilationConfig, CUDAGraphMode
 from vllm.forward_context import ForwardContext, override_forward_context
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
@@ -57,6 +57,17 @@ def test_compiled_steps_with_experts_away_say_what_vllms_say(models: Path, famil
 @pytest.mark.slow
 def test_behind_vllms_own_operator_a_graph_would_read_elsewhere(models: Path) -> None:
     assert generated(models, "returned", "mixtral")["elsewhere"] > 0
+
+
+@pytest.mark.slow
+def test_a_capture_of_steps_as_written_ends_where_experts_are_called(tmp_path: Path) -> None:
+    """Shared experts are computed there, too, since vLLM may do so on a stream of their own."""
+    must(spawn_anew("captured.py", tmp_path, out := tmp_path / "out.json", "experts"))
+    found = json.loads(out.read_text())
+    assert found["layers"] == LAYERS
+    assert found["breaks"] == 2 * LAYERS and found["graphs"] == 2 * LAYERS + 1
+    assert found["told"] == [["route", layer] for layer in range(LAYERS)], "as it is replayed"
+    assert found["loads"] >= LAYERS
 
 
 # -- where they lie --------------------------------------------------------------------------
