@@ -134,7 +134,13 @@ def _sampling() -> None:
     from vllm.v1.worker.gpu.structured_outputs import StructuredOutputsWorker
 
     SamplingParams.for_sampler_warmup = staticmethod(lambda: SamplingParams(temperature=0))
-    StructuredOutputsWorker.apply_grammar_bitmask = lambda self, *args: None
+
+    def masked(
+        self: Any, logits: Any, input_batch: Any, grammar_req_ids: Any, grammar_bitmask: Any
+    ) -> None:
+        """No request has a grammar."""
+
+    StructuredOutputsWorker.apply_grammar_bitmask = masked
 
 
 def _buffers() -> None:
@@ -162,4 +168,4 @@ def _worker() -> None:
         self._init_workspace_and_model_runner()
 
     gpu_worker.Worker.init_device = init_device
-    gpu_worker.kernel_warmup = lambda worker: None
+    gpu_worker.kernel_warmup = lambda worker, *, process_local_only=False: None
