@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mirage.config import Config, ConfigError, Device, Policy, Sharing, Tenant
+from mirage.config import Config, ConfigError, Device, Policy, Remap, Sharing, Tenant
 from mirage.control.lending import worth_lending
 from mirage.profiles import of_device
 from mirage.serve.fit import Fit
@@ -77,20 +78,26 @@ def test_few_layers_that_move_win_little_on_any_link(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "remap", "words"),
     [
-        ({"floor_layers": 39}, "of its 40, 39 stay (floor_layers) and 2 are for streaming: "
+        ({"floor_layers": 39}, {}, "of its 40, 39 stay (floor_layers) and 2 are for streaming: "
          "lower floor_layers to 37 or less"),
-        ({"floor_layers": 38}, "of its 40, 38 stay (floor_layers) and 2 are for streaming: "),
-        ({"max_percent": 2}, "max_percent 2 of its 40 is not one"),
-        ({"floor_layers": 37}, ""),
-        ({"floor_layers": 40, "max_percent": 0}, ""),
+        ({"floor_layers": 38}, {}, "of its 40, 38 stay (floor_layers) and 2 are for streaming: "),
+        ({"floor_layers": 39}, {"beta": 1}, "39 stay (floor_layers) and 1 are for streaming: "),
+        ({"max_percent": 2}, {}, "max_percent 2 of its 40 is not one"),
+        ({"floor_layers": 38}, {"beta": 1}, ""),
+        ({"floor_layers": 37}, {}, ""),
+        ({"floor_layers": 40, "max_percent": 0}, {}, ""),
     ],
 )  # fmt: skip
-def test_a_tenant_that_never_gives_a_layer_is_told(changes: dict[str, float], words: str) -> None:
+def test_a_tenant_that_never_gives_a_layer_is_told(
+    changes: dict[str, float], remap: dict[str, Any], words: str
+) -> None:
     before = config("spatial")
     changed = before.tenants[0].model_copy(update=changes)
-    given = before.model_copy(update={"tenants": [changed, before.tenants[1]]})
+    given = before.model_copy(
+        update={"tenants": [changed, before.tenants[1]], "remap": Remap(**remap)}
+    )
     movable = int(40 * given.max_percent(changed) / 100)
     both = fits()
     both["a"] = replace(both["a"], movable_layers=movable)
