@@ -122,6 +122,7 @@ def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> S
             workload=experiment.Workload(arrivals="trace", file=Path(SAMPLE)),
             limits=limits,
             remap=config.remap,
+            ablations=config.remap.ablations,
             report_s=REPORT_S,
         )
     )

@@ -322,6 +322,21 @@ class Ablations(Strict):
     """Bound alpha by what hides behind the model's own decode steps."""
 
 
+class RemapAndAblations(Remap, Ablations):
+    """`Remap` as a file of `mirage serve` has it: older ones may name ablations, which count."""
+
+    @property
+    def deprecated(self) -> dict[str, Any]:
+        """The ablations that the file names, and their values."""
+        named = [key for key in Ablations.model_fields if key in self.model_fields_set]
+        return {key: getattr(self, key) for key in named}
+
+    @property
+    def ablations(self) -> Ablations:
+        """Those of its values that are ablations."""
+        return Ablations(**self.deprecated)
+
+
 class Traffic(Strict):
     """How a trace's requests are given to tenants (seeded; see docs/operating.md).
 
@@ -483,7 +498,7 @@ class Config(Strict):
     device: Device
     tenants: list[Tenant] = Field(min_length=1)
     sharing: Sharing = Sharing()
-    remap: Remap = Remap()
+    remap: RemapAndAblations = RemapAndAblations()
     tiers: Tiers = Tiers()
     replay: Replay = Replay()
     policy: Annotated[Policy, Field(strict=False)] = Policy.MIRAGE
@@ -545,6 +560,14 @@ class Config(Strict):
         """Most of a tenant's layers that may be given away."""
         own = tenant.max_percent
         return self.remap.max_percent if own is None else own
+
+    def warnings(self) -> list[str]:
+        """What the file says that it should not say any more: a line each."""
+        return [
+            f"remap.{key}: {str(value).lower()} still counts and is deprecated: it is there to be "
+            "measured against, leave it out, or simulate it (ablations, docs/simulation.md)"
+            for key, value in self.remap.deprecated.items()
+        ]
 
     def tenant(self, name: str) -> Tenant:
         """Raises `KeyError` if no tenant has that name."""

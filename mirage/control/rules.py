@@ -22,7 +22,7 @@ class Rules(Remap, Ablations):
     @classmethod
     def served(cls, config: Config) -> Self:
         """Those of a configuration."""
-        return cls.of(config.remap, Ablations())
+        return cls.of(config.remap, config.remap)
 
     def kept(self, policy: Policy) -> Kept:
         """What newcomers leave free of what their model holds; with `static` as vLLM does."""

@@ -17,7 +17,7 @@ from mirage.explain.machine import machine
 from mirage.explain.subjects import subjects
 from mirage.explain.table import show
 from mirage.explain.words import sentences
-from mirage.options import ConfigPath, hardware_option
+from mirage.options import ConfigPath, hardware_option, warn
 
 SCHEMA_VERSION = 1
 MOST_BATCHES, LARGEST_BATCH = 32, 2**20
@@ -43,6 +43,7 @@ def explain_command(
     hardware profile.
     """
     known = load(config)
+    warn(config, known)
     explain(known, hardware, context, parse_batches(batch), as_json)
 
 

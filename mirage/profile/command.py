@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mirage.options import ConfigPath
+from mirage.options import ConfigPath, warn
 
 
 def profile_command(
@@ -36,4 +36,5 @@ def profile_command(
     from mirage.serve import adapters
 
     known = adapters.beside(load(config), config.parent)
+    warn(config, known)
     profile(config, known, checked(output), QUICK if quick else THOROUGH, fresh=fresh)

@@ -73,6 +73,7 @@ def test_the_file_it_writes_is_a_configuration(
     tuned, written = load(asked / "one" / "tuned.yaml"), load(asked / "c.yaml")
     assert [t.model for t in tuned.tenants] == [t.model for t in written.tenants]
     assert (tuned.device, tuned.replay) == (written.device, written.replay)
+    assert tuned.warnings() == []
 
 
 def test_its_json_repeats_it_and_is_never_worse_than_the_default(

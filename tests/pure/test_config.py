@@ -63,10 +63,23 @@ def test_a_tenants_own_percentage_comes_before_that_of_all(
     assert config.max_percent(config.tenant("a")) == percent
 
 
-@pytest.mark.parametrize("key", sorted(Ablations.model_fields))
-def test_an_ablation_is_no_setting_of_a_server(tmp_path: Path, key: str) -> None:
-    with pytest.raises(ConfigError, match=f"unknown key 'remap.{key}'"):
-        load(write(tmp_path, VALID | {"remap": {key: "lru"}}))
+def test_old_keys_count_and_each_is_warned_of(tmp_path: Path) -> None:
+    assert load(write(tmp_path, VALID)).warnings() == []
+    old = {"victims": "lru", "decode_cap": False, "rest_s": 3}
+    config = load(write(tmp_path, VALID | {"remap": old}))
+    rules = Rules.served(config)
+    assert (rules.victims, rules.decode_cap, rules.rest_s, rules.beta) == (
+        "lru",
+        False,
+        3,
+        "dynamic",
+    )
+    lines = config.warnings()
+    assert [line.split(" still counts")[0] for line in lines] == [
+        "remap.victims: lru",
+        "remap.decode_cap: false",
+    ]
+    assert all("deprecated" in line and "\n" not in line for line in lines)
 
 
 def test_rules_are_settings_and_ablations() -> None:
@@ -120,6 +133,7 @@ def two(**second: Any) -> dict[str, Any]:
         (tenant(max_model_len=0), "tenants.0.max_model_len: "),
         (two(name="b", share=41), "shares add up to 101 %: lower them to 100 % or less"),
         (two(share=1), "tenant name 'a' is used twice"),
+        (VALID | {"remap": {"beta": 3}}, "remap.beta: "),
         (tenant(max_model_len=True), "tenants.0.max_model_len: "),
         (VALID | {"replay": {"window": [310, 0]}}, "window [310.0, 0.0]: write [START, END]"),
         (VALID | {"replay": {"window": [float("nan"), 5]}}, "replay.window.0: "),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirage.config import Config, ConfigError, Device, Policy, Remap, Sharing, Tenant
+from mirage.config import Config, ConfigError, Device, Policy, RemapAndAblations, Sharing, Tenant
 from mirage.control.lending import worth_lending
 from mirage.profiles import of_device
 from mirage.serve.fit import Fit
@@ -96,7 +96,7 @@ def test_a_tenant_that_never_gives_a_layer_is_told(
     before = config("spatial")
     changed = before.tenants[0].model_copy(update=changes)
     given = before.model_copy(
-        update={"tenants": [changed, before.tenants[1]], "remap": Remap(**remap)}
+        update={"tenants": [changed, before.tenants[1]], "remap": RemapAndAblations(**remap)}
     )
     movable = int(40 * given.max_percent(changed) / 100)
     both = fits()

@@ -24,7 +24,7 @@ device: {kind: host, index: 0, graphs: false, memory: 64MiB, page: 65536, copy_c
          link_gb_s: 3, profile: h100}
 tenants: [{name: a, model: m, share: 50, priority: 0, max_model_len: 5, engine_args: {seed: 1}}]
 sharing: {mode: temporal, turn_s: 1, drain: auto}
-remap: {serve: growth, lend_percent: 5, tbt_ms: 5, experts: false, headroom_extents: 2}
+remap: {serve: growth, lend_percent: 5, tbt_ms: 5, experts: false, headroom_extents: 2, beta: 1}
 tiers:
   host: {bytes: 1MiB, policy: lru}
   peer: {devices: {p: {bytes: 1MiB}, q: 1MiB}, link_gb_s: 3, backed: true}
