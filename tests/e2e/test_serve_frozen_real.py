@@ -66,6 +66,7 @@ def ask(served: Served, body: dict[str, Any]) -> tuple[int, Any]:
     return answer.status, json.loads(answer.read())
 
 
+@pytest.mark.drawn("number")
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_the_others_are_answered_and_it_comes_back(served: Served, number: int) -> None:
     text = ask(served, PROBE)[1]["choices"][0]["text"]

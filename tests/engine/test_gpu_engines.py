@@ -88,7 +88,7 @@ def test_layers_on_a_gpu_are_copied_in_chunks_and_compute_the_same_circuit() -> 
     assert weights.stat().st_size > 7.9 * small.LAYER_BYTES[False]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_an_engine_that_ends_is_a_miss_with_its_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(launcher.WORKERS, "host", "mirage.engine.nowhere.Worker")
     row = engines.eagerly(HOST)
@@ -242,7 +242,7 @@ def test_kernels_of_engines_held_against_the_circuit_multiply_float32_as_it_is(
     assert "TRITON_F32_DEFAULT" not in timed and timed["TRITON_CACHE_DIR"] == "/anywhere"
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_kv_shrinks_under_decode_and_the_texts_stay() -> None:
     (row,) = backends.under_decode(HOST, way=EAGERLY)
     assert row.holds, row.value

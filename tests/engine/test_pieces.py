@@ -199,7 +199,7 @@ def test_a_piece_begins_after_its_attention_and_ends_at_the_next(streaming: bool
     assert calls.told == (ordered(COUNT) if streaming else [])
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_vllm_captures_no_more_pieces_than_without_us(tmp_path: Path) -> None:
     """A real model on vLLM, captured in pieces over graphs that record nothing."""
     found = {}
