@@ -81,7 +81,11 @@ def builder_of(module: Any) -> Any:
 
     made: Any = Builder.__new__(Builder)
     either = dict.fromkeys(
-        ("use_xqa", "use_trtllm_gen_varlen_decode", "use_dcp", "has_sinks", "nvfp4_trtllm"), False
+        (
+            *("use_xqa", "use_trtllm_gen_varlen_decode", "use_dcp", "has_sinks", "nvfp4_trtllm"),
+            "use_fa2_native_decode",
+        ),
+        False,
     )
     unused = dict.fromkeys(
         ("sm_scale", "window_left", "logits_soft_cap", "kv_cache_dtype", "decode_fixed_split_size"),
