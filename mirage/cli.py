@@ -70,7 +70,7 @@ OWN_MODULES = {
 """Module, function and line in the list of commands."""
 
 SERVING = frozenset({"doctor"})
-"""Those of them that need no more than `mirage serve` does."""
+"""Commands among them that need no more than `mirage serve` does."""
 TOOLS = ("ijson", "jinja2", "matplotlib", "optuna", "scipy")
 """Packages of the extra `tools`, by the names of their modules."""
 

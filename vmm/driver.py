@@ -130,7 +130,7 @@ class Driver(ABC):
     host_node: int | None = None
     """The NUMA node of host memory that copies to the device are best read from, if known."""
     locks_memory = False
-    """Whether `pin` holds the pages of host memory, whatever is mapped or punched there later."""
+    """True if `pin` holds pages of host memory, whatever is mapped or punched there later."""
 
     @abstractmethod
     def reserve(self, nbytes: int) -> int:
@@ -168,7 +168,7 @@ class Driver(ABC):
         """Set mapped memory to `byte` and wait for it. Raises `NotMapped`."""
 
     def fill_all(self, places: Sequence[tuple[int, int]], byte: int) -> None:
-        """As `fill`, of several (address, nbytes), with one wait at the end where that is less."""
+        """Fill several (address, nbytes) as `fill` does, with one wait at the end if it can."""
         for address, nbytes in places:
             self.fill(address, byte, nbytes)
 

@@ -141,7 +141,7 @@ def _small_s(made: Model) -> float:
 
 
 def locking(bench: Bench) -> Row:
-    """What a slab of the host pool costs the step that first copies in it, and a bounce buffer."""
+    """Cost of locking a slab of the host pool, alone and beside a layer, and of a bounce buffer."""
     size = 2 * MIB if bench.dry else LARGEST_SLAB
     with model(bench, layers=2) as made, closing(Region.create(size)) as region:
         driver, layer = made.driver, made.layers[0]

@@ -1,4 +1,4 @@
-"""In turns, with memory below the device: KV of suspended requests that goes there.
+"""KV of suspended requests that goes below the device, where tenants take turns.
 
 At the end of a turn requests that are not finished hold KV memory that the next tenant could use.
 A tenant that stops is told how much of it to give up: its newest requests are preempted, and their

@@ -28,7 +28,7 @@ class TurnTaking:
         return self.granted or (self._drain and begun > 0)
 
     def spills(self, begun: int) -> bool:
-        """Whether requests that have stopped shall give up KV memory."""
+        """True while requests that have stopped shall give up more KV memory."""
         return self._spill_bytes > 0 and not self.may_step(begun)
 
     def spilled(self, nbytes: int) -> None:

@@ -27,7 +27,7 @@ UNSPLIT = (
 
 
 def runner_of(layer: torch.nn.Module, experts: torch.nn.Module) -> MoERunner | None:
-    """What calls `experts` in `layer`; None unless it does as most of vLLM's models do."""
+    """Runner that calls `experts` in `layer`; None if it is not vLLM's usual one."""
     runners = (m for m in layer.modules() if isinstance(m, MoERunner))
     for runner in runners:
         if runner.routed_experts is experts:
@@ -44,7 +44,7 @@ def split(runners: Iterable[MoERunner], compilation: CompilationConfig) -> None:
 
 
 def captured(device: torch.device) -> bool:
-    """Whether the graph of a whole step is being captured, which only runs with all experts there.
+    """True while the graph of a whole step is captured, which only runs with all experts there.
 
     Raises `RuntimeError` for the graph of a piece: it runs while experts are away.
     """
@@ -63,7 +63,7 @@ def _routed(
     layer_name: Any,
     hidden_dim_unpadded: int,
 ) -> torch.Tensor:
-    """As vLLM's `moe_forward`, (tokens, hidden)."""
+    """Output of the experts, (tokens, hidden), as of vLLM's `moe_forward`."""
     output = torch.empty_like(hidden_states)
     torch.ops.mirage.moe_forward(
         output, None, hidden_states, router_logits, shared_experts_input, input_ids, layer_name
@@ -79,7 +79,7 @@ def _shared_and_routed(
     layer_name: Any,
     hidden_dim_unpadded: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As vLLM's `moe_forward_shared`: of the shared experts and of the others."""
+    """Outputs of the shared experts and of the others, as of vLLM's `moe_forward_shared`."""
     output = torch.empty_like(hidden_states)
     like = hidden_states if shared_experts_input is None else shared_experts_input
     shared = torch.empty_like(like)
@@ -101,7 +101,7 @@ def _computed(
 
 
 _between_graphs = eager_break_during_capture(_computed)
-"""Where no step is compiled, vLLM interrupts a capture here."""
+"""Point at which vLLM interrupts a capture, where no step is compiled."""
 
 
 def _moe_forward(
@@ -126,7 +126,7 @@ def _fake(
     input_ids: torch.Tensor | None,
     layer_name: LayerNameType,
 ) -> None:
-    """It gives nothing; its outputs are there."""
+    """Shape rule of the operator: it returns nothing, its outputs exist already."""
 
 
 direct_register_custom_op(

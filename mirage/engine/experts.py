@@ -40,11 +40,11 @@ class ExpertLayer:
     kernel: Any
     """What vLLM calls with the ids; None before a model has weights."""
     runner: Any = None
-    """What routes and calls them; None if that is not as known here."""
+    """Runner that routes and calls them; None if it is not as known here."""
 
 
 def find(layers: Sequence[torch.nn.Module], *, called: bool = False) -> list[ExpertLayer]:
-    """Those of all layers that have some. Raises `ExpertsStay` if they are not as known here.
+    """Experts of all layers that have some. Raises `ExpertsStay` if they are not as known here.
 
     `called`: so must what calls them be, since a graph has to end there.
     """

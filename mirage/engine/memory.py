@@ -284,7 +284,7 @@ class EngineMemory:
 
     @property
     def interrupted(self) -> bool:
-        """Whether this step stops in its middle: for layers, for experts, or to see the routing.
+        """True if this step stops in its middle: for layers, for experts, or to see the routing.
 
         No graph of a whole step may run then.
         """

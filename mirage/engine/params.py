@@ -248,7 +248,7 @@ def units(layers: Sequence[torch.nn.Module], model: torch.nn.Module) -> list[Uni
 
 
 def _within(weights: Sequence[torch.Tensor], unit: Unit) -> bool:
-    """Whether all of them move with `unit`."""
+    """True if all of the weights move with `unit`."""
     return {id(weight) for weight in weights} <= {id(t) for storage in unit for t in storage}
 
 

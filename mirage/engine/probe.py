@@ -142,7 +142,7 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
 
 
 def _split(config: Any) -> bool:
-    """Whether steps run as graphs or compiled, and have to be split where they wait."""
+    """True if steps run as graphs or compiled, and have to be split where they wait."""
     return bool((config.additional_config or {}).get("mirage", {}).get("pieces", False))
 
 

@@ -55,7 +55,7 @@ def _attended(module: Any, args: Any, output: Any) -> Any:
 
 
 def _fill(tensor: torch.Tensor) -> None:
-    """The same numbers whatever else was filled before: what computes may ask for more memory."""
+    """Random numbers that do not depend on what was filled before: kernels may allocate more."""
     tensor.normal_(generator=torch.Generator(device=tensor.device).manual_seed(SEED))
 
 

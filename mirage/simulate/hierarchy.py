@@ -64,11 +64,6 @@ class Hierarchy:
         if has_host:
             self._add(Medium.HOST, policy, self.disk or Nothing())
 
-    @property
-    def capacity(self) -> int:
-        """Bytes of all tiers together."""
-        return sum(speed.capacity for speed in self.speeds.values())
-
     def join(self, member: Member) -> int:
         """The number of a new guest."""
         for pool in self.pools:

@@ -70,7 +70,7 @@ class Loads:
 
 
 class TierLoads(Loads):
-    """Of a guest of the `hierarchy`; `link` is the way up from host memory."""
+    """Loads of a guest of the `hierarchy`; `link` is the way up from host memory."""
 
     def __init__(
         self,

@@ -138,7 +138,7 @@ class ExpertStreamer(LayerStreamer):
 
     @property
     def looks(self) -> bool:
-        """Whether this step's layers are to say whom they route to.
+        """True if this step's layers are to say whom they route to.
 
         In every step once experts are away. Until then in one of `LOOK_EVERY`: where routing is
         computed on a device, to see it is to wait for that.

@@ -93,7 +93,7 @@ class Member:
     peers only, never more of a tenant than its share, and are not copied when they go. They may be
     needed for long: who has one hears when it is RECALLED, and leaves."""
     locks: bool = False
-    """It locks host memory for its device, and wants a line for that."""
+    """True for an engine that locks host memory for its device, and wants a line for that."""
 
 
 class Pool(Protocol):

@@ -16,15 +16,15 @@ from mirage.tiers.lending.unread import Unread
 
 
 class Lockers:
-    """Which engine has which slab locked. Used by the pool's thread."""
+    """Slabs by the engines that have them locked. Used by the pool's thread."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._selector = selectors.DefaultSelector()
         self._tenants: dict[Unread, str] = {}
-        """Of each line."""
+        """Tenant of each line."""
         self._having: dict[int, set[Unread]] = {}
-        """By the first offset of a slab."""
+        """Lines that have a slab locked, by its first offset."""
 
     def admit(self, tenant: str) -> socket.socket:
         """An engine's end of a new line; the caller closes it here."""
@@ -33,12 +33,12 @@ class Lockers:
         return theirs
 
     def unlock(self, start: int) -> None:
-        """Nobody may have a slab locked any longer; the core hears when nobody has."""
+        """Tell engines to let go of a slab; the core hears when none has it locked."""
         for line in self._having.get(start, ()):
             line.say(Drop(start))
 
     def dead(self, tenant: str) -> None:
-        """All processes of a tenant's engine have ended."""
+        """Forget the locks of a tenant's engine: all its processes have ended."""
         for line in [line for line, whose in self._tenants.items() if whose == tenant]:
             self._dismiss(line)
 
@@ -95,7 +95,7 @@ class Lockers:
             self._core.unlocked(start)
 
     def _dismiss(self, line: Unread) -> None:
-        """It has ended, and its device has nothing locked; or it ends what it has now."""
+        """Forget a line that has ended, or that said something wrong, and its locks."""
         del self._tenants[line]
         line.close()
         for start in list(self._having):

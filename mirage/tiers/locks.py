@@ -22,12 +22,12 @@ class Locks:
         self._free, self._act = Holes(span), act
         self._locked: Pieces[Slab] = Pieces()
         self._holes: dict[int, list[Range]] = {}
-        """To be punched, by the first offset of their slab: engines were told to let go of it."""
+        """Holes to be punched, by the first offset of their slab: engines were told to let go."""
         self._closed: dict[int, Range] = {}
         """Offsets that are free then, likewise."""
 
     def lock(self, slab: Slab) -> Range | None:
-        """What an engine may lock from now on; None if memory of the slab is wanted back."""
+        """Range that an engine may lock from now on; None if memory of the slab is wanted back."""
         if slab.retiring or slab.offset in self._holes:
             return None
         if self._locked.get(slab.offset) is None:
@@ -73,7 +73,7 @@ class Locks:
             self._closed[freed.offset] = freed
 
     def _ask_for(self, start: int) -> list[Range]:
-        """What waits for a slab, of which the engines are told once."""
+        """Holes that wait for a slab; engines are told once."""
         if start not in self._holes:
             self._holes[start] = []
             self._act(Unlock(start))

@@ -81,7 +81,7 @@ class Welcome(Message, frozen=True):
     lenders: list[tuple[str, int, int]] = []
     """Who has the memory of peers, as in `LentBy`; then no second file does."""
     locks: bool = False
-    """Whether the last descriptor is a line on which slabs of host memory are locked."""
+    """True if the last descriptor is a line on which slabs of host memory are locked."""
 
 
 class Sorry(Message, frozen=True):

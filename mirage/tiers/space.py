@@ -170,7 +170,7 @@ class Space:
         return False
 
     def _comes(self, stride: int) -> bool:
-        """Whether there will be memory for a block without anybody's leaving."""
+        """True if there will be memory for a block without an eviction."""
         return self.waiting() > 0 and self.slabs.counted + stride <= self._ledger.budget
 
     def _may_go(self, slab: Slab, tenants: list[str]) -> bool:

@@ -48,7 +48,7 @@ def theirs(runner: Any) -> Any:
 
 
 def split_at_theirs(runners: Any, compilation: Any) -> None:
-    """In the place of `expert_call.split`."""
+    """Replacement of `expert_call.split`."""
     for runner in runners:
         runner._forward_entry = theirs(runner)
     compilation.splitting_ops += ["vllm::moe_forward", "vllm::moe_forward_shared"]

@@ -62,7 +62,7 @@ KERNELS: Counter[str] = Counter()
 
 
 def _again(func: Any, args: Any, kwargs: Any, made: Any) -> None:
-    """What the operator makes anew goes where it went before. A view is there already."""
+    """Copy new outputs of an operator to where they lay before. A view is there already."""
     fresh = func(*args, **kwargs)
     pairs = zip(made, fresh, strict=True) if isinstance(made, (tuple, list)) else [(made, fresh)]
     for old, new in pairs:
@@ -74,7 +74,7 @@ class CUDAGraph:
     """`torch.cuda.CUDAGraph`, as far as vLLM uses it."""
 
     captured = replayed = 0
-    """Of all graphs."""
+    """Counts of all graphs."""
     failing: int | None = None
     """The number of a capture for which there is no memory."""
 

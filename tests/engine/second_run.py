@@ -53,7 +53,7 @@ def make(models: Path, **more: Any) -> Any:
 
 
 def tokens(llm: Any, before_step: Callable[[int], None] = lambda step: None) -> list[list[int]]:
-    """Of prompts that leave their first block in the fifth step of decoding or later."""
+    """Lengths of prompts that leave their first block in the fifth decode step or later."""
     asked = prompts(3, 18, seed=1, shared=0)
     return [said for said, _ in run(llm, asked, TOKENS, before_step)]
 
@@ -140,7 +140,7 @@ def second(models: Path, mode: str) -> dict[str, Any]:
 
 
 def leave_out_before(mode: str) -> None:
-    """What the engine lacks from its start on."""
+    """Mutation of the engine from its start on."""
     from mirage.engine import gpu_worker
 
     if mode == "unbounded":  # the warm-up takes blocks that have no memory
@@ -152,7 +152,7 @@ def leave_out_before(mode: str) -> None:
 
 
 def leave_out(mode: str, memory: Any) -> None:
-    """What the engine lacks once it has started."""
+    """Mutation of the engine once it has started."""
     from tests.vmm.libcuda import StandIn
 
     if mode == "unawaited":  # no step waits for a layer
@@ -164,7 +164,7 @@ def leave_out(mode: str, memory: Any) -> None:
 
 
 def forked(mode: str, models: Path, out: Path) -> None:
-    """What a fork of this process finds, or how it ends."""
+    """Facts from a fork of this process, or its exit status."""
 
     def find() -> None:
         (out / f"{mode}.json").write_text(json.dumps(second(models, mode)))

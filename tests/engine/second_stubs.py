@@ -1,4 +1,4 @@
-"""What vLLM's GPU worker and its second model runner ask a GPU for, put on a host.
+"""Stubs on a host of what vLLM's GPU worker and second model runner ask a GPU for.
 
 A process of its own: `put` changes vLLM and torch for all of it, before an engine is made, and
 `TRITON_INTERPRET=1` has to be there before Triton is imported. Each stub says why. All else is
@@ -19,11 +19,11 @@ ENVIRONMENT = {
     "VLLM_USE_BREAKABLE_CUDAGRAPH": "1",
 }
 ROOMY = SimpleNamespace(free_memory=1 << 34, total_memory=1 << 34)
-"""What vLLM would see of the device's memory, for what it logs alone."""
+"""Snapshot of the device's memory, which vLLM only logs."""
 
 
 def put() -> None:
-    """All of them."""
+    """Install all stubs."""
     _triton()
     _platform()
     _torch()
@@ -74,7 +74,7 @@ class Stream:
 
 
 class Event:
-    """As soon as it is recorded it has passed."""
+    """Event that has passed as soon as it is recorded."""
 
     def __init__(self, *, blocking: bool = False) -> None:
         pass

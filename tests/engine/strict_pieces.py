@@ -19,18 +19,18 @@ from vllm.config import CompilationConfig, CompilationMode
 
 
 class Call(NamedTuple):
-    """Of an operator, in one piece."""
+    """Call of an operator, in one piece."""
 
     alone: bool
-    """Whether the piece has nothing else."""
+    """True if the piece has nothing else."""
     written_before: bool
-    """Whether the piece right before gives the tensors that it writes into."""
+    """True if the piece right before gives the tensors that it writes into."""
     allocated_by: list[str]
     """The functions there that make them."""
 
 
 class Graph:
-    """In the place of a piece's CUDA graph; `capturing` once steps are those of requests."""
+    """Stand-in for a piece's CUDA graph; `capturing` once steps are those of requests."""
 
     capturing: ClassVar[bool] = False
     replays: ClassVar[int] = 0

@@ -24,7 +24,7 @@ BY_VLLM = {"cuda", "jinja2", "tokenizers", "torch", "transformers", "vllm"}
 """Modules that are there wherever an engine runs."""
 BY_ANOTHER = {"markupsafe": "jinja2", "multidict": "aiohttp", "pydantic_core": "pydantic"}
 DISTRIBUTIONS = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
-"""Those that have another name than their module."""
+"""Distributions that have another name than their module."""
 
 
 def project() -> dict[str, Any]:

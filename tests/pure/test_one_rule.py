@@ -17,7 +17,7 @@ DEFINITIONS = {
     "hiding.break_even": "`largest_alpha` the other way round, for `mirage explain`",
     "step_times.step_time": "the time whose bounds `step_cost_bounds` gives",
 }
-"""What no server calls: it defines, or inverts, what one does."""
+"""Names that no server calls: they define, or invert, what one does."""
 Name = tuple[str, str]
 """A module of `mirage.control` and what it defines."""
 
@@ -46,7 +46,7 @@ def defined(tree: ast.Module) -> dict[str, ast.stmt]:
 
 
 def used_by_serving(control: Path, serving: list[Path]) -> tuple[set[Name], set[Name]]:
-    """What is defined in `control`, and what of it files in `serving` use, directly or not."""
+    """Names defined in `control`, and those that files in `serving` use, directly or not."""
     trees = {path.stem: ast.parse(path.read_text()) for path in control.glob("*.py")}
     uses: dict[Name, set[Name]] = {}
     for module, tree in trees.items():

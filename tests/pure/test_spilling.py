@@ -1,4 +1,4 @@
-"""In turns, requests that a turn's end leaves give up KV memory, where that pays."""
+"""Requests that a turn's end leaves give up KV memory, where that pays."""
 
 from __future__ import annotations
 

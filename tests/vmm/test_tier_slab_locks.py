@@ -321,11 +321,11 @@ def test_an_engine_that_is_killed_has_nothing_locked(
     pool: Pool, child: subprocess.Popen[str]
 ) -> None:
     os.kill(child.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
     pool.server.resize(0).result()
     assert pool.counted == 8
     os.kill(child.pid, signal.SIGKILL)
-    eventually(lambda: pool.counted == 0)
-    assert pool.region.used_bytes() == 0
+    eventually(lambda: pool.counted == 0 and pool.region.used_bytes() == 0)
 
 
 def test_an_engine_whose_processes_are_dead_has_nothing_locked(pool: Pool) -> None:

@@ -59,7 +59,7 @@ class PoolMemory:
         self._uses: Counter[int] = Counter()
         """Copies under way from or to places that no locked slab has, by address."""
         self._locked: set[int] = set()
-        """Those of them that are locked."""
+        """Places among them that are locked."""
         self._warned = False
 
     @property
@@ -110,7 +110,7 @@ class PoolMemory:
         self._views.clear()
 
     def _address(self, place: Place) -> tuple[int, int]:
-        """Where a place is, and its bytes."""
+        """Address of a place, and its bytes."""
         if place.medium not in self._mapped:
             self._map(place.medium)
         start, nbytes = self._mapped[place.medium]
@@ -119,7 +119,7 @@ class PoolMemory:
         return start + place.offset, min(self._nbytes, nbytes - place.offset)
 
     def _in_slab(self, place: Place) -> bool:
-        """Whether it is in a locked slab, in use from now on."""
+        """True if the place is in a locked slab, which is in use from now on."""
         if self._slabs is None or place.medium is not Medium.HOST:
             return False
         try:

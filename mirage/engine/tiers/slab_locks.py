@@ -22,7 +22,7 @@ class LockedSlab:
     nbytes: int
 
     def close(self) -> None:
-        """With no copy under way. Raises `VmmError`."""
+        """Unlock the slab; no copy may be under way. Raises `VmmError`."""
         self.driver.unpin(self.address)
 
 

@@ -59,7 +59,7 @@ class EngineLine(Generic[T]):
         self._gone: set[int] = set()
         """Bytes that were wanted, and that are not to be had."""
         self._lost = self._silent = False
-        """Whether the other end has gone, or owes the answer that was waited for in vain."""
+        """True if the other end has gone, or did not answer in time."""
         self._change = threading.Condition()
         """Around all of it."""
         self._thread = threading.Thread(target=self._listen, name="mirage-memory", daemon=True)
@@ -79,7 +79,7 @@ class EngineLine(Generic[T]):
             return piece.address + offset - start
 
     def let_go(self, offset: int) -> None:
-        """Once for each `use`."""
+        """End one `use`; called once for each."""
         with self._change:
             found = self._taken.at(offset)
             assert found is not None, offset
@@ -87,7 +87,7 @@ class EngineLine(Generic[T]):
             self._settle(found[0])
 
     def close(self) -> None:
-        """With no copy under way. Idempotent."""
+        """Close the line; no copy may be under way. Idempotent."""
         with self._change:
             self._lost = True
             self._uses.clear()
@@ -165,7 +165,7 @@ class EngineLine(Generic[T]):
                 say(self._socket, Dropped(start))
 
     def _lose(self, why: str) -> None:
-        """Nothing is asked again; what copies use stays until they end."""
+        """Ask for nothing any more; memory that copies use stays until they end."""
         with self._change:
             if not self._lost:
                 self._tell(why)

@@ -119,7 +119,7 @@ class Holder:
         self._answer(say.Returned(offset))
 
     def _copied(self, offset: int, target: int, nbytes: int) -> bool:
-        """Whether it went to host memory."""
+        """True if the block went to host memory."""
         found = self._lent.at(offset)
         if found is None or found[1].slab is None or target + nbytes > self._host.nbytes:
             return False

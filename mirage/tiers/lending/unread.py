@@ -52,13 +52,13 @@ class Unread:
         self._selector.modify(self.socket, events, self)
 
     def close(self) -> None:
-        """It is not watched any more."""
+        """Stop to watch the socket."""
         self._selector.unregister(self.socket)
         self.socket.close()
         self._drop_all()
 
     def _end(self) -> None:
-        """Who attends to it hears that it has ended."""
+        """Let its reader hear that the line has ended."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
