@@ -33,6 +33,7 @@ from mirage.control.controller import Controller
 from mirage.control.rules import Rules
 from mirage.engine.tiers.expert_replicas import keep_on_peers
 from mirage.tiers.core import Core
+from mirage.tiers.ledger import Due
 from mirage.tiers.peered import PeerPlan
 from mirage.tiers.server import PoolServer
 from scheduler.tenants import Tenant
@@ -207,7 +208,7 @@ def lending(folder: Path, bytes_per_s: float) -> Path:
     path = folder / "tiers.sock"
     room = LAYERS * EXPERTS * 3 * HIDDEN * INNER * 4
     plan = PeerPlan({"peer": 2 * room})
-    PoolServer(path, Core(64 << 20, peers=plan), {"t": 100}, bytes_per_s).start()
+    PoolServer(path, Core(64 << 20, peers=plan), {"t": Due()}, bytes_per_s).start()
     return path
 
 

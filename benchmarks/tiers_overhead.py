@@ -121,9 +121,10 @@ def started(folder: Path, pool: Path | None) -> Iterator[Engine]:
 def pool(socket: Path) -> Iterator[Path]:
     """A host pool in this process, as `mirage serve` has it."""
     from mirage.tiers.core import Core
+    from mirage.tiers.ledger import Due
     from mirage.tiers.server import PoolServer
 
-    server = PoolServer(socket, Core(POOL_BYTES), {"t": 0})
+    server = PoolServer(socket, Core(POOL_BYTES), {"t": Due()})
     server.start()
     try:
         yield socket

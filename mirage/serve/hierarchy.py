@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from mirage.config import Config, Peer
 from mirage.serve.fit import Fit
-from mirage.tiers.ledger import Ledger, PriorityClass
+from mirage.tiers.ledger import Due, Ledger, PriorityClass
 from mirage.tiers.space import stride_of
 from mirage.tiers.ssd.record import slot_bytes
 from mirage.units import size
@@ -21,7 +21,8 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
     host = config.host_tier
     book = Ledger(host.bytes)
     for name in fits:
-        book.set(name, priority=config.tenant(name).priority, standing=PriorityClass.ACTIVE)
+        tenant = config.tenant(name)
+        book.set(name, due=Due(tenant.priority, tenant.share), standing=PriorityClass.ACTIVE)
     lines = [f"host pool {size(host.bytes)} for KV blocks that leave the device, {host.policy}"]
     lines += [
         _tenant(name, fit, config.tenant(name).max_model_len, host.bytes, book.share(name))

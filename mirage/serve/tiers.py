@@ -13,6 +13,7 @@ from mirage.serve.registry import EngineState, Registry
 from mirage.serve.resizing import Resize
 from mirage.tiers.core import Core
 from mirage.tiers.counts import PoolState
+from mirage.tiers.ledger import Due
 from mirage.tiers.lending.lenders import HolderRefused, Lenders
 from mirage.tiers.peered import PeerPlan
 from mirage.tiers.policies import POLICIES
@@ -27,7 +28,7 @@ class Tiers:
     """Nothing at all where none is configured: then KV blocks live on the device alone."""
 
     def __init__(self, config: Config, socket: Path) -> None:
-        self._priorities = {tenant.name: tenant.priority for tenant in config.tenants}
+        self._dues = {t.name: Due(t.priority, t.share) for t in config.tenants}
         self._standings = Standings()
         self._pool: PoolServer | None = None
         self._ssd: SsdStore | None = None
@@ -45,7 +46,7 @@ class Tiers:
                 plan = PeerPlan(peer.lent, peer.backed, granule_of(peer))
                 pace, lenders = peer.bytes_per_s, lenders_of(peer, socket)
             core = Core(host.bytes, POLICIES[host.policy], self._ssd, plan)
-            self._pool = PoolServer(socket, core, self._priorities, pace, lenders)
+            self._pool = PoolServer(socket, core, self._dues, pace, lenders)
             self._lenders = lenders
 
     def start(self) -> None:
@@ -91,9 +92,7 @@ class Tiers:
         if self._pool is None:
             return
         failed = [n for n, b in registry.backends.items() if b.state is EngineState.FAILED]
-        changes = self._standings.changes(
-            self._priorities, registry.reports, failed, time.monotonic()
-        )
+        changes = self._standings.changes(self._dues, registry.reports, failed, time.monotonic())
         for tenant, standing in changes.items():
             logger.info("class tenant=%s class=%s", tenant, standing.name.lower())
             self._pool.stand(tenant, standing)

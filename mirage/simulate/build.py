@@ -32,6 +32,7 @@ from mirage.simulate.tier_settings import SimulatedTiers
 from mirage.simulate.variants import Variant
 from mirage.simulate.world import World
 from mirage.tiers.contract import Medium, Member
+from mirage.tiers.ledger import Due
 from mirage.tiers.policies import POLICIES
 from mirage.units import ceil_div
 
@@ -152,7 +153,7 @@ class _Builder:
         bytes_per_s = min(link, host.bytes_per_s) if host else link
         return TierLoads(
             hierarchy,
-            Member(name, model, block, self.tenant.priority),
+            Member(name, model, block, Due(self.tenant.priority, self.tenant.share)),
             Lane(bytes_per_s),
             tally,
             savings,

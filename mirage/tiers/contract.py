@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import NamedTuple, NewType, Protocol
 
+from mirage.tiers.ledger import ALL, Due
+
 Key = NewType("Key", bytes)
 
 ANSWER_S = 0.05
@@ -86,8 +88,8 @@ class Member:
     fingerprint: bytes
     """Of weights, dtype and the layout of a block: who has the same may read the same bytes."""
     block_bytes: int
-    priority: int = 0
-    """The tenant's: with a higher one its blocks are evicted later. A server knows it itself."""
+    due: Due = ALL
+    """The tenant's. A server knows it itself."""
     replicas: bool = False
     """Its blocks are copies of what its host memory has anyway, parameters for one. They lie on
     peers only, never more of a tenant than its share, and are not copied when they go. They may be

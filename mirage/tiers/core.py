@@ -16,7 +16,7 @@ from mirage.tiers.contract import Found, Key, Member
 from mirage.tiers.counts import Counts, PoolState, picture
 from mirage.tiers.held import Held
 from mirage.tiers.holes import Range
-from mirage.tiers.ledger import Ledger, PriorityClass
+from mirage.tiers.ledger import Due, Ledger, PriorityClass
 from mirage.tiers.locks import Locks
 from mirage.tiers.peered import Peered, PeerPlan
 from mirage.tiers.policies import LRU, EvictionPolicy
@@ -98,10 +98,10 @@ class Core:
 
     # -- members ------------------------------------------------------------------------
 
-    def enrol(self, tenant: str, priority: int) -> None:
+    def enrol(self, tenant: str, due: Due) -> None:
         """A tenant that will have members; it is idle."""
         for ledger in (self.ledger, self._peered.ledger):
-            ledger.set(tenant, priority=priority, standing=PriorityClass.IDLE)
+            ledger.set(tenant, due=due, standing=PriorityClass.IDLE)
 
     def join(self, member: Member) -> int:
         """The number by which it is known. Raises `MemberRefused`."""
@@ -118,7 +118,7 @@ class Core:
         self._members[self._joined] = member
         self._written[self._joined] = {}
         for ledger in (self.ledger, self._peered.ledger):
-            ledger.set(member.tenant, priority=member.priority)
+            ledger.set(member.tenant, due=member.due)
         self._count(member.tenant)
         self._peered.recall_excess()
         return self._joined

@@ -9,6 +9,7 @@ from mirage.tiers.acting import Acting
 from mirage.tiers.blocks import Tell
 from mirage.tiers.contract import Found, Key, Member
 from mirage.tiers.core import Core, MemberRefused
+from mirage.tiers.ledger import Due
 from mirage.tiers.messages import (
     VERSION,
     Abandon,
@@ -86,8 +87,8 @@ class Guest:
         self._frames.feed(data)
         self._step()
 
-    def obey(self, core: Core, acting: Acting, tenants: Mapping[str, int]) -> None:
-        """Hear one message, if there is a whole one; priorities by tenant. Raises `SentAway`."""
+    def obey(self, core: Core, acting: Acting, tenants: Mapping[str, Due]) -> None:
+        """Hear one message, if there is a whole one. Raises `SentAway`."""
         if self._next is None:
             return
         try:
@@ -146,7 +147,7 @@ class Guest:
         self.has_more = self._next is not None
 
     def _join(
-        self, message: FromEngine, core: Core, acting: Acting, tenants: Mapping[str, int]
+        self, message: FromEngine, core: Core, acting: Acting, tenants: Mapping[str, Due]
     ) -> None:
         if not isinstance(message, Join):
             raise SentAway(f"its first message is {type(message).__name__}, no Join", fault=True)
@@ -201,7 +202,7 @@ class Guest:
                 raise SentAway("a second Join", fault=True)
 
 
-def _why_not(message: Join, tenants: Mapping[str, int]) -> str | None:
+def _why_not(message: Join, tenants: Mapping[str, Due]) -> str | None:
     if message.version != VERSION:
         return f"protocol version {message.version}, this pool speaks {VERSION}"
     if message.tenant not in tenants:

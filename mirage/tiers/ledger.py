@@ -1,4 +1,4 @@
-"""Who holds how many bytes of the pool, and what is everybody's due. Pure.
+"""Bytes of the pool by who holds them, and the share of each tenant. Pure.
 
 Tenants borrow what others leave; a tenant under its share takes back from those above theirs.
 """
@@ -21,11 +21,26 @@ class PriorityClass(IntEnum):
     ACTIVE = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a tenant's configuration entitles it to on each medium below the device."""
+
+    priority: int = 0
+    """With a higher one its blocks are evicted later."""
+    share: float = 100.0
+    """Per cent of the medium that nobody else may take, as of the device. Where those of all are
+    more than 100 together, each counts in proportion."""
+
+
+ALL = Due()
+"""Of a tenant that nobody configured."""
+
+
 @dataclass
 class Account:
     """One tenant, in bytes. All that follows `held` are parts of it."""
 
-    priority: int = 0
+    due: Due = ALL
     standing: PriorityClass = PriorityClass.ACTIVE
     held: int = 0
     pinned: int = 0
@@ -38,7 +53,7 @@ class Account:
     @property
     def rank(self) -> tuple[PriorityClass, int]:
         """Lower ones are evicted first."""
-        return self.standing, self.priority
+        return self.standing, self.due.priority
 
 
 class Ledger:
@@ -64,12 +79,12 @@ class Ledger:
         self,
         tenant: str,
         *,
-        priority: int | None = None,
+        due: Due | None = None,
         standing: PriorityClass | None = None,
     ) -> None:
         """What shares depend on; None leaves it."""
         account = self.account(tenant)
-        account.priority = account.priority if priority is None else priority
+        account.due = account.due if due is None else due
         account.standing = account.standing if standing is None else standing
         self._shares = None
 
@@ -78,7 +93,7 @@ class Ledger:
         self.budget, self._shares = budget, None
 
     def share(self, tenant: str) -> int:
-        """Bytes that are its due: by its priority's place among all, the lowest counting one.
+        """Bytes that are its share of the budget.
 
         Nobody else may take them, as long as its class is above EVICTABLE.
         """
@@ -96,11 +111,10 @@ class Ledger:
         return self.account(tenant).held / share if share else float("inf")
 
     def _shared(self) -> dict[str, int]:
-        due = {
-            name: account.priority
+        shares = {
+            name: account.due.share
             for name, account in self._accounts.items()
             if account.standing is not PriorityClass.EVICTABLE
         }
-        places = {p: place for place, p in enumerate(sorted(set(due.values())), start=1)}
-        total = sum(places[priority] for priority in due.values())
-        return {name: self.budget * places[p] // total for name, p in due.items()}
+        whole = max(100.0, sum(shares.values()))
+        return {name: int(self.budget * share / whole) for name, share in shares.items()}

@@ -24,7 +24,7 @@ from mirage.tiers.blocks import Name
 from mirage.tiers.core import Core
 from mirage.tiers.counts import PoolState
 from mirage.tiers.guests import Guest, SentAway
-from mirage.tiers.ledger import PriorityClass
+from mirage.tiers.ledger import Due, PriorityClass
 from mirage.tiers.lending.lenders import Lenders
 from vmm.orders import Orders
 
@@ -41,8 +41,8 @@ T = TypeVar("T")
 
 
 class PoolServer:
-    """A server at the Unix socket `path` from `start` to `stop`, for engines of `tenants`: their
-    priorities by their names.
+    """A server at the Unix socket `path` from `start` to `stop`, for engines of `tenants`: what
+    each is entitled to, by its name.
 
     Calls may come from any thread.
     """
@@ -51,14 +51,14 @@ class PoolServer:
         self,
         path: Path,
         core: Core,
-        tenants: Mapping[str, int],
+        tenants: Mapping[str, Due],
         peer_bytes_per_s: float | None = None,
         lenders: Lenders | None = None,
     ) -> None:
         self._path, self._core, self._tenants = path, core, tenants
         self._peer_bytes_per_s, self._lenders = peer_bytes_per_s, lenders
-        for tenant, priority in tenants.items():
-            core.enrol(tenant, priority)
+        for tenant, due in tenants.items():
+            core.enrol(tenant, due)
         self._guests: dict[int, Guest] = {}
         """By the number of the file descriptor."""
         self._orders = Orders()

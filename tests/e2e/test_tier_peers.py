@@ -15,6 +15,7 @@ from test_tier_pool import BLOCK, Process, eventually
 
 from mirage.tiers.core import Core
 from mirage.tiers.counts import PeersState
+from mirage.tiers.ledger import Due
 from mirage.tiers.lending.lenders import Lenders
 from mirage.tiers.peered import PeerPlan
 from mirage.tiers.server import PoolServer
@@ -43,7 +44,7 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PoolServe
         words = lending.program(tmp_path / "device", DEVICE, BLOCK)
         lenders = Lenders({"gpu1": 1}, lambda name: tmp_path / f"{name}.sock", words)
     pace = None if gpu else 1e9
-    made = PoolServer(tmp_path / "tiers.sock", core, dict.fromkeys("ab", 0), pace, lenders)
+    made = PoolServer(tmp_path / "tiers.sock", core, dict.fromkeys("ab", Due()), pace, lenders)
     made.start()
     yield made
     made.stop()

@@ -28,7 +28,7 @@ from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import Found, Key, Medium, Member
 from mirage.tiers.core import Core
 from mirage.tiers.holes import Range
-from mirage.tiers.ledger import PriorityClass
+from mirage.tiers.ledger import Due, PriorityClass
 from mirage.tiers.messages import LENGTH, LONGEST, VERSION, Join, Leave, Seek, encode
 from mirage.tiers.server import PoolServer
 from mirage.tiers.ssd import store
@@ -80,7 +80,7 @@ class Process:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[PoolServer]:
-    made = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), dict.fromkeys("abc", 0))
+    made = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), dict.fromkeys("abc", Due()))
     made.start()
     yield made
     made.stop()
@@ -203,8 +203,8 @@ def test_a_killed_server_leaves_engines_as_if_nothing_were_stored(
     path = tmp_path / "tiers.sock"
     words = (
         "import sys, time; from pathlib import Path; from mirage.tiers.core import Core;"
-        "from mirage.tiers.server import PoolServer;"
-        f"s = PoolServer(Path({str(path)!r}), Core({BUDGET}), dict(a=0)); s.start();"
+        "from mirage.tiers.ledger import Due; from mirage.tiers.server import PoolServer;"
+        f"s = PoolServer(Path({str(path)!r}), Core({BUDGET}), dict(a=Due())); s.start();"
         "print('ready', flush=True); time.sleep(1000)"
     )
     server = subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True)
@@ -383,7 +383,7 @@ class Shelf:
 
 def test_a_tier_below_takes_what_goes_and_brings_it_back(tmp_path: Path) -> None:
     shelf = Shelf()
-    server = PoolServer(tmp_path / "tiers.sock", Core(BUDGET, below=shelf), {"c": 0})
+    server = PoolServer(tmp_path / "tiers.sock", Core(BUDGET, below=shelf), {"c": Due()})
     server.start()
     with closing(client(tmp_path / "tiers.sock")) as pool:
         memory = pool.memory(Medium.HOST)
@@ -421,7 +421,7 @@ def test_what_host_memory_has_alone_is_written_before_the_end(
 ) -> None:
     def serve() -> PoolServer:
         disk = SsdStore(tmp_path / "ssd", 4 * BUDGET, keep=True)
-        made = PoolServer(tmp_path / "tiers.sock", Core(BUDGET, below=disk), {"c": 0})
+        made = PoolServer(tmp_path / "tiers.sock", Core(BUDGET, below=disk), {"c": Due()})
         made.start()
         return made
 
@@ -456,7 +456,7 @@ def test_what_host_memory_has_alone_is_written_before_the_end(
 def saving(folder: Path, blocks: int, disk_blocks: int) -> Iterator[PoolServer]:
     """A server whose host memory has that many blocks, numbered in the order of their use."""
     disk = SsdStore(folder / "ssd", disk_blocks * slot_bytes(BLOCK), keep=True)
-    server = PoolServer(folder / "tiers.sock", Core(BUDGET, below=disk), {"c": 0})
+    server = PoolServer(folder / "tiers.sock", Core(BUDGET, below=disk), {"c": Due()})
     server.start()
     with closing(client(folder / "tiers.sock")) as pool:
         stored = [Key(b"%d" % number) for number in range(blocks)]
@@ -527,7 +527,7 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
-        server = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), {"c": 0})
+        server = PoolServer(tmp_path / "tiers.sock", Core(BUDGET), {"c": Due()})
         server.start()
         pool = client(tmp_path / "tiers.sock")
         pool.reserve([Key(b"1")])

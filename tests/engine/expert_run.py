@@ -19,6 +19,7 @@ from identity import BASE, UNIVERSE, Changes
 from tiny import POISONING, UNAWAITED, VOCABULARY, make_llm, prompts, run, scheduler_of
 
 from mirage.tiers.core import Core
+from mirage.tiers.ledger import Due
 from mirage.tiers.peered import PeerPlan
 from mirage.tiers.server import PoolServer
 
@@ -140,7 +141,7 @@ class Lending(ExpertChanges):
 def lending(folder: Path) -> PoolServer:
     """A pool whose peers' memory reads as zeros once it was given back."""
     plan = PeerPlan({"near": PEER_EXPERTS * EXPERT, "far": PEER_EXPERTS * EXPERT})
-    server = PoolServer(folder / "tiers.sock", Core(1 << 20, peers=plan), {"t": 0}, 1e9)
+    server = PoolServer(folder / "tiers.sock", Core(1 << 20, peers=plan), {"t": Due()}, 1e9)
     server.start()
     return server
 

@@ -12,7 +12,7 @@ from mirage.tiers.blocks import Move, Name, Punch, Rise, Sink, Tell, Unlock
 from mirage.tiers.contract import Found, Key, Member
 from mirage.tiers.core import Core, MemberRefused
 from mirage.tiers.counts import PoolState
-from mirage.tiers.ledger import PriorityClass
+from mirage.tiers.ledger import Due, PriorityClass
 from mirage.tiers.peered import PeerPlan
 from mirage.tiers.policies import POLICIES
 from tests.examples import examples
@@ -31,9 +31,16 @@ def keys(*numbers: int) -> list[Key]:
     return [key(number) for number in numbers]
 
 
-def join(core: Core, tenant: str, blocks: int = 1, weights: str = "", priority: int = 0) -> int:
+def join(
+    core: Core,
+    tenant: str,
+    blocks: int = 1,
+    weights: str = "",
+    priority: int = 0,
+    share: float = 100.0,
+) -> int:
     fingerprint = (weights or tenant).encode()
-    return core.join(Member(tenant, fingerprint, blocks * KIB4, priority))
+    return core.join(Member(tenant, fingerprint, blocks * KIB4, Due(priority, share)))
 
 
 def store(core: Core, number: int, *numbers: int) -> dict[Key, int]:
@@ -143,7 +150,7 @@ def test_asking_again_counts_once() -> None:
 
 def test_who_is_under_its_share_takes_back_what_was_borrowed() -> None:
     core = Core(12 * KIB4)
-    a, b = join(core, "a"), join(core, "b", priority=1)
+    a, b = join(core, "a", share=50), join(core, "b", share=100)
     assert len(store(core, a, *range(12))) == 12
     assert core.ledger.share("b") == 8 * KIB4
     assert len(store(core, b, *range(8))) == 8

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from mirage.tiers.blocks import Block, Move, Punch, State, Tell
 from mirage.tiers.contract import Found, Key, Member
 from mirage.tiers.core import Core, MemberRefused
-from mirage.tiers.ledger import PriorityClass
+from mirage.tiers.ledger import Due, PriorityClass
 from mirage.tiers.peered import PeerPlan
 from tests.examples import examples
 
@@ -26,7 +26,7 @@ class Pool:
     def __init__(self, peer: int = PEER) -> None:
         self.core = Core(64 * PAGE, peers=PeerPlan({"gpu1": peer * PAGE}))
         for tenant in "ab":
-            self.core.enrol(tenant, 0)
+            self.core.enrol(tenant, Due())
         join = self.core.join
         self.kv = {t: join(Member(t, f"{t} kv".encode(), PAGE)) for t in "ab"}
         self.replicas = {t: join(Member(t, b"experts", REPLICA, replicas=True)) for t in "ab"}
@@ -225,7 +225,7 @@ def test_a_share_that_falls_calls_back_what_is_beyond_it() -> None:
     pool.act()
     assert not pool.recalled
     pool.core.stand("b", PriorityClass.IDLE)
-    pool.core.enrol("c", 0)
+    pool.core.enrol("c", Due())
     pool.core.join(Member("c", b"c", PAGE))
     pool.act()
     assert len(pool.recalled) == 2  # 8 pages were its share, 5 are

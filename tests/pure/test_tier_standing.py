@@ -16,7 +16,7 @@ from mirage.protocol import Report
 from mirage.serve import preflight
 from mirage.serve.fit import fit
 from mirage.serve.hierarchy import hierarchy
-from mirage.tiers.ledger import Ledger, PriorityClass
+from mirage.tiers.ledger import Due, Ledger, PriorityClass
 from mirage.tiers.standing import RECENT_S, Standings
 from mirage.units import GIB, MIB
 from vmm.host_memory import HostMemory
@@ -117,8 +117,8 @@ def test_check_says_what_fits() -> None:
     fits, _ = fit(config, {"a": make_facts(4), "b": two})
     assert hierarchy(config, fits) == [
         "host pool 12.0 MiB for KV blocks that leave the device, lru",
-        "a: up to 96 KV blocks (3072 tokens), 32 of them its share",
-        "b: up to 96 KV blocks (13 requests of 100 tokens), 64 of them its share",
+        "a: up to 96 KV blocks (3072 tokens), 28 of them its share",
+        "b: up to 96 KV blocks (13 requests of 100 tokens), 28 of them its share",
     ]
     ssd = {"directory": "/d", "bytes": "1GiB"}
     told = hierarchy(make_config({"host": {"bytes": "12MiB"}, "ssd": ssd}), fits)
@@ -134,8 +134,8 @@ def test_check_says_what_fits() -> None:
     ]
     mixture = replace(fits["b"], experts=ExpertFacts(4, 8, (1 << 16, 1 << 17)))
     told = hierarchy(config.model_copy(update={"tiers": tiers}), {**fits, "b": mixture})
-    # b has two thirds of 2 MiB.
-    assert told[4:] == ["b: copies of up to 7 of 32 experts on peers"]
+    # b has 30 % of 2 MiB.
+    assert told[4:] == ["b: copies of up to 3 of 32 experts on peers"]
     assert hierarchy(make_config({}), fits) == []
     static = config.model_copy(update={"policy": Policy.STATIC})
     assert hierarchy(static, fits) == [
@@ -184,12 +184,21 @@ def test_who_waits_for_its_turn_is_recent() -> None:
     assert standings.changes("a", {"a": report(3)}, (), 1.0) == {"a": ACTIVE}
 
 
-def test_shares_are_by_the_place_of_the_priority() -> None:
+def test_a_share_is_per_cent_of_the_medium() -> None:
+    book = Ledger(60)
+    for name, share in (("a", 50), ("b", 30), ("c", 10)):
+        book.set(name, due=Due(share=share))
+    assert [book.share(name) for name in "abc"] == [30, 18, 6]
+    book.set("a", standing=EVICTABLE)
+    assert [book.share(name) for name in "abc"] == [0, 18, 6], "what it leaves is borrowed"
+    book.resize(20)
+    assert [book.share(name) for name in "abc"] == [0, 6, 2]
+
+
+def test_shares_beyond_the_whole_medium_count_in_proportion() -> None:
     book = Ledger(60)
     for name, priority in (("a", -3), ("b", 100), ("c", -3)):
-        book.set(name, priority=priority)
-    assert [book.share(name) for name in "abc"] == [15, 30, 15]
+        book.set(name, due=Due(priority))
+    assert [book.share(name) for name in "abc"] == [20, 20, 20], "a priority says who yields first"
     book.set("b", standing=EVICTABLE)
     assert [book.share(name) for name in "abc"] == [30, 0, 30]
-    book.resize(20)
-    assert [book.share(name) for name in "abc"] == [10, 0, 10]

@@ -16,6 +16,7 @@ from mirage.streaming.experts import ExpertLayout, ExpertStreamer, Piece
 from mirage.streaming.residency import Expert
 from mirage.streaming.transfer import Compute, HostCompute, Layer, StreamCompute
 from mirage.tiers.core import Core
+from mirage.tiers.ledger import Due
 from mirage.tiers.lending.lenders import Lenders
 from mirage.tiers.peered import PeerPlan
 from mirage.tiers.server import PoolServer
@@ -63,7 +64,7 @@ class World:
         granule = PAGE if self.lenders else 0
         plan = PeerPlan({"p": experts * EXPERTS.nbytes}, granule=granule)
         self.server = PoolServer(
-            folder / "tiers.sock", Core(16 * PAGE, peers=plan), {"t": 0}, None, self.lenders
+            folder / "tiers.sock", Core(16 * PAGE, peers=plan), {"t": Due()}, None, self.lenders
         )
         self.server.start()
         self.pool = PagePool(self.driver, PAGES * PAGE)

@@ -21,6 +21,7 @@ from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import Found, Key, Medium, Member, Place
 from mirage.tiers.core import Core
 from mirage.tiers.holes import Range
+from mirage.tiers.ledger import Due
 from mirage.tiers.lending import engine_line
 from mirage.tiers.lending.messages import Gone, Want, say
 from mirage.tiers.region import Region
@@ -64,7 +65,7 @@ class Pool:
             punch(region, hole)
 
         monkeypatch.setattr(Region, "punch", checked)
-        self.server = PoolServer(path, Core(BUDGET), {"a": 0, "b": 0})
+        self.server = PoolServer(path, Core(BUDGET), {"a": Due(), "b": Due()})
         self.server.start()
 
     @property
