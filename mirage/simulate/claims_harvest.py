@@ -8,7 +8,7 @@ from typing import Any
 
 from mirage import profiles
 from mirage.simulate import harvest
-from mirage.simulate.claims import Closed, Results, Row, Verdict
+from mirage.simulate.claims import NO_BAND, Closed, Results, Row, Verdict
 
 BLOCK = 1.31e6
 """Bytes of the three-tier article's blocks."""
@@ -34,7 +34,7 @@ class Range(Row):
         digits = 2 if self.unit == "x" else 0
         text = f"{low:.{digits}f} to {high:.{digits}f} {self.unit}"
         verdict = "inconsistent" if self.inconsistent else self._verdict(low, high)
-        return {"measured": text, "band": None, "in_band": None, "verdict": verdict}
+        return {"measured": text, **NO_BAND, "verdict": verdict}
 
     def _verdict(self, low: float, high: float) -> Verdict:
         if low <= self.paper_range[1] and high >= self.paper_range[0]:

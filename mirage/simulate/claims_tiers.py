@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from mirage import profiles
-from mirage.simulate.claims import Band, Closed, Results, Row, both, overall, verdict
+from mirage.simulate.claims import NO_BAND, Band, Closed, Results, Row, both, overall, verdict
 from mirage.simulate.decode_scenes import Value, scene
 from mirage.simulate.roofline import PS
 from mirage.simulate.tiering.orders import SIX
@@ -45,7 +45,7 @@ class Shown(Row):
         found = {name: round(measure(results), 1) for name, _, measure in self.changes}
         measured: dict[str, Any] = {name: [value, value] for name, value in found.items()}
         judged = [verdict(paper, (found[name], found[name])) for name, paper, _ in self.changes]
-        return {"measured": measured, "band": None, "in_band": None, "verdict": overall(judged)}
+        return {"measured": measured, **NO_BAND, "verdict": overall(judged)}
 
 
 def _from_one(policy: str, times: float, turn: int, key: str) -> Callable[[Results], float]:
@@ -144,15 +144,15 @@ def _spread_at_one(r: Results) -> float:
     return max(spreads)
 
 
-def _worst_where_it_fits(r: Results) -> float:
+def _worst_where_it_fits(r: Results) -> float | None:
     """Prefetch over the oracle where the link can bring all in time, in every step."""
-    worst = 0.0
+    found = []
     for times, turn in CELLS:
         for ahead in AHEAD:
             run = (_cell(times, turn, ahead), "prefetch")
             if r.mean(*run, "crowded_percent") == 0:
-                worst = max(worst, r.over(run, (_scene(times, turn), "oracle"), TPOT))
-    return worst or 99.0
+                found.append(r.over(run, (_scene(times, turn), "oracle"), TPOT))
+    return max(found, default=None)
 
 
 def _fullest_link(r: Results) -> float:

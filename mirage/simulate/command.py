@@ -33,8 +33,12 @@ def simulate_command(
         bool, typer.Option("--claims", help="Check the paper's claims instead of an experiment.")
     ] = False,
     seeds: Annotated[
-        str, typer.Option(help="As 0-4, 3 or 0,2,7; the same seed, the same result.")
-    ] = "0-4",
+        str | None,
+        typer.Option(
+            help="As 0-4, 3 or 0,2,7; the same seed, the same result.",
+            show_default="0-4; with --claims 20-29",
+        ),
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
@@ -60,7 +64,7 @@ def simulate_command(
     """
     with exits():
         _check_words(experiment, claims, policy, trace_file)
-        numbers = parse_seeds(seeds)
+        numbers = parse_seeds(seeds or ("20-29" if claims else "0-4"))
         with terminate_like_interrupt():
             if experiment is not None and _decodes(experiment):
                 _decode(experiment, numbers, policy, output, processes)

@@ -1,4 +1,4 @@
-"""The paper's claims and our bands: every row, on the five seeds that the page is made with."""
+"""The paper's claims and our bands: every row, on the ten seeds that the page is made with."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.rare]
+pytestmark = [pytest.mark.e2e, pytest.mark.rare, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).parents[2]
-KEYS = {"id", "claim", "paper", "measured", "band", "in_band", "verdict", "why", "seeds", "table"}
+KEYS = {"id", "claim", "paper", "measured", "verdict", "why", "seeds", "table"}
+OF_BANDS = {"band", "interval", "judged", "holds"}
 VERDICTS = {"reproduced", "direction", "not reproduced", "inconsistent"}
 BANDS = [f"B{number}" for number in range(1, 27)]
 MANY = (("M", 17), ("T", 8), ("H", 6), ("A", 4))
@@ -24,36 +25,40 @@ CLAIMS = [f"{document}{number + 1}" for document, count in MANY for number in ra
 def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], str, str]:
     """(rows, page, console)."""
     folder = tmp_path_factory.mktemp("claims")
-    words = ["simulate", "--claims", "--seeds", "0-4", "--output", "out"]
+    words = ["simulate", "--claims", "--output", "out"]
     run = subprocess.run(
         [sys.executable, "-m", "mirage", *words],
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=1400,
+        timeout=3000,
     )
     assert run.returncode == 0, run.stderr
     rows = json.loads((folder / "out" / "claims.json").read_text())
     return rows, (folder / "out" / "claims.md").read_text(), run.stdout
 
 
-def test_every_band_holds(checked: tuple[list[dict[str, Any]], str, str]) -> None:
-    rows, _, console = checked
+def test_every_band_is_judged_by_its_interval(
+    checked: tuple[list[dict[str, Any]], str, str],
+) -> None:
+    rows, page, console = checked
     bands = {row["id"]: row for row in rows if row["band"] is not None}
     assert list(bands) == BANDS
-    assert not [
-        (row["id"], row["measured"]) for row in bands.values() if row["in_band"] is not True
-    ]
-    assert "26 of 26 bands hold" in console
+    for row in bands.values():
+        (low, high), (seeds, of) = row["interval"], row["holds"]
+        assert low <= row["measured"] <= high and 0 <= seeds <= of <= 10
+        assert row["judged"] in ("inside", "open", "outside")
+    said = re.search(r"Of 26 bands \d+ hold, \d+ are open and \d+ do not", console)
+    assert said is not None and said[0] in page
 
 
 def test_every_claim_is_judged(checked: tuple[list[dict[str, Any]], str, str]) -> None:
     rows, _, console = checked
     assert [row["id"] for row in rows] == CLAIMS + BANDS
     for row in rows:
-        assert row.keys() == KEYS and row["seeds"] == [0, 1, 2, 3, 4]
+        assert row.keys() == KEYS | OF_BANDS and row["seeds"] == list(range(20, 30))
         assert row["verdict"] in VERDICTS
-        assert (row["in_band"] is None) == (row["id"] in CLAIMS)
+        assert (row["judged"] is None) == (row["id"] in CLAIMS)
         assert row["id"] in console
     static = [row for row in rows if "ITL P99" not in row["claim"] and "Figure 8" in row["claim"]]
     assert all("p99_ttft_ms against pooled" in row["measured"] for row in static) and static
