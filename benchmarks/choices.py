@@ -19,9 +19,9 @@ import yaml
 import configs
 from mirage.config import Ablations
 from mirage.simulate import scenes
-from mirage.simulate.command import parse_seeds
 from mirage.simulate.experiment import Experiment, Setup
-from mirage.simulate.pool import Job, run_all
+from mirage.tools.simulate.command import parse_seeds
+from mirage.tools.simulate.pool import Job, run_all
 
 SCENES = ("c1-3", "c1-6", "c2-1", "c2-3")
 FIGURES = {

@@ -20,8 +20,8 @@ import numpy as np
 from aiohttp import web
 from answering import DONE, answering, event, streamed
 
-from mirage.replay import client
-from mirage.replay.client import Habits, Journal, Outcome
+from mirage.tools.replay import client
+from mirage.tools.replay.client import Habits, Journal, Outcome
 from mirage.workload.dealing import Call
 
 STREAM_TOKENS_PER_S = 50

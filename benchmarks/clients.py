@@ -31,13 +31,13 @@ import numpy as np
 import yaml
 from paced_server import paced
 
-from mirage.demo.models import make_models
-from mirage.replay import client
-from mirage.replay.child import Server
-from mirage.replay.client import Habits, Journal
-from mirage.replay.metrics import summarize
-from mirage.replay.policies import VARIANTS
-from mirage.report.intervals import difference, mean
+from mirage.tools.demo.models import make_models
+from mirage.tools.replay import client
+from mirage.tools.replay.child import Server
+from mirage.tools.replay.client import Habits, Journal
+from mirage.tools.replay.metrics import summarize
+from mirage.tools.replay.policies import VARIANTS
+from mirage.tools.report.intervals import difference, mean
 from mirage.workload.dealing import Call, prompt
 
 NAME, REQUESTS, CONCURRENCY, SEED = "opt", 64, 4, 3

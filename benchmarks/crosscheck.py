@@ -36,17 +36,17 @@ from rich.table import Table
 from mirage import config as configuration
 from mirage import profiles
 from mirage.config import Config, Policy
-from mirage.demo.models import make_models
-from mirage.profile import engines, hardware
-from mirage.profile.hardware import Provenance
-from mirage.profile.measuring import Found, Measuring, all_parts
-from mirage.profile.parts import Parts
-from mirage.profile.plan import QUICK, THOROUGH, Effort
-from mirage.profile.quiet import WATCH_HZ, others_watched
-from mirage.profile.serving import Extra
-from mirage.profile.understanding import Measured, understood
 from mirage.protocol import ModelShape
-from mirage.report.origin import machine
+from mirage.tools.demo.models import make_models
+from mirage.tools.profile import engines, hardware
+from mirage.tools.profile.hardware import Provenance
+from mirage.tools.profile.measuring import Found, Measuring, all_parts
+from mirage.tools.profile.parts import Parts
+from mirage.tools.profile.plan import QUICK, THOROUGH, Effort
+from mirage.tools.profile.quiet import WATCH_HZ, others_watched
+from mirage.tools.profile.serving import Extra
+from mirage.tools.profile.understanding import Measured, understood
+from mirage.tools.report.origin import machine
 from mirage.workload import dealing, trace
 from mirage.workload.dealing import Call
 from traces import SAMPLE

@@ -31,8 +31,8 @@ from aiohttp import web
 from answering import DONE, answering, event
 
 from mirage.config import Config
-from mirage.replay import client
-from mirage.replay.client import Habits, Journal
+from mirage.tools.replay import client
+from mirage.tools.replay.client import Habits, Journal
 from mirage.units import MIB
 from mirage.workload import dealing
 from mirage.workload.chosen import chosen

@@ -18,9 +18,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from mirage.config import read_yaml
-from mirage.simulate.command import parse_seeds
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.run import run
+from mirage.tools.simulate.command import parse_seeds
 
 ROOT = Path(__file__).parent.parent
 LINKS = (12, 25, 51, 100, 200, 427, 900)

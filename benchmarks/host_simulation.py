@@ -21,7 +21,6 @@ from unittest import mock
 import numpy as np
 
 from mirage.config import Config, Policy
-from mirage.profile.serving import Extra, Serving
 from mirage.protocol import ModelShape, Report
 from mirage.simulate import build, experiment
 from mirage.simulate.batch import Request
@@ -31,6 +30,7 @@ from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, plus
 from mirage.simulate.run import Metrics, metrics
 from mirage.simulate.variants import variant
 from mirage.simulate.world import World
+from mirage.tools.profile.serving import Extra, Serving
 from mirage.workload.dealing import Call
 from traces import SAMPLE
 

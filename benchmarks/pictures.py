@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 from matplotlib.figure import Figure
 
-from mirage.replay import pictures
-from mirage.replay.run import Run
-from mirage.replay.timeline import Timeline
-from mirage.report.drawing import grid, log_scale, policy_colour, style
 from mirage.samples import SCHEMA_VERSION, Sample, TenantSample, TenantShape
+from mirage.tools.replay import pictures
+from mirage.tools.replay.run import Run
+from mirage.tools.replay.timeline import Timeline
+from mirage.tools.report.drawing import grid, log_scale, policy_colour, style
 
 TURNS = {"ttft_first_ms": "First turns, ms", "ttft_later_ms": "Later turns, ms"}
 

@@ -41,7 +41,7 @@ def engine(folder: str, pool: str | None) -> None:
     """Child process: compute a batch for each seed that is read, say how long it took."""
     import tiny
 
-    from mirage.demo.models import make_models
+    from mirage.tools.demo.models import make_models
 
     path = make_models(Path(folder), which=("llama",))["llama"]
     settings: dict[str, Any] = {"policy": "mirage", "page": 65536, "base_blocks": BLOCKS}

@@ -21,10 +21,10 @@ from typing import Any
 import yaml
 
 import configs
-from mirage.tune.answer import Answer, Wish, answer, mean_lent
-from mirage.tune.progress import shown
-from mirage.tune.question import Options, Question, ask
-from mirage.tune.summary import said
+from mirage.tools.tune.answer import Answer, Wish, answer, mean_lent
+from mirage.tools.tune.progress import shown
+from mirage.tools.tune.question import Options, Question, ask
+from mirage.tools.tune.summary import said
 from mirage.units import GIB
 
 AZURE = Path(__file__).parents[2] / "shared" / "traces"

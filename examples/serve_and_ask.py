@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from mirage.demo.models import make_models
+from mirage.tools.demo.models import make_models
 
 STARTUP_S = 300
 

@@ -27,37 +27,37 @@ if TYPE_CHECKING:
 
 OWN_MODULES = {
     "replay": (
-        "mirage.replay.command",
+        "mirage.tools.replay.command",
         "replay_command",
         "Replay a trace against `mirage serve` under several policies and compare them.",
     ),
     "simulate": (
-        "mirage.simulate.command",
+        "mirage.tools.simulate.command",
         "simulate_command",
         "Simulate models that share a large GPU, policy by policy, and compare them.",
     ),
     "compare": (
-        "mirage.compare.command",
+        "mirage.tools.compare.command",
         "compare_command",
         "Set runs of replays and simulations beside each other, with intervals.",
     ),
     "explain": (
-        "mirage.explain.command",
+        "mirage.tools.explain.command",
         "explain_command",
         "Print the paper's arithmetic for CONFIG: how many layers hide, and what it brings.",
     ),
     "traces": (
-        "mirage.traces.command",
+        "mirage.tools.traces.command",
         "traces_command",
         "List public traces, or fetch them for --trace NAME.",
     ),
     "profile": (
-        "mirage.profile.command",
+        "mirage.tools.profile.command",
         "profile_command",
         "Measure this machine with the real engines of CONFIG, and write a hardware file.",
     ),
     "tune": (
-        "mirage.tune.command",
+        "mirage.tools.tune.command",
         "tune_command",
         "Find the settings with which CONFIG serves a trace best, by simulation.",
     ),
@@ -160,9 +160,9 @@ def serve(
     ] = None,
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
-    from mirage.explain.profiled import profiled
     from mirage.serve import relay
     from mirage.serve.means import Means
+    from mirage.serve.profiled import profiled
     from mirage.serve.supervisor import Options, serve
 
     _log_to_stderr(log_level)
@@ -205,7 +205,7 @@ def models(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="One folder per model is made.")],
 ) -> None:
     """Make three small demonstration models (OPT, Llama and Qwen3 shapes, random weights)."""
-    from mirage.demo.models import make_models
+    from mirage.tools.demo.models import make_models
 
     for path in make_models(folder).values():
         typer.echo(path)

@@ -77,7 +77,7 @@ def _run(bench: Bench, *, waits: bool, runs: int) -> dict[str, Any]:
 
 def _config(dry: bool) -> Config:
     from mirage.config import Config
-    from mirage.demo.models import make_models
+    from mirage.tools.demo.models import make_models
 
     folder = small.MODELS / ("as-served-dry" if dry else "as-served")
     model = make_models(folder, which=(small.FAMILY,), **SHAPE[dry])[small.FAMILY]

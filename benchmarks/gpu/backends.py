@@ -104,7 +104,7 @@ def _wrong(found: dict[str, Any]) -> list[str]:
 
 def _config(dry: bool, backend: str, *, way: str) -> Config:
     from mirage.config import Config
-    from mirage.demo.models import make_models
+    from mirage.tools.demo.models import make_models
 
     folder = make_models(MODELS, which=(FAMILY,), **SHAPE[dry])[FAMILY]
     device: dict[str, Any] = {"kind": "host", "memory": "96MiB", "page": "2MiB"}
@@ -125,7 +125,7 @@ def _config(dry: bool, backend: str, *, way: str) -> Config:
 
 
 def _asked() -> dict[str, Any]:
-    from mirage.demo.models import circuit_of
+    from mirage.tools.demo.models import circuit_of
 
     words = range(10, circuit_of(MODELS / FAMILY).vocabulary)
     return waves.asked(words) | {"rounds": ROUNDS}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from mirage.demo.tokenizer import save_tokenizer
+from mirage.tools.demo.tokenizer import save_tokenizer
 
 OFFSET = 2
 """Rows of OPT's table of positions that stand for none."""

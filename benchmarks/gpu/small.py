@@ -28,7 +28,7 @@ LENGTHS = (1, 5, 17, 31, 32, 33, 64, 80, 100, 120)
 
 def config(dry: bool, *, way: str) -> Config:
     from mirage.config import Config
-    from mirage.demo.models import make_models
+    from mirage.tools.demo.models import make_models
 
     folder = make_models(_models(dry), which=(FAMILY,), layer_bytes=LAYER_BYTES[dry])[FAMILY]
     device: dict[str, Any] = {"kind": "cuda", "memory": "2GiB"}
@@ -61,7 +61,7 @@ def _models(dry: bool) -> Path:
 
 @cache
 def prompts() -> list[list[int]]:
-    from mirage.demo.models import circuit_of
+    from mirage.tools.demo.models import circuit_of
 
     config(True, way=EAGERLY)
     rng, known = random.Random(5), circuit_of(MODELS / FAMILY).vocabulary
@@ -70,7 +70,7 @@ def prompts() -> list[list[int]]:
 
 @cache
 def exact() -> list[list[int]]:
-    from mirage.demo.models import circuit_of
+    from mirage.tools.demo.models import circuit_of
 
     circuit = circuit_of(MODELS / FAMILY)
     return [circuit.generate(prompt, TOKENS) for prompt in prompts()]

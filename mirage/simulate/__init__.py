@@ -1,1 +1,1 @@
-"""`mirage simulate`: the same deciding code over engines and a GPU that are only computed."""
+"""The simulator: the same deciding code over engines and a GPU that are only computed."""

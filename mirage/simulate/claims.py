@@ -16,13 +16,13 @@ from typing import Any, Literal
 from rich.console import Console
 
 from mirage.errors import Failed
-from mirage.report.intervals import mean
 from mirage.simulate import decode_scenes, scenes
 from mirage.simulate.decoding import DecodeSetup
 from mirage.simulate.experiment import Setup
-from mirage.simulate.pool import Job, run_all
-from mirage.simulate.progress import counting
 from mirage.simulate.run import Metrics
+from mirage.tools.report.intervals import mean
+from mirage.tools.simulate.pool import Job, run_all
+from mirage.tools.simulate.progress import counting
 
 Verdict = Literal["reproduced", "direction", "not reproduced", "inconsistent"]
 Judged = Literal["inside", "open", "outside"]

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mirage.report import comparison, drawing
-from mirage.report.comparison import Metric
-from mirage.report.page import picture, template
 from mirage.simulate import decode_pictures as pictures
-from mirage.simulate.html import Row, hardware, settings, with_ranges
+from mirage.tools.report import comparison, drawing
+from mirage.tools.report.comparison import Metric
+from mirage.tools.report.page import picture, template
+from mirage.tools.simulate.html import Row, hardware, settings, with_ranges
 from mirage.units import GIB, MIB
 
 TEMPLATE = "decode.html.j2"

@@ -1,6 +1,6 @@
 """Pictures of a decoding batch's result; one function is one picture.
 
-A result is as `mirage.simulate.pictures` takes them: figures by policy.
+A result is as `mirage.tools.simulate.pictures` takes them: figures by policy.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from mirage.report.drawing import grid, legend_below
 from mirage.simulate.decode_metrics import WHERE
-from mirage.simulate.pictures import bars, bars_height
+from mirage.tools.report.drawing import grid, legend_below
+from mirage.tools.simulate.pictures import bars, bars_height
 from mirage.units import GIB
 
 FOUND = {

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from mirage.simulate.decode_metrics import Metrics
 from mirage.simulate.decoding import DecodeSetup
-from mirage.simulate.report import SCHEMA_VERSION, summary
+from mirage.tools.simulate.report import SCHEMA_VERSION, summary
 from mirage.units import GIB
 from mirage.workload.lengths import lengths
 

@@ -9,7 +9,7 @@ from typing import Any
 import warm
 import yaml
 
-from mirage.demo.models import make_models
+from mirage.tools.demo.models import make_models
 
 
 def replayed(

@@ -13,15 +13,15 @@ from tune_case import write as write_question
 from tune_case import write_trace
 
 from mirage.config import load
-from mirage.profile.measuring import Measuring
-from mirage.profile.parts import Part, Parts
-from mirage.profile.plan import QUICK
-from mirage.replay import html, report
-from mirage.replay.client import Outcome
-from mirage.replay.run import Run
-from mirage.replay.timeline import Timeline
-from mirage.replay.trail import trail
 from mirage.samples import Sample, TenantSample, TenantShape
+from mirage.tools.profile.measuring import Measuring
+from mirage.tools.profile.parts import Part, Parts
+from mirage.tools.profile.plan import QUICK
+from mirage.tools.replay import html, report
+from mirage.tools.replay.client import Outcome
+from mirage.tools.replay.run import Run
+from mirage.tools.replay.timeline import Timeline
+from mirage.tools.replay.trail import trail
 from mirage.workload.dealing import Call
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ import yaml
 from model_folder import make_folder
 from warm import Begun
 
-from mirage.demo.models import make_models
+from mirage.tools.demo.models import make_models
 
 HERE = Path(__file__).parent
 DEADLINE_S = 180

@@ -8,7 +8,7 @@ import pytest
 from model_folder import make_adapter, make_folder
 from odd_folders import check, drawn, odd, tenant
 
-from mirage.demo.tokenizer import save_tokenizer
+from mirage.tools.demo.tokenizer import save_tokenizer
 
 pytestmark = pytest.mark.e2e
 

@@ -10,7 +10,7 @@ from lora_folder import make_adapter
 from odd_folders import check, drawn, odd, tenant
 from supervised import serving
 
-from mirage.demo.models import make_models
+from mirage.tools.demo.models import make_models
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 

@@ -20,10 +20,10 @@ import yaml
 from pages import keep_parts
 
 from mirage.config import load
-from mirage.demo.models import make_models
-from mirage.profile.measuring import Measuring
-from mirage.profile.plan import QUICK
 from mirage.profiles import hardware
+from mirage.tools.demo.models import make_models
+from mirage.tools.profile.measuring import Measuring
+from mirage.tools.profile.plan import QUICK
 
 pytestmark = pytest.mark.e2e
 

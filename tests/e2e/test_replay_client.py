@@ -22,14 +22,14 @@ from aiohttp.test_utils import TestServer
 from fake_serve import Fake
 from typer.testing import CliRunner
 
-from mirage.replay import child, client
-from mirage.replay.child import ServerError
-from mirage.replay.client import PATIENT, Habits, Journal
-from mirage.replay.command import replay_command
-from mirage.replay.policies import VARIANTS
-from mirage.replay.run import replay_on
-from mirage.replay.stream import Refused
-from mirage.replay.trail import trail
+from mirage.tools.replay import child, client
+from mirage.tools.replay.child import ServerError
+from mirage.tools.replay.client import PATIENT, Habits, Journal
+from mirage.tools.replay.command import replay_command
+from mirage.tools.replay.policies import VARIANTS
+from mirage.tools.replay.run import replay_on
+from mirage.tools.replay.stream import Refused
+from mirage.tools.replay.trail import trail
 from mirage.workload import trace
 from mirage.workload.dealing import Call, prompt
 from traces import SAMPLE
@@ -598,8 +598,8 @@ def test_a_server_that_will_not_end_is_killed(modes, config, tmp_path, monkeypat
 
 REPLAY = """
 import sys, typer
-from mirage.replay import child
-from mirage.replay.command import replay_command
+from mirage.tools.replay import child
+from mirage.tools.replay.command import replay_command
 fake, fifo = sys.argv.pop(1), sys.argv.pop(1)
 child.serve_command = lambda config, variant, ready, memory: [
     sys.executable, fake, variant.name, str(ready),
@@ -683,8 +683,8 @@ def children(pid: int) -> list[str]:
 HOLD = f"""
 import os, signal, sys, time
 from pathlib import Path
-from mirage.replay import child
-from mirage.replay.policies import VARIANTS
+from mirage.tools.replay import child
+from mirage.tools.replay.policies import VARIANTS
 from mirage.processes.interrupt import terminate_like_interrupt
 child.serve_command = lambda config, variant, ready, memory: [
     sys.executable, {str(FAKE)!r}, variant.name, str(ready), "answer"

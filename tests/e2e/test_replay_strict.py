@@ -13,9 +13,9 @@ import yaml
 from aiohttp.test_utils import TestServer
 from strict_serve import LENGTH, OWN, Strict
 
-from mirage.replay.child import ServerError
-from mirage.replay.client import Journal
-from mirage.replay.run import Run, replay_on
+from mirage.tools.replay.child import ServerError
+from mirage.tools.replay.client import Journal
+from mirage.tools.replay.run import Run, replay_on
 from mirage.workload.dealing import Call
 
 pytestmark = pytest.mark.e2e

@@ -9,7 +9,7 @@ import pytest
 import warm
 import yaml
 
-from mirage.demo.models import make_models
+from mirage.tools.demo.models import make_models
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 

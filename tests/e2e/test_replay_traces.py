@@ -14,9 +14,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from mirage.replay.client import Journal
-from mirage.replay.command import replay_command
-from mirage.replay.run import replay_on
+from mirage.tools.replay.client import Journal
+from mirage.tools.replay.command import replay_command
+from mirage.tools.replay.run import replay_on
 from mirage.workload.calls import Calls
 from mirage.workload.dealing import Call
 from mirage.workload.trace import TraceError

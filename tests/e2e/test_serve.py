@@ -12,7 +12,7 @@ import pytest
 import yaml
 from supervised import DEADLINE_S, Served, assert_gone, serving, shared_files
 
-from mirage.demo.models import make_models
+from mirage.tools.demo.models import make_models
 
 pytestmark = pytest.mark.e2e
 

@@ -19,7 +19,7 @@ from questions import CLOSE, QUESTIONS, greedy
 from storms import storm
 from supervised import Served, serving
 
-from mirage.demo.models import make_models
+from mirage.tools.demo.models import make_models
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -22,8 +22,8 @@ import beside_gpu
 from supervised import Served, assert_gone, serving
 
 from mirage.config import load
-from mirage.demo.models import make_models
 from mirage.serve.preflight import fit_config
+from mirage.tools.demo.models import make_models
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ import yaml
 from plain_vllm import plain
 from supervised import Served, serving
 
-from mirage.demo.models import make_models
+from mirage.tools.demo.models import make_models
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

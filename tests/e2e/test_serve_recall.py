@@ -10,7 +10,7 @@ import pytest
 import yaml
 from supervised import Served, serving
 
-from mirage.demo.models import make_models
+from mirage.tools.demo.models import make_models
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

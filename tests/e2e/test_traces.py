@@ -18,10 +18,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from mirage.replay.preparation import Options, settle
 from mirage.simulate.experiment import load
-from mirage.traces.command import traces_command
-from mirage.traces.download import UnreachableError, fetch
+from mirage.tools.replay.preparation import Options, settle
+from mirage.tools.traces.command import traces_command
+from mirage.tools.traces.download import UnreachableError, fetch
 from mirage.workload import public
 from mirage.workload.chosen import located
 from mirage.workload.formats.registry import FORMATS

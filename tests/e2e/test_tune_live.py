@@ -10,13 +10,13 @@ from refusing import refused
 from tune_case import write, write_trace
 
 from mirage.config import load
-from mirage.replay import child
-from mirage.replay.policies import Variant
-from mirage.tune import live
-from mirage.tune.answer import Wish
-from mirage.tune.command import command as repeating
-from mirage.tune.command import tune
-from mirage.tune.question import Options
+from mirage.tools.replay import child
+from mirage.tools.replay.policies import Variant
+from mirage.tools.tune import live
+from mirage.tools.tune.answer import Wish
+from mirage.tools.tune.command import command as repeating
+from mirage.tools.tune.command import tune
+from mirage.tools.tune.question import Options
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -91,7 +91,7 @@ def test_engines_that_cannot_run_here_are_told_before_the_search(tmp_path: Path)
 
 @pytest.mark.rare
 def test_live_on_the_demonstration_models(tmp_path: Path) -> None:
-    from mirage.demo.models import make_models
+    from mirage.tools.demo.models import make_models
 
     make_models(tmp_path / "models")
     root = Path(__file__).parent.parent.parent

@@ -24,10 +24,10 @@ from typing import Any
 
 from mirage import cli
 from mirage.processes import forking
-from mirage.replay import child
 from mirage.serve import launcher, relay
 from mirage.serve.means import Means
 from mirage.serve.starting import Child
+from mirage.tools.replay import child
 
 MODULE = "tests.e2e.warm_engines"
 FORK = "MIRAGE_TEST_FORK"

@@ -28,10 +28,10 @@ from tiny import BLOCK_TOKENS, ENVIRONMENT, POISONING, make_model, prompts, sche
 
 from mirage.arguments.check import ArgumentRefused, check_names, normalised
 from mirage.config import Config
-from mirage.demo.tokenizer import save_tokenizer
 from mirage.serve.fit import Fit
 from mirage.serve.launcher import command, flags
 from mirage.serve.page_size import PageSize
+from mirage.tools.demo.tokenizer import save_tokenizer
 from tests.plain_kernels import like_ours, without_onednn
 
 LENGTH, BATCHED = 512, 256

@@ -15,7 +15,7 @@ from typing import Any
 
 import tiny
 
-from mirage.demo.families import FAMILIES
+from mirage.tools.demo.families import FAMILIES
 
 LENGTHS = (1, 2, 9, 31, 32, 33, 64, 100, 180, 300, 600, 900)
 CHUNK = 64

@@ -15,7 +15,7 @@ from typing import Any
 import tiny
 
 from mirage.config import Config
-from mirage.demo.tokenizer import make_tokenizer
+from mirage.tools.demo.tokenizer import make_tokenizer
 from mirage.workload.dealing import build
 from mirage.workload.prompts import prompt_of
 from mirage.workload.trace import select

@@ -28,10 +28,10 @@ from mirage.arguments.check import (
 from mirage.arguments.rules import Verdict
 from mirage.arguments.table import NEWER, TABLE
 from mirage.arguments.variables import ENVIRONMENT
-from mirage.demo.tokenizer import save_tokenizer
 from mirage.engine.arguments import MOST_DRAFTED, parse, server_parser, verify
 from mirage.serve.adapters import RANKS
 from mirage.serve.launcher import flags
+from mirage.tools.demo.tokenizer import save_tokenizer
 from tests.examples import examples
 from tests.vllm_names import version
 

@@ -16,11 +16,11 @@ import pytest
 from children import must, spawn
 from demo_texts import texts
 
-from mirage.demo.circuit import Circuit
-from mirage.demo.families import FAMILIES
-from mirage.demo.models import circuit_of, make_models
-from mirage.demo.stream import TALLY, lay_out
-from mirage.demo.weights import margin
+from mirage.tools.demo.circuit import Circuit
+from mirage.tools.demo.families import FAMILIES
+from mirage.tools.demo.models import circuit_of, make_models
+from mirage.tools.demo.stream import TALLY, lay_out
+from mirage.tools.demo.weights import margin
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

@@ -12,7 +12,7 @@ from children import must, spawn
 from expert_run import make_mixture
 from probing import answers, question
 
-from mirage.demo.tokenizer import save_tokenizer
+from mirage.tools.demo.tokenizer import save_tokenizer
 
 pytestmark = pytest.mark.engine
 

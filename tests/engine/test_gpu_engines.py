@@ -31,9 +31,9 @@ from benchmarks.gpu.rows import Row
 from benchmarks.gpu.ways import COMPILED, EAGERLY, GRAPHS, ON_GPU
 from mirage.arguments.variables import ENVIRONMENT
 from mirage.config import Config, ConfigError
-from mirage.demo.models import circuit_of
 from mirage.serve import launcher
 from mirage.serve.rundir import RunDir
+from mirage.tools.demo.models import circuit_of
 
 pytestmark = pytest.mark.engine
 

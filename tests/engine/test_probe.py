@@ -13,8 +13,8 @@ from tiny import make_model
 from unusual import OFFSET
 
 from benchmarks.gpu.dummies import hollow
-from mirage.demo.tokenizer import save_tokenizer
 from mirage.facts import ModelFacts
+from mirage.tools.demo.tokenizer import save_tokenizer
 from tests.zoo import FAMILIES, make
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

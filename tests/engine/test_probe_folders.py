@@ -17,7 +17,7 @@ from probing import ROOT, answers, question
 from safetensors.numpy import load_file, save_file
 from tiny import ENVIRONMENT
 
-from mirage.demo.models import make_models
+from mirage.tools.demo.models import make_models
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 from lora_folder import make_adapter

@@ -9,9 +9,9 @@ from typing import Any
 
 import tiny
 
-from mirage.demo.models import circuit_of, make_models
 from mirage.engine.tiers import present
 from mirage.protocol import Allotment
+from mirage.tools.demo.models import circuit_of, make_models
 
 WORKER = "tests.tampered.cpu_worker.TieredWorker"
 Batch = Sequence[list[int]]

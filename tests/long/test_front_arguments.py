@@ -18,8 +18,8 @@ from tiny import make_model, prompts
 
 from mirage.arguments.check import check_names
 from mirage.arguments.table import FETCHED, FILES, FOLDER, FRONT, IMAGES, LOGS, TABLE
-from mirage.demo.tokenizer import save_tokenizer
 from mirage.serve.launcher import command
+from mirage.tools.demo.tokenizer import save_tokenizer
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 READY_S = 240.0

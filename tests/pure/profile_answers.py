@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from mirage.profile.fitting import Fitted, predicted_s, step
-from mirage.profile.plan import QUICK, Limits, points
 from mirage.profiles import Model
 from mirage.protocol import ModelShape
+from mirage.tools.profile.fitting import Fitted, predicted_s, step
+from mirage.tools.profile.plan import QUICK, Limits, points
 
 KNOWN = Fitted(overhead_s=4e-3, sequence_s=8e-5, bytes_per_s=6e9, flop_per_s=9e10, error=0.0)
 LIMITS = Limits(sequences=16, length=330, budget=512, block_tokens=32, blocks=300)
@@ -81,7 +81,7 @@ def engine(of: Model) -> dict[str, Any]:
 
 
 def served(names: list[str]) -> dict[str, Any]:
-    """As `mirage.profile.served` answers: what serving adds is `SERVED`."""
+    """As `mirage.tools.profile.served` answers: what serving adds is `SERVED`."""
 
     def group(tenants: list[str], load: tuple[int, int, int], dearer: float) -> dict[str, Any]:
         at_once, _, output = load
@@ -110,7 +110,7 @@ def served(names: list[str]) -> dict[str, Any]:
 
 
 def transfers() -> dict[str, Any]:
-    """As `mirage.profile.transfers` answers."""
+    """As `mirage.tools.profile.transfers` answers."""
     sizes = [1 << 16, 1 << 20, 1 << 24]
     acts = ("create_s", "map_s", "clear_s", "unmap_s", "release_s")
     return {
@@ -128,5 +128,5 @@ def transfers() -> dict[str, Any]:
 
 
 def message() -> dict[str, Any]:
-    """As `mirage.profile.message` answers."""
+    """As `mirage.tools.profile.message` answers."""
     return {"message_s": [2e-4] * 5}

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.replay.asking import FULL, Manner, consequence
-from mirage.replay.trail import NOTHING, parting, trail
+from mirage.tools.replay.asking import FULL, Manner, consequence
+from mirage.tools.replay.trail import NOTHING, parting, trail
 
 pytestmark = pytest.mark.pure
 

@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 import pytest
 
 from mirage.config import ConfigError, Traffic
-from mirage.replay.preparation import Options, PlanError, settle
+from mirage.tools.replay.preparation import Options, PlanError, settle
 from mirage.workload.calls import Calls, clipped, tenants
 from mirage.workload.chosen import chosen, located
 from mirage.workload.dealing import Call, assign

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from mirage.compare.command import compare_command
-from mirage.report.intervals import Difference, difference, mean
-from mirage.report.repeats import merged
+from mirage.tools.compare.command import compare_command
+from mirage.tools.report.intervals import Difference, difference, mean
+from mirage.tools.report.repeats import merged
 
 pytestmark = pytest.mark.pure
 
@@ -131,8 +131,8 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path, content: Any, says:
 
 
 def test_figures_of_tiers_are_compared_where_there_are_any(tmp_path: Path) -> None:
-    from mirage.compare.columns import columns
-    from mirage.compare.rows import rows
+    from mirage.tools.compare.columns import columns
+    from mirage.tools.compare.rows import rows
 
     def report(policy: str, found: int) -> dict[str, Any]:
         run = {"policy": policy, "interrupted": False, "p50_ttft_later_ms": 50.0 + found}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage.demo.circuit import ALPHABET, Circuit
-from mirage.demo.weights import margin
+from mirage.tools.demo.circuit import ALPHABET, Circuit
+from mirage.tools.demo.weights import margin
 from tests.examples import examples
 
 pytestmark = pytest.mark.pure

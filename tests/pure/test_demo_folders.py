@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mirage.demo.families import FAMILIES, Shape, make_parameters
-from mirage.demo.models import RECORD, WEIGHTS, circuit_of, make_model, make_models
+from mirage.tools.demo.families import FAMILIES, Shape, make_parameters
+from mirage.tools.demo.models import RECORD, WEIGHTS, circuit_of, make_model, make_models
 
 pytestmark = pytest.mark.pure
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.demo.tokenizer import (
+from mirage.tools.demo.tokenizer import (
     BEGIN,
     CHAT_TEMPLATE,
     END,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -11,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+import traces
 from mirage import cli
+from mirage.config import read_yaml
 from mirage.errors import Refused
 
 pytestmark = pytest.mark.pure
@@ -74,6 +79,58 @@ def third_parties(roots: tuple[str, ...]) -> set[str]:
 def test_what_serving_needs_is_what_an_installation_brings() -> None:
     needed = {BY_ANOTHER.get(name, name) for name in third_parties(SERVING) - BY_VLLM}
     assert {DISTRIBUTIONS.get(n, n) for n in needed} == names(project()["dependencies"])
+
+
+SIMULATED = """
+import sys
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from mirage import simulate
+from mirage.errors import Refused
+
+for name in {tools}:
+    sys.modules[name] = None
+for module in walk_packages(simulate.__path__, "mirage.simulate."):
+    if not module.name.startswith({laboratory}):
+        import_module(module.name)
+
+from mirage.simulate.experiment import load
+from mirage.simulate.run import run
+
+for file in sys.argv[1:]:
+    try:
+        print(run(load(Path(file)), "mirage", 0)["completed"])
+    except Refused as refused:
+        print(refused)
+"""
+LABORATORY = ("mirage.simulate.claims", "mirage.simulate.decode_")
+"""Modules of the simulator that are about to be programs of benchmarks/."""
+
+
+def test_the_simulator_needs_nothing_of_the_extra(tmp_path: Path) -> None:
+    experiment = read_yaml(ROOT / "configs" / "experiments" / "one.yaml")
+    tenant = {key: value for key, value in experiment["tenants"][0].items() if key != "rate"}
+    traced = experiment | {"tenants": [tenant]}
+    row = {"timestamp": 0, "input_length": 100, "output_length": 10}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    asked = {
+        "drawn": experiment | {"workload": {"arrivals": "poisson", "requests": 20}},
+        "csv": traced
+        | {"workload": {"arrivals": "trace", "file": str(traces.SAMPLE), "requests": 5}},
+        "json": traced | {"workload": {"arrivals": "trace", "file": "rows.jsonl"}},
+    }
+    files = [str(tmp_path / f"{name}.yaml") for name in asked]
+    for file, content in zip(files, asked.values(), strict=True):
+        Path(file).write_text(yaml.safe_dump(content))
+    code = SIMULATED.format(tools=cli.TOOLS, laboratory=LABORATORY)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *files], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.stderr == ""
+    drawn, csv, refused = done.stdout.splitlines()
+    assert (int(drawn), int(csv)) == (20, 5)
+    assert refused.startswith("a trace in JSON needs ijson: run pip install")
 
 
 def test_all_that_is_imported_is_in_an_extra() -> None:

@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError
 from mirage.config import ConfigError
 from mirage.errors import Failed, Refused
 from mirage.processes.exits import exits
-from mirage.report.files import make_room, write_all
+from mirage.tools.report.files import make_room, write_all
 
 pytestmark = pytest.mark.pure
 

@@ -17,15 +17,15 @@ from mirage.control.hiding import hides
 from mirage.control.planner import hidden_alpha
 from mirage.control.rules import Rules
 from mirage.control.tenant_state import MetadataStore
-from mirage.explain.arithmetic import Explained, Hidden, Subject, explained
-from mirage.explain.command import parse_batches
-from mirage.explain.machine import machine, nearest
-from mirage.explain.profiled import of_model, profiled
-from mirage.explain.shapes import UnknownShape, read_shape
-from mirage.explain.sizes import rate
-from mirage.explain.subjects import subjects
-from mirage.explain.words import first_worth, sentences
 from mirage.profiles import Hardware, SourcedPositive, shape
+from mirage.serve.profiled import of_model, profiled
+from mirage.serve.shapes import UnknownShape, read_shape
+from mirage.tools.explain.arithmetic import Explained, Hidden, Subject, explained
+from mirage.tools.explain.command import parse_batches
+from mirage.tools.explain.machine import machine, nearest
+from mirage.tools.explain.sizes import rate
+from mirage.tools.explain.subjects import subjects
+from mirage.tools.explain.words import first_worth, sentences
 from mirage.units import size
 from scheduler.tenants import Tenant
 from tests.examples import examples
@@ -365,9 +365,9 @@ def test_a_batch_that_the_engine_never_runs_does_not_count() -> None:
 
 
 def test_the_nearest_profile_is_taken_and_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage.explain.machine._gpu", lambda index: "NVIDIA H200")
+    monkeypatch.setattr("mirage.tools.explain.machine._gpu", lambda index: "NVIDIA H200")
     assert machine(None, Device(kind="cuda", memory=GIB)).name == "h200"
-    monkeypatch.setattr("mirage.explain.machine._gpu", lambda index: None)
+    monkeypatch.setattr("mirage.tools.explain.machine._gpu", lambda index: None)
     gpu = machine(None, Device(kind="cuda", memory=GIB))
     assert (gpu.name, gpu.why) == nearest(None)
     host = machine(None, Device(memory=GIB, link_gb_s=0.5))

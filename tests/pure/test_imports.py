@@ -41,6 +41,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("file", "line", "broken"),
     [
         ("mirage/workload/trace.py", "import mirage.serve.router", "nobody imports upwards"),
+        ("mirage/simulate/engine.py", "import mirage.serve.fit", "nobody imports upwards"),
+        ("mirage/doctor/command.py", "import mirage.tools.report", "by the command line alone"),
+        ("mirage/simulate/run.py", "import mirage.tools.tune.goals", "by the command line alone"),
+        ("mirage/tools/replay/run.py", "import mirage.tools.tune", "none imports upwards"),
         ("scheduler/victims.py", "import mirage.config", "nobody imports upwards"),
         ("mirage/control/planner.py", "import time", "no clock"),
         ("mirage/serve/fit.py", "import vllm", "vLLM is imported"),

@@ -14,19 +14,19 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.profile import hardware, html
-from mirage.profile.children import CACHE, one_cache
-from mirage.profile.fitting import fit, line, step
-from mirage.profile.hardware import Provenance
-from mirage.profile.measuring import Measuring, all_parts
-from mirage.profile.parts import Part, Parts
-from mirage.profile.plan import FEW, QUICK, THOROUGH, Effort, Limits, Load, points, thinned
-from mirage.profile.result import Run, result
-from mirage.profile.serving import Extra, between, extra, serving
-from mirage.profile.spread import spread
-from mirage.profile.understanding import Measured, doubts, understood
 from mirage.profiles import Hardware
 from mirage.profiles import hardware as read_hardware
+from mirage.tools.profile import hardware, html
+from mirage.tools.profile.children import CACHE, one_cache
+from mirage.tools.profile.fitting import fit, line, step
+from mirage.tools.profile.hardware import Provenance
+from mirage.tools.profile.measuring import Measuring, all_parts
+from mirage.tools.profile.parts import Part, Parts
+from mirage.tools.profile.plan import FEW, QUICK, THOROUGH, Effort, Limits, Load, points, thinned
+from mirage.tools.profile.result import Run, result
+from mirage.tools.profile.serving import Extra, between, extra, serving
+from mirage.tools.profile.spread import spread
+from mirage.tools.profile.understanding import Measured, doubts, understood
 
 pytestmark = pytest.mark.pure
 
@@ -280,7 +280,7 @@ class Counted(Measuring):
 def test_an_interrupted_profile_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mirage.profile.measuring.collected", lambda _, parts: parts)
+    monkeypatch.setattr("mirage.tools.profile.measuring.collected", lambda _, parts: parts)
     first, second = Counted(2), Counted(9)
     with pytest.raises(KeyboardInterrupt):
         all_parts(first, Parts(tmp_path, {}))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.config import Config, Traffic
-from mirage.demo.tokenizer import make_tokenizer
+from mirage.tools.demo.tokenizer import make_tokenizer
 from mirage.workload.dealing import SESSIONS_KEPT, Call, build, deal, prompt
 from mirage.workload.prompts import prompt_of
 from mirage.workload.trace import Request

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mirage.replay.preparation import Options
-from mirage.replay.provenance import command
+from mirage.tools.replay.preparation import Options
+from mirage.tools.replay.provenance import command
 
 pytestmark = pytest.mark.pure
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mirage.config import Config, Policy
-from mirage.replay import child
-from mirage.replay.policies import VARIANTS, PolicyRefused, Variant, chosen, tiers_unused
 from mirage.simulate.variants import VARIANTS as SIMULATED
+from mirage.tools.replay import child
+from mirage.tools.replay.policies import VARIANTS, PolicyRefused, Variant, chosen, tiers_unused
 
 pytestmark = pytest.mark.pure
 

@@ -10,13 +10,13 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from mirage.replay import html, pictures, report, table
-from mirage.replay.client import Outcome
-from mirage.replay.run import Run
-from mirage.replay.timeline import Timeline
-from mirage.replay.trail import NOTHING, trail
-from mirage.report import comparison, drawing
 from mirage.samples import Sample, TenantSample, TenantShape
+from mirage.tools.replay import html, pictures, report, table
+from mirage.tools.replay.client import Outcome
+from mirage.tools.replay.run import Run
+from mirage.tools.replay.timeline import Timeline
+from mirage.tools.replay.trail import NOTHING, trail
+from mirage.tools.report import comparison, drawing
 from mirage.workload.dealing import Call
 
 pytestmark = pytest.mark.pure

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.replay.client import Outcome
-from mirage.replay.metrics import latencies_ms, summarize
-from mirage.replay.timeline import (
+from mirage.samples import Sample, TenantSample, TenantShape
+from mirage.tools.replay.client import Outcome
+from mirage.tools.replay.metrics import latencies_ms, summarize
+from mirage.tools.replay.timeline import (
     MAX_POINTS,
     Timeline,
     TimelineError,
@@ -21,8 +22,7 @@ from mirage.replay.timeline import (
     parse_timeline,
     peak,
 )
-from mirage.replay.trail import NOTHING
-from mirage.samples import Sample, TenantSample, TenantShape
+from mirage.tools.replay.trail import NOTHING
 from mirage.workload.dealing import Call
 
 pytestmark = pytest.mark.pure

@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from mirage.replay import progress
-from mirage.replay.client import Journal, Outcome
-from mirage.replay.trail import NOTHING
+from mirage.tools.replay import progress
+from mirage.tools.replay.client import Journal, Outcome
+from mirage.tools.replay.trail import NOTHING
 from mirage.workload.dealing import Call
 
 pytestmark = pytest.mark.pure

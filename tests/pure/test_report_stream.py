@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.replay.stream import Answer, StreamError, error_message
+from mirage.tools.replay.stream import Answer, StreamError, error_message
 
 pytestmark = pytest.mark.pure
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from mirage.arguments.check import ArgumentRefused, check_environment, check_names
 from mirage.arguments.table import TABLE
 from mirage.config import Config
-from mirage.replay.preparation import Options
-from mirage.replay.provenance import command
 from mirage.secrets import HIDDEN, is_name, places, redacted
+from mirage.tools.replay.preparation import Options
+from mirage.tools.replay.provenance import command
 
 pytestmark = pytest.mark.pure
 SECRET = "SECRETTOKEN"

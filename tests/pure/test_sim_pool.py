@@ -7,9 +7,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from mirage.simulate import progress
 from mirage.simulate.experiment import Experiment, Setup
-from mirage.simulate.pool import Job, run_all
+from mirage.tools.simulate import progress
+from mirage.tools.simulate.pool import Job, run_all
 
 pytestmark = pytest.mark.pure
 REQUESTS = 30

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from mirage.config import ConfigError
-from mirage.simulate import html, report, table
-from mirage.simulate.command import parse_seeds
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.run import PLOTTED
 from mirage.simulate.tally import FIRST_PERIOD_PS, SAMPLES, MemorySamples, Tally
+from mirage.tools.simulate import html, report, table
+from mirage.tools.simulate.command import parse_seeds
 
 pytestmark = pytest.mark.pure
 

@@ -3,10 +3,10 @@
 import pytest
 
 from mirage.config import ConfigError
-from mirage.replay.client import Outcome
-from mirage.replay.metrics import summarize
-from mirage.replay.trail import NOTHING
-from mirage.report.slo import Slo, parse
+from mirage.tools.replay.client import Outcome
+from mirage.tools.replay.metrics import summarize
+from mirage.tools.replay.trail import NOTHING
+from mirage.tools.report.slo import Slo, parse
 from mirage.workload.dealing import Call
 
 pytestmark = pytest.mark.pure

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 from tune_case import write, write_trace
 
-from mirage.report.slo import Slo
-from mirage.tune import contest
-from mirage.tune.contest import Contest, entrants, winner
-from mirage.tune.goals import Goal, Row, WindowResult
-from mirage.tune.question import Options, ask
-from mirage.tune.search import Searched
+from mirage.tools.report.slo import Slo
+from mirage.tools.tune import contest
+from mirage.tools.tune.contest import Contest, entrants, winner
+from mirage.tools.tune.goals import Goal, Row, WindowResult
+from mirage.tools.tune.question import Options, ask
+from mirage.tools.tune.search import Searched
 
 pytestmark = pytest.mark.pure
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.config import ConfigError
-from mirage.report.slo import Slo
-from mirage.report.slo import parse as parse_slo
-from mirage.tune.goals import (
+from mirage.tools.report.slo import Slo
+from mirage.tools.report.slo import parse as parse_slo
+from mirage.tools.tune.goals import (
     OBJECTIVES,
     Goal,
     Row,
@@ -20,7 +20,7 @@ from mirage.tune.goals import (
     parse_objective,
     share_met,
 )
-from mirage.tune.windows import LEAST_WINDOW, cut
+from mirage.tools.tune.windows import LEAST_WINDOW, cut
 from mirage.workload.trace import Request
 
 pytestmark = pytest.mark.pure

@@ -13,13 +13,13 @@ from tune_case import write, write_trace
 
 from mirage.config import Config, Policy, load
 from mirage.profiles import Hardware
-from mirage.report.slo import Slo
 from mirage.simulate import build
-from mirage.tune.goals import Row, WindowResult
-from mirage.tune.load import computed_per_s, each_pressing
-from mirage.tune.question import Options, ask
-from mirage.tune.runs import runner
-from mirage.tune.simulated import Run, simulate
+from mirage.tools.report.slo import Slo
+from mirage.tools.tune.goals import Row, WindowResult
+from mirage.tools.tune.load import computed_per_s, each_pressing
+from mirage.tools.tune.question import Options, ask
+from mirage.tools.tune.runs import runner
+from mirage.tools.tune.simulated import Run, simulate
 
 pytestmark = pytest.mark.pure
 
@@ -120,7 +120,7 @@ def test_a_closed_loop_is_the_same_step_by_step(
     run = Run(question.config, 0, 0, at_once=3)
     skipping = simulate(question.bench(1.0), run)
     each = partial(build.world, skipping=False)
-    monkeypatch.setattr("mirage.tune.simulated.build.world", each)
+    monkeypatch.setattr("mirage.tools.tune.simulated.build.world", each)
     stepping = simulate(question.bench(1.0), run)
     assert skipping is not None
     assert stepping is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage.tune.recommending import MOST_LOAD, Load
+from mirage.tools.tune.recommending import MOST_LOAD, Load
 
 pytestmark = pytest.mark.pure
 

@@ -12,16 +12,16 @@ import pytest
 from tune_case import write, write_trace
 
 from mirage.config import Config, ConfigError
-from mirage.report.slo import Slo
-from mirage.tune.answer import Answer, Wish
-from mirage.tune.choosing import chosen, most_values
-from mirage.tune.command import command
-from mirage.tune.goals import Goal, Row, WindowResult
-from mirage.tune.question import ENDLESS_ROWS, Options, Question, ask
-from mirage.tune.runs import Runner, runner
-from mirage.tune.search import FILE, Searched, Task, first_choices, importances, search
-from mirage.tune.simulated import Run
-from mirage.tune.space import Choice
+from mirage.tools.report.slo import Slo
+from mirage.tools.tune.answer import Answer, Wish
+from mirage.tools.tune.choosing import chosen, most_values
+from mirage.tools.tune.command import command
+from mirage.tools.tune.goals import Goal, Row, WindowResult
+from mirage.tools.tune.question import ENDLESS_ROWS, Options, Question, ask
+from mirage.tools.tune.runs import Runner, runner
+from mirage.tools.tune.search import FILE, Searched, Task, first_choices, importances, search
+from mirage.tools.tune.simulated import Run
+from mirage.tools.tune.space import Choice
 from mirage.workload.public import TRACES, folder
 from mirage.workload.trace import TraceError
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tune_case import write
 
 from mirage.config import Config, load
-from mirage.explain.machine import machine
-from mirage.explain.subjects import subjects
-from mirage.tune.space import Choice, Space, changes, fixed, space
-from mirage.tune.written import tuned
+from mirage.tools.explain.machine import machine
+from mirage.tools.explain.subjects import subjects
+from mirage.tools.tune.space import Choice, Space, changes, fixed, space
+from mirage.tools.tune.written import tuned
 
 pytestmark = pytest.mark.pure
 

@@ -10,13 +10,13 @@ from typing import cast
 import pytest
 from tune_case import write, write_trace
 
-from mirage.report.slo import Slo
-from mirage.tune.answer import Answer
-from mirage.tune.goals import Goal
-from mirage.tune.pictures import pareto
-from mirage.tune.question import Options, ask
-from mirage.tune.table import about
-from mirage.tune.words import Found, sentences
+from mirage.tools.report.slo import Slo
+from mirage.tools.tune.answer import Answer
+from mirage.tools.tune.goals import Goal
+from mirage.tools.tune.pictures import pareto
+from mirage.tools.tune.question import Options, ask
+from mirage.tools.tune.table import about
+from mirage.tools.tune.words import Found, sentences
 
 pytestmark = pytest.mark.pure
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from tune_case import write, write_trace
 
-from mirage.tune import moved
-from mirage.tune.question import Options, ask
+from mirage.tools.tune import moved
+from mirage.tools.tune.question import Options, ask
 
 pytestmark = pytest.mark.pure
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mirage.profile import transfers
+from mirage.tools.profile import transfers
 from tests.vmm.conftest import standin
 from vmm.driver import DeviceUnavailable
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mirage.demo.tokenizer import save_tokenizer
+from mirage.tools.demo.tokenizer import save_tokenizer
 from tests.zoo.family import Family
 
 

@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from mirage.demo.tokenizer import make_tokenizer
+from mirage.tools.demo.tokenizer import make_tokenizer
 from tests.zoo.family import VOCABULARY, Family, shape
 
 IMAGE, VIDEO, VISION_START, VISION_END = range(VOCABULARY, VOCABULARY + 4)

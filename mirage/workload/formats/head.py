@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-import ijson
 import msgspec
 
 from mirage.workload.formats.opened import CHUNK
@@ -40,9 +39,8 @@ def is_array(begin: bytes) -> bool:
 
 def objects(begin: bytes) -> Iterator[dict[str, Any]]:
     """The JSON objects that lie whole in these bytes, of an array or one a line."""
-    file = io.BytesIO(begin)
-    values = ijson.items(file, "item", use_float=True) if is_array(begin) else _decoded(file)
-    with suppress(ijson.JSONError, msgspec.DecodeError, ValueError, RecursionError):
+    values = _entries(begin) if is_array(begin) else _decoded(begin)
+    with suppress(msgspec.DecodeError, ValueError, RecursionError):
         yield from takewhile(lambda value: isinstance(value, dict), values)
 
 
@@ -53,30 +51,26 @@ def look(file: io.RawIOBase) -> tuple[bytes, Head]:
         more = file.read(CHUNK)
         begin = (begin + (more or b"")).removeprefix(_BYTE_ORDER_MARK)
         line, ends, _ = begin.partition(b"\n")
-        fields, whole = _first_object(begin)
         is_json = begin.lstrip()[:1] in (b"[", b"{")
+        fields, whole = _first_object(begin) if is_json else ({}, False)
         if not more or len(begin) >= MAX_HEAD or (whole if is_json else ends):
             return begin, Head(line.decode(errors="replace").strip(), fields)
 
 
-def _decoded(lines: io.BytesIO) -> Iterator[Any]:
+def _entries(begin: bytes) -> Iterator[Any]:
+    """JSON values of one array, which may be cut."""
+    from mirage.workload.formats import pieces
+
+    with suppress(*pieces.MALFORMED):
+        yield from pieces.entries(io.BytesIO(begin))
+
+
+def _decoded(begin: bytes) -> Iterator[Any]:
     """JSON values, one a line; the last line may be cut."""
-    return (msgspec.json.decode(line) for line in lines if line.strip())
+    return (msgspec.json.decode(line) for line in io.BytesIO(begin) if line.strip())
 
 
 def _first_object(begin: bytes) -> tuple[dict[str, Any], bool]:
-    """The fields of the first JSON object, and whether it ends in these bytes."""
-    builder, depth, whole = ijson.ObjectBuilder(), 0, False
-    outside = 1 if is_array(begin) else 0
-    try:
-        for event, value in ijson.basic_parse(io.BytesIO(begin), use_float=True):
-            builder.event(event, value)
-            depth += event.startswith("start_") - event.startswith("end_")
-            if whole := depth <= outside and event == "end_map":
-                break
-    except (ijson.JSONError, ValueError):  # ValueError: of ijson's own Python code
-        pass
-    found = getattr(builder, "value", None)
-    if outside and isinstance(found, list):
-        found = found[0] if found else None
-    return (found, whole) if isinstance(found, dict) else ({}, False)
+    from mirage.workload.formats import pieces
+
+    return pieces.first_object(begin, is_array(begin))

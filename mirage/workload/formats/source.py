@@ -12,7 +12,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import ijson
 import msgspec
 
 from mirage.units import size
@@ -143,14 +142,16 @@ class Source:
             yield where, value
 
     def _entries(self) -> Iterator[tuple[str, Any]]:
-        entries = ijson.items(self._rest, "item", use_float=True, buf_size=CHUNK)
+        from mirage.workload.formats import pieces
+
+        entries = pieces.entries(self._rest)
         for number in count(1):
             where = f"{self.path}, entry {number}"
             try:
                 value = next(entries)
             except StopIteration:
                 return
-            except (ijson.JSONError, ValueError, RecursionError) as error:
+            except pieces.MALFORMED as error:
                 raise TraceError(
                     f"{where}: here the file is no JSON ({first_line(error)}): "
                     "correct it, or fetch it anew"

@@ -1,0 +1,29 @@
+"""Shape of a tenant's model as it is served: by its folder, unless an argument changes it."""
+
+from __future__ import annotations
+
+from mirage.arguments.check import ArgumentRefused, normalised
+from mirage.config import Config, ConfigError, Tenant
+from mirage.profiles import Model
+from mirage.serve import launcher
+from mirage.serve.shapes import UnknownShape, read_shape
+
+AS_IT_IS = (None, "auto", "generate", "none")
+CHANGING = (
+    *("convert", "hf_overrides", "kv_cache_dtype", "quantization", "runner"),
+    "speculative_config",
+)
+"""Arguments with which a layer, a token of KV or a step is another one than the folder says."""
+
+
+def served_shape(config: Config, tenant: Tenant) -> Model:
+    """Shape of its model. Raises `ConfigError`, and `UnknownShape` if vLLM alone knows it."""
+    try:
+        launcher.check_engine_args(config, tenant)
+        arguments = normalised(tenant.engine_args)
+        for key in CHANGING:
+            if (value := arguments.get(key)) not in AS_IT_IS:
+                raise UnknownShape(f"engine_args.{key} is {value!r}")
+        return read_shape(tenant.model, config.dtype)
+    except (ArgumentRefused, ConfigError) as error:
+        raise ConfigError(f"tenant {tenant.name!r}: {error}") from None

@@ -1,0 +1,92 @@
+"""A file of results becomes columns: for each policy, each figure's value in every run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mirage.errors import Refused
+from mirage.tools.report.comparison import METRICS
+from mirage.tools.report.repeats import grouped
+
+SCHEMA_VERSION = 1
+
+
+class CompareError(Refused):
+    """What cannot be compared; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """`values` of each figure over the runs; `work` tells which requests they served."""
+
+    name: str
+    values: Mapping[str, list[float]]
+    runs: int
+    work: tuple[Any, ...]
+
+
+def columns(file: str, content: Any) -> list[Column]:
+    """Those of a parsed ``report.json`` or ``result.json``. Raises `CompareError`."""
+    try:
+        if not isinstance(content, dict) or content["schema_version"] != SCHEMA_VERSION:
+            raise KeyError("schema_version")
+        found = _simulated(content) if "results" in content else _replayed(content)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CompareError(
+            f"{file}: no report.json of `mirage replay` and no result.json of `mirage simulate` "
+            f"of this version ({error} is missing or strange)"
+        ) from None
+    if not found:
+        raise CompareError(f"{file}: holds no whole run: nothing to compare")
+    return found
+
+
+def named(columns: Sequence[Column], files: Iterable[str]) -> list[str]:
+    """What to call each column: its policy; with its file, where two have the same policy."""
+    names = [column.name for column in columns]
+    if len(set(names)) == len(names):
+        return names
+    labels = [f"{name}, {file}" for name, file in zip(names, files, strict=True)]
+    seen: dict[str, int] = {}
+    for place, label in enumerate(labels):
+        seen[label] = seen.get(label, 0) + 1
+        if seen[label] > 1:
+            labels[place] = f"{label} ({seen[label]})"
+    return labels
+
+
+def _replayed(report: Mapping[str, Any]) -> list[Column]:
+    work = tuple(
+        str(report.get(key))
+        for key in ("requests", "trace", "window", "time_scale", "length_scale", "seed", "think_s")
+    )
+    whole = [run for run in report["runs"] if not run["interrupted"]]
+    return [
+        Column(policy, _values(runs), len(runs), work) for policy, runs in grouped(whole).items()
+    ]
+
+
+def _values(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Figures that every run has."""
+    found = {metric.key: [run.get(metric.key) for run in runs] for metric in METRICS}
+    return {
+        key: [float(value) for value in values if value is not None]
+        for key, values in found.items()
+        if None not in values
+    }
+
+
+def _simulated(result: Mapping[str, Any]) -> list[Column]:
+    work = (str(result["experiment"].get("workload")), str(result["seeds"]))
+    found = []
+    for policy in result["policies"]:
+        figures = result["results"][policy]["figures"]
+        values = {
+            key: [float(value) for value in spread["values"]]
+            for key, spread in figures.items()
+            if spread and None not in spread["values"]
+        }
+        found.append(Column(policy, values, len(result["seeds"]), work))
+    return found

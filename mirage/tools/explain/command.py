@@ -1,0 +1,84 @@
+"""``mirage explain``: the paper's arithmetic for a configuration, with nothing run."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from mirage.config import Config, ConfigError, load
+from mirage.control.rules import Rules
+from mirage.options import ConfigPath, hardware_option, warn
+from mirage.tools.explain.arithmetic import explained
+from mirage.tools.explain.machine import machine
+from mirage.tools.explain.subjects import subjects
+from mirage.tools.explain.table import show
+from mirage.tools.explain.words import sentences
+
+SCHEMA_VERSION = 1
+MOST_BATCHES, LARGEST_BATCH = 32, 2**20
+
+
+def explain_command(
+    config: ConfigPath,
+    hardware: Annotated[
+        str | None,
+        hardware_option("device.profile; without it gh200 for kind cuda, host for kind host"),
+    ] = None,
+    context: Annotated[
+        int, typer.Option(min=1, max=2**30, help="Tokens of each request of a batch.")
+    ] = 1024,
+    batch: Annotated[
+        str, typer.Option(help="Requests that decode together.", metavar="A,B")
+    ] = "1,8,32,128",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
+) -> None:
+    """Print the paper's arithmetic for CONFIG: what hides, what it brings, from which link on.
+
+    Nothing is run, and vLLM is not asked: sizes are those of the models' folders, times those of a
+    hardware profile.
+    """
+    known = load(config)
+    warn(config, known)
+    explain(known, hardware, context, parse_batches(batch), as_json)
+
+
+def explain(
+    config: Config, named: str | None, context: int, batches: list[int], as_json: bool
+) -> None:
+    """Print it. Raises `ConfigError` with one line."""
+    on = machine(named, config.device)
+    known = subjects(config, on.hardware, context)
+    rules = Rules.served(config)
+    found = [explained(each, on.hardware, rules, batches) for each in known.subjects]
+    link = on.hardware.link_gb_s.value
+    said = sentences(config, known.fits, found, link)
+    if not as_json:
+        show(on, found, known.refused, said, Console())
+        return
+    profile = {"name": on.name, "title": on.hardware.title, "why": on.why, "link_gb_s": link}
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "hardware": profile,
+        "tenants": [asdict(one) for one in found],
+        "refused": known.refused,
+        "sentences": said,
+    }
+    typer.echo(json.dumps(content, indent=2))
+
+
+def parse_batches(text: str) -> list[int]:
+    """``"1,8,32"``: each once, as they stand. Raises `ConfigError` with one line."""
+    words = [word.strip() for word in text.split(",")]
+    whole = all(re.fullmatch(r"\d{1,9}", word, re.ASCII) for word in words)
+    found = list(dict.fromkeys(map(int, words))) if whole else []
+    if not found or min(found) < 1 or max(found) > LARGEST_BATCH or len(found) > MOST_BATCHES:
+        raise ConfigError(
+            f"--batch {text!r}: write 1 to {MOST_BATCHES} whole numbers from 1 to "
+            f"{LARGEST_BATCH}, as 1,8,32"
+        )
+    return found

@@ -1,0 +1,40 @@
+"""``mirage profile``: measure this machine with the models of a configuration, and tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirage.options import ConfigPath, warn
+
+
+def profile_command(
+    config: ConfigPath,
+    output: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="The hardware file. Beside it, under its name: .json, .html, and .parts.",
+        ),
+    ] = Path("out/profile.yaml"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer points and repeats: less than two minutes.")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what has been measured already.")
+    ] = False,
+) -> None:
+    """Measure this machine with the real engines of CONFIG, and write a hardware file.
+
+    Nothing else should run meanwhile. Interrupted, it goes on where it was when it is run again.
+    """
+    from mirage.config import load
+    from mirage.serve import adapters
+    from mirage.tools.profile.plan import QUICK, THOROUGH
+    from mirage.tools.profile.whole import checked, profile
+
+    known = adapters.beside(load(config), config.parent)
+    warn(config, known)
+    profile(config, known, checked(output), QUICK if quick else THOROUGH, fresh=fresh)

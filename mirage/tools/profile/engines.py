@@ -1,0 +1,118 @@
+"""What the child processes are asked, from a configuration and the fit of its tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from mirage.config import Config, Tenant
+from mirage.serve import launcher
+from mirage.serve.fit import Fit
+from mirage.tools.profile.plan import (
+    FEW,
+    MANY,
+    SHORT,
+    Effort,
+    Limits,
+    Load,
+    points,
+    thinned,
+    transfer_sizes,
+)
+
+CLOCKS = {"host": "cpu_s", "cuda": "wall_s"}
+"""By `device.kind`: which time of a step counts. Processor time is lengthened little by other work,
+but a GPU's steps are not on the processor."""
+MOST_TRANSFER = 256 << 20
+BEYOND_CACHES = 64 << 20
+"""Bytes that copies on a host go through, so that none finds its bytes in a processor's cache."""
+PAGES = (1, 4, 16, 64, 256)
+ONE_STEP_AT_A_TIME = "--no-async-scheduling"
+"""Else a step's time would be that of another one, too."""
+
+
+def limits(tenant: Tenant, fit: Fit) -> Limits:
+    """Of the engine as it is measured."""
+    return Limits(
+        sequences=tenant.max_num_seqs,
+        length=tenant.max_model_len,
+        budget=tenant.max_num_batched_tokens,
+        block_tokens=max(1, min((g.block_tokens for g in fit.kv.groups), default=1)),
+        blocks=fit.base_blocks - 1,  # one is vLLM's null block
+    )
+
+
+def loads(tenant: Tenant) -> tuple[Load, Load]:
+    """Few requests at once, and many, as this tenant's engine bears them."""
+    alone = Limits(tenant.max_num_seqs, tenant.max_model_len, tenant.max_num_batched_tokens, 1, 1)
+    return FEW.limited(alone), MANY.limited(alone)
+
+
+def roomy(config: Config, fit: Fit) -> Fit:
+    """With all KV blocks that there could ever be, from the start.
+
+    On a GPU, with all that fit into the device beside this model's parameters.
+    """
+    blocks = fit.max_blocks
+    if config.device.kind == "cuda" and fit.extent_bytes:
+        left = (config.device.memory - fit.parameter_bytes) // fit.extent_bytes
+        blocks = min(blocks, left * fit.extent_blocks)
+    grant = fit.parameter_bytes + blocks * fit.block_bytes
+    return replace(fit, base_blocks=blocks, grant_bytes=grant)
+
+
+def engine_question(config: Config, tenant: Tenant, fit: Fit, effort: Effort) -> dict[str, Any]:
+    """For `mirage.engine.steptimes`."""
+    wide = roomy(config, fit)
+    words = launcher.command(config, tenant, wide, Path("unused"), None)
+    argv = words[words.index(launcher.SERVER[-1]) + 1 :]
+    kind = config.device.kind
+    return {
+        "tenant": tenant.name,
+        "argv": [*argv, *([ONE_STEP_AT_A_TIME] if kind == "cuda" else [])],
+        "clock": CLOCKS[kind],
+        "loads": loads(tenant),
+        **asdict(points(limits(tenant, wide), effort)),
+        **{key: value for key, value in asdict(effort).items() if key not in ("name", "points")},
+    }
+
+
+def transfer_question(config: Config, fits: Mapping[str, Fit], effort: Effort) -> dict[str, Any]:
+    """For `mirage.tools.profile.transfers`. The largest copy is an eighth of the device."""
+    device = config.device
+    page = next(iter(fits.values())).page.bytes
+    most = max(page, min(MOST_TRANSFER, device.memory // 8) // page * page)
+    counts = [count for count in PAGES if count * page <= most]
+    return {
+        "kind": device.kind,
+        "index": device.index,
+        "page": page,
+        "copy_bytes_per_s": device.link_bytes_per_s,
+        "sizes": transfer_sizes(page, most, {f.layer_bytes for f in fits.values()}, effort),
+        "span": BEYOND_CACHES if device.kind == "host" else 2 * most,
+        "counts": thinned(counts, effort.points),
+        "rounds": effort.transfers,
+    }
+
+
+def served_question(
+    config: Config, file: Path, log: Path, vllm: Path, effort: Effort
+) -> dict[str, Any]:
+    """For `mirage.tools.profile.served`; `file` is served, and `vllm` asked about its models."""
+    both = {tenant.name: loads(tenant) for tenant in config.tenants}
+    return {
+        "config": str(file),
+        "log": str(log),
+        "vllm": str(vllm),
+        "prompt": min(SHORT, *(t.max_model_len - 2 for t in config.tenants)),
+        "alone": effort.alone,
+        "burst": effort.burst,
+        "bursts": effort.bursts,
+        "load_s": effort.served_s,
+        "passes": effort.served_passes,
+        "groups": effort.groups,
+        "few": {name: few for name, (few, _) in both.items()},
+        "many": {name: many for name, (_, many) in both.items()},
+    }

@@ -1,0 +1,67 @@
+"""One process that has imported vLLM, while a profile is measured: forks of it answer."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mirage.config import Config
+from mirage.processes import forking
+from mirage.serve import launcher
+from mirage.serve.errors import EngineFailed
+from mirage.serve.rundir import RunDir
+from mirage.tools.profile import children
+
+MODULE = "mirage.engine.forkserver"
+IN_THIS_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+
+class Imported:
+    """That process; it is asked at `address`."""
+
+    def __init__(self, address: Path) -> None:
+        self.address = address
+
+    def steps(self, question: Any, log: Path, waiting: Callable[[float], None]) -> Any:
+        """What `mirage.engine.steptimes` measures, in a fork. Raises `EngineFailed`."""
+        try:
+            return forking.ask(self.address, "steptimes", question, log, IN_THIS_PROCESS, waiting)
+        except forking.ForkEnded as ended:
+            raise EngineFailed(children.why("mirage.engine.steptimes", ended.code, log)) from None
+        except OSError:
+            raise EngineFailed(f"the process that has imported vLLM ended: see {log}") from None
+
+
+@contextmanager
+def imported(config: Config, log: Path) -> Iterator[Imported]:
+    """It begins to import, and can be asked at once. With the block it ends, and all its forks."""
+    with RunDir(None) as rundir, log.open("wb") as errors:
+        address = rundir.sockets / "vllm.sock"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(address))
+            listener.listen()
+            process = _start(listener, errors, launcher.environment(config, rundir))
+        with children.watched(process, *rundir.folders):
+            try:
+                yield Imported(address)
+            finally:
+                children.kill(process)
+
+
+def _start(
+    listener: socket.socket, errors: Any, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", MODULE, str(listener.fileno())],
+        stdin=subprocess.DEVNULL,
+        stdout=errors,
+        stderr=errors,
+        env=dict(environment),
+        process_group=0,
+        pass_fds=[listener.fileno()],
+    )

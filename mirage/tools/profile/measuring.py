@@ -1,0 +1,176 @@
+"""All parts of a profile, one child process after the other; what was measured is not again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import yaml
+
+from mirage.config import Config, Policy, Sharing, read_yaml
+from mirage.serve import launcher, relay
+from mirage.serve.fit import Fit
+from mirage.serve.preflight import fit_config
+from mirage.serve.rundir import RunDir
+from mirage.tools.profile import children, engines, quiet
+from mirage.tools.profile.imported import IN_THIS_PROCESS, Imported, imported
+from mirage.tools.profile.parts import Part, Parts
+from mirage.tools.profile.plan import Effort
+from mirage.tools.report.origin import machine, versions
+
+Waiting = Callable[[float], None]
+AT_ONCE = "configuration.yaml"
+"""The configuration with its tenants at once, as what serving adds is measured."""
+LISTED = ("config.json", "model.safetensors", "model.safetensors.index.json")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The children's answers; engines by tenant."""
+
+    engines: dict[str, Any]
+    transfers: dict[str, Any]
+    message: dict[str, Any]
+    served: dict[str, Any]
+    parts: dict[str, Part]
+    """All of it by the name of its part, with what else ran meanwhile."""
+
+
+class Measuring(ExitStack):
+    """The parts of one configuration, in the order in which they are measured.
+
+    What measures has to be inside its block, which ends what was started for all parts.
+    """
+
+    def __init__(self, path: Path, config: Config, effort: Effort) -> None:
+        super().__init__()
+        self.path = path
+        self._imported: Imported | None = None
+        self._fits: dict[str, Fit] | None = None
+        self._turns = config.sharing.mode == "temporal"
+        # Nobody gives turns to an engine that is stepped by hand.
+        at_once = {"policy": Policy.MIRAGE, "sharing": Sharing(mode="spatial")}
+        self.config = config.model_copy(update=at_once)
+        self.effort = effort
+
+    @property
+    def names(self) -> list[str]:
+        """Of all parts."""
+        return [
+            "transfers",
+            *(f"engine {t.name}" for t in self.config.tenants),
+            "message",
+            "served",
+        ]
+
+    def key(self) -> dict[str, Any]:
+        """What a part depends on, and is measured again if it differs."""
+        content = self.config.model_dump_json(exclude={"replay": True, "device": {"profile"}})
+        return {
+            "configuration": hashlib.sha256(content.encode()).hexdigest(),
+            "models": {t.name: _stamps(t.model) for t in self.config.tenants},
+            "versions": versions(),
+            "machine": describe(self.config),
+            "effort": asdict(self.effort),
+        }
+
+    def measure(self, name: str, parts: Parts, waiting: Waiting) -> Part:
+        """One part, and keep it. Raises `ConfigError`, `EngineFailed`, `OSError`."""
+        fits = self._fitted(parts) if name.split()[0] in ("transfers", "engine") else {}
+        began = monotonic()
+        with quiet.others_watched() as counts:
+            answered = self._ask(name, fits, parts, waiting)
+        today = datetime.now(UTC).date().isoformat()
+        part = Part(answered, quiet.mean(counts), monotonic() - began, today)
+        parts.put(name, part)
+        return part
+
+    def _ask(self, name: str, fits: Mapping[str, Fit], parts: Parts, waiting: Waiting) -> Any:
+        config, effort, plain = self.config, self.effort, children.environment()
+        log = parts.log(name)
+        if name == "transfers":
+            question = engines.transfer_question(config, fits, effort)
+            return children.ask("mirage.tools.profile.transfers", question, log, plain, waiting)
+        if name == "message":
+            asked = {"config": str(self.path), "asks": effort.asks}
+            return children.ask("mirage.tools.profile.message", asked, log, plain, waiting)
+        if name == "served":
+            file, server = self._at_once(log.parent), log.with_name("serve.log")
+            address = self._vllm(parts).address
+            question = engines.served_question(config, file, server, address, effort)
+            return children.ask("mirage.tools.profile.served", question, log, plain, waiting)
+        tenant = config.tenant(name.removeprefix("engine "))
+        question = engines.engine_question(config, tenant, fits[tenant.name], effort)
+        if config.device.kind == "host":
+            return self._vllm(parts).steps(question, log, waiting)
+        return self._steps_of_a_new_process(question, log, waiting)
+
+    def _steps_of_a_new_process(self, question: Any, log: Path, waiting: Waiting) -> Any:
+        """For a GPU: imports may ask CUDA what is there, and CUDA cannot be used in a fork then."""
+        with RunDir(None) as rundir:
+            environment = launcher.environment(self.config, rundir) | IN_THIS_PROCESS
+            return children.ask("mirage.engine.steptimes", question, log, environment, waiting)
+
+    def _vllm(self, parts: Parts) -> Imported:
+        """One for all parts, from the first on that asks it."""
+        if self._imported is None:
+            self._imported = self.enter_context(imported(self.config, parts.log("vllm")))
+        return self._imported
+
+    def _fitted(self, parts: Parts) -> dict[str, Fit]:
+        if self._fits is None:
+            self._fits = fit_config(self.config, relay.probe(self._vllm(parts).address))
+        return self._fits
+
+    def _at_once(self, folder: Path) -> Path:
+        """The file itself, or one beside the parts where it takes turns: a turn is no step."""
+        if not self._turns:
+            return self.path.absolute()
+        raw = read_yaml(self.path) | {"sharing": {"mode": "spatial"}}
+        models = {tenant.name: str(tenant.model) for tenant in self.config.tenants}
+        raw["tenants"] = [tenant | {"model": models[tenant["name"]]} for tenant in raw["tenants"]]
+        file = folder.absolute() / AT_ONCE
+        file.write_text(yaml.safe_dump(raw))
+        return file
+
+
+def collected(measuring: Measuring, parts: Mapping[str, Part]) -> Found:
+    """All parts as what they are."""
+    names = [tenant.name for tenant in measuring.config.tenants]
+    return Found(
+        engines={name: parts[f"engine {name}"].measured for name in names},
+        transfers=parts["transfers"].measured,
+        message=parts["message"].measured,
+        served=parts["served"].measured,
+        parts=dict(parts),
+    )
+
+
+def all_parts(measuring: Measuring, parts: Parts) -> Found:
+    """Every part, measured unless it is there, with no word about it."""
+    found = {
+        name: parts.get(name) or measuring.measure(name, parts, lambda seconds: None)
+        for name in measuring.names
+    }
+    return collected(measuring, found)
+
+
+def describe(config: Config) -> str:
+    """The machine, or its GPU, in words. Raises `vmm` errors if there is no such GPU."""
+    if config.device.kind == "host":
+        return machine()
+    from vmm.cuda_device import device_facts
+
+    return f"{device_facts(config.device.index).name}, {machine()}"
+
+
+def _stamps(folder: Path) -> dict[str, list[int]]:
+    """Size and time of change of a model's files."""
+    found = [(name, (folder / name)) for name in LISTED]
+    return {n: [f.stat().st_size, f.stat().st_mtime_ns] for n, f in found if f.is_file()}

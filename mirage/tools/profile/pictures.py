@@ -1,0 +1,158 @@
+"""The page's pictures: what was measured as points with quartiles, what was fitted as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from mirage.tools.report.drawing import grid, legend_below, log_scale, tenant_colour
+from mirage.units import MIB
+
+WAYS = {"one_way": ("one way", "#2456c7"), "mixed": ("each way, both at once", "#d98a1f")}
+COLOURS = ("#2456c7", "#d98a1f", "#14866d", "#a13d8f", "#5b4bb5", "#c0504d")
+"""Of contexts."""
+
+Result = Mapping[str, Any]
+Sample = Mapping[str, Any]
+
+
+def link(result: Result) -> Figure:
+    """GB/s over the size of a copy: points with quartiles, and the fitted line."""
+    figure, ((axes,),) = grid(1, 1, height=3.0)
+    sizes = [copy["bytes"] for copy in result["copies"]]
+    for way, (label, colour) in WAYS.items():
+        times = [copy[f"{way}_s"] for copy in result["copies"]]
+        rates = [[n / t[of] / 1e9 for n, t in zip(sizes, times, strict=True)] for of in _QUARTILES]
+        _points(axes, [n / MIB for n in sizes], rates, colour, label)
+        line = result["link"][way]
+        fitted = [n / (line["fixed_s"] + line["each_s"] * n) / 1e9 for n in sizes]
+        axes.plot([n / MIB for n in sizes], fitted, color=colour, lw=1.2, alpha=0.7)
+    axes.set_xlabel("MiB in a copy")
+    axes.set_title("GB/s, host to device")
+    axes.set_ylim(bottom=0)
+    log_scale(axes)
+    legend_below(figure, axes)
+    return figure
+
+
+def decode(result: Result) -> Figure:
+    """Milliseconds of a decode step over its batch, a colour per context, a cell per tenant."""
+    figure, cells = _per_tenant(result)
+    known = sorted({_context(s) for t in result["tenants"].values() for s in _decodes(t)})
+    colours = {context: COLOURS[i % len(COLOURS)] for i, context in enumerate(known)}
+    for axes, tenant in zip(cells, result["tenants"].values(), strict=True):
+        for context in known:
+            same = [sample for sample in _decodes(tenant) if _context(sample) == context]
+            same.sort(key=lambda sample: int(sample["sequences"]))
+            label = f"{context} tokens each"
+            _against(axes, same, "sequences", colours[context], label)
+        axes.set_xlabel("requests that decode")
+    _scale(cells)
+    _legend_of_all(figure, cells)
+    return figure
+
+
+def prefill(result: Result) -> Figure:
+    """Milliseconds of a step that computes prompts alone, over their tokens."""
+    figure, cells = _per_tenant(result)
+    names = list(result["tenants"])
+    for axes, (name, tenant) in zip(cells, result["tenants"].items(), strict=True):
+        alone = [s for s in tenant["samples"] if s["prefill"] and not s["sequences"]]
+        alone.sort(key=lambda sample: int(sample["prefill"]))
+        _against(axes, alone, "prefill", tenant_colour(names, name), "prompts")
+        axes.set_xlabel("tokens of prompts")
+    _scale(cells)
+    return figure
+
+
+def fit(result: Result) -> Figure:
+    """Every step: the fitted milliseconds over the measured ones."""
+    figure, ((axes,),) = grid(1, 1, height=3.4)
+    names = list(result["tenants"])
+    both: list[float] = []
+    for name, tenant in result["tenants"].items():
+        measured = [sample["seconds"] * 1e3 for sample in tenant["samples"]]
+        fitted = [sample["fitted_s"] * 1e3 for sample in tenant["samples"]]
+        axes.scatter(measured, fitted, s=16, color=tenant_colour(names, name), label=name)
+        both += measured + fitted
+    axes.plot([min(both), max(both)], [min(both), max(both)], color="#9aa1ab", lw=1, ls=":")
+    axes.set_xlabel("measured, ms")
+    axes.set_title("Fitted, ms")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    log_scale(axes)
+    legend_below(figure, axes)
+    return figure
+
+
+_QUARTILES = ("median", "high", "low")
+"""Of times; of rates the longest time is the lowest."""
+
+
+def _against(axes: Any, samples: Sequence[Sample], over: str, colour: str, label: str) -> None:
+    """Measured as points with quartiles, fitted as a line."""
+    if not samples:
+        return
+    x = [sample[over] for sample in samples]
+    seconds = [
+        [sample["seconds"] * 1e3 for sample in samples],
+        *([sample["steps"][of] * 1e3 for sample in samples] for of in ("low", "high")),
+    ]
+    _points(axes, x, seconds, colour, label)
+    axes.plot(x, [sample["fitted_s"] * 1e3 for sample in samples], color=colour, lw=1.2, alpha=0.7)
+
+
+def _points(
+    axes: Any, x: Sequence[float], y: Sequence[Sequence[float]], colour: str, label: str
+) -> None:
+    """`y` has the values, their low and their high quartiles."""
+    middle, low, high = y
+    axes.vlines(x, low, high, color=colour, lw=1.6, alpha=0.5)
+    axes.scatter(x, middle, s=16, color=colour, label=label, zorder=3)
+
+
+def _per_tenant(result: Result) -> tuple[Figure, Sequence[Any]]:
+    """A cell for each, three in a row."""
+    names = list(result["tenants"])
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    figure, cells = grid(rows, columns, height=2.8, sharey="all")
+    flat = [axes for row in cells for axes in row]
+    for axes, name in zip(flat, names, strict=False):
+        axes.set_title(f"{name}, ms")
+    for axes in flat[len(names) :]:
+        axes.set_axis_off()
+    return figure, flat[: len(names)]
+
+
+def _scale(cells: Sequence[Any]) -> None:
+    """Once all is drawn: they share the axis of their values."""
+    for axes in cells:
+        axes.set_ylim(bottom=0)
+        log_scale(axes)
+
+
+def _legend_of_all(figure: Figure, cells: Sequence[Any]) -> None:
+    """What any of the cells shows, once."""
+    found: dict[str, Any] = {}
+    for axes in cells:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    figure.legend(
+        found.values(), found.keys(), loc="outside lower center", ncols=max(1, len(found))
+    )
+
+
+def _decodes(tenant: Mapping[str, Any]) -> list[Sample]:
+    return [s for s in tenant["samples"] if s["sequences"] and not s["prefill"]]
+
+
+def _context(sample: Sample) -> int:
+    """Tokens of each request, as near as tells contexts apart: some have decoded a little."""
+    each = sample["context"] / sample["sequences"]
+    return int(each // 16 * 16)

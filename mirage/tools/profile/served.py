@@ -1,0 +1,229 @@
+"""What serving adds to the steps of the engines: a child process of `mirage profile`.
+
+All engines of the configuration are served, policy pooled. One request at a time tells what
+HTTP and vLLM's front end take before an engine sees it; many at once, how much processor time
+each costs there, and how long they take to get through while all engines compute; a few at a time,
+to one engine or to several at once, how much more processor time a request costs when several
+engines compute and share caches; and many at a time, what of that is for each step and what for
+each token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations, count, islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import aiohttp
+import psutil
+
+from mirage.config import Policy
+from mirage.processes.answering import answer
+from mirage.tools.replay import client
+from mirage.tools.replay.child import Server
+from mirage.tools.replay.client import Journal, Outcome
+from mirage.tools.replay.policies import Variant
+from mirage.workload.dealing import Call
+
+SETTLE_S = 1.0
+"""Seconds of load before a burst."""
+SEED = 1
+PATIENCE_S = 120.0
+"""For one request."""
+
+_numbers = count()
+
+
+class Spent:
+    """Processor seconds in a `with` block: of the engines, and of all else that serves."""
+
+    def __enter__(self) -> Spent:
+        self._before = _processor_seconds()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        engines, front = _processor_seconds()
+        self.engines_s, self.front_s = engines - self._before[0], front - self._before[1]
+
+
+def _processor_seconds() -> tuple[float, float]:
+    """(engines, all else) of this process and all below it."""
+    me = psutil.Process()
+    engines = front = 0.0
+    for process in (me, *me.children(recursive=True)):
+        times = process.cpu_times()
+        if "EngineCore" in " ".join(process.cmdline()):
+            engines += times.user + times.system
+        else:
+            front += times.user + times.system
+    return engines, front
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is measured, and how often; tenants by name, with their two loads."""
+
+    config: str
+    log: str
+    vllm: str
+    """The socket of the process that is asked about the models."""
+    prompt: int
+    """Tokens of short prompts."""
+    alone: int
+    """Requests to each tenant, one at a time."""
+    burst: int
+    """Short requests to one tenant at the same moment."""
+    bursts: int
+    load_s: float
+    passes: int
+    groups: int
+    """Choices of several engines that compute together, of each size."""
+    few: dict[str, tuple[int, int, int]]
+    many: dict[str, tuple[int, int, int]]
+
+
+async def measured(url: str, asked: Asked) -> dict[str, Any]:
+    """Seconds, by tenant or by number of engines under load."""
+    tenants = list(asked.few)
+    async with client.session(url, PATIENCE_S) as http:
+        await client.warm_up(http, tenants)
+        alone = {name: await _one_by_one(http, name, asked) for name in tenants}
+        bursts = {name: await _burst(http, name, asked) for name in tenants}
+        beside = {name: await _burst_beside(http, name, asked) for name in tenants}
+        loads = {
+            size: [
+                await _least_disturbed(http, {n: asked.few[n] for n in group}, asked)
+                for group in islice(combinations(tenants, size), _most(size, asked))
+            ]
+            for size in range(1, len(tenants) + 1)
+        }
+        crowded = {n: await _least_disturbed(http, {n: asked.many[n]}, asked) for n in tenants}
+    return {
+        "prompt_tokens": asked.prompt,
+        "first_token_s": alone,
+        "front_s": bursts,
+        "burst_s": beside,
+        "loads": loads,
+        "crowded": crowded,
+    }
+
+
+def _most(size: int, asked: Asked) -> int:
+    """Groups of that size: every engine alone, of several together some choices."""
+    return len(asked.few) if size == 1 else asked.groups
+
+
+async def _one_by_one(http: aiohttp.ClientSession, tenant: str, asked: Asked) -> list[float]:
+    """Seconds to the first token of short requests that are alone."""
+    journal = Journal()
+    for _ in range(asked.alone):
+        await _send(http, tenant, (asked.prompt, 2), journal)
+    return [outcome.ttft_s for outcome in _good(journal)]
+
+
+async def _burst(http: aiohttp.ClientSession, tenant: str, asked: Asked) -> float:
+    """Processor seconds before the engine, of each of many requests that come at once."""
+    journal = Journal()
+    with Spent() as spent:
+        calls = [_call(tenant, (asked.prompt, 1)) for _ in range(asked.burst)]
+        await client.send_all(http, calls, SEED, journal)
+    return spent.front_s / len(_good(journal))
+
+
+async def _burst_beside(http: aiohttp.ClientSession, tenant: str, asked: Asked) -> float:
+    """Seconds from one request of a burst to the next, where all engines compute."""
+    times = [await _one_burst(http, tenant, asked) for _ in range(asked.bursts)]
+    return statistics.median(times)
+
+
+async def _one_burst(http: aiohttp.ClientSession, tenant: str, asked: Asked) -> float:
+    over = False
+    journal = Journal()
+
+    async def keep_busy(name: str, lengths: tuple[int, int]) -> None:
+        while not over:
+            await _send(http, name, lengths, Journal())
+
+    async with asyncio.TaskGroup() as tasks:
+        for name, (at_once, *lengths) in asked.few.items():
+            for _ in range(at_once):
+                tasks.create_task(keep_busy(name, (lengths[0], lengths[1])))
+        await asyncio.sleep(SETTLE_S)
+        calls = [_call(tenant, (asked.prompt, 1)) for _ in range(asked.burst)]
+        await client.send_all(http, calls, SEED, journal)
+        over = True
+    # All get through together, and the first step then computes the first of them.
+    return statistics.median(outcome.ttft_s for outcome in _good(journal)) / asked.burst
+
+
+async def _least_disturbed(
+    http: aiohttp.ClientSession, group: Mapping[str, tuple[int, int, int]], asked: Asked
+) -> dict[str, Any]:
+    passes = [await _under_load(http, group, asked.load_s) for _ in range(asked.passes)]
+    return min(passes, key=lambda found: float(found["engine_s"]))
+
+
+async def _under_load(
+    http: aiohttp.ClientSession, group: Mapping[str, tuple[int, int, int]], load_s: float
+) -> dict[str, Any]:
+    """What a request takes while all engines of `group` are kept busy."""
+    until = perf_counter() + load_s
+
+    async def keep_busy(tenant: str, lengths: tuple[int, int], journal: Journal) -> None:
+        while perf_counter() < until:
+            await _send(http, tenant, lengths, journal)
+
+    journals = {tenant: Journal() for tenant in group}
+    with Spent() as spent:
+        async with asyncio.TaskGroup() as tasks:
+            for tenant, (at_once, prompt, output) in group.items():
+                for _ in range(at_once):
+                    tasks.create_task(keep_busy(tenant, (prompt, output), journals[tenant]))
+    done = sum(len(_good(journal)) for journal in journals.values())
+    return {
+        "tenants": list(group),
+        "engine_s": spent.engines_s / done,
+        "front_s": spent.front_s / done,
+        "e2el_s": {
+            tenant: statistics.median(outcome.e2el_s for outcome in journal.outcomes)
+            for tenant, journal in journals.items()
+        },
+    }
+
+
+async def _send(
+    http: aiohttp.ClientSession, tenant: str, lengths: tuple[int, int], journal: Journal
+) -> None:
+    await client.send_all(http, [_call(tenant, lengths)], SEED, journal)
+
+
+def _call(tenant: str, lengths: tuple[int, int]) -> Call:
+    """At once; its number makes its prompt a new one."""
+    return Call(next(_numbers), 0.0, tenant, *lengths, clipped=False)
+
+
+def _good(journal: Journal) -> list[Outcome]:
+    if journal.failed:
+        raise RuntimeError(f"{journal.failed} requests failed: {journal.outcomes[-1].error}")
+    return journal.outcomes
+
+
+async def _serve_and_measure(asked: Asked) -> dict[str, Any]:
+    variant, more = Variant(Policy.POOLED, tiers=True), ["--ask-socket", asked.vllm]
+    with Server(Path(asked.config), variant, Path(asked.log), more=more) as server:
+        url = await server.ready(lambda seconds: None)
+        return await measured(url, asked)
+
+
+def measure(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Serve, and measure; see `Asked`."""
+    return asyncio.run(_serve_and_measure(Asked(**asked)))
+
+
+if __name__ == "__main__":
+    answer(measure)

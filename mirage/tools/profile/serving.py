@@ -1,0 +1,112 @@
+"""What serving adds to the steps of an engine, from steps bare and served. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mirage.tools.profile.plan import Load
+
+
+class Extra(NamedTuple):
+    """Seconds that serving adds to each step, and to each token of it."""
+
+    step_s: float
+    token_s: float
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What no hardware file says of a machine that serves. Seconds."""
+
+    cores: int
+    inflation: tuple[float, ...]
+    """Processor time of a step with 1, 2, … engines computing, in that of one alone."""
+    engine: Extra
+    """In the engine's own process."""
+    front: Extra
+    """On the way from there to the client."""
+    latency_s: float
+    """From sending to the engine, and back, of a request that is alone."""
+    request_s: float
+    """From one request to the next of those that come to a tenant at once, all engines busy."""
+    load_s: float
+    """T_T: what copying one layer takes; 0 if none can move."""
+
+
+def serving(
+    engines: Mapping[str, Any],
+    served: Mapping[str, Any],
+    loads: Mapping[str, Sequence[Load]],
+    cores: int,
+) -> Serving:
+    """From answers of `mirage.engine.steptimes` by tenant, and of `mirage.tools.profile.served`.
+
+    `loads` are the ones that both measured: few requests at once, and many.
+    """
+    spent_s = statistics.mean(served["front_s"].values())
+    alone = {group["tenants"][0]: group for group in served["loads"]["1"]}
+    engine, front = [], []
+    for name, bare in engines.items():
+        pairs = zip(loads[name], (alone[name], served["crowded"][name]), strict=True)
+        for (load, found), bare_s in zip(pairs, bare["request_s"], strict=True):
+            steps_s = load.at_once / load.output  # of a request's seconds, in those of a step
+            taken_s = _engine_s(bare["clock"], name, load, found)
+            engine.append((load.at_once, (taken_s - bare_s) * steps_s))
+            front.append((load.at_once, (found["front_s"] - spent_s) * steps_s))
+    spent = [statistics.mean(g["engine_s"] for g in groups) for groups in served["loads"].values()]
+    latencies = [
+        statistics.median(served["first_token_s"][name]) - _prompt_s(bare, served["prompt_tokens"])
+        for name, bare in engines.items()
+    ]
+    layers = [statistics.median(bare["load_s"]) for bare in engines.values() if bare["load_s"]]
+    return Serving(
+        cores=cores,
+        inflation=tuple(seconds / spent[0] for seconds in spent),
+        engine=extra(engine),
+        front=extra(front),
+        latency_s=max(0.0, statistics.median(latencies)),
+        request_s=statistics.mean(served["burst_s"].values()),
+        load_s=statistics.median(layers) if layers else 0.0,
+    )
+
+
+def extra(points: Sequence[tuple[int, float]]) -> Extra:
+    """The line through (sequences in a step, seconds that serving adds to it)."""
+    sequences, seconds = zip(*points, strict=True)
+    if len(set(sequences)) == 1:
+        return Extra(max(0.0, statistics.mean(seconds)), 0.0)
+    by_token, by_step = statistics.linear_regression(sequences, seconds)
+    return Extra(max(0.0, by_step), max(0.0, by_token))
+
+
+def between(several: Sequence[Serving]) -> Serving:
+    """The mean of each figure."""
+
+    def mean(*values: Any) -> Any:
+        if isinstance(values[0], tuple):
+            means = [mean(*each) for each in zip(*values, strict=True)]
+            return Extra(*means) if isinstance(values[0], Extra) else tuple(means)
+        return statistics.mean(values)
+
+    figures = [vars(one) for one in several]
+    return Serving(**{name: mean(*(each[name] for each in figures)) for name in figures[0]})
+
+
+def _engine_s(clock: str, name: str, load: Load, found: Mapping[str, Any]) -> float:
+    """A served request's part of its engine's time, by the clock that timed the bare steps.
+
+    A processor that waits for a GPU spins, so there the time between the client's requests counts.
+    """
+    if clock == "cpu_s":
+        return float(found["engine_s"])
+    return float(found["e2el_s"][name]) / load.at_once
+
+
+def _prompt_s(engine: Mapping[str, Any], tokens: int) -> float:
+    """Of the step that computed a prompt of so many tokens, or nearly so, alone."""
+    alone = [s for s in engine["samples"] if s["prefill"] and not s["sequences"]]
+    nearest = min(alone, key=lambda s: abs(s["prefill"] - tokens))
+    return float(nearest[engine["clock"]])

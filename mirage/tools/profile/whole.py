@@ -1,0 +1,175 @@
+"""All of a profile: measured, understood, written beside its hardware file, and told."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from mirage.config import HARDWARE_FILES, Config, ConfigError
+from mirage.processes.interrupt import terminate_like_interrupt
+from mirage.profiles import Model
+from mirage.serve.served_shape import served_shape
+from mirage.serve.shapes import UnknownShape
+from mirage.tools.profile import children, engines, hardware, html, progress
+from mirage.tools.profile.hardware import Provenance
+from mirage.tools.profile.measuring import Found, Measuring, collected, describe
+from mirage.tools.profile.parts import Part, Parts
+from mirage.tools.profile.plan import Effort
+from mirage.tools.profile.result import Run, result
+from mirage.tools.profile.understanding import Measured, doubts, understood
+from mirage.tools.report.files import make_room, write_all
+from mirage.tools.report.origin import versions
+from vmm.driver import VmmError
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where everything goes: beside the hardware file, under its name."""
+
+    file: Path
+
+    @property
+    def points(self) -> Path:
+        return self.file.with_suffix(".json")
+
+    @property
+    def page(self) -> Path:
+        return self.file.with_suffix(".html")
+
+    @property
+    def parts(self) -> Path:
+        return self.file.with_suffix(".parts")
+
+
+def checked(file: Path) -> Output:
+    """What goes where. Raises `ConfigError` for a file that could not be used or written."""
+    if file.suffix not in HARDWARE_FILES:
+        raise ConfigError(f"--output {file}: name a file that ends in .yaml")
+    output = Output(file)
+    make_room(file, [output.file, output.points, output.page])
+    return output
+
+
+def profile(path: Path, config: Config, output: Output, effort: Effort, *, fresh: bool) -> None:
+    """All of it. Raises `ConfigError`, `EngineFailed`, `KeyboardInterrupt`."""
+    models = _models(config)
+    console = Console(stderr=True)
+    measuring = Measuring(path, config, effort)
+    parts = _parts(measuring, output)
+    if fresh:
+        parts.forget()
+    with terminate_like_interrupt(), _one_cache(config, parts), measuring:
+        found = _measured(measuring, parts, console)
+    loads = {tenant.name: engines.loads(tenant) for tenant in config.tenants}
+    cores = os.cpu_count() or 1
+    measured = understood(
+        [found.engines], [found.transfers], [found.message], [found.served], models, loads, cores
+    )
+    run = _run(measuring, found, measured, cores)
+    _write(output, run, measured, found, models)
+    for doubt in run.doubts:
+        console.out(f"mirage: warning: {doubt}", highlight=False)
+    typer.echo(summary(measured, output))
+
+
+def summary(measured: Measured, output: Output) -> str:
+    """The figures that decide most, and where the rest is."""
+    fitted = measured.fitted
+    load = f", a layer in {measured.load.median * 1e3:.3g} ms" if measured.load else ""
+    return (
+        f"link {measured.link_bytes_per_s / 1e9:.3g} GB/s{load}; a step "
+        f"{fitted.overhead_s * 1e3:.3g} ms and {fitted.sequence_s * 1e6:.3g} µs a request, fitted "
+        f"within {100 * fitted.error:.0f} %\n"
+        f"{output.file}: for --hardware of mirage explain, and hardware of an experiment\n"
+        f"{output.page}: what was measured, in pictures"
+    )
+
+
+def _models(config: Config) -> dict[str, Model]:
+    """What the fit has to know of every tenant. Raises `ConfigError`."""
+    try:
+        return {tenant.name: served_shape(config, tenant) for tenant in config.tenants}
+    except UnknownShape as error:
+        raise ConfigError(
+            f"a step of it cannot be counted, {error}: profile with a configuration of models "
+            "that mirage explain knows"
+        ) from None
+
+
+def _parts(measuring: Measuring, output: Output) -> Parts:
+    try:
+        return Parts(output.parts, measuring.key())
+    except VmmError as error:
+        raise ConfigError(f"device.kind cuda: {error}") from None
+    except ImportError:
+        raise ConfigError("device.kind cuda needs cuda-python: pip install '.[vllm]'") from None
+    except OSError as error:
+        raise ConfigError(f"{output.parts}: cannot be written ({error.strerror})") from None
+
+
+def _one_cache(config: Config, parts: Parts) -> AbstractContextManager[None]:
+    """Engines for a GPU have one that stays, with their kernels."""
+    if config.device.kind == "cuda":
+        return nullcontext()
+    return children.one_cache(parts.folder.absolute() / "vllm")
+
+
+def _measured(measuring: Measuring, parts: Parts, console: Console) -> Found:
+    found: dict[str, Part] = {}
+    names = measuring.names
+    for number, name in enumerate(names, 1):
+        kept = parts.get(name)
+        if kept is None:
+            with progress.measuring(console, number, len(names), name) as seen:
+                found[name] = measuring.measure(name, parts, seen)
+        else:
+            found[name] = kept
+        progress.ended(console, number, len(names), name, found[name].seconds, kept is not None)
+    return collected(measuring, found)
+
+
+def _run(measuring: Measuring, found: Found, measured: Measured, cores: int) -> Run:
+    config = measuring.config
+    machine = describe(config)
+    others = {name: part.others for name, part in found.parts.items()}
+    one = "" if config.device.kind == "cuda" else "one core of "
+    return Run(
+        title=f"{one}{machine}",
+        provenance=Provenance(
+            program="mirage profile",
+            machine=machine,
+            date=max(part.date for part in found.parts.values()),
+            config=str(measuring.path),
+            memory_bytes=config.device.memory,
+            page_bytes=found.transfers["page_bytes"],
+        ),
+        versions=versions(),
+        effort=measuring.effort.name,
+        cores=cores,
+        others=others,
+        seconds={name: part.seconds for name, part in found.parts.items()},
+        doubts=doubts(others, found.engines, measured.fitted),
+    )
+
+
+def _write(
+    output: Output, run: Run, measured: Measured, found: Found, models: Mapping[str, Model]
+) -> None:
+    figures = hardware.figures(measured, run.provenance, measured.serving.engine)
+    known = result(run, measured, figures, found.engines, found.transfers, models)
+    made = f"Made by mirage profile at {datetime.now(UTC):%Y-%m-%d %H:%M} UTC; see the page beside."
+    write_all(
+        {
+            output.file: hardware.document(run.title, figures, made),
+            output.points: json.dumps(known, indent=1, allow_nan=False) + "\n",
+            output.page: html.render(known),
+        }
+    )

@@ -1,0 +1,56 @@
+"""What the machine can compute of a workload, measured before it is replayed.
+
+An own server with several times the memory serves a part of the requests in a closed loop, so
+that KV memory limits nothing and the processor is all there is. It is the same for all policies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from rich.console import Console
+
+from mirage.config import Policy
+from mirage.tools.replay.child import Server, ServerError
+from mirage.tools.replay.client import Habits, Journal
+from mirage.tools.replay.policies import Variant
+from mirage.tools.replay.preparation import Plan
+from mirage.tools.replay.progress import Display, display
+from mirage.tools.replay.run import Run, replay_on
+from mirage.workload.dealing import Call
+from mirage.workload.load import AMPLE, REQUESTS, at_once, capacity_per_s, evenly
+
+NAME = "measuring the machine"
+
+
+def measured(plan: Plan, console: Console) -> float:
+    """Requests a second of this workload. Raises `ServerError`; starts and ends a server."""
+    calls = evenly(plan.calls, REQUESTS)
+    log = plan.output / "serve-capacity.log"
+    memory = plan.config.device.memory * AMPLE
+    with (
+        display(console, NAME, len(calls)) as shown,
+        Server(plan.config_path, Variant(Policy.STATIC), log, memory) as server,
+    ):
+        run = asyncio.run(_run(plan, calls, server, shown))
+    if run.interrupted:
+        raise KeyboardInterrupt
+    errors = [outcome.error for outcome in run.outcomes if outcome.error is not None]
+    if errors:
+        raise ServerError(f"{NAME}: {len(errors)} of {len(calls)} requests failed: {errors[0]}")
+    return capacity_per_s(sorted(outcome.ended_s for outcome in run.outcomes), at_once(len(calls)))
+
+
+async def _run(plan: Plan, calls: list[Call], server: Server, shown: Display) -> Run:
+    journal = Journal()
+    journal.changed = lambda: shown.running(journal)
+    return await replay_on(
+        await server.ready(shown.starting),
+        calls,
+        plan.setting.seed,
+        plan.timeout_s,
+        journal,
+        policy=NAME,
+        death=server.death,
+        habits=Habits(at_once(len(calls))),
+    )

@@ -1,0 +1,167 @@
+"""A `mirage serve` of our own: started for one run, and always ended again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+
+from mirage.errors import Failed
+from mirage.processes.reaper_client import ReaperClient
+from mirage.tools.replay.policies import Variant
+
+READY_S = 900.0
+"""A server that is not ready by then is given up."""
+POLL_S = 0.2
+PATIENCE = ((signal.SIGINT, 60.0), (signal.SIGTERM, 20.0))
+"""Signals that ask it to end, and seconds that each gets before something stronger."""
+ENDED_AS_ASKED = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+ERROR = "mirage: error: "
+"""How the line begins in which `mirage serve` says what was wrong."""
+
+
+class ServerError(Failed):
+    """The server did not start, or ended too soon; one line says why."""
+
+
+def serve_command(
+    config: Path, variant: Variant, ready_file: Path, memory_bytes: int | None = None
+) -> list[str]:
+    """The command line of a server on a free port that writes its address to `ready_file`.
+
+    `memory_bytes` is the device's instead of what the configuration says.
+    """
+    serve = [sys.executable, "-m", "mirage", "serve", str(config)]
+    # A tenant that is missing would make its requests fail, and the comparison worthless.
+    own = ["--port", "0", "--ready-file", str(ready_file), "--all-or-nothing"]
+    memory = [] if memory_bytes is None else ["--memory", str(memory_bytes)]
+    tiers = [] if variant.tiers else ["--no-tiers"]
+    return [*serve, "--policy", str(variant.policy), *own, *memory, *tiers]
+
+
+class Server:
+    """A context: inside it the server's process lives, in a session of its own.
+
+    Its own session keeps the terminal's Ctrl-C from it: the replay that owns it decides when
+    it ends. What it prints goes to `log`. If the replay is killed, its reaper kills
+    the server, whose own reaper ends the engines.
+    """
+
+    def __init__(
+        self,
+        config: Path,
+        variant: Variant,
+        log: Path,
+        memory_bytes: int | None = None,
+        more: Sequence[str] = (),
+    ) -> None:
+        """`more` words of its command line: see `serve_command`."""
+        self._config = config
+        self._variant = variant
+        self._log = log
+        self._memory_bytes = memory_bytes
+        self._more = more
+
+    def __enter__(self) -> Server:
+        with self._log.open("wb") as log:
+            folder = Path(tempfile.mkdtemp(prefix="mirage-replay-"))
+            self._ready_file = folder / "ready.json"
+            self._reaper = ReaperClient(folder)
+            command = serve_command(
+                self._config, self._variant, self._ready_file, self._memory_bytes
+            )
+            self._process = subprocess.Popen(
+                [*command, *self._more],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._reaper.began(self._process.pid)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        with self._reaper:  # removes the folder at its end
+            self._stop()
+            self._reaper.over(self._process.pid)
+
+    async def ready(self, waiting: Callable[[float], None]) -> str:
+        """The server's address, once it answers. `waiting` hears the seconds so far.
+
+        Raises `ServerError` if it ends first or takes longer than `READY_S`.
+        """
+        start = monotonic()
+        while (url := self._address()) is None:
+            if self._process.poll() is not None:
+                raise ServerError(self._last_words("did not start"))
+            if monotonic() - start > READY_S:
+                raise ServerError(
+                    f"mirage serve was not ready within {READY_S:g} s: see {self._log}"
+                )
+            waiting(monotonic() - start)
+            await asyncio.sleep(POLL_S)
+        return url
+
+    async def death(self) -> ServerError:
+        """Returns, with what to say about it, when the server has ended by itself."""
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        handle = os.pidfd_open(self._process.pid)
+        try:
+            loop.add_reader(handle, ended.set)
+            await ended.wait()
+        finally:
+            loop.remove_reader(handle)
+            os.close(handle)
+        return ServerError(self._last_words("ended during the replay"))
+
+    def _address(self) -> str | None:
+        try:
+            return str(json.loads(self._ready_file.read_bytes())["url"])
+        except (FileNotFoundError, ValueError):
+            return None  # not there yet, or half written
+
+    def _last_words(self, what: str) -> str:
+        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines()]
+        said = [line for line in lines if line] or ["it said nothing"]
+        errors = [line.removeprefix(ERROR) for line in said if line.startswith(ERROR)]
+        return f"mirage serve --policy {self._variant.policy} {what}: {(errors or said)[-1]}"
+
+    def _stop(self) -> None:
+        """Ask, ask again, then kill; an impatient second Ctrl-C goes straight to the kill."""
+        code = self._process.poll()
+        try:
+            for number, patience_s in PATIENCE:
+                if code is None:
+                    self._process.send_signal(number)
+                    code = self._wait(patience_s)
+        finally:
+            if self._process.poll() not in ENDED_AS_ASKED:
+                self._kill_group()
+
+    def _wait(self, patience_s: float) -> int | None:
+        try:
+            return self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _kill_group(self) -> None:
+        """Whatever of its group is left: a server that ended badly may leave engines behind."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self._process.wait()

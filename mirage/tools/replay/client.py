@@ -1,0 +1,257 @@
+"""The client: open loop, every call leaves at its own time whatever came of the others; or closed
+loop, so many at once and the next when one has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+import aiohttp
+
+from mirage.tools.replay.asking import FULL, UNKNOWN_FIELD, Manner
+from mirage.tools.replay.stream import Answer, Refused, error_message
+from mirage.tools.replay.trail import NOTHING, Trail, trail
+from mirage.tools.replay.turns import Turns
+from mirage.workload.dealing import Call
+from mirage.workload.prompts import prompt_of
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one call. `error` is None for a completed one; times are seconds.
+
+    All of them are held until the end, so what they hold is small.
+    """
+
+    call: Call
+    """Without hashes and session, which are of use to its prompt alone."""
+    sent_s: float
+    """When it left, since the start."""
+    lag_s: float
+    """How much later than planned that was."""
+    ended_s: float
+    ttft_s: float
+    e2el_s: float
+    itl_s: Sequence[float]
+    prompt_tokens: int
+    output_tokens: int
+    output: Trail
+    error: str | None
+    abandoned: bool = False
+    """Whether the client gave up waiting; `error` says after how long."""
+    text: str | None = None
+    """If texts are kept."""
+
+    def latencies_ms(self) -> dict[str, float] | None:
+        """By the names of an `Slo`; None if it did not complete. ITL is the longest gap."""
+        if self.error is not None:
+            return None
+        after_first = self.e2el_s - self.ttft_s
+        return {
+            "ttft_ms": self.ttft_s * 1e3,
+            "tpot_ms": after_first / max(self.output_tokens - 1, 1) * 1e3,
+            "itl_ms": max(self.itl_s, default=0.0) * 1e3,
+            "e2el_ms": self.e2el_s * 1e3,
+        }
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How the client behaves. `concurrency` None is the open loop."""
+
+    concurrency: int | None = None
+    """Requests at once; arrival times then count for nothing."""
+    abandon_s: float | None = None
+    """Seconds after which it gives a request up, as a person would."""
+    manner: Manner = FULL
+    """What is asked with; `warm_up` finds what the server takes."""
+    keep_texts: bool = False
+    think_s: float | None = None
+    """In the open loop: least seconds from an answer to the next turn of its session. None: turns
+    leave at their times, whatever has been answered."""
+
+
+PATIENT = Habits()
+
+
+@dataclass
+class Journal:
+    """What has happened so far; it outlives a replay that is stopped."""
+
+    sent: int = 0
+    outcomes: list[Outcome] = field(default_factory=list)
+    failed: int = 0
+    """Those that were given up are not counted: the server did not fail."""
+    duration_s: float = 0.0
+    """From the start to the last outcome."""
+    changed: Callable[[], None] = lambda: None
+
+    def note_sent(self) -> None:
+        self.sent += 1
+        self.changed()
+
+    def note(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        self.failed += outcome.error is not None and not outcome.abandoned
+        self.duration_s = max(self.duration_s, outcome.ended_s)
+        self.changed()
+
+
+def base(url: str) -> str:
+    """What the paths of requests are appended to: with or without the /v1 that servers print."""
+    return url.rstrip("/").removesuffix("/v1") + "/"
+
+
+def session(url: str, timeout_s: float, key: str | None = None) -> aiohttp.ClientSession:
+    """A session whose requests end within `timeout_s`, as many at once as are asked for.
+
+    With `key` every request carries it, as servers with ``--api-key`` want it.
+
+    One connection per request: a server may close an idle one just as it is used again,
+    and a completion must not be sent twice.
+    """
+    return aiohttp.ClientSession(
+        base(url),
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        timeout=aiohttp.ClientTimeout(total=timeout_s),
+        headers={"Authorization": f"Bearer {key}"} if key else None,
+    )
+
+
+async def send_all(
+    http: aiohttp.ClientSession,
+    calls: Iterable[Call],
+    seed: int,
+    journal: Journal,
+    habits: Habits = PATIENT,
+) -> None:
+    """Send each call in its turn and write what comes of it into the journal.
+
+    A failed call stops no other. Cancelling ends the requests in flight; the journal keeps
+    those that had ended.
+    """
+    sender = _Sender(http, seed, journal, habits)
+    if habits.concurrency is None:
+        await _open_loop(sender, calls, habits.think_s)
+    else:
+        await _closed_loop(sender, calls, habits.concurrency)
+
+
+async def _open_loop(sender: _Sender, calls: Iterable[Call], think_s: float | None) -> None:
+    turns = None if think_s is None else Turns(think_s, sender.send, sender.now)
+    async with asyncio.TaskGroup() as group:
+        for call in calls:
+            await asyncio.sleep(max(0.0, call.at_s - sender.now()))
+            sent = turns.take(call) if turns is not None else sender.send(call, call.at_s)
+            group.create_task(sent)
+
+
+async def _closed_loop(sender: _Sender, calls: Iterable[Call], concurrency: int) -> None:
+    left = iter(calls)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(_one_after_another(sender, left))
+
+
+async def _one_after_another(sender: _Sender, left: Iterator[Call]) -> None:
+    for call in left:
+        await sender.send(call, sender.now())
+
+
+async def warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> Manner:
+    """One short completion per tenant, so that no measured request pays for first use.
+
+    Returns what all of them may be asked with. Raises `StreamError` or `aiohttp.ClientError` if a
+    tenant does not answer.
+    """
+    manner = FULL
+    for tenant in tenants:
+        manner = await _accepted(http, tenant, manner)
+    return manner
+
+
+async def _accepted(http: aiohttp.ClientSession, tenant: str, manner: Manner) -> Manner:
+    """The first manner, from this one on, that is not refused; with none, the first refusal."""
+    trying: Manner | None = manner
+    refused: Refused | None = None
+    while trying is not None:
+        try:
+            body = trying.body(tenant, "Hello", 2)
+            await _receive(http, body, Answer(perf_counter()))
+            return trying
+        except Refused as refusal:
+            refused = refused or refusal
+            trying = trying.simpler(str(refusal)) if refusal.status in UNKNOWN_FIELD else None
+    assert refused is not None
+    raise refused
+
+
+class _Sender:
+    """Sends calls over one session, timed from its making."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, seed: int, journal: Journal, habits: Habits
+    ) -> None:
+        self._http, self._seed, self._journal = http, seed, journal
+        self._abandon_s, self._manner = habits.abandon_s, habits.manner
+        self._keep_texts = habits.keep_texts
+        self.start = perf_counter()
+
+    def now(self) -> float:
+        """Seconds since the start."""
+        return perf_counter() - self.start
+
+    async def send(self, call: Call, planned_s: float) -> None:
+        """One call, which should have left at `planned_s`; never raises what a server did."""
+        text = prompt_of(call, self._seed)
+        body = self._manner.body(call.tenant, text, call.output_tokens)
+        sent = perf_counter()
+        answer, error, patience = Answer(sent), None, asyncio.timeout(self._abandon_s)
+        self._journal.note_sent()
+        try:
+            async with patience:
+                await _receive(self._http, body, answer)
+        except TimeoutError:
+            error = f"no end within {self._http.timeout.total:g} s"
+            if patience.expired():
+                error = f"given up after {self._abandon_s:g} s"
+        except Exception as problem:  # whatever it was: this call failed, and the others go on
+            error = str(problem) or type(problem).__name__
+        self._journal.note(
+            Outcome(
+                call=replace(call, session=None, prefix_hashes=()),
+                sent_s=sent - self.start,
+                lag_s=sent - self.start - planned_s,
+                ended_s=self.now(),
+                ttft_s=answer.ttft_s,
+                e2el_s=answer.e2el_s,
+                itl_s=array("f", answer.itl_s),
+                prompt_tokens=answer.prompt_tokens,
+                output_tokens=answer.output_tokens,
+                output=trail(answer.text, answer.token_ids) if error is None else NOTHING,
+                error=error,
+                abandoned=patience.expired(),
+                text=answer.text if self._keep_texts else None,
+            )
+        )
+
+
+async def _receive(http: aiohttp.ClientSession, body: dict[str, object], answer: Answer) -> None:
+    async with http.post("v1/completions", json=body) as response:
+        if response.status != 200:
+            raise Refused(response.status, _reason(await response.text()))
+        async for data in response.content.iter_any():
+            answer.feed(data, perf_counter())
+    answer.close()
+
+
+def _reason(text: str) -> str:
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = None
+    return error_message(body) if isinstance(body, dict) else " ".join(text.split())[:200]

@@ -1,0 +1,243 @@
+"""``mirage replay``: the same workload under each policy in turn, and the report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from mirage.options import ConfigPath, trace_format_option, warn
+from mirage.processes.exits import exits
+from mirage.processes.interrupt import terminate_like_interrupt
+from mirage.tools.replay import capacity, html, provenance, report, table
+from mirage.tools.replay.child import Server
+from mirage.tools.replay.client import Habits, Journal
+from mirage.tools.replay.policies import VARIANTS, Variant, tiers_unused
+from mirage.tools.replay.preparation import Options, Plan, scaled_to, settle
+from mirage.tools.replay.progress import Display, display
+from mirage.tools.replay.report import Provenance
+from mirage.tools.replay.run import Run, replay_on
+from mirage.tools.report.enough import too_few
+from mirage.workload import trace
+from mirage.workload.formats.registry import FORMATS
+
+
+def replay_command(
+    config: ConfigPath,
+    trace_file: Annotated[
+        str | None,
+        typer.Option(
+            "--trace",
+            help="A trace's file, 'sample', a name of `mirage traces list`, or TENANT=FILE,…",
+            metavar="FILE",
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Policies, separated by commas, of {', '.join(VARIANTS)}; all that CONFIG has "
+            "if left out. Those that end in -tiers use its tiers.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(help="Folder for report.json, report.html and the servers' logs.")
+    ] = Path("out/replay"),
+    window: Annotated[
+        str | None,
+        typer.Option(help="Only requests in these seconds of the trace.", metavar="START:END"),
+    ] = None,
+    time_scale: Annotated[
+        float | None, typer.Option(help="Multiplies the gaps: 0.1 is ten times as fast.")
+    ] = None,
+    load: Annotated[
+        float | None,
+        typer.Option(
+            help="Scale the gaps so that requests ask for this part of what the machine computes; "
+            "that is measured first.",
+            metavar="PART",
+        ),
+    ] = None,
+    length_scale: Annotated[
+        float | None, typer.Option(help="Multiplies the tokens of every request.")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Draws tenants and prompts, and arrivals where a trace has none."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="At most this many requests.")] = None,
+    server: Annotated[
+        str | None, typer.Option(help="Replay against this running server.", metavar="URL")
+    ] = None,
+    trace_format: Annotated[str | None, trace_format_option(FORMATS)] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Requests a second: gaps are scaled, or drawn if there are none."),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(help="So many requests at once, the next when one ends; no arrivals."),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(help="Runs of each policy, in turns; figures get intervals.")
+    ] = 1,
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            help="Limits of a request, for goodput: ttft_ms, tpot_ms, itl_ms, e2el_ms.",
+            metavar="NAME=MS,...",
+        ),
+    ] = None,
+    think: Annotated[
+        float | None,
+        typer.Option(
+            help="A turn of a session leaves no sooner than so long after the answer before it.",
+            metavar="SECONDS",
+        ),
+    ] = None,
+    abandon: Annotated[
+        float | None,
+        typer.Option(help="Give a request up after so long, as people do.", metavar="SECONDS"),
+    ] = None,
+    warm_up: Annotated[
+        float,
+        typer.Option(help="Do not measure what leaves before.", metavar="SECONDS"),
+    ] = 0.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="A request without an end by then has failed.", metavar="SECONDS"),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="For a --server that wants one; better in the environment.",
+            envvar="MIRAGE_API_KEY",
+            show_envvar=True,
+        ),
+    ] = None,
+) -> None:
+    """Replay a trace against each policy in turn, and compare them in a report.
+
+    Options that are left out take their value from the configuration's `replay` section.
+    """
+    with exits():
+        span = trace.parse_window(window) if window else None
+        options = Options(
+            trace=trace_file,
+            policies=policy,
+            output=output,
+            window=span,
+            time_scale=time_scale,
+            load=load,
+            length_scale=length_scale,
+            seed=seed,
+            limit=limit,
+            server=server,
+            trace_format=trace_format,
+            rate=rate,
+            concurrency=concurrency,
+            repeats=repeats,
+            slo=slo,
+            think_s=think,
+            abandon_s=abandon,
+            warm_up_s=warm_up,
+            timeout=timeout,
+            key=key,
+        )
+        replay(config, options)
+
+
+def replay(config_path: Path, options: Options) -> dict[str, Any]:
+    """Run everything, write ``report.json`` and ``report.html``, print the table.
+
+    Returns the report. What had finished is written even if the rest fails. Raises
+    `ConfigError`, `TraceError` or `PlanError` before anything has started, `ServerError` or
+    `TimelineError` from a run, `KeyboardInterrupt` on Ctrl-C.
+    """
+    plan = settle(config_path, options)
+    console = Console(stderr=True)
+    warn(config_path, plan.config)
+    for why, count in plan.setting.skipped.items():
+        line = f"{plan.setting.trace}: skipped and not replayed: {count:,} {why}"
+        console.out(f"mirage: warning: {line}", highlight=False)
+    if (few := too_few(len(plan.calls))) is not None:
+        console.out(f"mirage: warning: {plan.setting.trace}: {few}", highlight=False)
+    if (unused := tiers_unused(list(plan.policies), plan.config)) is not None:
+        console.out(f"mirage: warning: {unused}", highlight=False)
+    source = provenance.of(plan, options)
+    runs: list[Run] = []
+    try:
+        with terminate_like_interrupt():
+            if plan.setting.load is not None:
+                plan = scaled_to(config_path, options, plan, capacity.measured(plan, console))
+            for run in _runs(plan, console):
+                runs.append(run)
+                # Whatever ends this process in the next run: this one is kept.
+                kept = report.build(plan.setting, runs, provenance=source)
+                report.write(kept, plan.output / "report.json")
+                if run.interrupted:
+                    raise KeyboardInterrupt
+    finally:
+        written = _write(plan, runs, source) if runs else {}
+    return written
+
+
+def _runs(plan: Plan, console: Console) -> Iterator[Run]:
+    """Policies take turns, so that what changes on the machine meanwhile is not one policy's."""
+    for repeat in range(1, plan.setting.repeats + 1):
+        if plan.server:
+            yield replace(_run_there(plan, plan.server, console), repeat=repeat)
+        for policy in plan.policies:
+            yield replace(_run_here(plan, policy, repeat, console), repeat=repeat)
+
+
+def _run_here(plan: Plan, policy: Variant, repeat: int, console: Console) -> Run:
+    """Under one policy, on a server of our own that is gone afterwards."""
+    again = f" {repeat} of {plan.setting.repeats}" if plan.setting.repeats > 1 else ""
+    log = plan.output / (f"serve-{policy}-{repeat}.log" if again else f"serve-{policy}.log")
+    with (
+        display(console, f"{policy}{again}", len(plan.calls)) as shown,
+        Server(plan.config_path, policy, log) as server,
+    ):
+
+        async def run() -> Run:
+            url = await server.ready(shown.starting)
+            return await _replay(plan, url, shown, str(policy), server.death)
+
+        return asyncio.run(run())
+
+
+def _run_there(plan: Plan, url: str, console: Console) -> Run:
+    with display(console, url, len(plan.calls)) as shown:
+        return asyncio.run(_replay(plan, url, shown))
+
+
+async def _replay(
+    plan: Plan, url: str, shown: Display, policy: str | None = None, death: Any = None
+) -> Run:
+    journal = Journal()
+    journal.changed = lambda: shown.running(journal)
+    setting = plan.setting
+    return await replay_on(
+        url,
+        plan.calls,
+        setting.seed,
+        plan.timeout_s,
+        journal,
+        policy=policy,
+        death=death,
+        habits=Habits(setting.concurrency, setting.abandon_s, think_s=setting.think_s),
+        key=plan.key,
+    )
+
+
+def _write(plan: Plan, runs: list[Run], source: Provenance) -> dict[str, Any]:
+    built = report.build(plan.setting, runs, provenance=source)
+    report.write(built, plan.output / "report.json")
+    (plan.output / "report.html").write_text(html.render(built, runs))
+    table.show(built, plan.output, Console())
+    return built

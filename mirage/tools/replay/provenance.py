@@ -1,0 +1,48 @@
+"""What a result needs to be had again: the command, the versions, the configuration."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from mirage.secrets import redacted
+from mirage.tools.replay.preparation import Options, Plan
+from mirage.tools.replay.report import Provenance
+from mirage.tools.report.origin import versions
+
+FLAGS = {
+    "policies": "--policy",
+    "think_s": "--think",
+    "abandon_s": "--abandon",
+    "warm_up_s": "--warm-up",
+}
+"""Options whose name is not that of their field."""
+
+
+def of(plan: Plan, options: Options) -> Provenance:
+    """Where the result of this plan comes from."""
+    return Provenance(
+        command=command(plan.config_path, options),
+        versions=versions(),
+        configuration=plan.config.model_dump(mode="json"),
+    )
+
+
+def command(config: Path, options: Options) -> str:
+    """The command line that repeats this replay; a key is not in it."""
+    words = ["mirage", "replay", str(config)]
+    defaults = Options()
+    for field in fields(Options):
+        value = getattr(options, field.name)
+        if field.name == "key" or value == getattr(defaults, field.name):
+            continue
+        words += [FLAGS.get(field.name, "--" + field.name.replace("_", "-")), _written(value)]
+    return shlex.join(words)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ":".join(map(_written, value))
+    return repr(value) if isinstance(value, float) else str(redacted(value))

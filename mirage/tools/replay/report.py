@@ -1,0 +1,204 @@
+"""``report.json``: what every policy did with the same workload. Keys: docs/operating.md."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mirage.samples import PLACES
+from mirage.tools.replay import timeline as tl
+from mirage.tools.replay.client import Outcome
+from mirage.tools.replay.metrics import summarize
+from mirage.tools.replay.run import Run
+from mirage.tools.replay.timeline import Timeline
+from mirage.tools.replay.trail import parting
+from mirage.tools.report.origin import machine
+from mirage.tools.report.repeats import grouped, merged
+from mirage.tools.report.slo import Slo
+from mirage.workload.calls import clipped, tenants
+
+SCHEMA_VERSION = 1
+MAX_EXAMPLES = 10
+"""Differences and error messages that are spelled out."""
+NO_FIGURES = ("timeline", "repeat", "errors", "refused_fields")
+COUNTED = (
+    *("preemptions", "bytes_streamed", "stall_s", "prefill_tokens"),
+    *(f"tokens_from_{place}" for place in PLACES),
+    *("saved_s", "kv_bytes_up", "kv_bytes_down", "late_loads", "failed_loads"),
+)
+"""Fields of a sample that only grow."""
+MOST = {"layers_remapped_max": "alpha", "kv_blocks_granted_max": "kv_blocks"}
+"""Fields whose largest sum over the tenants is told, by its key."""
+LAG_S = 0.02
+"""A run of which more than one request in a hundred left later than that lagged."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What was replayed, the same for every run. Seconds of the trace, plain factors."""
+
+    config: str
+    trace: str
+    window: tuple[float, float] | None
+    time_scale: float
+    length_scale: float
+    seed: int
+    limit: int | None
+    load: float | None = None
+    """Arrivals, as a part of `capacity_rps`; None where gaps were not scaled to the machine."""
+    capacity_rps: float | None = None
+    """Requests a second that the machine was measured to compute with memory to spare."""
+    trace_format: str | None = None
+    """By the file's beginning if None."""
+    rate: float | None = None
+    """Requests a second: `time_scale` follows from it, or arrivals were drawn."""
+    concurrency: int | None = None
+    """Of the closed loop; None is the open one."""
+    repeats: int = 1
+    think_s: float | None = None
+    """Least seconds from an answer to the next turn of its session."""
+    abandon_s: float | None = None
+    warm_up_s: float = 0.0
+    """Requests that leave before are sent and not measured."""
+    repeated_tokens: int | None = None
+    """Of prompts, those that began earlier prompts as well, in whole blocks."""
+    slo: Slo = field(default_factory=Slo)
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Rows of the trace that are no requests, by reason."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What it takes to have the result again."""
+
+    command: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+
+
+def build(
+    setting: Setting,
+    runs: Sequence[Run],
+    now: datetime | None = None,
+    provenance: Provenance = Provenance(),
+) -> dict[str, Any]:
+    """The whole report, ready for JSON.
+
+    `outputs_identical` is True only if every request's greedy output is the same under every
+    policy and nothing failed; None if fewer than two runs ran to their end. Requests that
+    failed under some policy are not counted as different.
+    """
+    whole = [run for run in runs if not run.interrupted]
+    different = differences(whole)
+    failed = any(o.error is not None and not o.abandoned for run in whole for o in run.outcomes)
+    summaries = [summary(run, setting) for run in runs]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "date": (now or datetime.now(UTC)).isoformat(timespec="seconds"),
+        "machine": machine(),
+        **vars(provenance),
+        **vars(setting),
+        "slo": setting.slo.limits(),
+        "requests": len(runs[0].calls) if runs else 0,
+        "clipped": clipped(runs[0].calls) if runs else 0,
+        "interrupted": len(whole) < len(runs),
+        "outputs_identical": not different and not failed if len(whole) > 1 else None,
+        "outputs_different": len(different) if len(whole) > 1 else None,
+        "differences": different[:MAX_EXAMPLES],
+        "policies": _policies(summaries),
+        "runs": summaries,
+    }
+
+
+def _policies(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A column for each policy: means and intervals over its whole runs, or what there is."""
+    columns = []
+    for runs in grouped(summaries).values():
+        whole = [run for run in runs if not run["interrupted"]]
+        columns.append(merged([_figures(run) for run in whole or runs]))
+    return columns
+
+
+def _figures(run: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key not in NO_FIGURES}
+
+
+def summary(run: Run, setting: Setting) -> dict[str, Any]:
+    """One run's part. Memory figures are None if the server keeps no timeline; they count from
+    the start, warm-up included."""
+    measured = [outcome for outcome in run.outcomes if outcome.sent_s >= setting.warm_up_s]
+    seconds = max(0.0, run.duration_s - setting.warm_up_s)
+    lags = [outcome.lag_s for outcome in run.outcomes]
+    return {
+        "policy": run.policy,
+        "repeat": run.repeat,
+        "interrupted": run.interrupted,
+        **summarize(measured, seconds, setting.slo if setting.slo.limits() else None),
+        **_memory(run.timeline),
+        "max_lag_ms": round(max(lags, default=0.0) * 1e3, 3),
+        "refused_fields": list(run.refused_fields),
+        "lagged": bool(lags) and float(np.percentile(lags, 99)) > LAG_S,
+        "errors": _errors(run.outcomes),
+        "tenants": {name: _tenant(run, measured, seconds, name) for name in _names(run)},
+        "timeline": tl.columns(run.timeline) if run.timeline else None,
+    }
+
+
+def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Requests that completed in every run and read differently, with where they part."""
+    answers = [{o.call.index: o for o in run.outcomes if o.error is None} for run in runs]
+    if len(answers) < 2:
+        return []
+    found = []
+    for index, first in sorted(answers[0].items()):
+        others = [other[index] for other in answers[1:] if index in other]
+        odd = [o for o in others if o.output.digest != first.output.digest]
+        if len(others) == len(answers) - 1 and odd:
+            found.append(
+                {
+                    "request": index,
+                    "tenant": first.call.tenant,
+                    "first_difference_at": parting(first.output, odd[0].output),
+                }
+            )
+    return found
+
+
+def write(report: Mapping[str, Any], path: Path) -> None:
+    """Raises `OSError`. NaN and infinity are refused: they are no JSON."""
+    path.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+
+
+def _memory(timeline: Timeline | None) -> dict[str, Any]:
+    if timeline is None:
+        return dict.fromkeys((*COUNTED, *MOST))
+    grown = {key: sum(tl.growth(timeline, attrgetter(key)).values()) for key in COUNTED}
+    return {
+        **{key: round(value, 3) for key, value in grown.items()},
+        **{key: tl.peak(timeline, attrgetter(field)) for key, field in MOST.items()},
+    }
+
+
+def _tenant(run: Run, measured: Sequence[Outcome], seconds: float, name: str) -> dict[str, Any]:
+    """The same keys as the run's, for one tenant alone; rates per second of the run."""
+    outcomes = [outcome for outcome in measured if outcome.call.tenant == name]
+    only = run.timeline and tl.only(run.timeline, name)
+    return {**summarize(outcomes, seconds), **_memory(only)}
+
+
+def _names(run: Run) -> list[str]:
+    served = list(run.timeline.tenants) if run.timeline else []
+    return list(dict.fromkeys([*served, *tenants(run.calls)]))
+
+
+def _errors(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    counts = Counter(outcome.error for outcome in outcomes if outcome.error is not None)
+    return dict(counts.most_common(MAX_EXAMPLES))

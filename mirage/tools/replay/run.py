@@ -1,0 +1,161 @@
+"""One run: the whole workload against one server, with what its memory did meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+
+import aiohttp
+
+from mirage.tools.replay import client
+from mirage.tools.replay.asking import Manner
+from mirage.tools.replay.child import ServerError
+from mirage.tools.replay.client import PATIENT, Habits, Journal, Outcome
+from mirage.tools.replay.stream import Refused, StreamError
+from mirage.tools.replay.timeline import State, Timeline, cut, joined, parse_state, parse_timeline
+from mirage.workload.calls import tenants
+from mirage.workload.dealing import Call
+
+SETTLE_S = 3.0
+"""Longest wait for a sample newer than the last outcome."""
+
+NEEDS_KEY = (401, 403)
+
+Death = Callable[[], Coroutine[None, None, ServerError]]
+"""Waits until the server has ended by itself, and says so."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that came of one policy. `timeline` is None if the server keeps none."""
+
+    policy: str
+    calls: Collection[Call]
+    outcomes: list[Outcome] = field(repr=False)
+    duration_s: float
+    timeline: Timeline | None = field(repr=False, default=None)
+    interrupted: bool = False
+    repeat: int = 1
+    """Which of several runs under this policy."""
+    refused_fields: Sequence[str] = ()
+    """Which fields of a request the server does not take, and was not sent."""
+
+
+async def replay_on(
+    url: str,
+    calls: Collection[Call],
+    seed: int,
+    timeout_s: float,
+    journal: Journal,
+    policy: str | None = None,
+    death: Death | None = None,
+    habits: Habits = PATIENT,
+    key: str | None = None,
+) -> Run:
+    """Warm up, send every call in its turn, fetch the timeline.
+
+    `policy` None takes the server's own word for it. A cancel while sending ends the run
+    early and returns what had ended, marked `interrupted`. Raises `ServerError` if the
+    server ends or does not serve a tenant, `TimelineError` if it cannot be understood, `TraceError`
+    if the calls' trace cannot be read any more.
+    """
+    async with client.session(url, timeout_s, key) as http:
+        manner = await _warm_up(http, sorted(tenants(calls)))
+        before = await _state(http)
+        asking = replace(habits, manner=manner)
+        sending = client.send_all(http, calls, seed, journal, asking)
+        interrupted = False
+        try:
+            await (_unless(death, sending) if death else sending)
+        except asyncio.CancelledError:
+            interrupted = _take_back_cancel()
+        except ExceptionGroup as found:  # a trace that cannot be read a second time
+            raise found.exceptions[0] from None
+        return Run(
+            policy=policy or (before.name if before else "server"),
+            calls=calls,
+            outcomes=sorted(journal.outcomes, key=lambda outcome: outcome.call.index),
+            duration_s=journal.duration_s,
+            timeline=await _timeline_since(http, before),
+            interrupted=interrupted,
+            refused_fields=manner.without(),
+        )
+
+
+async def _warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> Manner:
+    try:
+        return await client.warm_up(http, tenants)
+    except TimeoutError:
+        why = f"no end within {http.timeout.total:g} s: look at it, or raise --timeout"
+    except (aiohttp.ClientError, StreamError) as error:
+        why = str(error)
+        if isinstance(error, Refused) and error.status in NEEDS_KEY:
+            why += ": give --key, or MIRAGE_API_KEY in the environment"
+    raise ServerError(f"the server does not answer a first request: {why}")
+
+
+async def _unless(death: Death, work: Awaitable[None]) -> None:
+    """Do the work, unless the server dies first: then raise its error."""
+    dying, working = asyncio.ensure_future(death()), asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((dying, working), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise dying.result()
+        working.result()
+    finally:
+        dying.cancel()
+        working.cancel()
+        await asyncio.gather(dying, working, return_exceptions=True)
+
+
+def _take_back_cancel() -> bool:
+    """A cancel that was acted on must not trip the next time-out. Always True."""
+    if task := asyncio.current_task():
+        task.uncancel()
+    return True
+
+
+async def _timeline_since(http: aiohttp.ClientSession, before: State | None) -> Timeline | None:
+    after = await _settled(http)
+    if before is None or after is None:
+        return None
+    pages = [page async for page in _pages(http, before.t, after.t)]
+    return cut(joined(pages), before, after) if pages else None
+
+
+async def _pages(
+    http: aiohttp.ClientSession, since: float | None, until: float
+) -> AsyncIterator[Timeline]:
+    """Samples of the timeline after `since`, to `until`; an older server tells all at once."""
+    while since is not None and since < until:
+        if (body := await _get(http, f"mirage/timeline?since={since!r}")) is None:
+            return
+        page = parse_timeline(body)
+        yield page
+        since = page.next_since
+
+
+async def _settled(http: aiohttp.ClientSession) -> State | None:
+    """A sample taken after now, so that it holds the last step's counts."""
+    first = newest = await _state(http)
+    start = monotonic()
+    while first and newest and newest.t == first.t and monotonic() - start < SETTLE_S:
+        await asyncio.sleep(0.1)
+        newest = await _state(http)
+    return newest
+
+
+async def _state(http: aiohttp.ClientSession) -> State | None:
+    body = await _get(http, "mirage/state")
+    return parse_state(body) if body else None
+
+
+async def _get(http: aiohttp.ClientSession, path: str) -> bytes | None:
+    """None from a server that does not have this, as a plain vLLM."""
+    try:
+        async with http.get(path) as response:
+            return await response.read() if response.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise ServerError(f"the server does not answer /{path}: {error}") from None

@@ -1,0 +1,35 @@
+"""Series of numbers over time, out of the timelines of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mirage.samples import TenantSample
+from mirage.tools.replay.run import Run
+from mirage.tools.replay.timeline import Timeline
+from mirage.tools.report.drawing import Array, thin
+
+
+def tenants_of(runs: Sequence[Run]) -> list[str]:
+    """In the server's order."""
+    known = [name for run in runs if run.timeline for name in run.timeline.tenants]
+    return list(dict.fromkeys(known))
+
+
+def series(
+    timeline: Timeline, tenant: str, value: Callable[[TenantSample], float]
+) -> tuple[Array, Array]:
+    """Times (s) and values; NaN where the tenant was absent."""
+    samples = thin(timeline.samples)
+    found = [sample.tenants.get(tenant) for sample in samples]
+    values = [float("nan") if one is None else float(value(one)) for one in found]
+    return np.array([sample.t for sample in samples]), np.array(values)
+
+
+def summed(timeline: Timeline, value: Callable[[TenantSample], float]) -> tuple[Array, Array]:
+    """Times (s) and the sum over the tenants that were there."""
+    samples = thin(timeline.samples)
+    values = [float(sum(value(one) for one in sample.tenants.values())) for sample in samples]
+    return np.array([sample.t for sample in samples]), np.array(values)

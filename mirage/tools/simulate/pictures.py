@@ -1,0 +1,191 @@
+"""The report's pictures of a result (see `report.build`); one function is one picture.
+
+A policy has one colour throughout, and so has a tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from mirage.simulate.run import PLOTTED
+from mirage.tools.report.drawing import (
+    counts_from_zero,
+    grid,
+    legend_below,
+    log_scale,
+    over_time,
+    policy_colour,
+    tenant_colour,
+)
+from mirage.units import GIB
+
+LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms")
+SHORTEST_MS = 0.1
+"""Latencies under this are drawn at it."""
+
+Result = Mapping[str, Any]
+
+
+def throughput(result: Result) -> Figure:
+    """Output tokens and requests per second: a bar per policy, a whisker over the seeds."""
+    figure, (cells,) = grid(1, 2, height=bars_height(result), sharey="all")
+    for axes, key, title in zip(
+        cells,
+        ("output_throughput", "request_throughput"),
+        ("Output tokens per s", "Requests per s"),
+        strict=True,
+    ):
+        bars(axes, result, key)
+        axes.set_title(title)
+    return figure
+
+
+def latencies(result: Result) -> Figure:
+    """P50 (upper row) and P99 of TTFT, TPOT and ITL: bars as in `throughput`."""
+    figure, cells = grid(2, len(LATENCIES), height=bars_height(result), sharey="all")
+    for row, statistic in zip(cells, ("p50", "p99"), strict=True):
+        for axes, name in zip(row, LATENCIES, strict=True):
+            bars(axes, result, f"{statistic}_{name}")
+            axes.set_title(f"{name.removesuffix('_ms').upper()} {statistic.upper()}, ms")
+    return figure
+
+
+def distributions(result: Result) -> Figure:
+    """The share of values at or under x, in ms: TTFT and ITL, a line per policy."""
+    figure, (cells,) = grid(1, 2, height=3.2, sharey="all")
+    share = np.array(PLOTTED) / 100
+    for axes, name in zip(cells, ("ttft_ms", "itl_ms"), strict=True):
+        for policy in result["policies"]:
+            curve = result["results"][policy]["curves"][name]
+            if curve["mean"]:
+                colour = policy_colour(result["policies"], policy)
+                low, mean, high = (
+                    np.maximum(curve[of], SHORTEST_MS) for of in ("min", "mean", "max")
+                )
+                axes.fill_betweenx(share, low, high, color=colour, alpha=0.18, lw=0)
+                axes.plot(mean, share, color=colour, lw=1.8, label=policy)
+        axes.axhline(0.99, color="#9aa1ab", lw=0.8, ls=":")
+        axes.set_title(f"{name.removesuffix('_ms').upper()}, ms")
+        log_scale(axes)
+    cells[0].set_ylabel("share of values")
+    cells[0].set_ylim(0, 1.02)
+    legend_below(figure, cells[0])
+    return figure
+
+
+def kv_memory(result: Result, policies: Sequence[str]) -> Figure:
+    """KV memory granted (line) and in use (area): a row per tenant, a column per policy.
+
+    An empty name among `policies` leaves its column empty.
+    """
+    tenants = list(result["shapes"])
+    figure, cells = over_time(len(tenants), policies, height=1.7)
+    for row, tenant in zip(cells, tenants, strict=True):
+        shape, colour = result["shapes"][tenant], tenant_colour(tenants, tenant)
+        block = shape["extent_bytes"] / shape["extent_blocks"]
+        for axes, policy in _shown(row, policies):
+            line = result["results"][policy]["timelines"][tenant]
+            used = np.array(line["kv_used_blocks"]) * block / GIB
+            granted = np.array(line["kv_extents"]) * shape["extent_bytes"] / GIB
+            axes.fill_between(
+                line["t"], used, step="post", color=colour, alpha=0.35, lw=0, label="in use"
+            )
+            axes.step(line["t"], granted, where="post", color=colour, lw=1.4, label="granted")
+        row[0].set_ylabel(f"{tenant}\nKV, GiB")
+        row[0].set_ylim(0, 1.05 * _most_kv(result, tenant) or 1)
+    _same_time(cells[0][0], result)
+    cells[0][0].legend(loc="best", fontsize=8)
+    return figure
+
+
+def layers_remapped(result: Result, policies: Sequence[str]) -> Figure:
+    """Layers whose memory was given away: a line per tenant, columns as in `kv_memory`."""
+    tenants = list(result["shapes"])
+    figure, (cells,) = over_time(1, policies, height=2.3)
+    for axes, policy in _shown(cells, policies):
+        for tenant in tenants:
+            line = result["results"][policy]["timelines"][tenant]
+            colour = tenant_colour(tenants, tenant)
+            axes.step(line["t"], line["alpha"], where="post", color=colour, lw=1.3, label=tenant)
+    cells[0].set_ylabel("layers remapped")
+    most = max(most_remapped(result, policy) for policy in result["policies"])
+    cells[0].set_ylim(0, 1.05 * most)
+    counts_from_zero(cells[0])
+    _same_time(cells[0], result)
+    legend_below(figure, cells[0])
+    return figure
+
+
+def has_timelines(result: Result) -> bool:
+    """Whether any engine's memory was sampled."""
+    return any(line["t"] for line in _lines(result))
+
+
+def most_remapped(result: Result, policy: str) -> int:
+    """The most layers that one engine had given away in a sample."""
+    lines = result["results"][policy]["timelines"].values()
+    return max((max(line["alpha"], default=0) for line in lines), default=0)
+
+
+def bars_height(result: Result) -> float:
+    """Inches of a cell with a bar per policy."""
+    return 0.7 + 0.27 * len(result["policies"])
+
+
+def bars(axes: Any, result: Result, key: str) -> None:
+    """A bar per policy from the top down: the mean, its number, and the seeds' range."""
+    policies = result["policies"]
+    spreads = [result["results"][policy]["figures"][key] for policy in policies]
+    known = [spread or dict.fromkeys(("mean", "min", "max"), 0.0) for spread in spreads]
+    means = np.array([spread["mean"] for spread in known])
+    below = means - [spread["min"] for spread in known]
+    above = np.array([spread["max"] for spread in known]) - means
+    colours = [policy_colour(policies, policy) for policy in policies]
+    axes.barh(policies, means, color=colours, height=0.7)
+    if len(result["seeds"]) > 1:
+        axes.errorbar(means, policies, xerr=(below, above), fmt="none", ecolor="#20242b", lw=1)
+    for row, spread in enumerate(spreads):
+        end, label = (spread["max"], _number(spread["mean"])) if spread else (0, "–")
+        axes.annotate(
+            label, (end, row), (4, 0), textcoords="offset points", va="center", fontsize=8
+        )
+    axes.set_ylim(len(policies) - 0.5, -0.5)
+    axes.set_xlim(0, 1.22 * max(spread["max"] for spread in known) or 1)
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+
+
+def _number(value: float) -> str:
+    """Three significant digits, and all of a larger number's."""
+    return f"{value:,.0f}" if value >= 100 or not value else f"{value:#.3g}"
+
+
+def _shown(row: Sequence[Any], policies: Sequence[str]) -> Iterator[tuple[Any, str]]:
+    """The cells of a row that belong to a policy; the others are hidden."""
+    for axes, policy in zip(row, policies, strict=True):
+        axes.set_visible(bool(policy))
+        if policy:
+            yield axes, policy
+
+
+def _lines(result: Result) -> list[Mapping[str, Any]]:
+    parts = [result["results"][policy]["timelines"] for policy in result["policies"]]
+    return [line for part in parts for line in part.values()]
+
+
+def _most_kv(result: Result, tenant: str) -> float:
+    """GiB, the most granted under any policy."""
+    parts = [result["results"][policy]["timelines"][tenant] for policy in result["policies"]]
+    extents = max(max(line["kv_extents"], default=0) for line in parts)
+    return float(extents * result["shapes"][tenant]["extent_bytes"] / GIB)
+
+
+def _same_time(axes: Any, result: Result) -> None:
+    """The same axis in all pictures of memory, to the end of the longest policy."""
+    axes.set_xlim(0, max((line["t"][-1] for line in _lines(result) if line["t"]), default=0) or 1)

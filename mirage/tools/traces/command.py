@@ -1,0 +1,106 @@
+"""``mirage traces``: what public traces there are, and getting them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from mirage.processes.exits import exits
+from mirage.processes.interrupt import terminate_like_interrupt
+from mirage.tools.traces import table
+from mirage.tools.traces.download import FetchError, UnreachableError, checksum, fetch
+from mirage.tools.traces.progress import counting
+from mirage.workload import public
+from mirage.workload.formats.request import TraceError
+from mirage.workload.public import TRACES, Public
+
+
+class Action(StrEnum):
+    """What to do."""
+
+    LIST = "list"
+    FETCH = "fetch"
+
+
+def traces_command(
+    action: Annotated[Action, typer.Argument(help="Say what there is, or get it.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]…", help="As `mirage traces list` has them."),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder to keep them in.",
+            show_default="mirage/traces in the user's cache folder, where --trace NAME looks",
+        ),
+    ] = None,
+    mirror: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MIRAGE_TRACES_MIRROR",
+            metavar="URL",
+            help="Fetch URL/FILE instead of the owner's address.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds to wait for a server that says nothing.")
+    ] = 60.0,
+) -> None:
+    """List public traces, or fetch some so that --trace NAME finds them.
+
+    With names, `list` tells of each where it comes from, its checksum and its licence. What is
+    there already is checked again.
+    """
+    with exits("interrupted; what has come is kept, and fetching goes on there"):
+        folder = cache or public.folder()
+        chosen = {name: public.named(name) for name in dict.fromkeys(names or ())}
+        if action is Action.LIST:
+            _list(chosen, folder)
+            return
+        if not chosen:
+            raise TraceError("fetch needs a name: `mirage traces list` has them")
+        if mirror is not None and not mirror.startswith(("http://", "https://")):
+            raise TraceError(f"mirror {mirror!r}: write an address as https://HOST/FOLDER")
+        with terminate_like_interrupt():
+            for name, wanted in chosen.items():
+                _fetch(name, wanted, folder / wanted.file, mirror, timeout)
+
+
+def _list(chosen: dict[str, Public], folder: Path) -> None:
+    console = Console()
+    if chosen:
+        table.show_each(chosen, folder, console)
+    else:
+        table.show_all(TRACES, folder, console)
+
+
+def _fetch(name: str, wanted: Public, path: Path, mirror: str | None, timeout_s: float) -> None:
+    if path.exists():
+        _check(name, wanted, path)
+        return
+    urls = [f"{mirror.rstrip('/')}/{wanted.file}"] if mirror else wanted.urls
+    typer.echo(f"{name}: {wanted.about}. Licence: {wanted.licence}. Cite {wanted.cite}.", err=True)
+    try:
+        with counting(name) as progress:
+            fetch(wanted, path, urls, progress, timeout_s)
+    except UnreachableError as error:
+        raise UnreachableError(
+            f"{name}: cannot be fetched ({error}): where there is a network, get {wanted.urls[0]} "
+            f"and put it at {path}"
+        ) from None
+    typer.echo(path)
+
+
+def _check(name: str, wanted: Public, path: Path) -> None:
+    found = checksum(wanted, path)
+    if found != wanted.checksum:
+        raise FetchError(
+            f"{name}: {path} has {found}, not {wanted.checksum}: remove it and fetch it again"
+        )
+    typer.echo(path)

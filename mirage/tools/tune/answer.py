@@ -1,0 +1,220 @@
+"""From a question to its answer: load and limits, search, choice, and judging on unseen windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirage.config import Config, Policy
+from mirage.tools.report.slo import Slo
+from mirage.tools.tune.choosing import FINALISTS, chosen, most_values
+from mirage.tools.tune.goals import Goal, WindowResult, figures
+from mirage.tools.tune.load import computed_per_s, derived_slo, each_pressing
+from mirage.tools.tune.progress import Progress
+from mirage.tools.tune.question import Question
+from mirage.tools.tune.recommending import Load
+from mirage.tools.tune.runs import Runner, runner
+from mirage.tools.tune.search import FILE, Searched, Task, first_choices, importances, search
+from mirage.tools.tune.simulated import Run
+from mirage.tools.tune.space import FIXED, Choice, fixed
+
+SEARCH_SEEDS = 2
+"""Ways to deal the searched windows to tenants, by which finalists are compared."""
+JUDGE_SEEDS = 5
+DEFAULT, TUNED, STATIC, POOLED = "default", "tuned", "static", "pooled"
+SLOTS = {"one slot": 1, "two slots": 2}
+"""Of the tuned configuration, instead of the number that its engines choose by themselves."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a person wants of the answer."""
+
+    objective: str = "goodput"
+    slo: Slo | None = None
+    """Derived if None."""
+    trials: int = 64
+    processes: int | None = None
+    slower: float | None = None
+    """Times the gaps of the trace; the question's own if None."""
+    live: int = 0
+    """Of the best of the search, how many are measured on real engines."""
+    live_repeats: int = 3
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One configuration on the held-back windows."""
+
+    name: str
+    seeds: tuple[dict[str, float], ...]
+    """All objectives, seed by seed."""
+    whole: dict[str, float]
+    """Over all seeds together."""
+    outcomes: tuple[WindowResult, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that came of it."""
+
+    goal: Goal
+    slo_is_derived: bool
+    slower: float
+    """Times the gaps of the trace, beside the configuration's `time_scale`."""
+    pressing: dict[str, float]
+    """The same, with which each policy just does not bear the requests; empty if the load is
+    given."""
+    load: Load | None
+    """The same as parts of what the machine computes; None if the load is given, or no layers are
+    lent whatever it is."""
+    trials: list[Searched]
+    choice: Choice
+    config: Config
+    searched: dict[str, float]
+    """What contenders are worth on the windows of the search, by name."""
+    judged: dict[str, Judged]
+    importances: dict[str, float]
+
+
+def answer(question: Question, wish: Wish, folder: Path, progress: Progress) -> Answer:
+    """Raises `ConfigError` with one line; `KeyboardInterrupt` leaves the trials in the folder."""
+    bench = question.bench(question.config.replay.time_scale)
+    with runner(bench, wish.processes, progress.ended) as run:
+        task, derived, presses = _task(question, wish, run, progress)
+        windows = task.windows
+        progress.stage("searching", wish.trials * len(windows))
+        asked = {"objective": wish.objective, "slo": str(task.goal.slo), "slower": task.slower}
+        same = question.fingerprint(**asked)
+        trials = search(task, run, wish.trials, folder / FILE, same)
+        always, best = first_choices(task.space), _best(task.goal, trials)
+        of_one = len(windows) * SEARCH_SEEDS
+        progress.stage("comparing the best", most_values(task.space, always) * of_one)
+        choice = chosen(task.goal, task.space, best, _Values(task, run), always)
+        config = task.space.apply(choice) if choice else question.config
+        names = contenders(question.config, config)
+        progress.stage("comparing on the searched windows", len(names) * of_one)
+        seeds = range(task.seed, task.seed + SEARCH_SEEDS)
+        searched = {
+            name: task.goal.value(_outcomes(task, run, each, windows, seeds) or ())
+            for name, each in names.items()
+        }
+        held = [window.number for window in question.cut.held_back]
+        progress.stage("judging on held-back windows", len(names) * len(held) * JUDGE_SEEDS)
+        judged = {name: _judge(task, run, name, each, held) for name, each in names.items()}
+        return Answer(
+            goal=task.goal,
+            slo_is_derived=derived,
+            slower=task.slower,
+            pressing=presses,
+            load=_load(question, presses, run),
+            trials=trials,
+            choice=choice,
+            config=config,
+            searched=searched,
+            judged=judged,
+            importances=importances(trials, task),
+        )
+
+
+def contenders(default: Config, tuned: Config) -> dict[str, Config]:
+    """What the answer is compared with, and itself, by name."""
+    found = {
+        STATIC: default.model_copy(update={"policy": Policy.STATIC}),
+        POOLED: default.model_copy(update={"policy": Policy.POOLED}),
+        DEFAULT: default,
+        **{fixed_name(percent): fixed(default, percent) for percent in FIXED},
+        TUNED: tuned,
+        f"{TUNED} at 0 %": fixed(tuned, 0.0),
+    }
+    for name, beta in SLOTS.items():
+        found[name] = tuned.model_copy(
+            update={"remap": tuned.remap.model_copy(update={"beta": beta})}
+        )
+    return found
+
+
+def fixed_name(percent: float) -> str:
+    """``"fixed 30 %"``."""
+    return f"fixed {percent:g} %"
+
+
+def _task(
+    question: Question, wish: Wish, run: Runner, progress: Progress
+) -> tuple[Task, bool, dict[str, float]]:
+    """The task, whether its limits were derived, and what presses each policy, if looked for."""
+    windows = [window.number for window in question.cut.searched]
+    seed, config = question.options.seed, question.config
+    progress.stage("looking at the load")
+    slo = wish.slo or derived_slo(run, config, windows, seed)
+    slower, presses = wish.slower or 1.0, dict[str, float]()
+    if wish.slower is None and not question.load_is_given:
+        presses = each_pressing(run, config, slo, windows, seed)
+        slower = presses[str(config.policy)]
+    task = Task(question.space, Goal(wish.objective, slo), windows, seed, slower)
+    return task, wish.slo is None, presses
+
+
+def _load(question: Question, presses: Mapping[str, float], run: Runner) -> Load | None:
+    if str(Policy.MIRAGE) not in presses:
+        return None
+    searched = question.cut.searched
+    windows, requests = [window.number for window in searched], len(searched[0].requests)
+    computed = computed_per_s(run, question.config, windows, requests, question.options.seed)
+    return Load(computed, {name: question.rate(s) / computed for name, s in presses.items()})
+
+
+def _best(goal: Goal, trials: Sequence[Searched]) -> list[Choice]:
+    """The finalists, the best first; of equals the first."""
+    whole = [(trial.value, trial) for trial in trials if trial.value is not None]
+    ordered = sorted(whole, key=lambda pair: -pair[0] if goal.maximised else pair[0])
+    distinct = {repr(sorted(trial.choice.items())): trial.choice for _, trial in reversed(ordered)}
+    return list(reversed(distinct.values()))[:FINALISTS]
+
+
+class _Values:
+    """What choices are worth on the searched windows, over several seeds."""
+
+    def __init__(self, task: Task, run: Runner) -> None:
+        self._task, self._run = task, run
+
+    def __call__(self, choices: Sequence[Choice]) -> list[float]:
+        task = self._task
+        seeds = range(task.seed, task.seed + SEARCH_SEEDS)
+        runs = [[r for s in seeds for r in task.runs(c, task.windows, s)] for c in choices]
+        results = iter(self._run([each for several in runs for each in several]))
+        found = [[next(results) for _ in several] for several in runs]
+        return [_value(task.goal, outcomes) for outcomes in found]
+
+
+def _value(goal: Goal, outcomes: Sequence[WindowResult | None]) -> float:
+    fitting = [outcome for outcome in outcomes if outcome is not None]
+    return goal.value(fitting) if len(fitting) == len(outcomes) else goal.worst
+
+
+def _outcomes(
+    task: Task, run: Runner, config: Config, windows: Sequence[int], seeds: Sequence[int]
+) -> list[WindowResult] | None:
+    """None if it does not fit."""
+    runs = [Run(config, window, seed, task.slower) for seed in seeds for window in windows]
+    fitting = [outcome for outcome in run(runs) if outcome is not None]
+    return fitting if len(fitting) == len(runs) else None
+
+
+def _judge(task: Task, run: Runner, name: str, config: Config, windows: Sequence[int]) -> Judged:
+    seeds = range(task.seed, task.seed + JUDGE_SEEDS)
+    outcomes = _outcomes(task, run, config, windows, seeds) or []
+    size = len(windows)
+    parts = [outcomes[at : at + size] for at in range(0, len(outcomes), size)]
+    slo = task.goal.slo
+    whole = figures(outcomes, slo)
+    return Judged(name, tuple(figures(p, slo) for p in parts), whole, tuple(outcomes))
+
+
+def mean_lent(judged: Mapping[str, Judged], name: str) -> tuple[float, float]:
+    """Bytes of layers that idle models had given away on average, and that active ones had."""
+    outcomes = judged[name].outcomes
+    seconds = sum(outcome.duration_s for outcome in outcomes) or 1.0
+    idle = sum(outcome.lent_idle for outcome in outcomes) / seconds
+    return idle, sum(outcome.lent_active for outcome in outcomes) / seconds

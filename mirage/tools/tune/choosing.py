@@ -1,0 +1,87 @@
+"""From trials to one answer: the best are tried again, refined, and freed of what changes nothing.
+
+Deciding alone: what a choice is worth is asked of a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isfinite
+
+from mirage.tools.tune.goals import Goal
+from mirage.tools.tune.space import Choice, Space, Value
+
+FINALISTS = 6
+KEPT = 0.98
+"""Of what was gained over the file as it is, what leaving a knob alone must keep."""
+LEAST_GAIN = 0.005
+"""Over the file as it is: with less the answer is the file as it is."""
+
+Values = Callable[[Sequence[Choice]], list[float]]
+"""What each choice is worth, all on the same requests; the goal's worst for what does not fit."""
+
+
+def chosen(
+    goal: Goal,
+    space: Space,
+    best: Sequence[Choice],
+    values: Values,
+    always: Sequence[Choice] = (),
+) -> Choice:
+    """The answer, never worse than the file as it is. `best` are choices of the search.
+
+    Nor is it worse than those of `always`, unless all are alike (`LEAST_GAIN`).
+    """
+    compared: list[Choice] = [{}, *(choice for choice in always if choice)]
+    finalists = [*compared, *(choice for choice in best if choice and choice not in compared)]
+    worth = values(finalists)
+    least = worth[0]
+    for found in worth[: len(compared)]:
+        least = found if goal.better(found, least) else least
+    default, answer, value = worth[0], finalists[0], worth[0]
+    for choice, found in zip(finalists, worth, strict=True):
+        if goal.better(found, value):
+            answer, value = choice, found
+    answer, value = _refined(goal, space, answer, value, values)
+    if goal.gain(value, default) < LEAST_GAIN:
+        return {}
+    return _simplified(goal, answer, value, default, least, values)
+
+
+def most_values(space: Space, always: Sequence[Choice]) -> int:
+    """How many choices `chosen` asks about at most."""
+    beside, without = 2 * len(space.knobs), len(space.knobs)
+    return 1 + len(always) + FINALISTS + beside + without
+
+
+def _refined(
+    goal: Goal, space: Space, answer: Choice, value: float, values: Values
+) -> tuple[Choice, float]:
+    """One step up or down of each knob in turn, taken where it is better."""
+    for knob in space.knobs:
+        now = knob.values.index(answer.get(knob.name, knob.default))
+        beside = [i for i in (now - 1, now + 1) if 0 <= i < len(knob.values)]
+        tried = [_with(answer, knob.name, knob.values[i], knob.default) for i in beside]
+        for choice, found in zip(tried, values(tried), strict=True):
+            if goal.better(found, value):
+                answer, value = choice, found
+    return answer, value
+
+
+def _simplified(
+    goal: Goal, answer: Choice, value: float, default: float, least: float, values: Values
+) -> Choice:
+    """Without the knobs that hardly matter, tried one after the other."""
+    bar = default + KEPT * (value - default) if isfinite(default) else value
+    bar = least if goal.better(least, bar) else bar
+    for name in list(answer):
+        without = {key: each for key, each in answer.items() if key != name}
+        (found,) = values([without])
+        if not goal.better(bar, found):
+            answer = without
+    return answer
+
+
+def _with(answer: Choice, name: str, value: Value, default: Value) -> Choice:
+    without = {key: each for key, each in answer.items() if key != name}
+    return without if value == default else without | {name: value}

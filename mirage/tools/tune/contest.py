@@ -1,0 +1,106 @@
+"""The best of a search and what is there already, measured on real engines: who enters, who wins.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from mirage.config import Config
+from mirage.tools.tune.answer import DEFAULT, TUNED, Answer, fixed_name
+from mirage.tools.tune.choosing import LEAST_GAIN
+from mirage.tools.tune.goals import Goal, WindowResult, figures
+from mirage.tools.tune.question import Question
+from mirage.tools.tune.search import Searched
+from mirage.tools.tune.space import FIXED, fixed
+from mirage.tools.tune.table import number
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What was measured: entrants by name, with a result for each repeat."""
+
+    configs: Mapping[str, Config]
+    results: Mapping[str, Sequence[WindowResult]]
+    winner: str
+    requests: int
+    """Of each run."""
+
+    @property
+    def config(self) -> Config:
+        """The winner's."""
+        return self.configs[self.winner]
+
+
+def entrants(question: Question, answer: Answer, count: int) -> dict[str, Config]:
+    """The answer and the next best of the search, `count` together; the configuration as it is;
+    the best fixed percentage. No configuration twice."""
+    goal, as_is = answer.goal, question.config
+    found = {TUNED: answer.config}
+    for trial in in_order(goal, answer.trials):
+        if len(found) == count:
+            break
+        config = question.space.apply(trial.choice)
+        if config not in found.values() and trial.choice:
+            found[f"trial {trial.number}"] = config
+    percent = FIXED[0]
+    for each in FIXED:
+        one, other = answer.searched[fixed_name(each)], answer.searched[fixed_name(percent)]
+        percent = each if goal.better(one, other) else percent
+    for name, config in ((DEFAULT, as_is), (fixed_name(percent), fixed(as_is, percent))):
+        if config not in found.values():
+            found[name] = config
+    return found
+
+
+def in_order(goal: Goal, trials: Sequence[Searched]) -> list[Searched]:
+    """Those that saw all windows, the best first."""
+    whole = [(trial.value, trial) for trial in trials if trial.value is not None]
+    ordered = sorted(whole, key=lambda pair: -pair[0] if goal.maximised else pair[0])
+    return [trial for _, trial in ordered]
+
+
+def values(goal: Goal, results: Sequence[WindowResult]) -> list[float]:
+    """What each repeat was worth."""
+    return [goal.value([result]) for result in results]
+
+
+def winner(goal: Goal, results: Mapping[str, Sequence[WindowResult]]) -> str:
+    """By the median of the repeats; not another than the first unless it is better by more than
+    nothing (`LEAST_GAIN`). The first entrant is the answer of the search."""
+    worth = {name: median(values(goal, each)) for name, each in results.items()}
+    best = next(iter(worth))
+    for name, value in worth.items():
+        if goal.better(value, worth[best]) and goal.gain(value, worth[best]) >= LEAST_GAIN:
+            best = name
+    return best
+
+
+def middle(goal: Goal, results: Sequence[WindowResult]) -> dict[str, float]:
+    """All objectives, each the median of the repeats."""
+    found = [figures([result], goal.slo) for result in results]
+    return {key: median(each[key] for each in found) for key in found[0]}
+
+
+def sentence(answer: Answer, contest: Contest) -> str:
+    """What the engines said of it."""
+    goal = answer.goal
+    said = []
+    for name, results in contest.results.items():
+        worth = sorted(values(goal, results))
+        spread = f" ({number(worth[0], 3)} to {number(worth[-1], 3)})" if len(worth) > 1 else ""
+        said.append(f"{name} {number(median(worth), 3)}{spread}")
+    repeats = len(contest.results[contest.winner])
+    runs = f"median of {repeats} runs" if repeats > 1 else "one run"
+    ends = {
+        TUNED: "the search was right, and tuned.yaml is its answer",
+        DEFAULT: "the configuration as it is was best, and tuned.yaml is that",
+    }
+    end = ends.get(contest.winner, f"tuned.yaml is {contest.winner}")
+    return (
+        f"On the real engines, {runs} of {contest.requests} unseen requests, {goal.objective} was: "
+        f"{', '.join(said)}; {end}."
+    )

@@ -1,0 +1,181 @@
+"""A question to the tuner, looked up and checked before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mirage
+from mirage.config import Config, ConfigError, load, read_yaml
+from mirage.control.rules import Rules
+from mirage.simulate.roofline import Roofline
+from mirage.tools.explain.arithmetic import Explained, explained, layer_compute_s
+from mirage.tools.explain.machine import Machine, machine
+from mirage.tools.explain.subjects import Subjects, subjects
+from mirage.tools.tune.simulated import Bench
+from mirage.tools.tune.space import Space, space
+from mirage.tools.tune.windows import LARGEST_WINDOW, Cut, cut
+from mirage.workload import trace
+from mirage.workload.chosen import SAMPLE_NAME, located
+from mirage.workload.trace import EndlessError, Reading, Request, TraceError
+
+MOST_ROWS = 2_000_000
+"""Rows of a trace that are held at most; later ones are not read."""
+ENDLESS_ROWS = 8 * LARGEST_WINDOW
+"""Rows of a trace without end that are read: as many as the windows can hold."""
+CONTEXT = 1024
+"""Tokens of a request for which the paper's arithmetic is told."""
+BATCHES = (1, 8, 32, 128)
+STEPS = (1.5, 2.0, 3.0, 5.0, 8.0)
+"""Times between tokens that `tbt_ms` may have: in those of a decode step of one request."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the command line. None takes the default."""
+
+    trace: str | None = None
+    """Trace as `located` takes it: a file, the bundled sample, or a public trace; None for the
+    configuration's own."""
+    profile: str | None = None
+    seed: int = 0
+    find_load: bool = False
+    """Let requests come as often as the configuration just does not bear."""
+    largest_window: int = LARGEST_WINDOW
+    trace_format: str | None = None
+    """Format of the trace, where its beginning does not tell it."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A configuration, its machine and its load."""
+
+    path: Path
+    config: Config
+    options: Options
+    trace: str
+    """Which was taken."""
+    machine: Machine
+    subjects: Subjects
+    explained: tuple[Explained, ...]
+    space: Space
+    cut: Cut
+    requests: int
+    """Of the trace."""
+
+    @property
+    def trace_name(self) -> str:
+        """As a person would say it."""
+        given = self.trace
+        return "the bundled sample" if given == SAMPLE_NAME else given
+
+    @property
+    def load_is_given(self) -> bool:
+        """Whether somebody said how often requests come: in the file, or by a trace of theirs."""
+        replay = self.config.replay
+        if self.options.find_load or (self.options.trace is None and replay.load is not None):
+            return False
+        return "time_scale" in replay.model_fields_set or self.trace != SAMPLE_NAME
+
+    def rate(self, slower: float) -> float:
+        """Requests a second of the searched windows with gaps so many times as long."""
+        windows = self.cut.searched
+        gaps = sum(len(window.requests) - 1 for window in windows)
+        span_s = sum(window.requests[-1].arrival_s for window in windows)
+        return gaps / (span_s * self.config.replay.time_scale * slower) if span_s else 0.0
+
+    def bench(self, time_scale: float) -> Bench:
+        """The machine, the models and the windows."""
+        windows = (*self.cut.searched, *self.cut.held_back)
+        return Bench(
+            hardware=self.machine.hardware,
+            page_bytes=next(iter(self.subjects.fits.values())).page.bytes,
+            models={s.tenant.name: s.model for s in self.subjects.subjects},
+            windows={window.number: window for window in windows},
+            time_scale=time_scale,
+            length_scale=self.config.replay.length_scale,
+        )
+
+    def fingerprint(self, **more: Any) -> str:
+        """The same for the same question alone; `more` belongs to it."""
+        bench = self.bench(1.0)
+        windows = [(w.number, w.requests) for w in (*self.cut.searched, *self.cut.held_back)]
+        whole = {
+            "version": mirage.__version__,
+            "config": self.config.model_dump(mode="json"),
+            "models": {name: model.model_dump() for name, model in bench.models.items()},
+            "hardware": bench.hardware.model_dump(),
+            "windows": hashlib.sha256(repr(windows).encode()).hexdigest(),
+            "knobs": repr(self.space.knobs),
+            "seed": self.options.seed,
+        }
+        return hashlib.sha256(json.dumps(whole | more, sort_keys=True).encode()).hexdigest()
+
+
+def ask(path: Path, options: Options) -> Question:
+    """Raises `ConfigError` or `TraceError` with one line."""
+    config = load(path)
+    on = machine(options.profile, config.device)
+    known = subjects(config, on.hardware, CONTEXT)
+    for name, why in known.refused.items():
+        raise ConfigError(f"tenant {name!r} cannot be simulated: {why}")
+    named, rows = _requests(config, options, path.parent)
+    told = tuple(explained(s, on.hardware, Rules.served(config), BATCHES) for s in known.subjects)
+    knobs = space(config, known.fits, _steps_ms(known, on))
+    return Question(
+        path=path,
+        config=config,
+        options=options,
+        trace=named,
+        machine=on,
+        subjects=known,
+        explained=told,
+        space=knobs,
+        cut=cut(rows, options.largest_window),
+        requests=len(rows),
+    )
+
+
+def raw(path: Path) -> dict[Any, Any]:
+    """The file as it stands."""
+    return read_yaml(path)
+
+
+def _requests(config: Config, options: Options, near: Path) -> tuple[str, list[Request]]:
+    """The trace's name and its requests; files that CONFIG names are in its folder."""
+    if options.trace is not None:
+        return options.trace, _rows(located(options.trace), options.trace_format)
+    named = config.replay.trace
+    if not isinstance(named, str):
+        raise ConfigError("replay.trace names one trace per tenant: tune takes one, give --trace")
+    return named, _rows(located(named, near), options.trace_format)
+
+
+def _rows(path: Path, form: str | None) -> list[Request]:
+    """Without texts and hashes, which nothing here looks at."""
+    try:
+        rows = _first(path, MOST_ROWS, Reading(form))
+    except EndlessError:
+        rows = _first(path, ENDLESS_ROWS, Reading(form, bounded=True))
+    if rows[0].arrival_s == rows[-1].arrival_s:
+        raise TraceError(f"{path}: all rows have one time: name a trace with arrivals")
+    return rows
+
+
+def _first(path: Path, most: int, how: Reading) -> list[Request]:
+    return [
+        Request(row.arrival_s, row.context_tokens, row.output_tokens)
+        for row, _ in zip(trace.read(path, how), range(most), strict=False)
+    ]
+
+
+def _steps_ms(known: Subjects, on: Machine) -> list[float]:
+    """Of the slowest model."""
+    one = max(
+        layer_compute_s(Roofline(s.model, on.hardware), 1, s.context) * s.model.layers * 1e3
+        for s in known.subjects
+    )
+    return [float(f"{one * factor:.2g}") for factor in STEPS]

@@ -1,0 +1,77 @@
+"""Many simulated windows at once, each only once: one process per core, results in order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+from mirage.tools.simulate.pool import end_with_parent, processes_of, submit
+from mirage.tools.tune.goals import WindowResult
+from mirage.tools.tune.simulated import Bench, Run, simulate
+
+Ended = Callable[[], None]
+Results = list[WindowResult | None]
+LEAST_AT_ONCE = 2
+"""Runs for which a process is worth being asked."""
+
+
+class Runner:
+    """Simulates windows, and remembers what came of them."""
+
+    def __init__(self, bench: Bench, pool: ProcessPoolExecutor | None, ended: Ended) -> None:
+        self._bench, self._pool, self._ended = bench, pool, ended
+        self._known: dict[str, WindowResult | None] = {}
+
+    def __call__(self, runs: Sequence[Run]) -> Results:
+        """What comes of each; None for what does not fit."""
+        keys = [_key(run) for run in runs]
+        new = {
+            k: run for k, run in dict(zip(keys, runs, strict=True)).items() if k not in self._known
+        }
+        for key, outcome in zip(new, self._fresh(list(new.values())), strict=True):
+            self._known[key] = outcome
+        return [self._known[key] for key in keys]
+
+    def _fresh(self, runs: Sequence[Run]) -> Iterator[WindowResult | None]:
+        if self._pool is None or len(runs) < LEAST_AT_ONCE:
+            results = (simulate(self._bench, run) for run in runs)
+        else:
+            results = (future.result() for future in submit(self._pool, _simulate, runs))
+        for outcome in results:
+            self._ended()
+            yield outcome
+
+
+@contextmanager
+def runner(bench: Bench, processes: int | None, ended: Ended) -> Iterator[Runner]:
+    """Processes that are gone after the block; with one, everything runs in this one."""
+    workers = processes or os.cpu_count() or 1
+    if workers == 1:
+        yield Runner(bench, None, ended)
+        return
+    context = multiprocessing.get_context("spawn")
+    with processes_of(workers, context, _begin, bench.pickled) as pool:
+        yield Runner(bench, pool, ended)
+
+
+def _key(run: Run) -> str:
+    return f"{run.window} {run.seed} {run.slower} {run.at_once} {run.config.model_dump_json()}"
+
+
+# -- inside a process ----------------------------------------------------------------------
+
+_bench: Bench
+
+
+def _begin(pickled: bytes) -> None:
+    global _bench
+    _bench = pickle.loads(pickled)
+    end_with_parent()
+
+
+def _simulate(run: Run) -> WindowResult | None:
+    return simulate(_bench, run)

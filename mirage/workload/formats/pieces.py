@@ -1,0 +1,42 @@
+"""JSON that is read piece by piece: the one module with ijson, loaded when a trace is JSON."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from mirage.errors import Refused
+from mirage.workload.formats.opened import CHUNK
+
+try:
+    import ijson
+except ImportError:
+    raise Refused(
+        "a trace in JSON needs ijson: run pip install '.[tools]' in the checkout of MIRAGE"
+    ) from None
+
+MALFORMED = (ijson.JSONError, ValueError, RecursionError)
+"""Errors of what is no JSON; ValueError is raised by ijson's own Python code."""
+
+
+def entries(file: io.RawIOBase | io.BytesIO) -> Iterator[Any]:
+    """Values of the one array that `file` is. Raises one of `MALFORMED`."""
+    return iter(ijson.items(file, "item", use_float=True, buf_size=CHUNK))
+
+
+def first_object(begin: bytes, in_array: bool) -> tuple[dict[str, Any], bool]:
+    """Fields of the first JSON object, and whether it ends in these bytes."""
+    builder, depth, whole = ijson.ObjectBuilder(), 0, False
+    outside = 1 if in_array else 0
+    with suppress(*MALFORMED):
+        for event, value in ijson.basic_parse(io.BytesIO(begin), use_float=True):
+            builder.event(event, value)
+            depth += event.startswith("start_") - event.startswith("end_")
+            if whole := depth <= outside and event == "end_map":
+                break
+    found = getattr(builder, "value", None)
+    if outside and isinstance(found, list):
+        found = found[0] if found else None
+    return (found, whole) if isinstance(found, dict) else ({}, False)
