@@ -23,11 +23,12 @@ from math import inf
 from typing import NamedTuple, Self
 
 from mirage.config import PATIENCE_S, Config, Policy
+from mirage.control.covering import covers
 from mirage.control.debts import Debtor
 from mirage.control.demand import lacks_growth
 from mirage.control.grants import Grants
 from mirage.control.ledger import LedgerError
-from mirage.control.planner import covers, plan
+from mirage.control.planner import plan
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
 from mirage.control.spilling import Turns, worth_spilling
@@ -250,7 +251,9 @@ class Controller:
         if now >= self._planned_until:
             device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
             how = self._policy, self._rules
-            self._targets = plan(tenants, device_bytes, kept, *how, turns=self._turns, now=now)
+            self._targets = plan(
+                tenants, device_bytes, kept, *how, turns=self._turns, now=now
+            ).targets
             change = self._store.next_deadline(now)
             self._planned_until = inf if change is None else change
         return self._targets

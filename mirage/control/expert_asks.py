@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from msgspec.structs import replace
+
+from mirage.control.rows import Row
 from mirage.control.spilling import Turns, instead, layers_of
 from mirage.control.tenant_state import TenantSnapshot
-from mirage.control.water_filling import Ask
 from mirage.control.worth import (
     Batches,
     Mixture,
@@ -41,8 +43,8 @@ def experts_out(t: TenantSnapshot) -> int:
     return max(t.report.experts, t.allotment.experts if t.allotment else 0)
 
 
-def giving_experts(t: TenantSnapshot, ask: Ask, most: int, turns: Turns | None = None) -> Ask:
-    """`ask` with experts in the place of layers, if the tenant runs and that is the cheaper.
+def giving_experts(t: TenantSnapshot, row: Row, most: int, turns: Turns | None = None) -> Row:
+    """`row` with experts in the place of layers, if the tenant runs and that is the cheaper.
 
     `most`: experts of each layer that may be away. Going from one to the other copies what returns.
     What is away of one kind counts as so much of the other, since others may sit on that memory;
@@ -50,19 +52,20 @@ def giving_experts(t: TenantSnapshot, ask: Ask, most: int, turns: Turns | None =
     """
     gain = experts_gain(t.shape)
     if not (most and gain):
-        return ask
+        return row
     out = experts_out(t)
-    away = max(out * gain, ask.out * ask.layer_bytes)
-    as_layers, as_experts = ceil_div(away, ask.layer_bytes), ceil_div(away, gain)
+    away = max(out * gain, row.out * row.unit_bytes)
+    as_layers, as_experts = ceil_div(away, row.unit_bytes), ceil_div(away, gain)
     cold = list(_cold(t, most)) if t.active else []
-    fitting = ask.hidden if t.active and out else ask.most
-    experts_are_best = _chosen(t, [_layers(t, ask.hidden), *cold]) > 0
+    fitting = row.hidden if t.active and out else row.most
+    experts_are_best = _chosen(t, [_layers(t, row.hidden), *cold]) > 0
     if as_experts > most or (as_layers <= fitting and not experts_are_best):
-        return ask._replace(out=as_layers)
+        return replace(row, out=as_layers)
     unfelt = _chosen(t, [NOTHING, *cold])
-    return ask._replace(
-        experts=True,
-        layer_bytes=gain,
+    return replace(
+        row,
+        gives_experts=True,
+        unit_bytes=gain,
         most=most,
         lends=0 if t.active else as_experts,
         surely_hidden=0,

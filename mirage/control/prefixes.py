@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import inf
 
+from msgspec.structs import replace
+
+from mirage.control.rows import Row
 from mirage.control.spilling import layers_of
 from mirage.control.tenant_state import TenantSnapshot
-from mirage.control.water_filling import Ask
 from mirage.control.worth import Price, Way, dearest, idle_layers, unused
 from mirage.geometry import block_bytes, token_bytes
 from mirage.units import ceil_div
@@ -29,14 +31,14 @@ FELT = 0.002
 """Part of that time that must be lost with the prefixes: preempted requests find some as well."""
 
 
-def keeping_prefixes(tenants: Sequence[TenantSnapshot], asks: Sequence[Ask]) -> tuple[Ask, ...]:
-    """`asks`, with the extents in which each tenant keeps its cached prefixes."""
-    layers = dearest(_given_instead(tenants, asks))
+def keeping_prefixes(tenants: Sequence[TenantSnapshot], rows: Sequence[Row]) -> tuple[Row, ...]:
+    """`rows`, with the extents in which each tenant keeps its cached prefixes."""
+    layers = dearest(_given_instead(tenants, rows))
     if layers is None:
-        return tuple(asks)
+        return tuple(rows)
     return tuple(
-        ask._replace(cached=_extents(t, ask)) if _stay(lending(t), layers) else ask
-        for t, ask in zip(tenants, asks, strict=True)
+        replace(row, cached=_extents(t, row)) if _stay(lending(t), layers) else row
+        for t, row in zip(tenants, rows, strict=True)
     )
 
 
@@ -61,17 +63,17 @@ def _stay(prefixes: Price, layers: Price) -> bool:
     return prefixes.seconds >= FELT * SPAN_S and prefixes.per_byte > layers.per_byte
 
 
-def _extents(t: TenantSnapshot, ask: Ask) -> int:
+def _extents(t: TenantSnapshot, row: Row) -> int:
     """With blocks of running requests or of cached prefixes, within the share."""
     blocks = t.report.kv_used_blocks + t.report.kv_cached_blocks + 1
-    return min(ask.share, ceil_div(blocks, t.shape.extent_blocks))
+    return min(row.share, ceil_div(blocks, t.shape.extent_blocks))
 
 
-def _given_instead(tenants: Iterable[TenantSnapshot], asks: Iterable[Ask]) -> Iterable[Price]:
+def _given_instead(tenants: Iterable[TenantSnapshot], rows: Iterable[Row]) -> Iterable[Price]:
     """A layer of each tenant that may give one; what hides costs nothing."""
-    for t, ask in zip(tenants, asks, strict=True):
+    for t, row in zip(tenants, rows, strict=True):
         model = layers_of(t)
-        if ask.active and ask.hidden:
-            yield Price(Way.LAYERS, 0.0, ask.layer_bytes)
-        elif not ask.active and ask.lends and model.load_s > 0:
+        if row.active and row.hidden:
+            yield Price(Way.LAYERS, 0.0, row.unit_bytes)
+        elif not row.active and row.lends and model.load_s > 0:
             yield idle_layers(model, 1)

@@ -11,8 +11,9 @@ from test_planner import REMAP, SHARE, tenant
 from world import SHAPE
 
 from mirage.config import Policy
-from mirage.control.planner import _ask, plan
+from mirage.control.planner import plan
 from mirage.control.spilling import Turns
+from mirage.control.tenant_rows import Terms, row_of
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import experts_gain, footprint
 
@@ -34,7 +35,7 @@ def mixture(*demand: int, out: int = 0, routed: list[float] = FREE, **more: Any)
 
 def planned(t: TenantSnapshot, rules: Any = RULES, policy: Policy = Policy.MIRAGE) -> Any:
     """(alpha, experts, extents), which fit into the device."""
-    target = plan([t], SHARE, 0, policy, rules)["a"]
+    target = plan([t], SHARE, 0, policy, rules).targets["a"]
     given = target.alpha, target.kv_extents, target.experts
     assert footprint(MIXTURE, *given) <= SHARE
     return target.alpha, target.experts, target.kv_extents
@@ -72,8 +73,8 @@ def test_experts_that_cost_more_than_they_bring_are_asked_for_by_nobody() -> Non
     costly = [0.0, 0.5, 0.5, 0.5, 0.5, 100.0]
     for kv, unfelt in ((20, 4), (600, 0)):
         t = mixture(10, 1000, routed=costly, out=1, kv=kv)
-        ask = _ask(t, SHARE, Policy.MIRAGE, RULES, 1, True, None)
-        assert (ask.experts, ask.hidden, ask.out) == (True, unfelt, 1)
+        row = row_of(t, Terms(SHARE, Policy.MIRAGE, RULES, 1, None), rests=True)
+        assert (row.gives_experts, row.hidden, row.out) == (True, unfelt, 1)
 
 
 def test_in_turns_experts_stay_away_as_long_as_spilling_costs_more() -> None:
@@ -86,9 +87,9 @@ def test_in_turns_experts_stay_away_as_long_as_spilling_costs_more() -> None:
 
 def bears(turns: Turns, routed: list[float]) -> int:
     t = mixture(10, 1000, routed=routed)
-    ask = _ask(t, SHARE, Policy.MIRAGE, RULES, 1, True, turns)
-    assert ask.experts
-    return ask.bears
+    row = row_of(t, Terms(SHARE, Policy.MIRAGE, RULES, 1, turns), rests=True)
+    assert row.gives_experts
+    return row.bears
 
 
 def test_what_own_requests_sit_on_stays_away_though_it_is_hot_now() -> None:
@@ -101,5 +102,5 @@ def test_what_own_requests_sit_on_stays_away_though_it_is_hot_now() -> None:
 def test_an_idle_one_gives_layers() -> None:
     hungry = replace(tenant("b", 10, 0, 100), shape=SHAPE)
     idle = replace(mixture(active=False, last_busy=0.0), tenant=tenant("a").tenant)
-    targets = plan([idle, hungry], 2 * SHARE, 0, Policy.MIRAGE, RULES)
+    targets = plan([idle, hungry], 2 * SHARE, 0, Policy.MIRAGE, RULES).targets
     assert targets["a"].alpha > 0 and targets["a"].experts == 0

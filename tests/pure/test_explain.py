@@ -13,8 +13,8 @@ from model_folder import OPT_13B, make_unweighed, write_safetensors
 
 from mirage import profiles
 from mirage.config import Config, ConfigError, Device
+from mirage.control.hidden_layers import hidden_alpha
 from mirage.control.hiding import hides
-from mirage.control.planner import hidden_alpha
 from mirage.control.rules import Rules
 from mirage.control.tenant_state import MetadataStore
 from mirage.profiles import Hardware, SourcedPositive, shape

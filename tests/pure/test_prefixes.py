@@ -131,7 +131,7 @@ def test_demand_gets_what_it_gets_without_prefixes(data: st.DataObject) -> None:
     bare = [caching(t, 0, 0.0) for t in tenants]
 
     def targets(of: list[TenantSnapshot]) -> Any:
-        return plan(of, count * SHARE, 0, Policy.MIRAGE, REMAP)
+        return plan(of, count * SHARE, 0, Policy.MIRAGE, REMAP).targets
 
     planned(*tenants)  # checks that it fits
     kept, without = targets(tenants), targets(bare)

@@ -1,0 +1,60 @@
+"""What may be lent where tenants take turns: what pays, and what the others can cover. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from mirage.config import Policy
+from mirage.control.hidden_layers import hidden_alpha
+from mirage.control.lending import worth_lending
+from mirage.control.rows import Row
+from mirage.control.rules import Rules
+from mirage.control.spilling import Turns
+from mirage.control.targets import most_alpha
+from mirage.control.tenant_state import TenantSnapshot
+from mirage.geometry import footprint
+
+
+def most_lent(
+    tenants: Sequence[TenantSnapshot], rows: Sequence[Row], pool: int, turns: Turns
+) -> int:
+    """Bytes that may be lent in turns, where all KV without them is `pool` bytes."""
+    rates = [t.shape.layer_bytes / t.report.layer_load_s for t in tenants if t.report.layer_load_s]
+    worth = worth_lending(
+        pool,
+        max(rates, default=0.0) * turns.seconds,
+        min((t.staying_part for t in tenants), default=1.0),
+        most=inf if turns.drains else covered(rows),
+        lending=any(t.layers_out for t in tenants),
+    )
+    largest = max((r.unit_bytes for r in rows), default=0)
+    return worth - worth % max(1, largest)  # what whole layers bring too much comes back as well
+
+
+def covered(rows: Sequence[Row]) -> int:
+    """Bytes of layers that can be away in each tenant's turn: all others', and its hidden ones."""
+    every = sum(r.most * r.unit_bytes for r in rows)
+    missing = max(((r.most - r.surely_hidden) * r.unit_bytes for r in rows), default=0)
+    return every - missing
+
+
+def covers(
+    tenants: Sequence[TenantSnapshot], name: str, usable_bytes: int, policy: Policy, rules: Rules
+) -> bool:
+    """Whether all KV in use fits beside the layers that `name` cannot hide, were it its turn.
+
+    `usable_bytes`: of the device, what is kept for tenants that are not here not counted.
+    """
+    used = sum(t.demand.used * t.shape.extent_bytes for t in tenants)
+    away = used + sum(footprint(t.shape, 0, 0) for t in tenants) - usable_bytes
+    if away <= 0 or policy is not Policy.MIRAGE:
+        return True
+    capped = rules.model_copy(update={"decode_cap": True})
+
+    def layers(t: TenantSnapshot) -> int:
+        if t.name == name:
+            return hidden_alpha(t, t.report.layer_compute_s, capped)
+        return most_alpha(t.tenant, t.shape, rules)
+
+    return away <= sum(layers(t) * t.shape.layer_bytes for t in tenants)

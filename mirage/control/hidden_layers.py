@@ -1,0 +1,60 @@
+"""How many of a tenant's layers hide behind its decode steps, and by how many slots. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from mirage.control.hiding import best_beta, largest_alpha
+from mirage.control.rules import Rules
+from mirage.control.step_times import nested_step
+from mirage.control.targets import most_alpha
+from mirage.control.tenant_state import TenantSnapshot
+
+CLEARLY = 0.98
+"""A step must get that much shorter before another number of slots is worth the copies."""
+
+
+def hidden_alpha(t: TenantSnapshot, t_compute: float, rules: Rules, streams: int = 1) -> int:
+    """Layers that an active tenant may give: those whose loads fit behind its decode compute.
+
+    Without `rules.decode_cap`, all that it may ever give. While T_T or T_c is unknown, one:
+    the least that lets them be measured. T_T was measured alone; of `streams` tenants that
+    stream at once, each has its part of the link.
+    """
+    ever = most_alpha(t.tenant, t.shape, rules)
+    if ever == 0 or not rules.decode_cap:
+        return ever
+    t_load = t.report.layer_load_s * streams
+    if t_load <= 0 or t_compute <= 0:
+        return min(1, ever)
+    n = t.shape.layers
+    return min(ever, _largest_alpha(n, t_load, t_compute, (1, 2), _streamable(t))[0])
+
+
+# The times of a tenant that does not step stay as they are from plan to plan.
+_largest_alpha = lru_cache(maxsize=256)(largest_alpha)
+
+
+def slots(t: TenantSnapshot, alpha: int, rules: Rules, streams: int) -> int:
+    """Beta for `alpha` layers, 0 for none. Kept while alpha stays, unless others make a shorter
+    step."""
+    if alpha == 0:
+        return 0
+    fitting = [b for b in _betas(rules) if alpha + b <= _streamable(t)] or [1]
+    sent = t.allotment.beta if t.allotment and t.allotment.alpha == alpha else 0
+    times = t.shape.layers, t.report.layer_load_s * streams, t.report.layer_compute_s
+    if min(times) <= 0:
+        return sent if sent in fitting else max(fitting)
+    best = best_beta(alpha, *times, fitting)
+    if sent not in fitting:
+        return best
+    better = nested_step(alpha, best, *times) < CLEARLY * nested_step(alpha, sent, *times)
+    return best if better else sent
+
+
+def _betas(rules: Rules) -> tuple[int, ...]:
+    return (1, 2) if rules.beta == "dynamic" else (rules.beta,)
+
+
+def _streamable(t: TenantSnapshot) -> int:
+    return t.shape.layers - t.tenant.floor_layers

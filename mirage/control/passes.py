@@ -1,0 +1,247 @@
+"""The passes of a plan (Algorithm 1), in their order: each has a reason to move memory. Pure.
+
+A pass works on the rows of all tenants before the next begins. One that serves demand looks at
+higher priorities first, and within one at what is fair in bytes (max-min fairness). It takes free
+bytes, which include all KV that earlier passes left idle; then layers of idle tenants in victim
+order, those already away before more; then those of the asking tenant itself, as many as hide
+behind its decode steps; for growth, where the alternative is to preempt, also such layers of the
+other active tenants; and cached prefixes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from typing import NamedTuple
+
+from mirage.control.moves import Kind, Reason
+from mirage.control.rows import Row
+from mirage.control.water_filling import Amount, Fill, missing
+
+
+class Pass(NamedTuple):
+    """One pass over all rows."""
+
+    reason: Reason
+    run: Callable[[Fill], None]
+
+
+class Tier(NamedTuple):
+    """How far a pass serves, in extents, and how many units may be away for it."""
+
+    level: Amount
+    idle: Amount
+    """Of a tenant without work."""
+    own: Amount
+    """Of the asking tenant."""
+    others: Amount
+    """Of any active tenant, in the last place."""
+
+
+class Way(NamedTuple):
+    """What differs from plan to plan."""
+
+    recalls: bool = False
+    """Whether running requests may be called back: tenants run at once."""
+    lend_percent: float | None = None
+    """Layers go for running requests alone, and of idle KV newcomers get so much beyond shares."""
+    reversion: bool = True
+    """Whether layers come back that nobody needs."""
+
+
+@cache
+def passes(way: Way) -> tuple[Pass, ...]:
+    """What is done to make a plan, from the first pass to the last."""
+    return tuple(_passes(way))
+
+
+def _passes(way: Way) -> Iterator[Pass]:
+    yield Pass(Reason.RUNNING, keep_running)
+    if way.recalls:
+        yield Pass(Reason.RECALL, recall)
+    yield Pass(Reason.PREFIXES, keep_prefixes)
+    yield Pass(Reason.GROWTH, partial(serve, Tier(_growth_within, lends, hidden, hidden_or_out)))
+    yield Pass(Reason.GROWTH_BEYOND, partial(serve, Tier(_growth, lends, hidden, hidden)))
+    if way.lend_percent is None:
+        yield Pass(Reason.ADMISSION, partial(serve, Tier(_admission_within, lends, hidden, none)))
+        yield Pass(Reason.ADMISSION_BEYOND, partial(serve, Tier(_admission, lends, hidden, none)))
+    yield Pass(Reason.COOLDOWN, partial(serve, Tier(_cooldown, out, still_hidden, none)))
+    yield Pass(Reason.RESTORE, restore) if way.reversion else Pass(Reason.STAY, stay_away)
+    # Of what is free now, and without layers.
+    yield Pass(Reason.ADMISSION, partial(serve, Tier(_admission_within, none, none, none)))
+    yield Pass(Reason.ADMISSION_BEYOND, partial(lend, way.lend_percent))
+    yield Pass(Reason.SHARE, share_out)
+
+
+# -- amounts ----------------------------------------------------------------------------
+
+
+def _growth_within(row: Row) -> int:
+    return min(row.growth, row.share)
+
+
+def _growth(row: Row) -> int:
+    return row.growth
+
+
+def _admission_within(row: Row) -> int:
+    return min(row.admission, row.share)
+
+
+def _admission(row: Row) -> int:
+    return row.admission
+
+
+def _cooldown(row: Row) -> int:
+    return row.cooldown
+
+
+def none(_: Row) -> int:
+    """No layers."""
+    return 0
+
+
+def out(row: Row) -> int:
+    """Those that are away."""
+    return row.out
+
+
+def most(row: Row) -> int:
+    """All that may ever go, or have."""
+    return max(row.most, row.out)
+
+
+def lends(row: Row) -> int:
+    """What an idle tenant lends."""
+    return row.lends
+
+
+def lends_or_out(row: Row) -> int:
+    """The same, or those that are away."""
+    return max(row.lends, row.out)
+
+
+def hidden(row: Row) -> int:
+    """Those that hide."""
+    return row.hidden
+
+
+def still_hidden(row: Row) -> int:
+    """Of those that are away, what hid lately."""
+    return min(row.out, row.lately_hidden)
+
+
+def hidden_or_out(row: Row) -> int:
+    """Those that hide or are away; of one that called in others' memory, those that hide."""
+    return row.hidden if row.recalls else max(row.hidden, row.out)
+
+
+# -- passes -----------------------------------------------------------------------------
+
+
+def keep_running(fill: Fill) -> None:
+    """What running requests sit on is covered first, on whatever it takes.
+
+    Those that have outgrown their share pay with their own hidden layers before an idle tenant
+    gives more than it lends, or layers of a woken donor stay away for them. Else what a
+    tenant grows by on its own layers would be moved to an idle one's in the next plan, and its
+    own be there to grow by once more.
+    """
+    for row in fill.rows:
+        fill.give(row, min(row.running, row.share))
+    for row in fill.rows:
+        fill.give(row, max(0, row.running - row.share))
+    fill.gather(fill.idle, lends_or_out, 0)
+    fill.gather([row for row in fill.active if row.running > row.share], hidden, 0)
+    fill.gather(fill.idle, most, 0)
+    fill.gather(fill.active, hidden_or_out, 0)
+
+
+def recall(fill: Fill) -> None:
+    """Running requests beyond the share of their tenant make room for layers of a woken one.
+
+    Only where its decode could not bear to be without them, and then for all that it would
+    feel. Computing a few prompts anew takes a fraction of a second; the last of the requests
+    that sit there may run for minutes.
+    """
+    for row in fill.active:
+        if row.given <= row.bears:
+            continue
+        row.recalls = True
+        felt = row.given - row.hidden
+        fill.call_in([r for r in fill.rows if r is not row], felt * row.unit_bytes)
+        fill.bring_back(row, felt)
+
+
+def keep_prefixes(fill: Fill) -> None:
+    """Free memory with cached prefixes that are dearer than layers: its owners keep it."""
+    fill.share_out(fill.rows, lambda row: row.cached, Kind.PREFIXES)
+
+
+def serve(tier: Tier, fill: Fill) -> None:
+    """Demand up to a level: free bytes, layers, then cached prefixes."""
+    for row in fill.rows:
+        fill.use_prefixes(row, tier.level(row))
+    asking = [[r for r in rows if r.kv < tier.level(r)] for rows in fill.by_priority]
+    for rows in filter(None, asking):
+        _serve_equals(tier, fill, rows)
+    if any(asking):
+        fill.share_out(fill.rows, tier.level)  # what whole layers brought too much
+
+
+def _serve_equals(tier: Tier, fill: Fill, asking: Sequence[Row]) -> None:
+    """Tenants of the same priority."""
+
+    def take(donors: Sequence[Row], limit: Amount, takers: Sequence[Row]) -> None:
+        fill.gather(donors, limit, fill.usable(missing(takers, tier.level)))
+        fill.share_out(takers, tier.level)
+
+    take(fill.idle, tier.idle, asking)
+    for row in asking:
+        take([row], tier.own, [row])
+    take(fill.active, tier.others, asking)
+    if (wanted := missing(asking, tier.level)) > fill.free:
+        fill.take_prefixes(wanted)
+        fill.share_out(asking, tier.level)
+
+
+def restore(fill: Fill) -> None:
+    """Layers come back for free bytes that no demand took; first those still in place.
+
+    Those of active tenants first, then in reverse victim order: the paper's dynamic reversion.
+    """
+    for bound in (out, none):
+        for row in [*reversed(fill.active), *reversed(fill.idle)]:
+            fill.bring_back(row, row.given - bound(row))
+
+
+def stay_away(fill: Fill) -> None:
+    """Without reversion layers that are away stay so."""
+    for row in fill.rows:
+        fill.give_away(row, max(0, row.out - row.given))
+
+
+def lend(percent: float | None, fill: Fill) -> None:
+    """Newcomers get idle KV beyond shares, `percent` of what can be lent; None for all of it.
+
+    Judged by what is lent already, not by what is free: else each plan would lend a part of what
+    the one before kept.
+    """
+    kept = 0
+    if percent is not None:
+        lent = sum(row.beyond_share_bytes for row in fill.rows)
+        kept = max(0, min(fill.free, int((fill.free + lent) * (1 - percent / 100))))
+    fill.free -= kept
+    serve(Tier(_admission, none, none, none), fill)
+    fill.free += kept
+
+
+def share_out(fill: Fill) -> None:
+    """What is left fills each tenant's KV up to its share."""
+    fill.share_out(fill.rows, lambda row: row.share)
+
+
+def hold_shares(fill: Fill) -> None:
+    """Nobody has more or less than its share."""
+    for row in fill.rows:
+        fill.give(row, row.share)

@@ -1,0 +1,73 @@
+"""One tenant while a plan is made: what it asks for, what it may give, and what it gets."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import astuple
+
+
+class Row(msgspec.Struct):
+    """What a tenant asks for and may give, as `tenant_rows` says, and what passes give it.
+
+    What it asks for is in extents, what it may give in units: a unit is one layer, or with
+    `gives_experts` one expert of each layer.
+    """
+
+    name: str
+    active: bool
+    priority: int
+    extent_bytes: int
+    unit_bytes: int
+    """Memory that a unit brings."""
+
+    running: int
+    growth: int
+    admission: int
+    cooldown: int
+    share: int
+
+    most: int
+    """Units that may ever be away."""
+    lends: int
+    """Units that new demand of others may take while it is idle."""
+    surely_hidden: int
+    """Units whose loads fit behind decode compute however small its batch is."""
+    hidden: int
+    """Units whose loads fit behind decode compute at the current T_c."""
+    lately_hidden: int
+    """The same at the largest T_c of the last `hysteresis_s` seconds."""
+    bears: int
+    """Units that it streams before running requests of others make room for them."""
+    out: int
+    """Units that are away already."""
+
+    cached: int = 0
+    """Extents in which it keeps cached prefixes as long as layers can go instead, those in which
+    its requests are among them."""
+    late: bool = False
+    """Whether its tokens already take longer than they may."""
+    gives_experts: bool = False
+
+    kv: int = 0
+    """Extents that it gets."""
+    kept: int = 0
+    """Of `kv`, those for its cached prefixes, which no demand has."""
+    given: int = 0
+    """Units that it gives."""
+    recalls: bool = False
+    """Whether others' running requests are preempted for its layers."""
+    recalled: bool = False
+    """Whether its own are, for those of another."""
+
+    def __hash__(self) -> int:
+        """Of the values before any pass, by which a plan is known again; passes change copies."""
+        return hash(astuple(self))
+
+    def kept_above(self, level: int) -> int:
+        """Extents for cached prefixes once demand up to `level` has its own."""
+        return min(self.kept, max(0, self.kv - level))
+
+    @property
+    def beyond_share_bytes(self) -> int:
+        """Bytes of KV that it gets beyond its share."""
+        return max(0, self.kv - self.share) * self.extent_bytes

@@ -1,0 +1,92 @@
+"""What a tenant asks for and may give in a plan: its row, made of its snapshot. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from mirage.config import Policy
+from mirage.control.expert_asks import giving_experts
+from mirage.control.hidden_layers import hidden_alpha
+from mirage.control.rows import Row
+from mirage.control.rules import Rules
+from mirage.control.spilling import Turns
+from mirage.control.targets import base, most_alpha, most_experts
+from mirage.control.tenant_state import TenantSnapshot
+from mirage.units import align_up
+
+BEARABLE = 2.0
+"""Times as long as it computes that a woken donor's decode step may take for others' requests."""
+
+
+class Terms(NamedTuple):
+    """What a plan is made under, the same for all its tenants."""
+
+    device_bytes: int
+    """Of which shares are per cent."""
+    policy: Policy
+    rules: Rules
+    streams: int
+    """Tenants that may stream at once, and then share the link."""
+    turns: Turns | None
+    """None if tenants run at once."""
+
+
+# Most events are about one tenant.
+@lru_cache(maxsize=64)
+def row_of(t: TenantSnapshot, terms: Terms, *, rests: bool) -> Row:
+    """`rests`: whether it lends all that it may while it is idle. To be copied, not changed."""
+    shape, rules = t.shape, terms.rules
+
+    def fit(extents: int) -> int:
+        return min(max(extents, shape.min_extents), shape.max_extents)
+
+    def hide(t_compute: float) -> int:
+        return hidden_alpha(t, t_compute, rules, terms.streams) if moves else 0
+
+    moves = terms.policy is Policy.MIRAGE
+    late = moves and _late(t, rules)
+    share = base(t.tenant, shape, terms.device_bytes).kv_extents
+    ever = most_alpha(t.tenant, shape, rules) if moves else 0
+    surely = hide(t.least_compute_s)
+    row = Row(
+        name=t.name,
+        active=t.active,
+        priority=t.tenant.priority,
+        extent_bytes=shape.extent_bytes,
+        unit_bytes=shape.layer_bytes,
+        running=fit(t.demand.used),
+        growth=fit(t.demand.growth),
+        admission=fit(t.demand.growth if late else t.demand.admission),
+        cooldown=fit(_cooldown(fit(t.peak_extents), share, rules.slack_extents)),
+        share=share,
+        most=ever,
+        lends=ever if rests else surely,
+        surely_hidden=surely,
+        hidden=hide(t.report.layer_compute_s),
+        lately_hidden=hide(t.peak_compute_s),
+        bears=hide(BEARABLE * t.report.layer_compute_s),
+        out=t.layers_out,
+        late=late,
+    )
+    experts = most_experts(t.tenant, shape, rules) if moves else 0
+    return giving_experts(t, row, experts, terms.turns)
+
+
+def _late(t: TenantSnapshot, rules: Rules) -> bool:
+    """Whether a decode step of the present batch computes for longer than tokens may take.
+
+    Compute alone: were it the step with what streams, a plan would undo what made it so.
+    """
+    step_s = t.shape.layers * t.report.layer_compute_s
+    return rules.tbt_ms is not None and t.active and step_s * 1e3 > rules.tbt_ms
+
+
+def _cooldown(peak: int, share: int, slack: int) -> int:
+    """Extents to keep for a while: those wanted lately, and beyond the share some slack.
+
+    Rounded up to steps of slack + 1, so that a falling demand gives back rarely. No function
+    of what is granted now: what one demand was given must not outrank another's in the next
+    plan.
+    """
+    return peak if peak <= share else align_up(peak, slack + 1)
