@@ -28,7 +28,8 @@ from mirage.control.debts import Debtor
 from mirage.control.demand import lacks_growth
 from mirage.control.grants import Grants
 from mirage.control.ledger import LedgerError
-from mirage.control.planner import plan
+from mirage.control.moves import Move
+from mirage.control.planner import Plan, plan
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
 from mirage.control.spilling import Turns, worth_spilling
@@ -37,6 +38,8 @@ from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from scheduler.tenants import Tenant
+
+NOTHING_PLANNED = Plan({}, ())
 
 
 class Command(NamedTuple):
@@ -80,9 +83,11 @@ class Controller:
         )
         self._new: set[str] = set()
         """Tenants that joined and have had no allotment yet."""
-        self._targets: dict[str, Target] = {}
+        self._plan = NOTHING_PLANNED
         self._planned_until = -inf
         """The plan holds until then, or until the next event."""
+        self._followed: dict[str, Plan] = {}
+        """The plan that each tenant's newest allotment follows, after its first."""
         self._unanswered: dict[str, float] = {}
         """Tenants whose request for growth awaits an answer, and since when (seconds)."""
 
@@ -141,6 +146,7 @@ class Controller:
         """An engine's process is dead. No error if it had not joined."""
         self._grants.lost(name)
         self._store.lost(name)
+        self._followed.pop(name, None)
         self._new.discard(name)
         self._planned_until = -inf
         self._unanswered.pop(name, None)
@@ -161,7 +167,7 @@ class Controller:
         """The messages to send now, in order. Called again, it has nothing to add."""
         commands = self._first_allotments(now) if self._new else []
         tenants = self._present(now)
-        targets = self._plan(tenants, now)
+        targets = self._targets(tenants, now)
         commands += [c for t in tenants for c in self._lower(t, targets[t.name])]
         commands += [c for t in self._by_need(tenants) for c in self._raise(t, targets[t.name])]
         return commands + self._refuse(now, targets)
@@ -180,7 +186,7 @@ class Controller:
     def restores(self, name: str, now: float) -> bool:
         """Whether layers of a tenant come back once others have done what they were just told."""
         tenants = self._present(now)
-        targets = self._plan(tenants, now)
+        targets = self._targets(tenants, now)
         returning = any(
             t.name == name and t.allotment is not None and t.allotment.alpha > targets[name].alpha
             for t in tenants
@@ -218,6 +224,15 @@ class Controller:
         """All that is known of the joined tenants."""
         return self._store.snapshot(now)
 
+    def why(self, name: str) -> list[Move]:
+        """Moves from or to a tenant in the plan that its newest allotment follows.
+
+        They lead from all layers in place and no KV memory to what that plan gives it. None as
+        long as it has the allotment that it got when it joined, its share.
+        """
+        followed = self._followed.get(name)
+        return [] if followed is None else followed.of(name)
+
     @property
     def device_bytes(self) -> int:
         """Bytes that all tenants share."""
@@ -246,24 +261,22 @@ class Controller:
         # One that takes less than its share may leave enough for another.
         return commands + (self._first_allotments(now) if commands else [])
 
-    def _plan(self, tenants: list[TenantSnapshot], now: float) -> dict[str, Target]:
+    def _targets(self, tenants: list[TenantSnapshot], now: float) -> dict[str, Target]:
         """Made anew after each event; what was sent since is no reason to."""
         if now >= self._planned_until:
             device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
             how = self._policy, self._rules
-            self._targets = plan(
-                tenants, device_bytes, kept, *how, turns=self._turns, now=now
-            ).targets
+            self._plan = plan(tenants, device_bytes, kept, *how, turns=self._turns, now=now)
             change = self._store.next_deadline(now)
             self._planned_until = inf if change is None else change
-        return self._targets
+        return self._plan.targets
 
     def _lower(self, t: TenantSnapshot, target: Target) -> list[Command]:
         """Tell a tenant at once what costs no more than it was granted."""
         assert t.allotment is not None
         if _as_target(t.allotment) == target or _bytes(t, target) > t.allotment.grant_bytes:
             return []
-        return [self._send(t, target)]
+        return [self._follow(t, target)]
 
     def _raise(self, t: TenantSnapshot, target: Target) -> list[Command]:
         """Tell a tenant of more, as far as bytes are free."""
@@ -271,7 +284,7 @@ class Controller:
         if _bytes(t, target) <= t.allotment.grant_bytes:
             return []
         step = toward(t.shape, _as_target(t.allotment), target, self._grants.limit(t.name))
-        return [] if _as_target(t.allotment) == step else [self._send(t, step)]
+        return [] if _as_target(t.allotment) == step else [self._follow(t, step)]
 
     def _by_need(self, tenants: Iterable[TenantSnapshot]) -> list[TenantSnapshot]:
         """Who gets freed bytes first: growth that is lacking, then layers of the active."""
@@ -300,6 +313,10 @@ class Controller:
             if missing:
                 refusals.append(Command(t.name, Refusal(t.allotment.revision)))
         return refusals
+
+    def _follow(self, t: TenantSnapshot, target: Target) -> Command:
+        self._followed[t.name] = self._plan
+        return self._send(t, target)
 
     def _send(self, t: TenantSnapshot, target: Target) -> Command:
         allotment = self._grants.allot(t.name, t.shape, target)

@@ -93,6 +93,10 @@ class Plan:
         """The moves that lead from nothing to `targets`; see `planner`. Made when first read."""
         return tuple(moves(self.steps))
 
+    def of(self, name: str) -> list[Move]:
+        """The moves from or to memory of a tenant."""
+        return [m for m in self.moves if name in (m.source.tenant, m.to.tenant)]
+
 
 def plan(
     tenants: Sequence[TenantSnapshot],

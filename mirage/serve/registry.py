@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from mirage.config import Policy
+from mirage.control.moves import Move
 from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
 from mirage.serve.comeback import LOOK_AGAIN_S, Comeback
@@ -85,6 +86,8 @@ class Registry:
     """The SSD tier; None if there is none."""
     outside: Callable[[Collection[str]], dict[str, Any]] = lambda names: {}
     """Memory of the device that no grant has."""
+    why: Callable[[str], Iterable[Move]] = lambda name: ()
+    """How a plan came to what a tenant shall hold."""
     device: Callable[..., dict[str, Any]] = Device().told
     """The device; asked with `reasons` as `health` is."""
 
@@ -130,6 +133,8 @@ class Registry:
     def state(self, *, reasons: bool = True) -> dict[str, Any]:
         """The body of ``/mirage/state``: the newest sample, and every engine's state."""
         engines = {name: b.told(reasons=reasons) for name, b in self.backends.items()}
+        for name, told in engines.items():
+            told["moves"] = [_moved(move) for move in self.why(name)]
         head = {**self._head(), "device": self.device(reasons=reasons), "engines": engines}
         outside = self.outside(self.backends)
         return {**head, **outside, **self.tiers(), **self.timeline.newest}
@@ -154,6 +159,16 @@ class Registry:
             "policy": self.policy.value,
             "device_bytes": self.device_bytes,
         }
+
+
+def _moved(move: Move) -> dict[str, Any]:
+    return {
+        "from": str(move.source),
+        "to": str(move.to),
+        "bytes": move.nbytes,
+        "reason": move.reason,
+        "because": move.reason.sentence,
+    }
 
 
 def _fixed(shape: ModelShape) -> dict[str, int]:

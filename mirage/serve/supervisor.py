@@ -166,6 +166,7 @@ class Supervisor:
         self._registry.pool = self._tiers.state
         self._registry.disk = self._tiers.disk
         self._registry.device = self._device.told
+        self._registry.why = arbiter.controller.why
         self._registry.outside = self._outside.told
         self._arbiter = arbiter
         self._control = ControlServer(

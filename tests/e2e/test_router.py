@@ -788,7 +788,7 @@ def test_state_timeline_and_metrics_show_the_registry(tmp_path: Path) -> None:
         assert state["policy"] == "mirage"
         assert state["tenants"]["a"]["alpha"] == 3
         assert (state["t"], list(state["tenants"])) == (0.5, ["a"])
-        assert state["engines"]["b/1"] == {"state": "ready", "restarts": 0}
+        assert state["engines"]["b/1"] == {"state": "ready", "restarts": 0, "moves": []}
         async with site.http.get(site.url + "/mirage/timeline") as answer:
             history = await answer.json()
         assert (history["schema_version"], history["next_since"]) == (2, None)
