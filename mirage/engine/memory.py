@@ -319,15 +319,12 @@ class EngineMemory:
             self.streamer.set(alpha, beta)
 
     def layer_pages(self, alpha: int, experts: int) -> int:
-        """Pages of layers, slots and spare frames of experts."""
+        """Pages of layers, slots and spare frames of experts; 0 if no layer moves."""
         if self.giver is not None:
             return self.giver.pages(alpha, experts)
-        assert self.streamer is not None
+        if self.streamer is None:
+            return 0
         return (len(self.streamer.layers) - alpha) * self.streamer.frame_pages
-
-    def affordable_layers(self) -> int:
-        """Layers that could turn resident with the pages at hand."""
-        return self.pool.available * self.settings.page // max(self.layer_bytes, 1)
 
     def affordable_extents(self) -> int:
         """Extents that could be mapped with the pages at hand."""
@@ -403,9 +400,7 @@ class EngineMemory:
 
         Raises `RuntimeError`, which ends the engine: its memory could no longer be trusted.
         """
-        layers = 0
-        if self.streamer is not None:
-            layers = self.layer_pages(self.alpha, self.experts) * self.settings.page
+        layers = self.layer_pages(self.alpha, self.experts) * self.settings.page
         kv = 0
         if self.kv is not None:
             kv = len(self.kv.extents.mapped) * self.kv.extents.extent_bytes

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
-from typing import Literal
 
-Kind = Literal["layer", "extent"]
+from mirage.control.engine.way import Kind
+
 NEW = 0.5
 """Weight of the newest move in what one is reckoned to take."""
 

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import time
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,13 @@ from mirage.counters import Counters
 from mirage.engine import descendants, prefill, runtime
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.fence import Fence
 from mirage.engine.firststep import FirstStep, lacks_input
 from mirage.engine.growth_holding import HoldingMixin
 from mirage.engine.kvgroups import kv_groups
 from mirage.engine.mixed import name_by_mask
 from mirage.engine.pace import Pace
-from mirage.engine.reconcile import Fence, Reconciler
+from mirage.engine.reconcile import Reconciler
 from mirage.engine.report_pace import Reporter
 from mirage.engine.tiers.scheduling import TieredMixin
 from mirage.protocol import (
@@ -387,11 +389,9 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
             return finished
 
     def _recalls(self) -> bool:
-        """Whether requests must go. The last one stays: what it has beyond that is scattered."""
-        if len(self.running) < 2 or not self.reconciler.exceeded:
-            return False
-        # What copies hold goes before requests do.
-        return not self._copied() or self.reconciler.exceeded
+        """Whether requests must go. What copies hold goes before they do."""
+        recalls = partial(self.reconciler.recalls, len(self.running))
+        return recalls() and (not self._copied() or recalls())
 
     # -- control messages ---------------------------------------------------------------
 

@@ -228,7 +228,7 @@ class Engine:
     def _move(self, now: int) -> bool:
         """Towards the allotment, once those have gone who sit on what is called back."""
         queues, streamed = self.queues, self.streams
-        while self.holding.exceeds(queues.used_blocks) and len(queues.running) > 1:
+        while self.holding.recalls(queues.used_blocks, len(queues.running)):
             self._scheduler.preempt()
         moved = self._moves.reconcile(queues.used_blocks, now)
         self._returning.trim(now)

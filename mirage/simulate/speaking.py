@@ -65,7 +65,7 @@ class Speaker:
                 holding.alpha,
                 holding.beta,
                 holding.extents,
-                holding.busy_extents(used),
+                holding.extents_of(used),
                 used,
                 holding.blocks,
                 holding.experts,

@@ -34,7 +34,8 @@ from hypothesis.stateful import (
 )
 
 from mirage.control.targets import Target
-from mirage.engine.reconcile import Fence, Reconciler
+from mirage.engine.fence import Fence
+from mirage.engine.reconcile import Reconciler
 from mirage.protocol import Allotment, ModelShape
 from mirage.simulate.holding import Holding
 from tests.examples import examples
@@ -167,7 +168,7 @@ class Simulated:
         return self.holding.reconciled
 
     def exceeded(self) -> bool:
-        return self.holding.exceeds(sum(self.taken))
+        return self.holding.recalls(sum(self.taken), running=2)
 
     def free(self) -> int:
         return max(0, self.holding.blocks - sum(self.taken))

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mirage.engine.blockpool import Extent
+from mirage.engine.fence import Fence
 from mirage.engine.pace import Pace
-from mirage.engine.reconcile import Fence, Reconciler
+from mirage.engine.reconcile import Reconciler
 from mirage.protocol import Allotment
 from tests.examples import examples
 from vmm.host import HostDriver

@@ -15,8 +15,9 @@ from vllm.v1.core.block_pool import BlockPool
 
 from mirage.engine import backend
 from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.fence import Fence
 from mirage.engine.memory import EngineMemory
-from mirage.engine.reconcile import Fence, Reconciler
+from mirage.engine.reconcile import Reconciler
 from mirage.engine.settings import EngineSettings
 from mirage.protocol import Allotment
 from tests.vmm.conftest import standin as loaded

@@ -47,7 +47,7 @@ def defined(tree: ast.Module) -> dict[str, ast.stmt]:
 
 def used_by_serving(control: Path, serving: list[Path]) -> tuple[set[Name], set[Name]]:
     """Names defined in `control`, and those that files in `serving` use, directly or not."""
-    trees = {path.stem: ast.parse(path.read_text()) for path in control.glob("*.py")}
+    trees = {_module(control, path): ast.parse(path.read_text()) for path in control.rglob("*.py")}
     uses: dict[Name, set[Name]] = {}
     for module, tree in trees.items():
         own, others = defined(tree), imported(tree)
@@ -65,6 +65,10 @@ def used_by_serving(control: Path, serving: list[Path]) -> tuple[set[Name], set[
     return set(uses), reached
 
 
+def _module(control: Path, path: Path) -> str:
+    return ".".join(path.relative_to(control).with_suffix("").parts)
+
+
 def test_each_public_name_has_a_user_that_serves() -> None:
     every, reached = used_by_serving(CONTROL, [ROOT / folder for folder in SERVING])
     assert len(every) > 150 and len(reached & every) > 150
@@ -74,10 +78,13 @@ def test_each_public_name_has_a_user_that_serves() -> None:
 
 def test_one_without_such_a_user_would_be_found(tmp_path: Path) -> None:
     control, serve = tmp_path / "control", tmp_path / "serve"
-    control.mkdir(), serve.mkdir()
+    (control / "engine").mkdir(parents=True), serve.mkdir()
     (control / "rule.py").write_text(
         "def inner(): ...\ndef served(): inner()\ndef simulated(): inner()\n"
     )
-    (serve / "server.py").write_text("from mirage.control.rule import served\n")
+    (control / "engine" / "side.py").write_text("def asked(): ...\ndef unasked(): ...\n")
+    (serve / "server.py").write_text(
+        "from mirage.control.rule import served\nfrom mirage.control.engine.side import asked\n"
+    )
     every, reached = used_by_serving(control, [serve])
-    assert every - reached == {("rule", "simulated")}
+    assert every - reached == {("rule", "simulated"), ("engine.side", "unasked")}

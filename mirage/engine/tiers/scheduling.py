@@ -10,9 +10,9 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from mirage.control.turn_taking import TurnTaking
 from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.fence import Fence
 from mirage.engine.mailbox import Mailbox
 from mirage.engine.memory import EngineMemory
-from mirage.engine.reconcile import Fence
 from mirage.engine.tiers import present
 from mirage.engine.tiers.engine_tiers import EngineTiers
 from mirage.facts import KVGroups

@@ -1,0 +1,257 @@
+"""The way of one engine's memory to its newest allotment, one move after the other. Pure.
+
+Giving comes before taking, and nothing that is in use is given: layers or experts go first, then
+KV extents that no request uses. What that frees pays for extents that are wanted, and the rest of
+it for layers or experts that come back. Who carries the moves out may have less than a move names,
+or postpone it: the next pass begins with what is held by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, Protocol
+
+from mirage.protocol import Allotment
+from mirage.streaming.giving import affordable
+
+Kind = Literal["layer", "extent"]
+
+
+class Memory(Protocol):
+    """The memory of one engine. It is read anew before each move."""
+
+    @property
+    def alpha(self) -> int:
+        """Layers given away."""
+
+    @property
+    def beta(self) -> int:
+        """Slots that the streamed layers share."""
+
+    @property
+    def experts(self) -> int:
+        """Experts of each layer given away."""
+
+    @property
+    def usable_extents(self) -> int:
+        """KV extents whose blocks requests may be given."""
+
+    @property
+    def retiring_extents(self) -> int:
+        """KV extents that hold memory until no request uses them; no block of them is given."""
+
+    def busy_extents(self) -> int:
+        """Usable and retiring extents that requests sit on, with the one of the null block."""
+
+    def awaits_requests(self) -> bool:
+        """True if requests sit on extents that retire."""
+
+    def may_retire(self) -> bool:
+        """False while what is cached in extents cannot be saved."""
+
+    def emptied_extents(self) -> int:
+        """Retiring extents that no request uses, nor any step in flight."""
+
+    def affordable_extents(self) -> int:
+        """KV extents that the memory which is granted and not held pays for."""
+
+    def spare(self) -> int:
+        """The memory which is granted and not held, in the unit of `cost`."""
+
+    def cost(self, alpha: int, experts: int) -> int:
+        """The memory of layers, slots and experts, with so many of them given away."""
+
+
+class Bounds(Protocol):
+    """Bounds on what one pass moves."""
+
+    def paced(self, kind: Kind, wanted: int) -> int:
+        """Of `wanted` things to move, how many the pass has time for; 0 of fewer than one."""
+
+    def obtainable(self, kind: Kind, wanted: int) -> int:
+        """Of `wanted` things that memory was granted for, how many to ask the device for now."""
+
+
+class Unbounded:
+    """One pass moves everything."""
+
+    def paced(self, kind: Kind, wanted: int) -> int:
+        """All of them."""
+        return max(0, wanted)
+
+    def obtainable(self, kind: Kind, wanted: int) -> int:
+        """All of them."""
+        return max(0, wanted)
+
+
+class Parameters(NamedTuple):
+    """The layers, slots and experts that are away from now on.
+
+    `back` layers return, of `wanted` that are affordable; 0 if none does. Where experts are
+    involved it is 1, since something may return.
+    """
+
+    alpha: int
+    beta: int
+    experts: int
+    back: int = 0
+    wanted: int = 0
+
+
+class Retire(NamedTuple):
+    """So many usable extents retire; with `anew` those that do already are usable before."""
+
+    extents: int
+    anew: bool = False
+
+
+class CallBack(NamedTuple):
+    """So many extents that retire are usable again."""
+
+    extents: int
+
+
+class Unmap(NamedTuple):
+    """The memory of so many emptied extents is given."""
+
+    extents: int
+
+
+class Map(NamedTuple):
+    """So many extents get memory, of `wanted` that are affordable."""
+
+    extents: int
+    wanted: int
+
+
+Move = Parameters | Retire | CallBack | Unmap | Map
+UNBOUNDED = Unbounded()
+
+
+class Way:
+    """The newest allotment of one engine, and how to come to hold it."""
+
+    def __init__(self, memory: Memory, bounds: Bounds = UNBOUNDED) -> None:
+        self._memory, self._bounds = memory, bounds
+        self.target: Allotment | None = None
+
+    def aim(self, allotment: Allotment) -> bool:
+        """Adopt an allotment; False for one that is not newer than the present."""
+        if self.target is not None and allotment.revision <= self.target.revision:
+            return False
+        self.target = allotment
+        return True
+
+    @property
+    def reached(self) -> bool:
+        """True if the engine holds exactly its allotment."""
+        target, memory = self.target, self._memory
+        return target is None or (
+            memory.usable_extents == target.kv_extents
+            and not memory.retiring_extents
+            and (memory.alpha, memory.experts) == (target.alpha, target.experts)
+        )
+
+    @property
+    def exceeded(self) -> bool:
+        """True if running requests sit on more than was called back to."""
+        target, memory = self.target, self._memory
+        return (
+            target is not None
+            and target.recall
+            and memory.usable_extents + memory.retiring_extents > target.kv_extents
+            and memory.busy_extents() > target.kv_extents
+        )
+
+    def recalls(self, running: int) -> bool:
+        """True if one of the `running` requests has to go, since they exceed what they may have.
+
+        The last one stays: what it has beyond that is scattered.
+        """
+        return running > 1 and self.exceeded
+
+    @property
+    def open_extents(self) -> int | None:
+        """Extents that waiting requests may use as well; None for all."""
+        return None if self.target is None else self.target.open_extents
+
+    def moves(self) -> Iterator[Move]:
+        """One pass. Each move is to be carried out before the next one is asked for."""
+        target = self.target
+        if target is not None:
+            yield from self._give_parameters(target)
+            yield from self._give_extents(target)
+            yield from self._take_extents(target)
+            yield from self._take_parameters(target)
+
+    # -- giving -------------------------------------------------------------------------
+
+    def _give_parameters(self, target: Allotment) -> Iterator[Move]:
+        memory = self._memory
+        alpha, experts = self._affordable(target, 0)
+        if self._turns(target):
+            if (alpha, experts) != (memory.alpha, memory.experts):
+                yield Parameters(alpha, self._beta(target, alpha), experts, 1, 1)
+            return
+        count = self._bounds.paced("layer", alpha - memory.alpha)
+        if count > 0:  # they stream through as many slots as are wanted
+            yield Parameters(memory.alpha + count, target.beta, 0)
+
+    def _give_extents(self, target: Allotment) -> Iterator[Move]:
+        memory = self._memory
+        # Requests may have gone that sat elsewhere: then what is empty now goes instead.
+        anew = target.recall and memory.awaits_requests()
+        beyond = memory.usable_extents - target.kv_extents
+        beyond += memory.retiring_extents if anew else 0
+        if beyond > 0 and memory.may_retire():
+            yield Retire(beyond, anew)
+        emptied = self._bounds.paced("extent", memory.emptied_extents())
+        if emptied > 0:
+            yield Unmap(emptied)
+
+    # -- taking -------------------------------------------------------------------------
+
+    def _take_extents(self, target: Allotment) -> Iterator[Move]:
+        memory = self._memory
+        missing = target.kv_extents - memory.usable_extents
+        if missing <= 0:
+            return
+        back = min(missing, memory.retiring_extents)
+        if back:
+            yield CallBack(back)
+        wanted = min(missing - back, memory.affordable_extents())
+        count = self._obtainable("extent", wanted)
+        if count > 0:
+            yield Map(count, wanted)
+
+    def _take_parameters(self, target: Allotment) -> Iterator[Move]:
+        memory = self._memory
+        alpha, experts = self._affordable(target, memory.spare())
+        if self._turns(target):
+            away = alpha, experts
+            if away != (memory.alpha, memory.experts) and self._bounds.obtainable("layer", 1):
+                yield Parameters(alpha, self._beta(target, alpha), experts, 1, 1)
+            return
+        wanted = memory.alpha - alpha
+        count = self._obtainable("layer", wanted)
+        alpha = memory.alpha - count
+        beta = self._beta(target, alpha)
+        if count or beta != memory.beta:
+            yield Parameters(alpha, beta, 0, count, wanted)
+
+    def _turns(self, target: Allotment) -> bool:
+        """True if experts are involved: they and layers turn into each other in one go."""
+        return bool(self._memory.experts or target.experts)
+
+    def _affordable(self, target: Allotment, spare: int) -> tuple[int, int]:
+        memory = self._memory
+        held, wanted = (memory.alpha, memory.experts), (target.alpha, target.experts)
+        return affordable(memory.cost, held, wanted, spare)
+
+    def _beta(self, target: Allotment, alpha: int) -> int:
+        """The wanted beta belongs to the wanted alpha: on the way there it could cost a layer."""
+        beta = target.beta if alpha == target.alpha else self._memory.beta
+        return beta if alpha else 0
+
+    def _obtainable(self, kind: Kind, wanted: int) -> int:
+        return self._bounds.obtainable(kind, self._bounds.paced(kind, wanted))

@@ -1,0 +1,93 @@
+"""The memory that one engine holds, as its way to an allotment asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.fence import Fence
+from mirage.engine.memory import EngineMemory
+
+
+class Holding:
+    """`mirage.control.engine.way.Memory` of an engine's pages and blocks. Its unit is a page."""
+
+    def __init__(
+        self,
+        memory: EngineMemory,
+        blocks: ElasticBlockPool,
+        fence: Fence,
+        may_retire: Callable[[], bool],
+    ) -> None:
+        self._memory, self._blocks, self.fence = memory, blocks, fence
+        self.may_retire = may_retire
+        self._emptied_at: dict[int, int] = {}
+        """Retiring extents that no request uses, and the newest step scheduled by then."""
+
+    @property
+    def alpha(self) -> int:
+        return self._memory.alpha
+
+    @property
+    def beta(self) -> int:
+        return self._memory.beta
+
+    @property
+    def experts(self) -> int:
+        return self._memory.experts
+
+    @property
+    def usable_extents(self) -> int:
+        return self._blocks.usable_blocks // self._blocks.extent_blocks
+
+    @property
+    def retiring_extents(self) -> int:
+        return len(self._blocks.retiring)
+
+    def busy_extents(self) -> int:
+        """Looks at every block of extents that have several."""
+        return self._blocks.busy_extents()
+
+    def awaits_requests(self) -> bool:
+        """Whether a retiring extent has a block that a request uses."""
+        return any(self._blocks.retiring.values())
+
+    def emptied_extents(self) -> int:
+        """Number of retiring extents that no request uses, nor any step in flight."""
+        return len(self._emptied())
+
+    def call_back(self, count: int) -> bool:
+        """Up to `count` retiring extents are usable again; True if any is."""
+        back = self._blocks.unretire(count)
+        retiring = self._blocks.retiring
+        self._emptied_at = {e: mark for e, mark in self._emptied_at.items() if e in retiring}
+        return bool(back)
+
+    def drop(self, count: int) -> list[int]:
+        """So many emptied extents, whose memory is unmapped now."""
+        extents = self._emptied()[:count]
+        self._blocks.drop(extents)
+        for extent in extents:
+            del self._emptied_at[extent]
+        return extents
+
+    def _emptied(self) -> list[int]:
+        return [extent for extent in self._blocks.emptied() if self._untouched(extent)]
+
+    def _untouched(self, extent: int) -> bool:
+        if extent not in self._emptied_at:
+            self._emptied_at[extent] = self.fence.scheduled
+            self._memory.emptied.add(extent)
+        return self.fence.passed(self._emptied_at[extent])
+
+    def affordable_extents(self) -> int:
+        """By the pages that are granted and not in use."""
+        return self._memory.affordable_extents()
+
+    def spare(self) -> int:
+        """Pages that are granted and not in use."""
+        return self._memory.pool.available
+
+    def cost(self, alpha: int, experts: int) -> int:
+        """Pages; of layers that stay where they are none."""
+        return self._memory.layer_pages(alpha, experts)

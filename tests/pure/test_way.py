@@ -1,0 +1,300 @@
+"""The way to an allotment by itself: which moves, in which order, and what bounds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.control.engine.way import CallBack, Kind, Map, Move, Parameters, Retire, Unmap, Way
+from mirage.protocol import Allotment
+from tests.examples import examples
+
+pytestmark = pytest.mark.pure
+
+LAYERS, LAYER, EXPERT, EXTENT, MOST = 12, 6, 1, 2, 30
+"""Layers of a model; units of memory of a layer, of an expert of each layer, of an extent."""
+
+
+def cost(alpha: int, experts: int) -> int:
+    return (LAYERS - alpha) * LAYER - experts * EXPERT * (LAYERS - 1)
+
+
+def grant(alpha: int, extents: int, experts: int = 0) -> int:
+    return cost(alpha, experts) + extents * EXTENT
+
+
+@dataclass
+class Extents:
+    """An engine's memory. `busy` are usable or retiring extents with blocks of requests."""
+
+    usable: set[int]
+    retiring: set[int] = field(default_factory=set)
+    busy: set[int] = field(default_factory=set)
+    in_flight: set[int] = field(default_factory=set)
+    alpha: int = 0
+    beta: int = 0
+    experts: int = 0
+    granted: int = 0
+    saves: bool = True
+
+    @property
+    def usable_extents(self) -> int:
+        return len(self.usable)
+
+    @property
+    def retiring_extents(self) -> int:
+        return len(self.retiring)
+
+    @property
+    def held(self) -> int:
+        return grant(self.alpha, len(self.usable | self.retiring), self.experts)
+
+    def busy_extents(self) -> int:
+        return len(self.busy)
+
+    def awaits_requests(self) -> bool:
+        return bool(self.retiring & self.busy)
+
+    def may_retire(self) -> bool:
+        return self.saves
+
+    def emptied_extents(self) -> int:
+        return len(self.emptied())
+
+    def emptied(self) -> list[int]:
+        return sorted(self.retiring - self.busy - self.in_flight)
+
+    def affordable_extents(self) -> int:
+        return self.spare() // EXTENT
+
+    def spare(self) -> int:
+        return max(0, self.granted - self.held)
+
+    def cost(self, alpha: int, experts: int) -> int:
+        return cost(alpha, experts)
+
+    def make(self, move: Move) -> None:
+        """Carry a move out. Raises `AssertionError` if it cannot be."""
+        before = self.held
+        match move:
+            case Parameters(alpha, beta, experts):
+                self.alpha, self.beta, self.experts = alpha, beta, experts
+            case Retire(count, anew):
+                if anew:
+                    self.call_back(len(self.retiring))
+                gone = sorted(self.usable, key=lambda e: (e in self.busy, -e))[:count]
+                assert len(gone) == count
+                self.usable -= set(gone)
+                self.retiring |= set(gone)
+            case CallBack(count):
+                assert 0 < count <= len(self.retiring)
+                self.call_back(count)
+            case Unmap(count):
+                assert 0 < count <= len(self.emptied())
+                self.retiring -= set(self.emptied()[:count])
+            case Map(count):
+                free = sorted(set(range(MOST)) - self.usable - self.retiring)
+                assert 0 < count <= len(free)
+                self.usable |= set(free[:count])
+        assert self.held <= max(before, self.granted), "taken, and not granted"
+
+    def call_back(self, count: int) -> None:
+        back = set(sorted(self.retiring, key=lambda e: e not in self.busy)[:count])
+        self.retiring -= back
+        self.usable |= back
+
+
+class Few:
+    """A pass has time for `paced` things, and the device has `short` of what was granted."""
+
+    def __init__(self, paced: int = 99, short: int = 99) -> None:
+        self.left, self.short = paced, short
+
+    def paced(self, kind: Kind, wanted: int) -> int:
+        return max(0, min(self.left, wanted))
+
+    def obtainable(self, kind: Kind, wanted: int) -> int:
+        return min(self.short, wanted)
+
+
+def allotment(
+    revision: int, alpha: int, beta: int, extents: int, experts: int = 0, recall: bool = False
+) -> Allotment:
+    granted = grant(alpha, extents, experts)
+    return Allotment(revision, alpha, beta if alpha else 0, extents, granted, None, recall, experts)
+
+
+def passed(way: Way, memory: Extents) -> list[Move]:
+    """One pass, each move carried out before the next is asked for."""
+    made = []
+    for move in way.moves():
+        memory.make(move)
+        made.append(move)
+    return made
+
+
+def engine(extents: int = 10, **held: Any) -> Extents:
+    return Extents(set(range(extents)), **held)
+
+
+def aimed(memory: Extents, target: Allotment, few: Few | None = None) -> Way:
+    way = Way(memory, few or Few())
+    assert way.aim(target)
+    memory.granted = target.grant_bytes
+    return way
+
+
+def test_layers_go_before_extents_come() -> None:
+    memory = engine()
+    way = aimed(memory, allotment(1, 3, 2, 19))
+    assert passed(way, memory) == [Parameters(3, 2, 0), Map(9, 9)]
+    assert way.reached and passed(way, memory) == []
+
+
+def test_extents_go_before_layers_come_and_the_slots_go_with_the_last() -> None:
+    memory = engine(19, alpha=3, beta=2)
+    way = aimed(memory, allotment(1, 0, 0, 10))
+    assert passed(way, memory) == [Retire(9), Unmap(9), Parameters(0, 0, 0, 3, 3)]
+    assert way.reached
+
+
+def test_what_is_in_use_stays_and_holds_up_what_it_would_pay_for() -> None:
+    memory = engine(19, alpha=3, beta=2, busy=set(range(12)))
+    way = aimed(memory, allotment(1, 0, 0, 10))
+    assert passed(way, memory) == [Retire(9), Unmap(7), Parameters(1, 2, 0, 2, 2)]
+    assert not way.reached and passed(way, memory) == []
+    memory.busy = set(range(10))
+    assert passed(way, memory) == [Unmap(2), Parameters(0, 0, 0, 1, 1)]
+
+
+def test_an_extent_that_a_step_in_flight_touches_stays() -> None:
+    memory = engine(in_flight={9})
+    way = aimed(memory, allotment(1, 0, 0, 8))
+    assert passed(way, memory) == [Retire(2), Unmap(1)]
+    memory.in_flight.clear()
+    assert passed(way, memory) == [Unmap(1)]
+
+
+def test_extents_that_retire_are_called_back_before_any_is_mapped() -> None:
+    memory = engine(busy=set(range(10)))
+    way = aimed(memory, allotment(1, 0, 0, 6))
+    assert passed(way, memory) == [Retire(4)]
+    assert way.aim(allotment(2, 0, 0, 8))
+    memory.granted = grant(0, 8)
+    assert passed(way, memory) == [CallBack(2)], "two stay where requests sit"
+    assert way.aim(allotment(3, 0, 0, 12))
+    memory.granted = grant(0, 12)
+    assert passed(way, memory) == [CallBack(2), Map(2, 2)]
+
+
+def test_nothing_retires_while_what_is_cached_cannot_be_saved() -> None:
+    memory = engine(saves=False)
+    way = aimed(memory, allotment(1, 0, 0, 6))
+    assert passed(way, memory) == []
+    memory.saves = True
+    assert passed(way, memory) == [Retire(4), Unmap(4)]
+
+
+def test_a_recall_takes_what_is_empty_now() -> None:
+    """Requests went that sat elsewhere; without a recall those that retire are waited for."""
+    for recall, made in ((True, [Retire(5, True), Unmap(5)]), (False, [])):
+        memory = engine(busy=set(range(10)))
+        way = aimed(memory, allotment(1, 0, 0, 5, recall=recall))
+        assert passed(way, memory) == [Retire(5)]
+        memory.busy = set(memory.retiring)
+        assert passed(way, memory) == made
+        assert way.reached == recall
+
+
+def test_requests_are_recalled_but_for_the_last() -> None:
+    memory = engine(busy=set(range(8)))
+    way = aimed(memory, allotment(1, 0, 0, 6, recall=True))
+    passed(way, memory)
+    assert way.exceeded and way.recalls(2) and not way.recalls(1)
+    memory.busy = set(range(6))
+    assert not way.exceeded and not way.recalls(2)
+    way.aim(allotment(2, 0, 0, 3))
+    assert not way.recalls(2), "more is in use, and nothing is recalled"
+
+
+def test_experts_and_layers_turn_into_each_other_in_one_go() -> None:
+    memory = engine()
+    way = aimed(memory, allotment(1, 0, 0, 15, experts=1), Few(paced=1))
+    assert passed(way, memory) == [Parameters(0, 0, 1, 1, 1), Map(1, 5)]
+    way = aimed(memory, allotment(2, 4, 1, 11))
+    assert passed(way, memory) == [Parameters(4, 1, 0, 1, 1)]
+    assert way.reached
+
+
+def test_a_pass_is_bounded_and_a_device_that_is_short_is_asked_for_less() -> None:
+    memory = engine()
+    way = aimed(memory, allotment(1, 4, 1, 20), Few(paced=2, short=1))
+    assert passed(way, memory) == [Parameters(2, 1, 0), Map(1, 4)]
+    way = aimed(memory, allotment(2, 0, 0, 11), Few(short=1))
+    assert passed(way, memory) == [Parameters(1, 1, 0, 1, 2)], "beta stays until alpha is there"
+
+
+def test_only_newer_allotments_are_adopted() -> None:
+    way = aimed(engine(), allotment(3, 0, 0, 12))
+    for revision in (3, 2, 0):
+        assert not way.aim(allotment(revision, 0, 0, 5))
+    assert way.target == allotment(3, 0, 0, 12)
+
+
+def test_without_an_allotment_nothing_moves() -> None:
+    way = Way(engine())
+    assert (list(way.moves()), way.reached, way.exceeded, way.open_extents) == (
+        [],
+        True,
+        False,
+        None,
+    )
+
+
+def test_waiting_requests_may_use_what_the_allotment_leaves_open() -> None:
+    way = aimed(engine(), Allotment(1, 0, 0, 10, grant(0, 10), open_extents=7))
+    assert way.open_extents == 7
+
+
+targets = st.tuples(
+    st.integers(0, LAYERS - 3), st.integers(1, 2), st.integers(1, MOST), st.integers(0, 3)
+).map(lambda drawn: (*drawn[:3], 0 if drawn[0] else drawn[3]))
+sets = st.sets(st.integers(1, MOST - 1))
+
+
+@given(
+    way=st.lists(st.tuples(targets, sets, sets, st.booleans()), min_size=1, max_size=8),
+    paced=st.integers(1, 5),
+    short=st.integers(1, 5),
+)
+@examples(300)
+def test_any_way_gives_first_keeps_what_is_used_and_ends(way, paced, short) -> None:
+    memory = engine(granted=grant(0, 10))
+    made = Way(memory, Few(paced, short))
+    for revision, (target, busy, in_flight, recall) in enumerate(way, start=1):
+        sent = allotment(revision, *target, recall=recall)
+        assert made.aim(sent)
+        memory.granted = sent.grant_bytes
+        memory.busy = busy & (memory.usable | memory.retiring)
+        memory.in_flight = in_flight
+        kept = (busy | in_flight) & (memory.usable | memory.retiring)
+        for _ in range(3):
+            _gives_before_it_takes(passed(made, memory))
+            assert kept <= memory.usable | memory.retiring, "in use, and given"
+            assert len(memory.usable) <= sent.kv_extents
+    memory.busy = memory.in_flight = set()
+    for _ in range(3 * MOST):
+        passed(made, memory)
+    assert made.reached and memory.held == memory.granted
+    assert passed(made, memory) == []
+
+
+def _gives_before_it_takes(moves: list[Move]) -> None:
+    """Parameters stand at either end: those that go, and those that come back."""
+    order: list[type] = [Parameters, Retire, Unmap, CallBack, Map, Parameters]
+    for move in moves:
+        order = order[order.index(type(move)) + 1 :]
