@@ -46,12 +46,12 @@ World = dict[str, Any]
 Ratios = dict[str, float]
 
 
-def draw(number: int) -> World:
+def draw(number: int, rates: tuple[float, float] = RATES) -> World:
     """The world of that number; it may be one whose models do not fit."""
     rng = random.Random(number)
     count = rng.choice((2, 2, 3, 4))
     parts = [rng.uniform(0.5, 1.5) for _ in range(count)]
-    total = rng.uniform(*RATES)
+    total = rng.uniform(*rates)
     weights = [rng.uniform(0.1, 1.0) for _ in range(count)]
     temporal = rng.random() < 0.6
     sharing: World = {"mode": "temporal" if temporal else "spatial"}

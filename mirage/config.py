@@ -320,6 +320,9 @@ class Ablations(Strict):
     """Lend layers before cached prefixes that would be missed more."""
     decode_cap: bool = True
     """Bound alpha by what hides behind the model's own decode steps."""
+    lend_pool: Annotated[float, Field(ge=0, le=100)] | None = None
+    """In turns: part of all KV memory, as it is with all layers in place, that layers may add at
+    most, instead of what is worth its price."""
 
 
 class RemapAndAblations(Remap, Ablations):

@@ -17,15 +17,18 @@ from mirage.geometry import footprint
 
 
 def most_lent(
-    tenants: Sequence[TenantSnapshot], rows: Sequence[Row], pool: int, turns: Turns
+    tenants: Sequence[TenantSnapshot], rows: Sequence[Row], pool: int, turns: Turns, rules: Rules
 ) -> int:
     """Bytes that may be lent in turns, where all KV without them is `pool` bytes."""
+    most = inf if turns.drains else covered(rows)
+    if rules.lend_pool is not None:
+        return int(min(most, rules.lend_pool * max(0, pool)))
     rates = [t.shape.layer_bytes / t.report.layer_load_s for t in tenants if t.report.layer_load_s]
     worth = worth_lending(
         pool,
         max(rates, default=0.0) * turns.seconds,
         min((t.staying_part for t in tenants), default=1.0),
-        most=inf if turns.drains else covered(rows),
+        most=most,
         lending=any(t.layers_out for t in tenants),
     )
     largest = max((r.unit_bytes for r in rows), default=0)

@@ -124,7 +124,7 @@ def plan(
     if policy is Policy.MIRAGE and turns is None and rules.keep_prefixes:
         rows = keeping_prefixes(tenants, rows)
     free = device_bytes - reserved_bytes - sum(footprint(t.shape, 0, 0) for t in tenants)
-    lent = most_lent(tenants, rows, free, turns) if turns and rules.decode_cap else None
+    lent = most_lent(tenants, rows, free, turns, rules) if turns and rules.decode_cap else None
     filled, steps = _filled(rows, _donors(tenants, rules), free, lent, _passes(terms))
     lends = policy is Policy.MIRAGE and rules.serve == "growth"
     paid = sum(row.given * row.unit_bytes for row in filled) if lends else 0

@@ -431,6 +431,14 @@ def test_a_turn_is_covered_while_all_kv_fits_beside_what_its_holder_cannot_hide(
     assert covers([borrower, donor], "b", usable, Policy.STATIC, REMAP)
 
 
+@pytest.mark.parametrize(("part", "given"), [(0.0, 0), (0.1, 1), (0.5, 5), (100.0, 9)])
+def test_in_turns_a_fixed_part_may_be_lent_instead_of_what_pays(part: float, given: int) -> None:
+    """Of a pool of 20 extents, which are 10 layers."""
+    asks, asleep = tenant("a", 2, 40), tenant("b", kv=2)
+    fixed = REMAP.model_copy(update={"lend_pool": part})
+    assert planned(asks, asleep, turns=Turns(1.0, drains=True), remap=fixed)["b"][0] == given
+
+
 def test_in_turns_layers_that_running_requests_sit_on_count_as_lent() -> None:
     """Else each turn would lend some more, and leave it to the next one's owner."""
     runs = tenant("a", 22, 20, 0, kv=22, times=(4.0, 1.0))

@@ -1,0 +1,192 @@
+"""Fixed settings of a world, searched on the world itself: the best that they can do there.
+
+A rule that decides from moment to moment is held against settings that never change: caps on each
+model's layers, how much is lent in turns, draining where the world leaves it open, slots, growth or
+admission, `tbt_ms`, how long an idle model rests. Optuna's TPE sampler proposes, the simulator
+judges. Settings are chosen on some seeds and judged on others: the best of many on one seed is
+luck in part.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from math import exp, inf, log
+from typing import Any, NamedTuple
+
+import optuna
+
+from benchmarks.worlds import FIGURES, Ratios, World
+from mirage.simulate.experiment import Experiment, Setup
+from mirage.simulate.run import Metrics, run
+
+Settings = dict[str, Any]
+"""Of knobs by name; what is left out is as the world has it."""
+
+MOST_TPOT = 1.05
+"""Times `pooled`'s TPOT P99 that more throughput may cost."""
+FIRST_TOKENS = 0.1
+"""What a TTFT P99 that is half as long counts beside twice the tokens a second."""
+BEYOND = 2.0
+"""What a TPOT P99 beyond `MOST_TPOT` counts beside tokens a second."""
+ENDLESS = 20
+"""Times the machine's memory that stands for memory without end."""
+RANDOM = 16
+"""Trials before what came of them is looked at."""
+
+CAPS = 95, 50, 30, 20, 10, 5, 0
+"""Per cent of a model's layers."""
+ANYWHERE: dict[str, tuple[Any, ...]] = {
+    "decode_cap": (True, False),
+    "beta": ("dynamic", 1, 2),
+    "serve": ("admission", "growth"),
+    "tbt_ms": (None, 25.0, 40.0, 1000.0),
+    "hysteresis_s": (0.5, 2.0),
+}
+IN_TURNS: dict[str, tuple[Any, ...]] = {"lend_pool": (None, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 2.0)}
+AT_ONCE: dict[str, tuple[Any, ...]] = {"rest_s": (30.0, 5.0, 1.0, 0.0)}
+LEFT_OPEN: dict[str, tuple[Any, ...]] = {"drain": ("auto", False, True)}
+ABLATIONS = "decode_cap", "beta", "lend_pool"
+
+
+class Seeds(NamedTuple):
+    """Those on which settings are chosen, and those on which all is judged."""
+
+    chosen_on: Sequence[int]
+    judged_on: Sequence[int]
+
+
+class Bounds(NamedTuple):
+    """One world's figures over `pooled`'s, geometric means over the seeds that judge."""
+
+    settings: Settings
+    rule: Ratios
+    oracle: Ratios
+    endless: Ratios
+
+
+def bounds(world: World, seeds: Seeds, trials: int, number: int) -> Bounds:
+    """The rule, the best fixed settings and endless memory in `world`; `number` seeds the search.
+
+    Where the fixed settings do worse than the rule on the seeds that judge, they are the rule:
+    what the rule does can always be had.
+    """
+    pooled = {seed: _run(world, "pooled", seed) for seed in [*seeds.chosen_on, *seeds.judged_on]}
+    settings = searched(world, pooled, seeds.chosen_on, trials, number)
+    judging = {seed: pooled[seed] for seed in seeds.judged_on}
+    rule = mean(found(world, judging))
+    oracle = mean(found(applied(world, settings), judging))
+    if worth(oracle) < worth(rule):
+        settings, oracle = {}, rule
+    return Bounds(settings, rule, oracle, endless(world, judging))
+
+
+def searched(
+    world: World, pooled: dict[int, Metrics], seeds: Sequence[int], trials: int, number: int
+) -> Settings:
+    """The best of `trials` settings of `world` on `seeds`."""
+    firsts = first_settings(world)
+    sampler = optuna.samplers.TPESampler(seed=number % 2**32, n_startup_trials=RANDOM)
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=len(firsts), n_warmup_steps=0)
+    study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
+    for settings in firsts:
+        study.enqueue_trial(
+            {
+                knob: values.index(settings[knob]) if knob in settings else 0
+                for knob, values in knobs(world).items()
+            }
+        )
+
+    def judged(trial: optuna.Trial) -> float:
+        tried = applied(world, _suggested(trial, world))
+        seen: list[Ratios] = []
+        for step, seed in enumerate(seeds):
+            seen += found(tried, {seed: pooled[seed]})
+            trial.report(worth(mean(seen)), step)
+            if trial.number >= len(firsts) and trial.should_prune():
+                raise optuna.TrialPruned
+        return worth(mean(seen))
+
+    study.optimize(judged, n_trials=trials)
+    return _written(study.best_params, world)
+
+
+def first_settings(world: World) -> list[Settings]:
+    """Those that are always tried: the rule itself, no layers, and all that others can lend."""
+    capped = [knob for knob in knobs(world) if knob.startswith("max_percent")]
+    lent = {"lend_pool": 2.0} if "lend_pool" in knobs(world) else {"rest_s": 0.0}
+    return [{}, dict.fromkeys(capped, 0), lent, lent | {"tbt_ms": 1000.0}]
+
+
+def knobs(world: World) -> dict[str, tuple[Any, ...]]:
+    """Each knob's values, first the one that leaves the world as it is."""
+    caps = {f"max_percent {tenant['name']}": CAPS for tenant in world["tenants"]}
+    if world["sharing"]["mode"] == "spatial":
+        return caps | ANYWHERE | AT_ONCE
+    opened = LEFT_OPEN if world["sharing"].get("drain", "auto") == "auto" else {}
+    return caps | ANYWHERE | IN_TURNS | opened
+
+
+def applied(world: World, settings: Settings) -> World:
+    """`world` with these settings."""
+    changed = copy.deepcopy(world)
+    for knob, value in settings.items():
+        if knob.startswith("max_percent "):
+            name = knob.removeprefix("max_percent ")
+            next(t for t in changed["tenants"] if t["name"] == name)["max_percent"] = value
+        elif knob == "drain":
+            changed["sharing"]["drain"] = value
+        else:
+            changed.setdefault("ablations" if knob in ABLATIONS else "remap", {})[knob] = value
+    return changed
+
+
+def worth(figures: Ratios) -> float:
+    """How much better than `pooled`: the logarithm of tokens a second, above all.
+
+    What has a TPOT P99 beyond `MOST_TPOT` loses twice by what it is beyond.
+    """
+    beyond = max(0.0, log(figures["TPOT P99"] / MOST_TPOT))
+    return log(figures["tokens/s"]) - FIRST_TOKENS * log(figures["TTFT P99"]) - BEYOND * beyond
+
+
+def endless(world: World, pooled: dict[int, Metrics]) -> Ratios:
+    """With `ENDLESS` times the memory and all layers in place, turns as they are best."""
+    memory = Setup(Experiment.model_validate(world)).hardware.memory_bytes / 2**30
+    larger = world | {"memory_gib": ENDLESS * memory}
+    ways = LEFT_OPEN["drain"] if "drain" in knobs(world) else (None,)
+    every = [larger if way is None else applied(larger, {"drain": way}) for way in ways]
+    return max((mean(found(one, pooled, "static")) for one in every), key=worth)
+
+
+def found(world: World, pooled: dict[int, Metrics], policy: str = "mirage") -> list[Ratios]:
+    """A policy's figures over those of `pooled`, one for each of its seeds."""
+    setup = Setup(Experiment.model_validate(world))
+    ours = {seed: run(setup, policy, seed) for seed in pooled}
+    return [
+        {name: ours[seed][key] / pooled[seed][key] for name, key in FIGURES.items()}
+        for seed in pooled
+    ]
+
+
+def mean(every: Sequence[Ratios]) -> Ratios:
+    """The geometric mean of each figure."""
+    return {
+        name: exp(sum(log(one[name]) for one in every) / len(every)) if every else inf
+        for name in FIGURES
+    }
+
+
+def _run(world: World, policy: str, seed: int) -> Metrics:
+    return run(Setup(Experiment.model_validate(world)), policy, seed)
+
+
+def _suggested(trial: optuna.Trial, world: World) -> Settings:
+    for knob, values in knobs(world).items():
+        trial.suggest_int(knob, 0, len(values) - 1)
+    return _written(trial.params, world)
+
+
+def _written(indices: dict[str, int], world: World) -> Settings:
+    """Without knobs that leave the world as it is."""
+    return {knob: values[indices[knob]] for knob, values in knobs(world).items() if indices[knob]}

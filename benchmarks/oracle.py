@@ -1,0 +1,244 @@
+"""An oracle of each world: what fixed settings can gain there, and what the rule leaves of it.
+
+    .venv/bin/python benchmarks/oracle.py [--worlds 200] [--first N] [--minutes M] [--jobs J]
+    .venv/bin/python benchmarks/oracle.py FILE ...
+
+Saturated worlds, that is such in which `pooled` preempts, are drawn anew each time, from the number
+that is printed. In each the rule (`mirage` as it is), the best fixed settings of the world
+(`benchmarks/fixed.py`) and memory without end are held against `pooled`. Prints them by machine and
+by how it is shared, the part of the oracle's gain that the rule has, and the worlds by what the
+rule leaves. Results are kept in DIR/results.jsonl as they come; a run with the same DIR goes on.
+With `--keep`, the worst are written into a folder. With FILEs, these worlds instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import count
+from math import exp, log
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import optuna
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.fixed import MOST_TPOT, Seeds, bounds, worth
+from benchmarks.worlds import LEAST_TOKENS, World, about, draw
+from mirage.config import ConfigError
+from mirage.report import intervals
+from mirage.simulate.command import parse_seeds
+from mirage.simulate.experiment import Experiment, Setup
+from mirage.simulate.run import run
+
+RATES = 16.0, 80.0
+"""Requests per second of all models together."""
+WHO = "rule", "oracle", "endless"
+SHOWN = "tokens/s", "TTFT P99", "TPOT P99"
+HEAD = " | ".join(f"{who}: {', '.join(SHOWN)}" for who in WHO)
+
+Row = dict[str, Any]
+"""Of one world: its number, whether it is saturated, and then its figures, by `WHO`."""
+
+
+def saturated(number: int, seed: int) -> World | None:
+    """The world of that number if it is one and `pooled` preempts there.
+
+    Every second one that does not drain leaves that to the rule, as is the default.
+    """
+    world = draw(number, RATES)
+    if world["sharing"].get("drain") is False and number % 2:
+        world["sharing"]["drain"] = "auto"
+    try:
+        setup = Setup(Experiment.model_validate(world))
+    except ConfigError:
+        return None
+    return world if run(setup, "pooled", seed)["preemptions"] else None
+
+
+def looked_at(asked: tuple[int, World | None, Seeds, int]) -> Row:
+    """One world: the given one, or the one of that number if it is saturated."""
+    number, given, seeds, trials = asked
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    world = given or saturated(number, seeds.chosen_on[0])
+    if world is None:
+        return {"number": number, "saturated": False}
+    found = bounds(world, seeds, trials, number)
+    return {"number": number, "saturated": True, "world": world, **found._asdict()}
+
+
+def rows(asked: argparse.Namespace, known: list[Row]) -> Iterator[Row]:
+    """Of worlds that nobody has looked at, until there are enough, or the time is over."""
+    until = time.monotonic() + asked.minutes * 60
+    seen = {row["number"] for row in known}
+    missing = asked.worlds - sum(row["saturated"] for row in known)
+    given = [(number, yaml.safe_load(file.read_text())) for number, file in enumerate(asked.files)]
+    source = given or ((number, None) for number in count(asked.first) if number not in seen)
+    seeds = Seeds(asked.seeds, asked.judges)
+    tasks = ((number, world, seeds, asked.trials) for number, world in source)
+    for row in in_processes(tasks, asked.jobs):
+        yield row
+        missing -= row["saturated"]
+        if time.monotonic() > until or (missing <= 0 and not given):
+            return
+
+
+def in_processes(tasks: Iterable[tuple[int, World | None, Seeds, int]], jobs: int) -> Iterator[Row]:
+    """`looked_at` of each task, in order, by so many processes; those under way are ended."""
+    if jobs == 1:
+        yield from map(looked_at, tasks)
+        return
+    with get_context("spawn").Pool(jobs) as pool:
+        under_way = []
+        tasks = iter(tasks)
+        while True:
+            under_way += [
+                pool.apply_async(looked_at, (task,))
+                for task, _ in zip(tasks, range(2 * jobs - len(under_way)), strict=False)
+            ]
+            if not under_way:
+                return
+            yield under_way.pop(0).get()
+
+
+def kind(world: World) -> str:
+    """``h100, in turns that drain``."""
+    sharing = world["sharing"]
+    how = "at once"
+    if sharing["mode"] == "temporal":
+        how = {True: "in turns that drain", False: "in turns"}.get(
+            sharing.get("drain", "auto"), "in turns, draining left open"
+        )
+    return f"{world['hardware']}, {how}"
+
+
+def regret(row: Row) -> float:
+    """By how much the oracle is better, as `worth` counts it."""
+    return worth(row["oracle"]) - worth(row["rule"])
+
+
+def share(found: list[Row]) -> float | None:
+    """The part of the oracle's gain in tokens a second that the rule has; None if there is none."""
+    gains = [[log(row[who]["tokens/s"]) for row in found] for who in ("rule", "oracle")]
+    ours, most = map(sum, gains)
+    return ours / most if most > 0.001 * len(found) else None
+
+
+def line(title: str, found: list[Row], more: str = "") -> str:
+    """A row of a table under `HEAD`: geometric means."""
+    cells = []
+    for who in WHO:
+        every = [exp(_logs(found, who, name).value) for name in SHOWN]
+        cells.append(", ".join(f"{value:.3f}" for value in every))
+    part = share(found)
+    cells.append("–" if part is None else f"{part:.0%}")
+    return f"| {title} | {' | '.join(cells)} |{more}"
+
+
+def report(found: list[Row], shown: int) -> None:
+    """All tables."""
+    kinds: dict[str, list[Row]] = defaultdict(list)
+    for row in found:
+        kinds[kind(row["world"])].append(row)
+    print(f"\n| machine, worlds | {HEAD} | share |\n|---|---:|---:|---:|---:|")
+    for name in sorted(kinds):
+        print(line(f"{name}, {len(kinds[name])}", kinds[name]))
+    print(line(f"all, {len(found)}", found))
+    for who in WHO[:2]:
+        print(f"{who}: {spread(found, who)}")
+    print(
+        f"\n| number, world | {HEAD} | share | best fixed settings |\n|---|---:|---:|---:|---:|---|"
+    )
+    for row in sorted(found, key=regret, reverse=True)[:shown]:
+        settings = ", ".join(f"{knob} {value}" for knob, value in row["settings"].items())
+        print(line(f"{row['number']}, {about(row['world'])}", [row], f" {settings} |"))
+
+
+def spread(found: list[Row], who: str) -> str:
+    """Geometric means with their intervals, and the worlds that miss what is aimed at."""
+    words = []
+    for name in SHOWN:
+        logs = _logs(found, who, name)
+        ends = "" if logs.half is None else f" ({exp(logs.value - logs.half):.3f} to "
+        ends += "" if logs.half is None else f"{exp(logs.value + logs.half):.3f})"
+        words.append(f"{name} {exp(logs.value):.3f}{ends}")
+    fewer = sum(row[who]["tokens/s"] < LEAST_TOKENS for row in found)
+    longer = sum(row[who]["TPOT P99"] > MOST_TPOT for row in found)
+    words.append(f"tokens/s under {LEAST_TOKENS} in {fewer} of {len(found)}")
+    words.append(f"TPOT P99 over {MOST_TPOT} in {longer}")
+    return "; ".join(words)
+
+
+def _logs(found: list[Row], who: str, name: str) -> intervals.Mean:
+    return intervals.mean([log(row[who][name]) for row in found])
+
+
+def keep(row: Row, folder: Path) -> None:
+    """Write a world, and what the rule and the best fixed settings did there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{row['world']['title'].replace(' ', '-')}.yaml"
+    kept = {key: row[key] for key in ("world", "settings", "rule", "oracle", "endless")}
+    (folder / name).write_text(yaml.safe_dump(kept, sort_keys=False))
+
+
+def stored(file: Path) -> list[Row]:
+    """What was looked at already. A line that was cut short is not."""
+    if not file.exists():
+        return []
+    written = file.read_text().split("\n")
+    return [json.loads(text) for text in written[:-1]]
+
+
+def main() -> None:
+    asked = arguments()
+    file = asked.output / "results.jsonl"
+    asked.output.mkdir(parents=True, exist_ok=True)
+    known = [] if asked.files else stored(file)
+    if asked.first is None:
+        asked.first = known[0]["number"] if known else random.SystemRandom().randrange(10**9)
+    if not asked.files:
+        print(f"worlds from --first {asked.first} on; {len(known)} were looked at before")
+    for row in rows(asked, known):
+        known.append(row)
+        if not asked.files:
+            with file.open("a") as lines:
+                lines.write(json.dumps(row) + "\n")
+        if row["saturated"]:
+            print(f"{row['number']}: {about(row['world'])}, regret {regret(row):.3f}", flush=True)
+    found = [row for row in known if row["saturated"]]
+    if not found:
+        print("nothing was looked at: no world is saturated, or there was no time")
+        return
+    report(found, asked.shown)
+    if asked.keep:
+        for row in sorted(found, key=regret, reverse=True)[: asked.worst]:
+            keep(row, asked.keep)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE")
+    parser.add_argument("--worlds", type=int, default=200, help="saturated ones, in all")
+    parser.add_argument("--first", type=int, help="number of the first one; drawn if left out")
+    parser.add_argument("--minutes", type=float, default=240, help="after which no other begins")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, one core each")
+    parser.add_argument("--trials", type=int, default=60, help="settings tried in each world")
+    parser.add_argument("--seeds", type=parse_seeds, default=[1, 2, 3, 4, 5], help="that choose")
+    parser.add_argument("--judges", type=parse_seeds, default=[11, 12, 13, 14, 15])
+    parser.add_argument("--shown", type=int, default=20, help="worlds in the last table")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for the worst worlds")
+    parser.add_argument("--worst", type=int, default=5, help="how many are kept")
+    parser.add_argument("--output", type=Path, default=Path("out/oracle"), metavar="DIR")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
