@@ -31,11 +31,12 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from mirage.simulate.command import parse_seeds
+
 from benchmarks.fixed import MOST_TPOT, Seeds, bounds, worth
 from benchmarks.worlds import LEAST_TOKENS, World, about, draw
 from mirage.config import ConfigError
 from mirage.report import intervals
-from mirage.simulate.command import parse_seeds
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.run import run
 
