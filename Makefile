@@ -38,7 +38,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo demo-overload demo-tiers test slow pages lint types pure vmm engine e2e names newest real long models bench gpu-smoke gpu-test gpu-texts gpu-backends gpu-bench gpu-layers gpu-together gpu-others gpu-stock gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo demo-overload demo-tiers claims test slow pages lint types pure lab vmm engine e2e names newest real long models bench gpu-smoke gpu-test gpu-texts gpu-backends gpu-bench gpu-layers gpu-together gpu-others gpu-stock gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -71,10 +71,13 @@ demo-tiers: $(STAMP) ## Conversations whose history leaves the device between tw
 	$(BIN)/mirage replay configs/demo-tiers.yaml --policy static,pooled,mirage,mirage-tiers \
 		--output out/demo-tiers
 
+claims: $(STAMP) ## The paper's claims and our bands over ten seeds, into docs/claims.md
+	$(BIN)/python -m benchmarks.claims
+
 # The engine layer waits for processes to start most of its time: the others run beside it.
 test: export WHICH := test
 test: $(STAMP) ## Lint, types and all test layers, but for what is marked slow or rare
-	$(MAKE) -j2 -O engine lint types pure vmm
+	$(MAKE) -j2 -O engine lint types pure lab vmm
 	$(MAKE) e2e
 
 slow: export WHICH := slow
@@ -110,7 +113,7 @@ types: $(STAMP) ## mypy --strict on our packages; in tests and benchmarks, names
 engine e2e: export PYTEST_ADDOPTS := -n 2 --dist loadfile
 
 # Status 5: no test of this layer is slow, or rare.
-pure vmm engine e2e: $(STAMP) ## One layer of tests; with WHICH=slow its slow ones
+pure lab vmm engine e2e: $(STAMP) ## One layer of tests; with WHICH=slow its slow ones
 	@t=$$(mktemp -d /tmp/mXXXXXX); \
 		MIRAGE_TESTS=$(WHICH) TMPDIR=$$t $(BIN)/python -m pytest -q --durations=10 tests/$@; \
 		status=$$?; rm -rf $$t; [ $$status -eq 5 ] || exit $$status
@@ -142,7 +145,7 @@ long models: export PYTHONPATH := $(CURDIR):$(CURDIR)/tests/zoo/torchvision_on_c
 
 long: export WHICH := long
 long: $(STAMP) $(SEE) $(MADE) ## Tests too long for CI: all arguments, families, seeds and claims; two hours
-	env -u PYTHONPATH $(MAKE) pure vmm engine e2e newest
+	env -u PYTHONPATH $(MAKE) pure lab vmm engine e2e newest
 	@t=$$(mktemp -d /tmp/mXXXXXX); \
 		MIRAGE_TESTS=long TMPDIR=$$t $(BIN)/python -m pytest -q -s tests/long; \
 		status=$$?; rm -rf $$t; exit $$status

@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 
 import configs
+from benchmarks.claims import scenes
 from mirage.config import Ablations
-from mirage.simulate import scenes
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.tools.simulate.command import parse_seeds
 from mirage.tools.simulate.pool import Job, run_all

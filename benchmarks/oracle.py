@@ -31,14 +31,13 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from mirage.simulate.command import parse_seeds
-
 from benchmarks.fixed import MOST_TPOT, Seeds, bounds, worth
 from benchmarks.worlds import LEAST_TOKENS, World, about, draw
 from mirage.config import ConfigError
-from mirage.report import intervals
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.run import run
+from mirage.tools.report import intervals
+from mirage.tools.simulate.command import parse_seeds
 
 RATES = 16.0, 80.0
 """Requests per second of all models together."""

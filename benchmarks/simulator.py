@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mirage.simulate import scenes
+from benchmarks.claims import scenes
 from mirage.simulate.batch import Batch, Request
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.run import run

@@ -16,7 +16,7 @@ from tests.commands import CHOICE, COMMANDS, SEED, commands_of, left_out
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-LAYERS = ("pure", "vmm", "engine", "e2e", "long")
+LAYERS = ("pure", "lab", "vmm", "engine", "e2e", "long")
 HERE = Path(__file__).parent
 
 # Helpers stand beside the tests that use them.

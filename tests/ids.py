@@ -22,9 +22,9 @@ from tests.commands import CHOICE, COMMANDS, commands_of
 
 ID = re.compile(r"^tests/\S+\.py::.+$", re.MULTILINE)
 LAYERS = {
-    "test": ("pure", "vmm", "engine", "e2e"),
+    "test": ("pure", "lab", "vmm", "engine", "e2e"),
     "slow": ("pure", "vmm", "engine", "e2e"),
-    "long": ("pure", "vmm", "engine", "e2e", "long"),
+    "long": ("pure", "lab", "vmm", "engine", "e2e", "long"),
 }
 """Layers that the Makefile has each command look through."""
 

@@ -1,4 +1,4 @@
-"""``mirage simulate``: an experiment under several policies and seeds, or the paper's claims."""
+"""``mirage simulate``: an experiment under several policies and seeds."""
 
 from __future__ import annotations
 
@@ -13,32 +13,23 @@ from mirage.config import ConfigError
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.tools.report.files import make_room, write_all
-from mirage.workload.chosen import located
 
 if TYPE_CHECKING:
     from mirage.simulate.experiment import Setup
     from mirage.simulate.run import Metrics
     from mirage.tools.simulate.report import Result
 
-FILES = ("result.json", "report.html", "claims.json")
+FILES = ("result.json", "report.html")
 MOST_SEEDS = 1000
 
 
 def simulate_command(
     experiment: Annotated[
-        Path | None,
-        typer.Argument(help="YAML file; see configs/experiments.", metavar="EXPERIMENT"),
-    ] = None,
-    claims: Annotated[
-        bool, typer.Option("--claims", help="Check the paper's claims instead of an experiment.")
-    ] = False,
+        Path, typer.Argument(help="YAML file; see configs/experiments.", metavar="EXPERIMENT")
+    ],
     seeds: Annotated[
-        str | None,
-        typer.Option(
-            help="As 0-4, 3 or 0,2,7; the same seed, the same result.",
-            show_default="0-4; with --claims 20-29",
-        ),
-    ] = None,
+        str, typer.Option(help="As 0-4, 3 or 0,2,7; the same seed, the same result.")
+    ] = "0-4",
     policy: Annotated[
         str | None,
         typer.Option(
@@ -52,10 +43,6 @@ def simulate_command(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; one per core if left out.")
     ] = None,
-    trace_file: Annotated[
-        Path | None,
-        typer.Option("--trace", help="With --claims: a trace with arrivals.", metavar="FILE"),
-    ] = None,
 ) -> None:
     """Simulate models that share a large GPU, policy by policy, and compare them in a report.
 
@@ -63,15 +50,12 @@ def simulate_command(
     `mirage serve` decides with. Needs no GPU.
     """
     with exits():
-        _check_words(experiment, claims, policy, trace_file)
-        numbers = parse_seeds(seeds or ("20-29" if claims else "0-4"))
+        numbers = parse_seeds(seeds)
         with terminate_like_interrupt():
-            if experiment is not None and _decodes(experiment):
+            if _decodes(experiment):
                 _decode(experiment, numbers, policy, output, processes)
-            elif experiment is not None:
-                simulate(experiment, numbers, policy, output, processes)
             else:
-                _check_claims(numbers, output, processes, trace_file)
+                simulate(experiment, numbers, policy, output, processes)
 
 
 def simulate(
@@ -108,21 +92,6 @@ def parse_seeds(text: str) -> list[int]:
             raise ConfigError(f"--seeds {text!r}: at most {MOST_SEEDS} seeds")
         found |= dict.fromkeys(range(first, last + 1))
     return list(found)
-
-
-def _check_words(
-    experiment: Path | None, claims: bool, policy: str | None, trace: Path | None
-) -> None:
-    """Raises `ConfigError` for options that do not go together."""
-    if (experiment is not None) == claims:
-        found = f"both {str(experiment)!r} and --claims" if claims else "neither"
-        raise ConfigError(f"simulate takes an experiment's file or --claims: found {found}")
-    if claims and policy is not None:
-        raise ConfigError(f"--policy {policy!r} is for an experiment: leave it out with --claims")
-    if trace is not None and not claims:
-        raise ConfigError(
-            f"--trace {str(trace)!r} goes with --claims: an experiment names its own, workload.file"
-        )
 
 
 def _setup(path: Path, policies: str | None) -> Setup:
@@ -186,13 +155,3 @@ def _decode(
         }
     )
     decode_report.show(result, output, Console())
-
-
-def _check_claims(
-    seeds: list[int], output: Path, processes: int | None, trace: Path | None
-) -> None:
-    from mirage.simulate.claims_command import command as claims
-
-    file = None if trace is None else located(str(trace))
-    make_room(output, [output / name for name in FILES])
-    claims(seeds, output, processes, file, Console(stderr=True))

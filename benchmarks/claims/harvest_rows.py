@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.claims.judging import NO_BAND, Closed, Results, Row, Verdict
 from mirage import profiles
 from mirage.simulate import harvest
-from mirage.simulate.claims import NO_BAND, Closed, Results, Row, Verdict
 
 BLOCK = 1.31e6
 """Bytes of the three-tier article's blocks."""

@@ -29,12 +29,12 @@ BANDS = {"inside": "green", "open": "yellow", "outside": "red"}
 INTRODUCTION = """# The paper's claims, and ours
 
 What MIRAGE (arXiv 2507.11507) claims, what the simulator measures for it, and the bands that
-its results should fall into. This page is written by
+its results should fall into. This page is written by `make claims`, which is
 
-    mirage simulate --claims --seeds {seeds}{trace}
+    .venv/bin/python -m benchmarks.claims --seeds {seeds}{trace}
 
 and the same figures are in `claims.json`. Arrivals: {arrivals}.
-Lengths, loads, turns and numbers of requests are pinned in `configs/experiments/claims.yaml`
+Lengths, loads, turns and numbers of requests are pinned in `benchmarks/experiments/claims.yaml`
 and `configs/lengths.yaml`, the machine in `configs/hardware/gh200.yaml`, each figure with its
 source. Changes are in per cent of the policy compared with (`static` where none is named), seed
 by seed, then averaged; a range runs over the loads simulated. Where the paper compares with a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import fsum
 
-from mirage.simulate.claims import Band, Results, Row, both
+from benchmarks.claims.judging import Band, Results, Row, both
 
 SKEWS = (0, 1, 2, 3, 4)
 MACHINES = {"pcie": "H100, 51 GB/s", "c2c": "GH200, 427 GB/s"}

@@ -1,4 +1,4 @@
-"""The settings that claims are measured in: `configs/experiments/claims.yaml`."""
+"""The settings that claims are measured in: `benchmarks/experiments/claims.yaml`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mirage.simulate.experiment import Experiment, Peak, Rate, Setup, SimulatedS
 from mirage.simulate.routing import Routing
 from mirage.simulate.tier_settings import SimulatedTiers
 
-FOLDER = configs.HERE / "experiments"
-
+FOLDERS = (Path(__file__).parents[1] / "experiments", configs.HERE / "experiments")
+"""Experiments that only claims are measured in, and those that come with the product."""
 
 COPIED = (
     "sharing",
@@ -57,20 +57,24 @@ def setups(trace: Path | None = None) -> dict[str, Setup]:
 
     Raises `ConfigError` with one line.
     """
-    path = FOLDER / "claims.yaml"
+    path = FOLDERS[0] / "claims.yaml"
     scenes = validated(Scenes, read_yaml(path), path).scenes
     return {name: _setup(scene, trace) for name, scene in scenes.items()}
 
 
 def _setup(scene: Scene, trace: Path | None) -> Setup:
-    path = FOLDER / f"{scene.experiment}.yaml"
+    path = _experiment(scene.experiment)
     written = validated(Experiment, read_yaml(path), path)
     tenants = [_tenant(tenant, scene) for tenant in written.tenants]
     update: dict[str, Any] = {"tenants": tenants, "workload": _workload(written, scene, trace)}
     for key in COPIED:
         if (value := getattr(scene, key)) is not None:
             update[key] = value
-    return Setup(written.model_copy(update=update), FOLDER)
+    return Setup(written.model_copy(update=update), path.parent)
+
+
+def _experiment(name: str) -> Path:
+    return next(path for folder in FOLDERS if (path := folder / f"{name}.yaml").exists())
 
 
 def _tenant(tenant: Any, scene: Scene) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import configs
 from mirage.config import read_yaml, validated
 from mirage.simulate.decoding import DecodeSetup, Decoding
-from mirage.simulate.scenes import FOLDER
 
+FOLDER = configs.HERE / "experiments"
 MARK = "tierkv"
 Value = str | float | int
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from benchmarks.claims.decode_scenes import Value, scene
+from benchmarks.claims.judging import NO_BAND, Band, Closed, Results, Row, both, overall, verdict
 from mirage import profiles
-from mirage.simulate.claims import NO_BAND, Band, Closed, Results, Row, both, overall, verdict
-from mirage.simulate.decode_scenes import Value, scene
 from mirage.simulate.roofline import PS
 from mirage.simulate.tiering.orders import SIX
 from mirage.simulate.tiering.prefetching import fitting

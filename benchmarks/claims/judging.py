@@ -1,4 +1,4 @@
-"""``mirage simulate --claims``: the paper's claims and our acceptance bands, side by side.
+"""Rows: the paper's claims and our acceptance bands, and how each is judged.
 
 A row is one claim of MIRAGE (arXiv 2507.11507; M1 to M17), TierKV (T), Harvest (H) or the articles
 on offloading (A), or one band (B1 …) that a result should fall into. Each figure is the mean over
@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from benchmarks.claims import decode_scenes, scenes
 from mirage.errors import Failed
-from mirage.simulate import decode_scenes, scenes
 from mirage.simulate.decoding import DecodeSetup
 from mirage.simulate.experiment import Setup
 from mirage.simulate.run import Metrics

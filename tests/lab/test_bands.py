@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.claims.judging import Band, Results
 from mirage.errors import Failed
-from mirage.simulate.claims import Band, Results
 
-pytestmark = pytest.mark.pure
+pytestmark = pytest.mark.lab
 
 LOW, HIGH = 10.0, 20.0
 

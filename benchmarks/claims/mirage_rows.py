@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mirage.simulate import arithmetic
-from mirage.simulate.claims import Band, Closed, Compared, Results, Row, both
+from benchmarks.claims import arithmetic
+from benchmarks.claims.judging import Band, Closed, Compared, Results, Row, both
 
 TTFT, TPOT, ITL = "p99_ttft_ms", "p99_tpot_ms", "p99_itl_ms"
 THROUGHPUT = "output_throughput"
