@@ -1,8 +1,8 @@
 """What an engine and the control server say to each other, over one Unix socket.
 
-Every message is one JSON line with a ``type`` tag. The control server states the memory it
-wants an engine to hold (an `Allotment`, a desired state, never a delta); the engine states
-what it holds and what it wants (a `Report`). Each allotment carries a revision that only
+The form is that of `mirage.wire`; the tag of a message is its ``type``. The control server states
+the memory it wants an engine to hold (an `Allotment`, a desired state, never a delta); the engine
+states what it holds and what it wants (a `Report`). Each allotment carries a revision that only
 grows, so a repeated or late one is recognised and ignored.
 
 The promise that makes over-commitment impossible: once an engine has *seen* revision ``r``
@@ -15,7 +15,7 @@ import msgspec
 
 from mirage.counters import Counters
 
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 BEAT_S = 0.5
 """Seconds between two `Alive`, and between two `Pulse`."""
 
@@ -191,22 +191,3 @@ class Shutdown(msgspec.Struct, tag="shutdown", tag_field="type", frozen=True):
 
 FromEngine = Hello | Report | Pulse | Stepped | Failed
 ToEngine = Allotment | Refusal | Turn | Alive | Shutdown
-
-_encoder = msgspec.json.Encoder()
-_from_engine: msgspec.json.Decoder[FromEngine] = msgspec.json.Decoder(FromEngine)
-_to_engine: msgspec.json.Decoder[ToEngine] = msgspec.json.Decoder(ToEngine)
-
-
-def encode(message: FromEngine | ToEngine) -> bytes:
-    """One line of JSON, newline included."""
-    return _encoder.encode(message) + b"\n"
-
-
-def decode_from_engine(line: bytes) -> FromEngine:
-    """Raises `msgspec.DecodeError` on anything that is not an engine's message."""
-    return _from_engine.decode(line)
-
-
-def decode_to_engine(line: bytes) -> ToEngine:
-    """Raises `msgspec.DecodeError` on anything that is not a control message."""
-    return _to_engine.decode(line)

@@ -16,10 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from math import inf
-
-import msgspec
 
 from mirage.engine.mailbox import Mailbox
 from mirage.protocol import (
@@ -30,9 +27,9 @@ from mirage.protocol import (
     Hello,
     Pulse,
     Shutdown,
-    decode_to_engine,
-    encode,
+    ToEngine,
 )
+from mirage.wire import Broken, Channel
 from vmm import faults
 
 logger = logging.getLogger("mirage.engine.agent")
@@ -46,9 +43,10 @@ class Agent:
 
     def __init__(self, path: str, mailbox: Mailbox) -> None:
         self.mailbox = mailbox
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.connect(path)
-        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        there.connect(path)
+        self._channel: Channel[ToEngine] = Channel(there, ToEngine)
+        self._outgoing: queue.SimpleQueue[FromEngine | None] = queue.SimpleQueue()
         self._closing = False
         self._threads: list[threading.Thread] = []
         """The reader and the writer."""
@@ -66,7 +64,7 @@ class Agent:
 
     def send(self, message: FromEngine) -> None:
         """Hand a message to the writer thread; never blocks."""
-        self._outgoing.put(encode(message))
+        self._outgoing.put(message)
 
     def close(self, error: Exception | None = None) -> None:
         """End both threads. An engine that ends over an `error` says so first. Idempotent."""
@@ -78,32 +76,25 @@ class Agent:
         self._outgoing.put(None)
         if error is not None and self._threads:
             self._threads[-1].join(LAST_WORDS_S)
-        with suppress(OSError):  # already disconnected
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._channel.shut()
 
     def _read(self) -> None:
         fault: Exception | None = None
-        with self._socket.makefile("rb") as lines:
-            try:
-                for line in lines:
-                    self._receive(line)
-            except OSError as error:
-                logger.warning("control socket failed error=%s", error)
-            except Exception as error:
-                # A message moved memory and failed. An engine that lived on would be deaf.
-                logger.exception("control message failed")
-                fault = error if faults.of(error) else None
+        try:
+            for message in self._channel.until_end():
+                self._receive(message)
+        except Broken as error:
+            logger.warning("the control server does not speak as agreed: %s", error)
+        except Exception as error:
+            # A message moved memory and failed. An engine that lived on would be deaf.
+            logger.exception("control message failed")
+            fault = error if faults.of(error) else None
         if not self._closing:
             logger.warning("conversation with the control server ended, pid=%d", os.getpid())
             self.close(fault)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def _receive(self, line: bytes) -> None:
-        try:
-            message = decode_to_engine(line)
-        except msgspec.DecodeError as error:
-            logger.error("control message ignored error=%s line=%r", error, line[:200])
-            return
+    def _receive(self, message: ToEngine) -> None:
         self.heard = time.monotonic()
         if isinstance(message, Shutdown):
             self._closing = True
@@ -115,17 +106,17 @@ class Agent:
     def _write(self) -> None:
         due = time.monotonic() + BEAT_S
         while True:
-            line: bytes | None
+            message: FromEngine | None
             if (wait_s := due - time.monotonic()) <= 0:
-                line, due = encode(self._pulse()), time.monotonic() + BEAT_S
+                message, due = self._pulse(), time.monotonic() + BEAT_S
             else:
                 try:
-                    line = self._outgoing.get(timeout=wait_s)
+                    message = self._outgoing.get(timeout=wait_s)
                 except queue.Empty:
                     continue
-            if line is None:
+            if message is None:
                 return
             try:
-                self._socket.sendall(line)
-            except OSError:
+                self._channel.say(message)
+            except Broken:
                 return  # the reader sees the end of file and acts on it

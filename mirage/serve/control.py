@@ -35,11 +35,10 @@ from mirage.protocol import (
     Stepped,
     ToEngine,
     Turn,
-    decode_from_engine,
-    encode,
 )
 from mirage.serve.registry import Registry
 from mirage.serve.within import within
+from mirage.wire import Broken, Decoder, encode, receive
 
 logger = logging.getLogger("mirage.serve.control")
 
@@ -49,6 +48,9 @@ HELLO_S = 10.0
 """Seconds in which a new connection must introduce itself."""
 LONGEST_TICK_S = 2 * BEAT_S
 """Seconds that two beats further apart count for; see `RunningTime`."""
+
+
+_MESSAGES: Decoder[FromEngine] = Decoder(FromEngine)
 
 
 class Decides(Protocol):
@@ -329,15 +331,9 @@ class ControlServer:
 async def _next(reader: asyncio.StreamReader) -> FromEngine | None:
     """The next message, None at the end. Raises `ProtocolViolation`."""
     try:
-        line = await reader.readline()
-    except ValueError as error:  # longer than the reader's limit
+        return await receive(reader, _MESSAGES)
+    except Broken as error:
         raise ProtocolViolation(str(error)) from None
-    if not line:
-        return None
-    try:
-        return decode_from_engine(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolViolation(f"{error} in {line[:200]!r}") from None
 
 
 def _log(tenant: str, command: Allotment | Refusal | Turn) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mirage.tiers.contract import ANSWER_S, Found, Key, LentBy, Medium, Member, Place
-from mirage.tiers.line import Line, LineLost
+from mirage.tiers.line import join
 from mirage.tiers.messages import (
     Abandon,
     Bye,
@@ -21,9 +21,11 @@ from mirage.tiers.messages import (
     News,
     Reserve,
     Seek,
+    ToEngine,
     portions,
 )
 from mirage.tiers.region import Regions
+from mirage.wire import Broken, Channel
 
 logger = logging.getLogger("mirage.tiers")
 
@@ -63,11 +65,12 @@ class PoolClient:
         """Answers to what is asked just now."""
         self._asked = self._answered = 0
         """Numbers of the last question, and of the last one answered."""
-        self._line: Line | None = None
+        self._line: Channel[ToEngine] | None = None
         self._regions: Regions | None = None
+        self._locks: socket.socket | None = None
         try:
-            self._line, self._regions = Line.join(path, member)
-        except (OSError, LineLost) as error:
+            self._line, self._regions, self._locks = join(path, member)
+        except (OSError, ValueError, Broken) as error:
             logger.warning("no host pool: %s; %s", _words(error), without)
 
     # -- finding ------------------------------------------------------------------------
@@ -167,10 +170,8 @@ class PoolClient:
         return () if self._regions is None else self._regions.lenders
 
     def locks(self) -> int | None:
-        if self._line is None or self._line.locks is None:
-            return None
-        line, self._line.locks = self._line.locks, None
-        return line.detach()
+        line, self._locks = self._locks, None
+        return None if line is None else line.detach()
 
     def bytes_per_s(self, medium: Medium) -> float | None:
         return None if self._regions is None else self._regions.bytes_per_s(medium)
@@ -217,8 +218,8 @@ class PoolClient:
                 elif isinstance(message, Given):
                     self._was_given(message)
                 else:
-                    raise LineLost(f"{type(message).__name__} was not asked for")
-        except (OSError, LineLost) as error:
+                    raise Broken(f"{type(message).__name__} was not asked for")
+        except Broken as error:
             self._lost(error)
 
     def _heard(self, news: News) -> None:
@@ -243,8 +244,8 @@ class PoolClient:
         if self._line is None:
             return
         try:
-            self._line.say(messages)
-        except (OSError, LineLost) as error:
+            self._line.say(*messages)
+        except Broken as error:
             self._lost(error)
 
     def _lost(self, error: Exception) -> None:
@@ -255,6 +256,9 @@ class PoolClient:
         if self._line is not None:
             self._line.close()
             self._line = None
+        if self._locks is not None:
+            self._locks.close()
+            self._locks = None
         self._requests.clear()
         self._by_number.clear()
         self._reserved.clear()

@@ -11,8 +11,10 @@ import selectors
 import socket
 
 from mirage.tiers.core import Core
-from mirage.tiers.lending.messages import Drop, Dropped, Ended, Gone, Here, Want, hear
-from mirage.tiers.lending.unread import Unread
+from mirage.tiers.lending.messages import Drop, Dropped, FromEngine, Gone, Here, Want
+from mirage.wire import Broken, Channel
+
+Line = Channel[FromEngine]
 
 
 class Lockers:
@@ -21,21 +23,21 @@ class Lockers:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._selector = selectors.DefaultSelector()
-        self._tenants: dict[Unread, str] = {}
+        self._tenants: dict[Line, str] = {}
         """Tenant of each line."""
-        self._having: dict[int, set[Unread]] = {}
+        self._having: dict[int, set[Line]] = {}
         """Lines that have a slab locked, by its first offset."""
 
     def admit(self, tenant: str) -> socket.socket:
         """An engine's end of a new line; the caller closes it here."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._tenants[Unread(ours, self._selector)] = tenant
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._tenants[Channel(ours, FromEngine, selector=self._selector)] = tenant
         return theirs
 
     def unlock(self, start: int) -> None:
         """Tell engines to let go of a slab; the core hears when none has it locked."""
         for line in self._having.get(start, ()):
-            line.say(Drop(start))
+            line.tell(Drop(start))
 
     def dead(self, tenant: str) -> None:
         """Forget the locks of a tenant's engine: all its processes have ended."""
@@ -47,12 +49,17 @@ class Lockers:
         return self._selector.fileno()
 
     def attend(self) -> None:
-        """One message of each engine that says something. Never waits."""
+        """What each engine has said. Never waits."""
         for key, events in self._selector.select(0):
-            line: Unread = key.data
-            if events & selectors.EVENT_WRITE:
-                line.flush()
-            self._hear(line)
+            line: Line = key.data
+            try:
+                if events & selectors.EVENT_WRITE:
+                    line.flush()
+                line.read()
+                while (heard := line.next()) is not None:
+                    self._hear(line, heard[0])
+            except Broken:
+                self._dismiss(line)
 
     def close(self) -> None:
         """Engines end their lines then."""
@@ -62,39 +69,28 @@ class Lockers:
         self._having.clear()
         self._selector.close()
 
-    def _hear(self, line: Unread) -> None:
-        try:
-            message, fds = hear(line.socket)
-        except BlockingIOError:
-            return
-        except Ended:
-            self._dismiss(line)
-            return
-        for fd in fds:
-            socket.close(fd)
+    def _hear(self, line: Line, message: FromEngine) -> None:
         match message:
-            case Want(int() as offset):
+            case Want(offset):
                 self._give(line, offset)
-            case Dropped(int() as start):
+            case Dropped(start):
                 self._let_go(line, start)
-            case _:
-                self._dismiss(line)
 
-    def _give(self, line: Unread, offset: int) -> None:
+    def _give(self, line: Line, offset: int) -> None:
         slab = self._core.lock(offset)
         if slab is None:
-            line.say(Gone(offset))
+            line.tell(Gone(offset))
             return
         self._having.setdefault(slab.offset, set()).add(line)
-        line.say(Here(slab.offset, slab.nbytes))
+        line.tell(Here(slab.offset, slab.nbytes))
 
-    def _let_go(self, line: Unread, start: int) -> None:
+    def _let_go(self, line: Line, start: int) -> None:
         having = self._having.get(start, set())
         having.discard(line)
         if not having and self._having.pop(start, None) is not None:
             self._core.unlocked(start)
 
-    def _dismiss(self, line: Unread) -> None:
+    def _dismiss(self, line: Line) -> None:
         """Forget a line that has ended, or that said something wrong, and its locks."""
         del self._tenants[line]
         line.close()

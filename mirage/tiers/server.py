@@ -205,9 +205,6 @@ class PoolServer:
             level = logging.ERROR if error.fault else logging.INFO
             logger.log(level, "%s left the host pool: %s", guest.who, error)
             self._dismiss(guest)
-        except OSError as error:
-            logger.warning("%s: its connection to the host pool was lost: %s", guest.who, error)
-            self._dismiss(guest)
         self._tell()
 
     def _tell(self) -> None:
@@ -219,15 +216,11 @@ class PoolServer:
 
     def _flush(self, guest: Guest) -> None:
         try:
-            unsent = guest.send()
-        except (OSError, SentAway) as error:
+            guest.send()
+        except SentAway as error:
             logger.warning("%s was disconnected from the host pool: %s", guest.who, error)
             self._dismiss(guest)
             self._tell()
-            return
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
-        if self._selector.get_key(guest.socket).events != events:
-            self._selector.modify(guest.socket, events)
 
     def _admit(self) -> None:
         try:
@@ -238,13 +231,10 @@ class PoolServer:
             logger.warning("an engine could not connect to the host pool: %s", error)
             time.sleep(PAUSE_S)  # it still knocks
             return
-        made.setblocking(False)
-        self._guests[made.fileno()] = Guest(made)
-        self._selector.register(made, selectors.EVENT_READ)
+        self._guests[made.fileno()] = Guest(made, self._selector)
 
     def _dismiss(self, guest: Guest) -> None:
-        del self._guests[guest.socket.fileno()]
-        self._selector.unregister(guest.socket)
+        del self._guests[guest.fileno()]
         guest.close()
         if guest.number is not None and guest.polite:
             self._core.ended(guest.number)

@@ -43,9 +43,9 @@ from mirage.protocol import (
     Report,
     Shutdown,
     Stepped,
-    decode_to_engine,
-    encode,
+    ToEngine,
 )
+from mirage.wire import Channel, encode
 
 SHAPE = ModelShape(2, 65536, 65536, 65536, 1, 16, 40, 8, 2)
 HELD = 65536 * 20
@@ -133,8 +133,8 @@ def core(mirage: dict[str, object]) -> None:
             signal.signal(number, lambda *_, fault=fault: fail(control, "AcceleratorError", fault))
         threading.Thread(target=pulse, args=(control, stuck), daemon=True).start()
         borrows, _, borrower = (kind or "").partition(":")
-        for line in control.makefile("rb"):
-            message = decode_to_engine(line)
+        channel: Channel[ToEngine] = Channel(control, ToEngine)
+        for message in channel.until_end():
             if isinstance(message, Shutdown):
                 return
             if isinstance(message, Allotment) and borrows == "borrows" and not stubborn.is_set():

@@ -24,14 +24,14 @@ from mirage.engine.mailbox import Mailbox
 from mirage.protocol import (
     PROTOCOL_VERSION,
     Failed,
+    FromEngine,
     Hello,
     ModelShape,
     Pulse,
     Refusal,
     Report,
-    decode_from_engine,
-    encode,
 )
+from mirage.wire import Channel
 from vmm.driver import DeviceError, DeviceLost
 
 pytestmark = pytest.mark.e2e
@@ -185,9 +185,10 @@ def test_a_message_that_meets_a_fault_of_the_gpu_ends_the_engine_by_that(
         agent = Agent(str(tmp_path / "socket"), mailbox)
         agent.start(Hello(PROTOCOL_VERSION, "a", 7, SHAPE, 0), lambda: Pulse(0, 0))
         server, _ = listening.accept()
-        with server, server.makefile("rb") as lines:
-            server.sendall(encode(Refusal(1)))
-            heard = [decode_from_engine(line) for line in lines]
+        channel: Channel[FromEngine] = Channel(server, FromEngine)
+        with contextlib.closing(channel):
+            channel.say(Refusal(1))
+            heard = list(channel.until_end())
     until(lambda: ended)
     said = [message.fault for message in heard if isinstance(message, Failed)]
     assert said == ([] if fault is None else [fault])

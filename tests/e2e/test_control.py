@@ -25,12 +25,12 @@ from mirage.protocol import (
     Report,
     Shutdown,
     Stepped,
+    ToEngine,
     Turn,
-    decode_to_engine,
-    encode,
 )
 from mirage.serve.control import ControlServer
 from mirage.serve.registry import Registry, TenantServer
+from mirage.wire import HEADER, LONGEST, Decoder, encode, receive
 
 pytestmark = pytest.mark.e2e
 
@@ -68,6 +68,15 @@ class NotingArbiter:
         return now + 0.001 if self.commands else None
 
 
+TOLD: Decoder[ToEngine] = Decoder(ToEngine)
+
+
+def body(words: Any) -> bytes:
+    """A message of the right form, whatever is in it."""
+    made = words if isinstance(words, bytes) else msgspec.msgpack.encode(words)
+    return HEADER.pack(len(made), 0) + made
+
+
 class Engine:
     """The engine's end of one connection."""
 
@@ -81,8 +90,8 @@ class Engine:
 
     async def hear(self) -> Any:
         """The next message that says something; None at the end of file."""
-        while line := await self.reader.readline():
-            if (message := decode_to_engine(line)) != Alive():
+        while (message := await receive(self.reader, TOLD)) is not None:
+            if message != Alive():
                 return message
         return None
 
@@ -232,11 +241,12 @@ HELLO = Hello(PROTOCOL_VERSION, "b", 7, SHAPE, 4 * PAGE)
     "first",
     [
         b"GET / HTTP/1.1\r\n",
-        b"\n",
-        b"\xff\xfe\x00\n",
-        b'{"type": "allotment", "revision": 1}\n',
-        b'{"type": "hello"}\n',
-        b"{" * 100_000 + b"\n",
+        b"\xff\xfe\x00\n\n",
+        body(b"\xff\xfe\x00"),
+        body({"type": "allotment", "revision": 1}),
+        body({"type": "hello"}),
+        HEADER.pack(LONGEST + 1, 0),
+        HEADER.pack(1, 1) + b"\xc0",
         encode(REPORT),
         encode(msgspec.structs.replace(HELLO, version=PROTOCOL_VERSION + 1)),
         encode(msgspec.structs.replace(HELLO, tenant="c")),
@@ -263,9 +273,10 @@ def test_a_bad_first_message_closes_only_its_own_connection(tmp_path: Path, firs
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (b"nonsense\n", "malformed"),
+        (b"nonsense\n", "too large"),
+        (body(b"nonsense"), "Expected `object`"),
         (encode(HELLO), "a second hello"),
-        (b'{"type": "report", "revision": "x"}\n', "Expected `int`"),
+        (body({"type": "report", "revision": "x"}), "Expected `int`"),
         (encode(msgspec.structs.replace(REPORT, held_bytes=101 * PAGE)), "holds 6619136 bytes"),
     ],
 )
@@ -326,7 +337,7 @@ def test_engines_hear_that_the_server_lives(tmp_path: Path) -> None:
         listening = await site.engine("a")
         await site.joined.get()
         for _ in range(3):
-            assert decode_to_engine(await listening.reader.readline()) == Alive()
+            assert await receive(listening.reader, TOLD) == Alive()
 
     run(tmp_path, scenario)
 

@@ -29,11 +29,12 @@ from mirage.tiers.contract import Found, Key, Medium, Member
 from mirage.tiers.core import Core
 from mirage.tiers.holes import Range
 from mirage.tiers.ledger import Due, PriorityClass
-from mirage.tiers.messages import LENGTH, LONGEST, VERSION, Join, Leave, Seek, encode
+from mirage.tiers.messages import VERSION, Join, Leave, Seek
 from mirage.tiers.server import PoolServer
 from mirage.tiers.ssd import store
 from mirage.tiers.ssd.record import slot_bytes
 from mirage.tiers.ssd.store import SsdStore
+from mirage.wire import HEADER, LONGEST, encode
 
 pytestmark = pytest.mark.e2e
 
@@ -255,13 +256,14 @@ def ended(there: socket.socket) -> bytes:
 @pytest.mark.parametrize(
     "words",
     [
-        LENGTH.pack(5) + b"hello",
-        LENGTH.pack(LONGEST + 1),
+        HEADER.pack(5, 0) + b"hello",
+        HEADER.pack(LONGEST + 1, 0),
+        HEADER.pack(1, 1) + b"\xc0",
         encode(Join(VERSION, "a", b"w", BLOCK)),
-        LENGTH.pack(3) + b"\x92\xa4Se",
+        HEADER.pack(3, 0) + b"\x92\xa4Se",
         encode(Seek(1, [b"%d" % number for number in range(2000)])),
     ],
-    ids=["nonsense", "too long", "joins twice", "torn", "too many keys"],
+    ids=["nonsense", "too long", "descriptors", "joins twice", "torn", "too many keys"],
 )
 def test_who_breaks_the_protocol_is_sent_away_alone(
     start: Any, tmp_path: Path, server: PoolServer, words: bytes

@@ -16,9 +16,8 @@ from mirage.protocol import (
     Hello,
     Refusal,
     Report,
-    decode_from_engine,
-    encode,
 )
+from mirage.wire import Channel, encode
 
 
 class ControlServer:
@@ -59,9 +58,10 @@ class ControlServer:
         self.connection = connection
         if self.beat_s is not None:
             threading.Thread(target=self._beat, args=(self.beat_s,), daemon=True).start()
-        with connection, connection.makefile("rb") as lines:
-            for line in lines:
-                self._take(decode_from_engine(line))
+        channel: Channel[FromEngine] = Channel(connection, FromEngine)
+        with contextlib.closing(channel):
+            for message in channel.until_end():
+                self._take(message)
 
     def _beat(self, seconds: float) -> None:
         with contextlib.suppress(OSError):  # it is closed

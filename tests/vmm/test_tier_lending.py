@@ -28,16 +28,17 @@ from mirage.tiers.lending.messages import (
     Copy,
     Drop,
     Dropped,
-    Ended,
+    FromHolder,
+    FromServer,
     Here,
     Lend,
     Return,
     Returned,
+    ToEngine,
     Want,
-    hear,
-    say,
 )
 from mirage.tiers.region import Region
+from mirage.wire import Broken, Channel
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
 from tests.vmm.libcuda.lending import program
@@ -255,12 +256,18 @@ def test_blocks_are_moved_to_host_memory(world: World, engines: Engines) -> None
     eventually(lambda: world.told.words[1:] == [("moved", name, False)])
 
 
+def channels() -> tuple[Channel[FromHolder], Channel[FromServer]]:
+    """The server's end and the holder's."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    return Channel(ours, FromHolder), Channel(theirs, FromServer)
+
+
 def test_what_goes_to_host_memory_is_locked_neither_there_nor_each_time(
     tmp_path: Path, standin: StandIn, far: CudaDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holder, "BOUNCE_BYTES", 8192)
-    server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with server, theirs, closing(Region.create(2 * PAGE)) as host:
+    server, theirs = channels()
+    with closing(server), closing(theirs), closing(Region.create(2 * PAGE)) as host:
         lending = holder.Holder(far, theirs, tmp_path / "s", host)
         lending._obey(Lend(0, PAGE))
         found = lending._lent.get(0)
@@ -269,7 +276,7 @@ def test_what_goes_to_host_memory_is_locked_neither_there_nor_each_time(
         ctypes.memmove(found.slab.address + 4096, content, len(content))
         for number in range(3):
             lending._obey(Copy(number, 4096, PAGE, len(content)))
-            assert hear(server)[0] == Copied(number, whole=True)
+            assert server.wait()[0] == Copied(number, whole=True)
         assert bytes(host.memory[PAGE : PAGE + len(content)]) == content
         assert not any(host.memory[PAGE + len(content) :])
         assert standin.calls()["cuMemHostRegister"] == 1
@@ -281,38 +288,40 @@ def test_an_engine_that_is_slow_to_read_is_told_everything(
     tmp_path: Path, standin: StandIn, far: CudaDriver
 ) -> None:
     """More than a socket keeps."""
-    server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    engine = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs, engine, closing(Region.create(PAGE)) as host:
+    server, theirs = channels()
+    engine: Channel[ToEngine] = Channel(
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), ToEngine, most_descriptors=1
+    )
+    with closing(theirs), closing(engine), closing(Region.create(PAGE)) as host:
         lending = holder.Holder(far, theirs, tmp_path / "s", host)
         thread = Thread(target=partial(suppressed, lending.run))
         thread.start()
         for each in (engine, server):
-            each.settimeout(20)
-        engine.connect(str(tmp_path / "s"))
+            each.socket.settimeout(20)
+        engine.socket.connect(str(tmp_path / "s"))
         for offset in range(0, 16 * PAGE, PAGE):
-            say(server, Lend(offset, PAGE))
-            say(engine, Want(offset))
-            message, fds = hear(engine)
+            server.say(Lend(offset, PAGE))
+            engine.say(Want(offset))
+            message, fds = engine.wait()
             assert message == Here(offset, PAGE)
             os.close(*fds)
         keys = lending._selector.get_map().values()
         (line,) = (key.data for key in keys if key.data is not None)
         line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         for offset in range(0, 16 * PAGE, PAGE):
-            say(server, Return(offset))
-        eventually(lambda: len(line._waiting) > 0)
+            server.say(Return(offset))
+        eventually(lambda: line.unsent > 0)
         for offset in range(0, 16 * PAGE, PAGE):
-            assert hear(engine)[0] == Drop(offset)
-            say(engine, Dropped(offset))
-            assert hear(server)[0] == Returned(offset)
+            assert engine.wait()[0] == Drop(offset)
+            engine.say(Dropped(offset))
+            assert server.wait()[0] == Returned(offset)
         server.close()
         thread.join()
         lending._door.close()
 
 
 def suppressed(run: Callable[[], None]) -> None:
-    with suppress(Ended):
+    with suppress(Broken):
         run()
 
 

@@ -23,7 +23,7 @@ from mirage.tiers.core import Core
 from mirage.tiers.holes import Range
 from mirage.tiers.ledger import Due
 from mirage.tiers.lending import engine_line
-from mirage.tiers.lending.messages import Gone, Want, say
+from mirage.tiers.lending.messages import Gone, Want
 from mirage.tiers.region import Region
 from mirage.tiers.server import PoolServer
 from mirage.tiers.space import PAGE as BLOCK
@@ -311,6 +311,7 @@ def test_memory_is_counted_while_a_stopped_engine_has_it_locked(
     pool: Pool, child: subprocess.Popen[str]
 ) -> None:
     os.kill(child.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
     pool.server.resize(0).result()
     assert pool.counted == 8 and pool.region.used_bytes() == 8 * BLOCK
     os.kill(child.pid, signal.SIGCONT)
@@ -380,7 +381,7 @@ def test_who_speaks_otherwise_than_agreed_loses_its_line_alone(
     engine.store(range(8))
     slabs = engine.memory._slabs
     assert slabs is not None
-    say(slabs._socket, strange)
+    slabs._channel.say(strange)
     eventually(lambda: engine.locked == 0)
     engine.load(range(8))
     other.load(range(8))

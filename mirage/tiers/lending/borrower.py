@@ -50,7 +50,7 @@ class Borrower:
 
 
 def _connected(lender: LentBy) -> socket.socket | None:
-    there = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         there.connect(lender.socket)
     except OSError as error:

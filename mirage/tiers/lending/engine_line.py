@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
-from mirage.tiers.lending.messages import Any, Drop, Dropped, Ended, Gone, Here, Want, hear, say
+from mirage.tiers.lending.messages import Drop, Dropped, Gone, Here, ToEngine, Want
 from mirage.tiers.lending.pieces import Pieces, Sized
+from mirage.wire import Broken, Channel
 from vmm.driver import VmmError
 
 logger = logging.getLogger("mirage.tiers")
@@ -51,7 +52,8 @@ class EngineLine(Generic[T]):
         lasting: bool = False,
     ) -> None:
         """Takes over the socket. `take` raises `VmmError`, and the line is lost then."""
-        self._socket, self._take, self._tell, self._lasting = there, take, tell, lasting
+        self._channel: Channel[ToEngine] = Channel(there, ToEngine, most_descriptors=1)
+        self._take, self._tell, self._lasting = take, tell, lasting
         self._taken: Pieces[T] = Pieces()
         self._uses: Counter[int] = Counter()
         """Copies under way, by the first offset."""
@@ -93,9 +95,9 @@ class EngineLine(Generic[T]):
             self._uses.clear()
             for start in self._taken:
                 self._settle(start)
-        self._hang_up()
+        self._channel.shut()  # and the thread ends
         self._thread.join()
-        self._socket.close()
+        self._channel.close()
 
     def _want(self, offset: int) -> None:
         """Wait until it is taken, or is known not to be.
@@ -105,8 +107,8 @@ class EngineLine(Generic[T]):
         if self._lost or self._silent:
             return
         self._gone.discard(offset)
-        with suppress(OSError):
-            say(self._socket, Want(offset))
+        with suppress(Broken):
+            self._channel.say(Want(offset))
             self._silent = not self._change.wait_for(
                 lambda: self._lost or offset in self._gone or self._taken.at(offset), WANT_S
             )
@@ -116,8 +118,8 @@ class EngineLine(Generic[T]):
     def _listen(self) -> None:
         while True:
             try:
-                message, fds = hear(self._socket)
-            except Ended as error:
+                message, fds = self._channel.wait()
+            except Broken as error:
                 self._lose(str(error))
                 return
             try:
@@ -129,7 +131,7 @@ class EngineLine(Generic[T]):
                 for fd in fds:
                     os.close(fd)
 
-    def _heard(self, message: Any, fds: Sequence[int]) -> None:
+    def _heard(self, message: ToEngine, fds: Sequence[int]) -> None:
         match message:
             case Here(offset, nbytes):
                 self._begin(offset, nbytes, fds)
@@ -161,8 +163,8 @@ class EngineLine(Generic[T]):
             logger.warning("memory that is wanted back cannot be given back: %s", error)
             return
         if not self._lost:
-            with suppress(OSError):
-                say(self._socket, Dropped(start))
+            with suppress(Broken):
+                self._channel.say(Dropped(start))
 
     def _lose(self, why: str) -> None:
         """Ask for nothing any more; memory that copies use stays until they end."""
@@ -173,9 +175,4 @@ class EngineLine(Generic[T]):
             for start in self._taken:
                 self._settle(start)
             self._change.notify_all()
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        """And the thread ends."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._channel.shut()

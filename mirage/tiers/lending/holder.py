@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mirage.tiers.lending import messages as say
-from mirage.tiers.lending.messages import Ended, hear
+from mirage.tiers.lending import messages as said
+from mirage.tiers.lending.messages import FromEngine, FromHolder, FromServer
 from mirage.tiers.lending.pieces import Pieces
-from mirage.tiers.lending.unread import Unread
 from mirage.tiers.region import Region
+from mirage.wire import Broken, Channel
 from vmm.cuda import CudaDriver
 from vmm.cuda_slab import Slab
 from vmm.driver import VmmError
@@ -29,6 +29,8 @@ from vmm.host import host_buffer
 
 logger = logging.getLogger("mirage.tiers.holder")
 
+
+Engine = Channel[FromEngine]
 
 BOUNCE_BYTES = 8 << 20
 """Locked memory through which blocks go to host memory: of that itself nothing is locked."""
@@ -39,14 +41,16 @@ class Lent:
 
     def __init__(self, slab: Slab | None, nbytes: int) -> None:
         self.slab, self.nbytes = slab, nbytes
-        self.with_engines: set[Unread] = set()
+        self.with_engines: set[Engine] = set()
         self.wanted_back = False
 
 
 class Holder:
-    """`server` is the socket to `mirage serve`, `host` the host pool's memory."""
+    """`server` is the channel to `mirage serve`, `host` the host pool's memory."""
 
-    def __init__(self, driver: CudaDriver, server: socket.socket, path: Path, host: Region) -> None:
+    def __init__(
+        self, driver: CudaDriver, server: Channel[FromServer], path: Path, host: Region
+    ) -> None:
         """Listens at `path`. Raises `OSError` and `VmmError`."""
         self._driver, self._server, self._host = driver, server, host
         self._stream = driver.stream()
@@ -54,10 +58,10 @@ class Holder:
         driver.pin(self._bounce.address, BOUNCE_BYTES)
         self._host_view = (ctypes.c_char * host.nbytes).from_buffer(host.memory)
         self._lent: Pieces[Lent] = Pieces()
-        self._waiting: list[tuple[Unread, int]] = []
+        self._waiting: list[tuple[Engine, int]] = []
         """Engines that want memory which the server has not spoken of yet."""
         self._selector = selectors.DefaultSelector()
-        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._door.bind(str(path))
         path.chmod(0o700)
         self._door.listen()
@@ -65,35 +69,38 @@ class Holder:
             self._selector.register(there, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Until the server has gone. Raises `Ended`."""
+        """Until the server has gone. Raises `Broken`."""
         while True:
             for key, events in self._selector.select():
                 if key.fileobj is self._door:
                     self._admit()
                 elif key.fileobj is self._server:
-                    self._obey(hear(self._server)[0])
+                    self._hear_server()
                 else:
                     self._attend(key.data, events)
 
     # -- the server ---------------------------------------------------------------------
 
-    def _obey(self, message: say.Any) -> None:
+    def _hear_server(self) -> None:
+        self._server.read()
+        while (heard := self._server.next()) is not None:
+            self._obey(heard[0])
+
+    def _obey(self, message: FromServer) -> None:
         match message:
-            case say.Lend(offset, nbytes):
+            case said.Lend(offset, nbytes):
                 self._lend(offset, nbytes)
-            case say.Return(offset):
+            case said.Return(offset):
                 self._want_back(offset)
-            case say.Copy(number, offset, target, nbytes):
-                self._answer(say.Copied(number, self._copied(offset, target, nbytes)))
-            case _:
-                raise Ended(f"{type(message).__name__} is nothing that a server says")
+            case said.Copy(number, offset, target, nbytes):
+                self._answer(said.Copied(number, self._copied(offset, target, nbytes)))
 
     def _lend(self, offset: int, nbytes: int) -> None:
         slab = None
         try:
             slab = Slab.lend(self._driver, nbytes)
         except VmmError as error:
-            self._answer(say.Failed(offset, str(error)))
+            self._answer(said.Failed(offset, str(error)))
         self._lent.add(offset, Lent(slab, nbytes))
         waiting, self._waiting = self._waiting, []
         for engine, wanted in waiting:
@@ -102,10 +109,10 @@ class Holder:
     def _want_back(self, offset: int) -> None:
         lent = self._lent.get(offset)
         if lent is None:
-            raise Ended(f"nothing was lent at {offset}")
+            raise Broken(f"nothing was lent at {offset}")
         lent.wanted_back = True
         for engine in lent.with_engines:
-            engine.say(say.Drop(offset))
+            engine.tell(said.Drop(offset))
         self._settle(offset)
 
     def _settle(self, offset: int) -> None:
@@ -116,7 +123,7 @@ class Holder:
         if lent.slab is not None:
             lent.slab.close()
         self._lent.pop(offset)
-        self._answer(say.Returned(offset))
+        self._answer(said.Returned(offset))
 
     def _copied(self, offset: int, target: int, nbytes: int) -> bool:
         """True if the block went to host memory."""
@@ -137,59 +144,55 @@ class Holder:
             return False
         return True
 
-    def _answer(self, message: say.Any) -> None:
-        try:
-            say.say(self._server, message)
-        except OSError as error:
-            raise Ended(str(error)) from None
+    def _answer(self, message: FromHolder) -> None:
+        self._server.say(message)
 
     # -- engines ------------------------------------------------------------------------
 
     def _admit(self) -> None:
         with suppress(BlockingIOError):
             engine, _ = self._door.accept()
-            Unread(engine, self._selector)
+            Channel(engine, FromEngine, selector=self._selector)
 
-    def _attend(self, engine: Unread, events: int) -> None:
-        if events & selectors.EVENT_WRITE:
-            engine.flush()
+    def _attend(self, engine: Engine, events: int) -> None:
         try:
-            message, _ = hear(engine.socket)
-        except BlockingIOError:
-            return
-        except Ended:
+            if events & selectors.EVENT_WRITE:
+                engine.flush()
+            engine.read()
+            while (heard := engine.next()) is not None:
+                self._hear(engine, heard[0])
+        except Broken:
             self._dismiss(engine)
-            return
-        match message:
-            case say.Want(offset):
-                self._give(engine, offset)
-            case say.Dropped(offset):
-                self._let_go(engine, offset)
-            case _:
-                self._dismiss(engine)
 
-    def _give(self, engine: Unread, wanted: int) -> None:
+    def _hear(self, engine: Engine, message: FromEngine) -> None:
+        match message:
+            case said.Want(offset):
+                self._give(engine, offset)
+            case said.Dropped(offset):
+                self._let_go(engine, offset)
+
+    def _give(self, engine: Engine, wanted: int) -> None:
         found = self._lent.at(wanted)
         if found is None:
             self._waiting.append((engine, wanted))
             return
         start, lent = found
         if lent.slab is None or lent.wanted_back:
-            engine.say(say.Gone(wanted))
+            engine.tell(said.Gone(wanted))
             return
         fd = lent.slab.export()
         lent.with_engines.add(engine)
         try:
-            engine.say(say.Here(start, lent.nbytes), [fd])
+            engine.tell(said.Here(start, lent.nbytes), [fd])
         finally:
             os.close(fd)
 
-    def _let_go(self, engine: Unread, offset: int) -> None:
+    def _let_go(self, engine: Engine, offset: int) -> None:
         if (lent := self._lent.get(offset)) is not None:
             lent.with_engines.discard(engine)
             self._settle(offset)
 
-    def _dismiss(self, engine: Unread) -> None:
+    def _dismiss(self, engine: Engine) -> None:
         """It has ended, and the driver has unmapped what it had; or it ends what it has now."""
         engine.close()
         self._waiting = [(other, wanted) for other, wanted in self._waiting if other is not engine]
@@ -205,15 +208,16 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends first
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    with socket.socket(fileno=given.server) as server:
+    with socket.socket(fileno=given.server) as there:
+        server: Channel[FromServer] = Channel(there, FromServer)
         try:
             driver = CudaDriver(device=given.device, shareable=True)
             holder = Holder(driver, server, given.path, Region(given.host))
         except (VmmError, OSError) as error:
-            say.say(server, say.Ready(str(error)))
+            server.say(said.Ready(str(error)))
             return
-        say.say(server, say.Ready())
-        with suppress(Ended):
+        server.say(said.Ready())
+        with suppress(Broken):
             holder.run()
         os._exit(0)  # the driver ends with the process: all that is left was lent
 

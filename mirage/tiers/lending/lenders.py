@@ -17,18 +17,17 @@ from mirage.tiers.blocks import Name
 from mirage.tiers.contract import LentBy
 from mirage.tiers.holes import Range
 from mirage.tiers.lending.messages import (
-    Any,
     Copied,
     Copy,
-    Ended,
     Failed,
+    FromHolder,
+    FromServer,
     Lend,
     Ready,
     Return,
     Returned,
-    hear,
-    say,
 )
+from mirage.wire import Broken, Channel
 
 logger = logging.getLogger("mirage.tiers")
 
@@ -119,14 +118,15 @@ class _Lender:
         self, device: str, words: Sequence[str], owner: Owner, host_fd: int, first: int
     ) -> None:
         self._device, self._owner, self._first = device, owner, first
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._channel: Channel[FromHolder] = Channel(ours, FromHolder)
         with theirs:
             fds = (theirs.fileno(), host_fd)
             words = [*words, *map(str, fds)]
             try:
                 self._process = subprocess.Popen(words, pass_fds=fds, stdin=subprocess.DEVNULL)
             except OSError as error:
-                self._socket.close()
+                self._channel.close()
                 raise HolderRefused(f"{device}: {error.strerror}") from None
         self._lock = threading.Lock()
         """Around the three below, and what is put into the letters."""
@@ -134,7 +134,7 @@ class _Lender:
         self._moving: dict[int, Name] = {}
         self._returning: set[int] = set()
         self._moves = 0
-        self._letters: SimpleQueue[Any | None] = SimpleQueue()
+        self._letters: SimpleQueue[FromServer | None] = SimpleQueue()
         """To be sent, by a thread: the pool does not wait for a holder."""
         self._threads: list[threading.Thread] = []
         self._wanted = False
@@ -146,14 +146,14 @@ class _Lender:
 
     def begin(self) -> None:
         """Once it is ready. Raises `HolderRefused`."""
-        self._socket.settimeout(START_S)
+        self._channel.socket.settimeout(START_S)
         try:
-            message = hear(self._socket)[0]
-        except (Ended, BlockingIOError) as error:
+            message = self._channel.wait()[0]
+        except Broken as error:
             raise HolderRefused(f"{self._device}: its holder did not start ({error})") from None
         if not isinstance(message, Ready) or message.why:
             raise HolderRefused(f"{self._device}: {getattr(message, 'why', message)}")
-        self._socket.settimeout(None)
+        self._channel.socket.settimeout(None)
         for what in (self._listen, self._write):
             thread = threading.Thread(target=what, name=f"mirage-{self._device}", daemon=True)
             self._threads.append(thread)
@@ -183,8 +183,7 @@ class _Lender:
     def end(self) -> None:
         self._wanted = True
         self._letters.put(None)
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # it ends by that
+        self._channel.shut()  # it ends by that
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -192,9 +191,9 @@ class _Lender:
             self._process.wait()
         for thread in self._threads:
             thread.join()
-        self._socket.close()
+        self._channel.close()
 
-    def _send(self, message: Any) -> bool:
+    def _send(self, message: FromServer) -> bool:
         with self._lock:
             if not self._ended:
                 self._letters.put(message)
@@ -203,18 +202,18 @@ class _Lender:
     # -- threads ------------------------------------------------------------------------
 
     def _write(self) -> None:
-        with suppress(OSError):  # the other thread hears of its end
+        with suppress(Broken):  # the other thread hears of its end
             while (message := self._letters.get()) is not None:
-                say(self._socket, message)
+                self._channel.say(message)
 
     def _listen(self) -> None:
         try:
             while True:
-                self._heard(hear(self._socket)[0])
-        except Ended as error:
+                self._heard(self._channel.wait()[0])
+        except Broken as error:
             self._lose(str(error))
 
-    def _heard(self, message: Any) -> None:
+    def _heard(self, message: FromHolder) -> None:
         match message:
             case Failed(offset, why):
                 logger.warning("peer %s lends less than it may: %s", self._device, why)
@@ -228,7 +227,7 @@ class _Lender:
                     name = self._moving.pop(number)
                 self._owner.moved(name, whole=whole)
             case _:
-                raise Ended(f"{type(message).__name__} is nothing that a holder says")
+                raise Broken(f"{type(message).__name__} is nothing that a holder says")
 
     def _lose(self, why: str) -> None:
         """What it was told and did not answer has come to nothing."""
