@@ -1,12 +1,12 @@
-"""Scenes of a decoding batch for the claims: `configs/experiments/tierkv.yaml`, keys changed."""
+"""Scenes of a decoding batch for the claims: `benchmarks/experiments/tierkv.yaml`, keys changed."""
 
 from __future__ import annotations
 
-import configs
+from benchmarks.claims.scenes import FOLDERS
+from benchmarks.decode.setup import DecodeSetup, Decoding
 from mirage.config import read_yaml, validated
-from mirage.simulate.decoding import DecodeSetup, Decoding
 
-FOLDER = configs.HERE / "experiments"
+FOLDER, _ = FOLDERS
 MARK = "tierkv"
 Value = str | float | int
 

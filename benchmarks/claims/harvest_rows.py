@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.claims.judging import NO_BAND, Closed, Results, Row, Verdict
+from benchmarks.harvest import figures as harvest
 from mirage import profiles
-from mirage.simulate import harvest
 
 BLOCK = 1.31e6
 """Bytes of the three-tier article's blocks."""

@@ -16,12 +16,13 @@ from typing import Any, Literal
 from rich.console import Console
 
 from benchmarks.claims import decode_scenes, scenes
+from benchmarks.decode.setup import DecodeSetup
+from benchmarks.decode.setup import Job as DecodeJob
 from mirage.errors import Failed
-from mirage.simulate.decoding import DecodeSetup
 from mirage.simulate.experiment import Setup
 from mirage.simulate.run import Metrics
 from mirage.tools.report.intervals import mean
-from mirage.tools.simulate.pool import Job, run_all
+from mirage.tools.simulate.pool import Job, Run, run_all
 from mirage.tools.simulate.progress import counting
 
 Verdict = Literal["reproduced", "direction", "not reproduced", "inconsistent"]
@@ -223,7 +224,7 @@ def evaluate(
     setups: dict[str, Setup | DecodeSetup] = dict(scenes.setups(trace))
     setups |= {name: decode_scenes.setup(name) for name, _ in needed if decode_scenes.is_one(name)}
     keys = [(scene, policy, seed) for scene, policy in needed for seed in seeds]
-    jobs = [Job(setups[scene], policy, seed) for scene, policy, seed in keys]
+    jobs = [_job(setups[scene], policy, seed) for scene, policy, seed in keys]
     with counting(len(jobs), console, "claims") as seen:
         figures = run_all(jobs, processes, seen)
     results = Results(seeds, dict(zip(keys, figures, strict=True)))
@@ -239,6 +240,12 @@ def evaluate(
         }
         for row in rows
     ]
+
+
+def _job(setup: Setup | DecodeSetup, policy: str, seed: int) -> Run:
+    if isinstance(setup, DecodeSetup):
+        return DecodeJob(setup, policy, seed)
+    return Job(setup, policy, seed)
 
 
 def both(scene: str, *policies: str) -> tuple[tuple[str, str], ...]:

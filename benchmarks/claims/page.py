@@ -40,12 +40,13 @@ source. Changes are in per cent of the policy compared with (`static` where none
 by seed, then averaged; a range runs over the loads simulated. Where the paper compares with a
 static server, `pooled` is shown too, which lends idle KV and moves no layer.
 
-Beside MIRAGE more documents are checked. T are TierKV's claims: `configs/experiments/tierkv.yaml`,
-26 of 208 requests decode at once, in turns, and links carry what they carry. H are Harvest's, A
-those of two articles on offloading: link and roofline of `configs/hardware/h100.yaml`. Where a
-document contradicts itself, the reasons below say where. Of these claims orders and invariants are
-gated (B20 to B23), absolute figures are not. B24 to B26 are what giving cold experts adds to giving
-layers (`configs/experiments/mixture.yaml`), which no document has.
+Beside MIRAGE more documents are checked. T are TierKV's claims, of
+`benchmarks/experiments/tierkv.yaml`: 26 of 208 requests decode at once, in turns, and links carry
+what they carry. H are Harvest's, A those of two articles on offloading: link and roofline of
+`configs/hardware/h100.yaml`. Where a document contradicts itself, the reasons below say where. Of
+these claims orders and invariants are gated (B20 to B23), absolute figures are not. B24 to
+B26 are what giving cold experts adds to giving layers (`configs/experiments/mixture.yaml`), which
+no document has.
 
 *reproduced*: the paper's figure lies in the range, or within 10 points of it.
 *direction*: the sign is right, the size is not; or one of several figures goes the other way.

@@ -9,10 +9,10 @@ from typing import Any
 
 from benchmarks.claims.decode_scenes import Value, scene
 from benchmarks.claims.judging import NO_BAND, Band, Closed, Results, Row, both, overall, verdict
+from benchmarks.decode.orders import SIX
+from benchmarks.decode.prefetching import fitting
 from mirage import profiles
 from mirage.simulate.roofline import PS
-from mirage.simulate.tiering.orders import SIX
-from mirage.simulate.tiering.prefetching import fitting
 
 TPOT, THROUGHPUT, P95 = "mean_tpot_ms", "output_throughput", "p95_tpot_ms"
 EACH, LONG = 1, 64

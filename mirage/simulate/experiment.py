@@ -396,7 +396,13 @@ class Setup:
 
 def load(path: Path) -> Setup:
     """Read and check one experiment. Raises `ConfigError` with one line."""
-    experiment = validated(Experiment, read_yaml(path), path)
+    raw = read_yaml(path)
+    if isinstance(raw, dict) and "decode" in raw:
+        raise ConfigError(
+            f"{path}: decode asks for a decoding batch: run python -m benchmarks.decode {path} in "
+            "the checkout of MIRAGE"
+        )
+    experiment = validated(Experiment, raw, path)
     near = path.parent
     file = experiment.workload.file
     if file is not None:

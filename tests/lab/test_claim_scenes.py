@@ -24,7 +24,7 @@ def test_every_scene_that_a_row_needs_is_there() -> None:
         assert setup(name).policies
 
 
-def test_every_bundled_experiment_is_accepted() -> None:
+def test_the_experiment_of_one_model_is_accepted() -> None:
     assert [t.model for t in scenes.setups()["one-6-slow"].experiment.tenants] == ["opt-13b"]
 
 

@@ -10,15 +10,16 @@ import yaml
 from pydantic import BaseModel
 
 import configs
+from benchmarks.decode.setup import Decoding
 from mirage.config import Config, ConfigError, validated
 from mirage.problems import one_line
 from mirage.profiles import Hardware, Model
-from mirage.simulate.decoding import Decoding
 from mirage.simulate.experiment import Experiment
 from mirage.workload.formats.synthetic_schema import Synthetic
 
 pytestmark = pytest.mark.pure
 
+ROOT = Path(__file__).parents[2]
 SERVED = """
 device: {kind: host, index: 0, graphs: false, memory: 64MiB, page: 65536, copy_chunk: 16MiB,
          link_gb_s: 3, profile: h100}
@@ -56,7 +57,7 @@ sessions: {turns: 3, think_s: 3}
 FILES: dict[str, tuple[type[BaseModel], str]] = {
     "served": (Config, SERVED),
     "simulated": (Experiment, SIMULATED),
-    "decoding": (Decoding, (configs.HERE / "experiments/decode-ssd.yaml").read_text()),
+    "decoding": (Decoding, (ROOT / "benchmarks/experiments/decode-ssd.yaml").read_text()),
     "drawn": (Synthetic, DRAWN),
     "hardware": (Hardware, (configs.HERE / "hardware/gh200.yaml").read_text()),
     "model": (Model, (configs.HERE / "models/opt-13b.yaml").read_text()),

@@ -10,7 +10,7 @@ from mirage import profiles
 from mirage.config import ConfigError
 from mirage.geometry import footprint
 from mirage.profiles import MIB, Sourced, shape
-from mirage.simulate import build, decoding, workload
+from mirage.simulate import build, workload
 from mirage.simulate.experiment import Experiment, Setup, load
 from mirage.workload.trace import TraceError
 
@@ -94,9 +94,8 @@ def test_every_bundled_experiment_is_accepted(name) -> None:
     assert load(configs.HERE / "experiments" / f"{name}.yaml").shapes
 
 
-@pytest.mark.parametrize("name", ["tierkv", "decode-ssd"])
-def test_every_bundled_decoding_batch_is_accepted(name) -> None:
-    assert decoding.load(configs.HERE / "experiments" / f"{name}.yaml").block_bytes
+def test_a_decoding_batch_is_another_commands(tmp_path) -> None:
+    assert "run python -m benchmarks.decode " in file_refusal(tmp_path, experiment(decode={}))
 
 
 @pytest.mark.parametrize("name", ["sharegpt", "alpaca", "long", "short", "tierkv"])

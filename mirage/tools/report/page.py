@@ -18,9 +18,9 @@ from mirage.tools.report.drawing import style
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
-def template(path: Path) -> jinja2.Template:
-    """The page's own template, which may include those of this folder."""
-    folders = jinja2.FileSystemLoader((path.parent, Path(__file__).parent))
+def template(path: Path, *more: Path) -> jinja2.Template:
+    """The page's own template, which may include those of this folder and of `more`."""
+    folders = jinja2.FileSystemLoader((path.parent, *more, Path(__file__).parent))
     environment = jinja2.Environment(
         loader=folders, autoescape=True, trim_blocks=True, lstrip_blocks=True
     )

@@ -52,10 +52,7 @@ def simulate_command(
     with exits():
         numbers = parse_seeds(seeds)
         with terminate_like_interrupt():
-            if _decodes(experiment):
-                _decode(experiment, numbers, policy, output, processes)
-            else:
-                simulate(experiment, numbers, policy, output, processes)
+            simulate(experiment, numbers, policy, output, processes)
 
 
 def simulate(
@@ -122,36 +119,3 @@ def _write(result: Result, output: Path) -> None:
             output / "report.html": html.render(result),
         }
     )
-
-
-def _decodes(path: Path) -> bool:
-    from mirage.config import read_yaml
-    from mirage.simulate.decoding import asks_to_decode
-
-    return asks_to_decode(read_yaml(path))
-
-
-def _decode(
-    path: Path, seeds: list[int], policies: str | None, output: Path, processes: int | None
-) -> None:
-    """A decoding batch over tiers: write both files, print the table."""
-    from mirage.simulate import decode_html, decode_report, decoding
-    from mirage.tools.simulate.pool import Job, run_all
-    from mirage.tools.simulate.progress import counting
-
-    setup = decoding.load(path)
-    if policies is not None:
-        names = [name.strip() for name in policies.split(",")]
-        changed = setup.experiment.model_copy(update={"policies": names})
-        setup = decoding.DecodeSetup(changed, setup.near)
-    make_room(output, [output / name for name in FILES])
-    jobs = [Job(setup, name, seed) for seed in seeds for name in setup.policies]
-    with counting(len(jobs)) as seen:
-        result = decode_report.build(setup, seeds, run_all(jobs, processes, seen))
-    write_all(
-        {
-            output / "result.json": decode_report.as_json(result),
-            output / "report.html": decode_html.render(result),
-        }
-    )
-    decode_report.show(result, output, Console())

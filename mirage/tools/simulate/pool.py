@@ -18,7 +18,6 @@ from typing import Any, Protocol, TypeVar
 
 from mirage.errors import Failed
 from mirage.processes.interrupt import interrupts_wait
-from mirage.simulate.decoding import DecodeSetup
 from mirage.simulate.experiment import Setup
 from mirage.simulate.run import Metrics, run
 from mirage.simulate.world import World
@@ -29,18 +28,23 @@ Asked = TypeVar("Asked")
 Given = TypeVar("Given")
 
 
+class Run(Protocol):
+    """A `Job`, or another computation that can be sent to a process."""
+
+    def run(self, begun: Callable[[World], None] = lambda world: None) -> Metrics:
+        """Its figures. `begun` is given the world of engines, where there is one."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One run: an experiment that was checked, a policy and a seed."""
 
-    setup: Setup | DecodeSetup
+    setup: Setup
     policy: str
     seed: int
 
     def run(self, begun: Callable[[World], None] = lambda world: None) -> Metrics:
-        """Its figures. `begun` is given the world of engines, where there is one."""
-        if isinstance(self.setup, DecodeSetup):
-            return self.setup.run(self.policy, self.seed)
+        """Its figures. `begun` is given the world of engines."""
         return run(self.setup, self.policy, self.seed, begun=begun)
 
 
@@ -67,7 +71,7 @@ class Nobody:
 
 
 def run_all(
-    jobs: Sequence[Job], processes: int | None = None, watcher: Watcher | None = None
+    jobs: Sequence[Run], processes: int | None = None, watcher: Watcher | None = None
 ) -> list[Metrics]:
     """The figures of each job. Requests are counted by processes of their own alone.
 
@@ -144,7 +148,7 @@ def _begin(requests: Synchronized[int]) -> None:
     end_with_parent()
 
 
-def _run(job: Job) -> Metrics:
+def _run(job: Run) -> Metrics:
     worlds: list[World] = []
     with _counted(worlds):
         return job.run(begun=worlds.append)

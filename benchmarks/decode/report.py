@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mirage.simulate.decode_metrics import Metrics
-from mirage.simulate.decoding import DecodeSetup
+from benchmarks.decode.metrics import Metrics
+from benchmarks.decode.setup import DecodeSetup
 from mirage.tools.simulate.report import SCHEMA_VERSION, summary
 from mirage.units import GIB
 from mirage.workload.lengths import lengths

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from mirage.simulate.decode_metrics import WHERE
+from benchmarks.decode.metrics import WHERE
 from mirage.tools.report.drawing import grid, legend_below
 from mirage.tools.simulate.pictures import bars, bars_height
 from mirage.units import GIB

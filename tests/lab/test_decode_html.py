@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 
-from mirage.simulate import decode_html
-from mirage.simulate import decode_pictures as pictures
-from mirage.simulate.decode_metrics import WHERE
-from mirage.simulate.tiering.orders import NAMES
+from benchmarks.decode import html, pictures
+from benchmarks.decode.metrics import WHERE
+from benchmarks.decode.orders import NAMES
 
-pytestmark = pytest.mark.pure
+pytestmark = pytest.mark.lab
 
 
 def figures(**changes: float | None) -> dict[str, Any]:
     """Of one policy and one seed: a step computes for 2 ms and waits for 3."""
     values: dict[str, float | None] = {
-        **{metric.key: 1.0 for metric in decode_html.METRICS},
+        **{metric.key: 1.0 for metric in html.METRICS},
         "steps": 100,
         "duration": 0.5,
         "waited_s": 0.3,
@@ -49,7 +48,7 @@ def widths(figure: Any) -> dict[str, list[float]]:
 
 
 def test_every_policy_is_said_to_be_something() -> None:
-    assert set(decode_html.MEANING) == set(NAMES)
+    assert set(html.MEANING) == set(NAMES)
 
 
 def test_hits_are_parts_of_all_blocks() -> None:
@@ -74,6 +73,6 @@ def test_what_crossed_the_links_is_in_gib() -> None:
 
 
 def test_what_is_unknown_is_a_dash() -> None:
-    rows = decode_html.rows(given(lru=figures(), oracle=figures(saved_s=None)))
+    rows = html.rows(given(lru=figures(), oracle=figures(saved_s=None)))
     saved = next(row for row in rows if row.label.startswith("computing time saved"))
     assert [cell.text for cell, _ in saved.cells] == ["1.0", "–"]

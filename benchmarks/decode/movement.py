@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import islice
 
-from mirage.simulate.tiering.places import FullError, Places, Tier
+from benchmarks.decode.places import FullError, Places, Tier
 from mirage.tiers.blocks import Name
 from mirage.tiers.policies import EvictionPolicy
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from math import fsum
 from typing import Any
 
+from benchmarks.decode.outcome import Machine, Outcome
 from mirage.simulate.roofline import PS
-from mirage.simulate.tiering.outcome import Machine, Outcome
 
 Metrics = dict[str, Any]
 MS = PS / 1000

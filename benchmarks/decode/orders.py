@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mirage.simulate.tiering.rotation import Rotation, Sequence
+from benchmarks.decode.rotation import Rotation, Sequence
 from mirage.tiers.blocks import Name
 from mirage.tiers.policies import LRU, EvictionPolicy, Frequency
 

@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.decode import prefetching
+from benchmarks.decode.oracle import bound
+from benchmarks.decode.orders import POLICIES
+from benchmarks.decode.outcome import Machine, Outcome
+from benchmarks.decode.places import FullError, Places, Sizes, Tier
+from benchmarks.decode.rotation import Drawn, Rotation
+from benchmarks.decode.run import Decode
 from mirage.simulate.hierarchy import Speed
 from mirage.simulate.lanes import Lane
 from mirage.simulate.roofline import PS
-from mirage.simulate.tiering import prefetching
-from mirage.simulate.tiering.decode import Decode
-from mirage.simulate.tiering.oracle import bound
-from mirage.simulate.tiering.orders import POLICIES
-from mirage.simulate.tiering.outcome import Machine, Outcome
-from mirage.simulate.tiering.places import FullError, Places, Sizes, Tier
-from mirage.simulate.tiering.rotation import Drawn, Rotation
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Key
 from mirage.tiers.prefetch import ahead
 from tests.examples import examples
 
-pytestmark = pytest.mark.pure
+pytestmark = pytest.mark.lab
 
 BLOCK = 1000
 """Bytes."""

@@ -6,9 +6,9 @@ the link's rate keeps it from loading them early: not even room. It is a bound, 
 
 from __future__ import annotations
 
+from benchmarks.decode.outcome import Machine, Outcome
+from benchmarks.decode.rotation import Rotation, Sequence
 from mirage.simulate.roofline import PS
-from mirage.simulate.tiering.outcome import Machine, Outcome
-from mirage.simulate.tiering.rotation import Rotation, Sequence
 
 
 class FewestLoads:

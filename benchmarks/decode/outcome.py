@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from benchmarks.decode.places import Sizes
 from mirage.simulate.hierarchy import Speed
-from mirage.simulate.tiering.places import Sizes
 
 
 @dataclass(frozen=True)

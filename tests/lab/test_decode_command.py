@@ -1,4 +1,4 @@
-"""`mirage simulate` of a decoding batch over tiers: what it writes, and what it refuses."""
+"""`benchmarks.decode`, a decoding batch over tiers: what it writes, and what it refuses."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from typing import Any
 import pytest
 import yaml
 
-pytestmark = pytest.mark.e2e
+from benchmarks.decode.setup import load
+from mirage.profiles import Sourced, hardware
+
+pytestmark = pytest.mark.lab
 ROOT = Path(__file__).parents[2]
 SIX = ["lru", "frequency", "static", "attention", "prefetch", "oracle"]
 
 
-def simulate(folder: Path, *words: str) -> tuple[int, str, str]:
+def decode(folder: Path, *words: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
     done = subprocess.run(
-        [sys.executable, "-m", "mirage", "simulate", *words],
+        [sys.executable, "-m", "benchmarks.decode", *words],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -30,13 +33,13 @@ def simulate(folder: Path, *words: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def content(decode: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+def content(batch: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     """Eight of forty requests decode at once; an SSD holds what host memory does not."""
-    batch = {"requests": 40, "size": 8, "turn_steps": 16, "turns": 60, "oversubscription": 2.5}
+    given = {"requests": 40, "size": 8, "turn_steps": 16, "turns": 60, "oversubscription": 2.5}
     return {
         "title": "A small batch",
         "model": "llama-3-8b",
-        "decode": batch | (decode or {}),
+        "decode": given | (batch or {}),
         "tiers": {"host": {"bytes": "1GiB"}, "ssd": {"bytes": "10GiB"}},
     } | changes
 
@@ -46,11 +49,23 @@ def write(folder: Path, what: dict[str, Any]) -> str:
     return "batch.yaml"
 
 
+@pytest.mark.parametrize("name", ["tierkv", "decode-ssd"])
+def test_every_bundled_decoding_batch_is_accepted(name: str) -> None:
+    assert load(ROOT / "benchmarks" / "experiments" / f"{name}.yaml").block_bytes
+
+
+def test_every_figure_of_its_hardware_has_a_source() -> None:
+    device = hardware("h100-tierkv.yaml", ROOT / "benchmarks" / "experiments")
+    figures = [value for _, value in device if isinstance(value, Sourced)]
+    figures += [value for _, tier in device.tiers or () if tier for _, value in tier]
+    assert figures and all(len(figure.source.split()) >= 2 for figure in figures)
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of a run over two seeds, and what it printed."""
     folder = tmp_path_factory.mktemp("decode")
-    code, out, err = simulate(folder, write(folder, content()), "--seeds", "0-1", "--output", "one")
+    code, out, err = decode(folder, write(folder, content()), "--seeds", "0-1", "--output", "one")
     assert (code, err) == (0, "")
     return folder, out
 
@@ -80,7 +95,7 @@ def test_hits_by_tier_bytes_and_time_saved_are_told(done: tuple[Path, str]) -> N
 def test_the_same_seeds_give_the_same_bytes(done: tuple[Path, str]) -> None:
     folder, _ = done
     words = ["batch.yaml", "--seeds", "0-1", "--output", "two", "--processes", "1"]
-    assert simulate(folder, *words)[0] == 0
+    assert decode(folder, *words)[0] == 0
     for name in ("result.json", "report.html"):
         assert (folder / "two" / name).read_bytes() == (folder / "one" / name).read_bytes()
 
@@ -113,7 +128,7 @@ def test_the_report_has_a_table_and_pictures(done: tuple[Path, str]) -> None:
 )
 def test_what_cannot_be_run_is_one_line(tmp_path: Path, what: dict[str, Any], message: str) -> None:
     words = [write(tmp_path, what), "--seeds", "0", "--output", "out", "--processes", "1"]
-    code, out, err = simulate(tmp_path, *words)
+    code, out, err = decode(tmp_path, *words)
     assert (code, out) == (2, "") and message in err
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
@@ -121,7 +136,7 @@ def test_what_cannot_be_run_is_one_line(tmp_path: Path, what: dict[str, Any], me
 
 def test_policies_can_be_named_on_the_command_line(tmp_path: Path) -> None:
     words = [write(tmp_path, content()), "--seeds", "0", "--policy", "reads, oracle"]
-    assert simulate(tmp_path, *words, "--output", "out", "--processes", "1")[0] == 0
+    assert decode(tmp_path, *words, "--output", "out", "--processes", "1")[0] == 0
     assert means(tmp_path / "out").keys() == {"reads", "oracle"}
     page = (tmp_path / "out" / "report.html").read_text()
     assert "ratio to reads" in page and "their range below" not in page

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from benchmarks.decode import prefetching
+from benchmarks.decode.movement import Movement
+from benchmarks.decode.orders import POLICIES, Known
+from benchmarks.decode.outcome import Machine, Outcome
+from benchmarks.decode.places import Places, Tier
+from benchmarks.decode.rotation import Change, Rotation, Sequence
 from mirage.simulate.hierarchy import Speed
-from mirage.simulate.tiering import prefetching
-from mirage.simulate.tiering.movement import Movement
-from mirage.simulate.tiering.orders import POLICIES, Known
-from mirage.simulate.tiering.outcome import Machine, Outcome
-from mirage.simulate.tiering.places import Places, Tier
-from mirage.simulate.tiering.rotation import Change, Rotation, Sequence
 from mirage.tiers.blocks import Name
 from mirage.tiers.prefetch import ahead
 

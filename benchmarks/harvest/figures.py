@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from benchmarks.harvest.mixture import Mixture
 from mirage import profiles
 from mirage.profiles import Model
-from mirage.simulate.experts import Mixture
 from mirage.simulate.hierarchy import Speed
 from mirage.simulate.roofline import PS, Roofline, Work
 from mirage.units import GIB

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from benchmarks.decode.metrics import Metrics, metrics
+from benchmarks.decode.oracle import bound
+from benchmarks.decode.orders import ORACLE, POLICIES, SIX
+from benchmarks.decode.outcome import Machine
+from benchmarks.decode.places import Sizes
+from benchmarks.decode.rotation import Drawn, Rotation
+from benchmarks.decode.run import Decode
 from mirage import profiles
 from mirage.config import ConfigError, Count, Strict, read_yaml, validated
 from mirage.profiles import Hardware, Model
-from mirage.simulate.decode_metrics import Metrics, metrics
 from mirage.simulate.roofline import Roofline, Streaming, Work
 from mirage.simulate.tier_settings import SimulatedTiers, speeds
-from mirage.simulate.tiering.decode import Decode
-from mirage.simulate.tiering.oracle import bound
-from mirage.simulate.tiering.orders import ORACLE, POLICIES, SIX
-from mirage.simulate.tiering.outcome import Machine
-from mirage.simulate.tiering.places import Sizes
-from mirage.simulate.tiering.rotation import Drawn, Rotation
 from mirage.tiers.contract import Medium
 from mirage.units import ceil_div
 from mirage.workload import drawing
@@ -186,9 +187,17 @@ class DecodeSetup:
             raise ConfigError("tiers.peer is not for a decoding batch: leave it out")
 
 
-def asks_to_decode(raw: Any) -> bool:
-    """Whether a file's content is a `Decoding` rather than an `Experiment`."""
-    return isinstance(raw, dict) and "decode" in raw
+@dataclass(frozen=True)
+class Job:
+    """One run: a batch that was checked, a policy and a seed."""
+
+    setup: DecodeSetup
+    policy: str
+    seed: int
+
+    def run(self, begun: Callable[[Any], None] = lambda world: None) -> Metrics:
+        """Its figures; there is no world of engines that could begin."""
+        return self.setup.run(self.policy, self.seed)
 
 
 def load(path: Path) -> DecodeSetup:

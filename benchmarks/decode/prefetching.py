@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from benchmarks.decode.places import Places, Tier
+from benchmarks.decode.rotation import Rotation, Sequence
 from mirage.simulate.roofline import PS
-from mirage.simulate.tiering.places import Places, Tier
-from mirage.simulate.tiering.rotation import Rotation, Sequence
 from mirage.tiers import prefetch
 from mirage.tiers.blocks import Name
 from mirage.units import ceil_div

@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mirage.simulate import decode_pictures as pictures
+from benchmarks.decode import pictures
 from mirage.tools.report import comparison, drawing
 from mirage.tools.report.comparison import Metric
 from mirage.tools.report.page import picture, template
+from mirage.tools.simulate import html as simulation
 from mirage.tools.simulate.html import Row, hardware, settings, with_ranges
 from mirage.units import GIB, MIB
 
@@ -78,7 +79,8 @@ def render(result: Result) -> str:
         "results": {name: {"figures": result["figures"][name]} for name in policies},
     }
     asked, model = result["decoding"], result["model"]
-    return template(Path(__file__).with_name(TEMPLATE)).render(
+    beside = Path(simulation.__file__).parent
+    return template(Path(__file__).with_name(TEMPLATE), beside).render(
         result=result,
         asked=asked,
         policies=policies,
