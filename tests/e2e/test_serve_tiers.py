@@ -102,7 +102,7 @@ def test_a_tenant_that_is_given_up_has_no_share(tmp_path: Path) -> None:
     with serving(config, environment=environment) as served:
         served.until("it is heard", lambda: told(served, "b")["standing"] == "evictable")
         assert told(served, "b")["share_bytes"] == 0
-        assert told(served, "a")["share_bytes"] == 8 * BLOCK
+        assert told(served, "a")["share_bytes"] == 4 * BLOCK, "as before: what b leaves is borrowed"
 
 
 def test_a_pool_that_cannot_be_made_is_one_line(
