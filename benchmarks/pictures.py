@@ -69,7 +69,7 @@ def main() -> None:
     told = [run for run in report["runs"] if run["repeat"] == 1 and run["timeline"]]
     runs = [Run(run["policy"], [], [], run["duration"], timeline(run["timeline"])) for run in told]
     with style():
-        drawn = {"prompts": pictures.prompts(runs), "turns": turns(report["policies"])}
+        drawn = {"prompts": pictures.prompts.draw(runs), "turns": turns(report["policies"])}
         for name, figure in drawn.items():
             figure.savefig(f"{asked.stem}-{name}.png", dpi=110, facecolor="white")
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from benchmarks.decode import pictures
-from mirage.tools.report import comparison, drawing
-from mirage.tools.report.comparison import Metric
-from mirage.tools.report.page import picture, template
-from mirage.tools.simulate import html as simulation
-from mirage.tools.simulate.html import Row, hardware, settings, with_ranges
+from mirage.tools.report import comparison
+from mirage.tools.report.comparison import Metric, Row
+from mirage.tools.report.document import Document, Picture, Section, facts, points, side_by_side
+from mirage.tools.simulate.html import hardware, ranges, seeds, settings, with_ranges
 from mirage.units import GIB, MIB
 
-TEMPLATE = "decode.html.j2"
 METRICS = (
     Metric("output_throughput", "output tokens per s", "high"),
     Metric("mean_tpot_ms", "TPOT, mean, ms", "low", digits=2),
@@ -43,28 +42,38 @@ MEANING = {
     "oracle": "a bound: the fewest loads there can be, each as early as the link carries it",
 }
 PICTURES = (
-    (
+    Picture(
         "Throughput",
         "More tokens and shorter steps are better. The whisker is the range over the seeds.",
         pictures.throughput,
     ),
-    (
+    Picture(
         "Hits by tier",
         "Where the blocks lay that a request needs, when its turn in the batch began. What lies in "
         "host memory or on the SSD then is waited for.",
         pictures.hits_by_tier,
     ),
-    (
+    Picture(
         "Stalls",
         "A step's time: what it computes, the same under all policies, and what it waits.",
         pictures.stalls,
     ),
-    (
+    Picture(
         "Over the links",
         "What was copied between the device and the memory below it. What never changes goes down "
         "once, and comes up as often as it is needed anew.",
         pictures.traffic,
     ),
+)
+MODELLED = (
+    "A step reads the KV of all its requests on the device, so what lies below comes up first. "
+    "Links carry what they carry: a copy waits for those before it.",
+    "A full block never changes, so what came up leaves its copy below until somebody else needs "
+    "the place.",
+    "Requests finish and new ones come; prompts are computed elsewhere. What takes turns is the "
+    "same under all policies.",
+    "Engines keep all blocks of a running request on the device: there whole requests are "
+    "suspended and resumed.",
 )
 
 Result = Mapping[str, Any]
@@ -72,26 +81,54 @@ Result = Mapping[str, Any]
 
 def render(result: Result) -> str:
     """The page for a result (see `decode_report.build`); the same for the same result."""
-    policies = result["policies"]
+    policies, asked = result["policies"], result["decoding"]
     drawn = {
         "policies": policies,
         "seeds": result["seeds"],
         "results": {name: {"figures": result["figures"][name]} for name in policies},
     }
-    asked, model = result["decoding"], result["model"]
-    beside = Path(simulation.__file__).parent
-    return template(Path(__file__).with_name(TEMPLATE), beside).render(
-        result=result,
-        asked=asked,
-        policies=policies,
-        colours=[drawing.policy_colour(policies, policy) for policy in policies],
-        table=rows(result),
-        pictures=[picture(title, note, partial(draw, drawn)) for title, note, draw in PICTURES],
-        meanings={policy: MEANING[policy] for policy in policies},
-        block_mib=result["block_bytes"] / MIB,
-        model=model,
-        settings=dict(settings(asked)),
-        hardware=hardware(result["hardware"]),
+    meanings = facts((policy, MEANING[policy]) for policy in policies)
+    table = side_by_side(_note(result), policies, rows(result), {})
+    return Document(
+        f"MIRAGE simulation: {asked['title']}",
+        asked["title"],
+        [_what(result)],
+        [
+            Section("Side by side", [*table, Markup("<h3>The policies</h3>"), meanings]),
+            *(picture.section(drawn) for picture in PICTURES),
+            hardware(result["hardware"]),
+            Section("The settings", [_blocks(result), facts(settings(asked), "pairs")]),
+            Section("What is modelled, and what is not", [points(MODELLED)]),
+        ],
+    ).render()
+
+
+def _what(result: Result) -> str:
+    decode, times = result["decoding"]["decode"], result["decoding"]["decode"]["oversubscription"]
+    held = "The device holds the blocks that fit beside the weights."
+    if times is not None:
+        held = f"All requests’ blocks are {times:g} times those that the device holds."
+    return (
+        f"{result['model']['title']} on {result['hardware']['title']}, {decode['size']} of "
+        f"{decode['requests']} requests decode at once, {seeds(result)}. {held} These figures are "
+        "computed, not measured."
+    )
+
+
+def _note(result: Result) -> str:
+    policies = result["policies"]
+    return (
+        f"{ranges(result)}The best of a row is marked; the small figure beside it is the ratio to "
+        f"{'static' if 'static' in policies else policies[0]}. The same requests take the same "
+        "turns under every policy."
+    )
+
+
+def _blocks(result: Result) -> str:
+    tokens, model = result["decoding"]["decode"]["block_tokens"], result["model"]
+    return (
+        f"The file with all its defaults. A block of {tokens} tokens is "
+        f"{result['block_bytes'] / MIB:.2f} MiB of {model['title']} ({model['source']})."
     )
 
 
@@ -100,7 +137,7 @@ def rows(result: Result) -> list[Row]:
     return with_ranges(result, partial(_rows, result))
 
 
-def _rows(result: Result, of: str) -> list[comparison.Row]:
+def _rows(result: Result, of: str) -> list[Row]:
     parts = [
         {key: spread and spread[of] for key, spread in result["figures"][policy].items()}
         for policy in result["policies"]

@@ -308,7 +308,7 @@ def test_a_run_of_nothing_still_makes_a_page():
 
 def test_policies_share_their_axes(three):
     with drawing.style():
-        drawn = pictures.kv_memory(three)
+        drawn = pictures.kv_memory.draw(three)
     rows = [drawn.axes[start : start + 3] for start in (0, 3)]
     for row in rows:
         assert len({axes.get_ylim() for axes in row}) == 1
@@ -400,7 +400,7 @@ def test_a_run_that_was_broken_off_is_not_asked_whether_it_has_enough():
 
 def test_pictures_of_tiers_are_there_where_anything_was_found():
     without, some = tiered("mirage", 0), tiered("mirage-tiers", 10)
-    titles = [f"<h2>{title}</h2>" for title, *_ in html.TIERS]
+    titles = [f"<h2>{drawn.title}</h2>" for drawn in (pictures.prompts, pictures.below)]
     page = html.render(report.build(SETTING, [without, some]), [without, some])
     assert all(title in page for title in titles)
     page = html.render(report.build(SETTING, [without]), [without])

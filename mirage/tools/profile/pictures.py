@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
-from mirage.tools.report.drawing import grid, legend_below, log_scale, tenant_colour
+from mirage.tools.report import drawing
+from mirage.tools.report.document import picture
 from mirage.units import MIB
 
 WAYS = {"one_way": ("one way", "#2456c7"), "mixed": ("each way, both at once", "#d98a1f")}
@@ -19,9 +19,14 @@ Result = Mapping[str, Any]
 Sample = Mapping[str, Any]
 
 
+@picture(
+    "The link",
+    "How fast a copy to the device is, by its size. Points are medians, bars quartiles, lines the "
+    "fit. Where small copies are slow, their start is what costs.",
+)
 def link(result: Result) -> Figure:
-    """GB/s over the size of a copy: points with quartiles, and the fitted line."""
-    figure, ((axes,),) = grid(1, 1, height=3.0)
+    """GB/s over the size of a copy."""
+    figure, ((axes,),) = drawing.grid(1, 1, height=3.0)
     sizes = [copy["bytes"] for copy in result["copies"]]
     for way, (label, colour) in WAYS.items():
         times = [copy[f"{way}_s"] for copy in result["copies"]]
@@ -33,13 +38,18 @@ def link(result: Result) -> Figure:
     axes.set_xlabel("MiB in a copy")
     axes.set_title("GB/s, host to device")
     axes.set_ylim(bottom=0)
-    log_scale(axes)
-    legend_below(figure, axes)
+    drawing.log_scale(axes)
+    drawing.legend_below(figure, axes)
     return figure
 
 
+@picture(
+    "Decode",
+    "A step over the number of requests in it, by the tokens that each has in its KV cache. A bar "
+    "is from quartile to quartile of all passes; the point is the median of the quickest.",
+)
 def decode(result: Result) -> Figure:
-    """Milliseconds of a decode step over its batch, a colour per context, a cell per tenant."""
+    """A colour per context, a cell per tenant."""
     figure, cells = _per_tenant(result)
     known = sorted({_context(s) for t in result["tenants"].values() for s in _decodes(t)})
     colours = {context: COLOURS[i % len(COLOURS)] for i, context in enumerate(known)}
@@ -55,38 +65,40 @@ def decode(result: Result) -> Figure:
     return figure
 
 
+@picture("Prefill", "A step that computes prompts and nothing else.")
 def prefill(result: Result) -> Figure:
-    """Milliseconds of a step that computes prompts alone, over their tokens."""
+    """Milliseconds over tokens, a cell per tenant."""
     figure, cells = _per_tenant(result)
     names = list(result["tenants"])
     for axes, (name, tenant) in zip(cells, result["tenants"].items(), strict=True):
         alone = [s for s in tenant["samples"] if s["prefill"] and not s["sequences"]]
         alone.sort(key=lambda sample: int(sample["prefill"]))
-        _against(axes, alone, "prefill", tenant_colour(names, name), "prompts")
+        _against(axes, alone, "prefill", drawing.tenant_colour(names, name), "prompts")
         axes.set_xlabel("tokens of prompts")
     _scale(cells)
     return figure
 
 
+@picture(
+    "Measured against fitted",
+    "Every step that was measured. On the dotted line the simulator would be exact.",
+)
 def fit(result: Result) -> Figure:
-    """Every step: the fitted milliseconds over the measured ones."""
-    figure, ((axes,),) = grid(1, 1, height=3.4)
+    """Fitted milliseconds over measured ones."""
+    figure, ((axes,),) = drawing.grid(1, 1, height=3.4)
     names = list(result["tenants"])
     both: list[float] = []
     for name, tenant in result["tenants"].items():
         measured = [sample["seconds"] * 1e3 for sample in tenant["samples"]]
         fitted = [sample["fitted_s"] * 1e3 for sample in tenant["samples"]]
-        axes.scatter(measured, fitted, s=16, color=tenant_colour(names, name), label=name)
+        axes.scatter(measured, fitted, s=16, color=drawing.tenant_colour(names, name), label=name)
         both += measured + fitted
     axes.plot([min(both), max(both)], [min(both), max(both)], color="#9aa1ab", lw=1, ls=":")
     axes.set_xlabel("measured, ms")
     axes.set_title("Fitted, ms")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    log_scale(axes)
-    legend_below(figure, axes)
+    drawing.log_scale(axes)
+    drawing.log_scale(axes, "y")
+    drawing.legend_below(figure, axes)
     return figure
 
 
@@ -121,7 +133,7 @@ def _per_tenant(result: Result) -> tuple[Figure, Sequence[Any]]:
     names = list(result["tenants"])
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
-    figure, cells = grid(rows, columns, height=2.8, sharey="all")
+    figure, cells = drawing.grid(rows, columns, height=2.8, sharey="all")
     flat = [axes for row in cells for axes in row]
     for axes, name in zip(flat, names, strict=False):
         axes.set_title(f"{name}, ms")
@@ -134,7 +146,7 @@ def _scale(cells: Sequence[Any]) -> None:
     """Once all is drawn: they share the axis of their values."""
     for axes in cells:
         axes.set_ylim(bottom=0)
-        log_scale(axes)
+        drawing.log_scale(axes)
 
 
 def _legend_of_all(figure: Figure, cells: Sequence[Any]) -> None:

@@ -2,92 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
+from markupsafe import Markup
 
 from mirage.samples import PLACES
 from mirage.tools.replay import pictures
 from mirage.tools.replay.run import Run
 from mirage.tools.replay.table import remarks
 from mirage.tools.replay.timeline import growth
-from mirage.tools.report import comparison, drawing
-from mirage.tools.report.page import Picture, picture, template
+from mirage.tools.report import comparison
+from mirage.tools.report.document import Document, Section, facts, side_by_side, verdict
 
-TEMPLATE = "report.html.j2"
-
-
-MEMORY: tuple[tuple[str, str, Callable[[Sequence[Run]], Figure]], ...] = (
-    (
-        "KV capacity and use",
-        "Blocks granted (line) and in use (area) over time. Where the area meets the line, "
-        "requests wait or are preempted.",
-        pictures.kv_memory,
-    ),
-    (
-        "Layers remapped",
-        "Decoder layers whose memory serves as KV cache; they are streamed from host memory.",
-        pictures.layers_remapped,
-    ),
-    (
-        "Who holds the device",
-        "Memory held by each tenant, parameters and KV cache together.",
-        pictures.device_memory,
-    ),
-    ("Pressure", "Preemptions and waiting requests, all tenants together.", pictures.pressure),
+MEMORY = (
+    pictures.kv_memory,
+    pictures.layers_remapped,
+    pictures.device_memory,
+    pictures.pressure,
 )
-TIERS: tuple[tuple[str, str, Callable[[Sequence[Run]], Figure]], ...] = (
-    (
-        "Prompts computed and found again",
-        "Tokens of prompts so far: those computed, and above them those whose KV was found, by "
-        "where it lay. What a preempted request computes again counts as well.",
-        pictures.prompts,
-    ),
-    (
-        "KV blocks to and from the tiers",
-        "Copied so far, all tenants together.",
-        pictures.below,
-    ),
+SOMETIMES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("concurrency", "Closed loop", "{} requests at once, arrivals not kept".format),
+    ("warm_up_s", "Warm-up", "{:g} s, not measured".format),
+    ("abandon_s", "Given up", "after {:g} s".format),
+    ("slo", "SLO of a request", lambda slo: ", ".join(f"{n} ≤ {m:g}" for n, m in slo.items())),
+    ("versions", "Versions", lambda found: ", ".join(map(" ".join, found.items()))),
+    ("command", "The same again", Markup("<code>{}</code>").format),
 )
-"""Where anything was found again, and where anything lies below the device."""
-LATENCIES = (
-    "Latency distributions",
-    "Share of values at or under x; further left is better. The dotted line is P99. TPOT is a "
-    "request's mean time per token after the first, ITL every single gap.",
-    pictures.latencies,
-)
+"""Keys of a report that may be empty, their terms, and what is told of them."""
 
 
 def render(report: Mapping[str, Any], runs: Sequence[Run]) -> str:
     """The page for a report and the runs it was built from."""
     policies = [column["policy"] for column in report["policies"]]
-    return template(Path(__file__).with_name(TEMPLATE)).render(
-        report=report,
-        policies=policies,
-        colours=[drawing.policy_colour(policies, policy) for policy in policies],
-        table=comparison.rows(report["policies"], policies),
-        tenants=_tenant_tables(report["policies"], policies),
-        remarks=remarks(dict(report)),
-        pictures=list(_pictures(_first_of_each(runs))),
+    base = "static" if "static" in policies else next(iter(policies), "")
+    note = Markup(
+        "<p>The best of a row is marked; the small figure is the ratio to {}. Latencies as "
+        "<code>vllm bench serve</code> defines them.</p>"
     )
+    table = comparison.rows(report["policies"], policies)
+    tenants = _tenant_tables(report["policies"], policies)
+    return Document(
+        f"MIRAGE replay of {report['trace']}",
+        f"Replay under {', '.join(policies) or 'no policy'}",
+        list(_lead(report, policies)),
+        [
+            Section("Side by side", side_by_side(note.format(base), policies, table, tenants)),
+            *_pictures(runs),
+            Section("How it was measured", [facts(_measured(report))]),
+        ],
+    ).render()
 
 
-def _pictures(runs: Sequence[Run]) -> list[Picture]:
+def _lead(report: Mapping[str, Any], policies: Sequence[str]) -> Iterator[str]:
+    yield "{requests} requests of {trace}, {config}, {machine}".format_map(report)
+    identical, different = report["outputs_identical"], report["outputs_different"]
+    if identical is None:
+        yield verdict("Outputs not compared: that takes two policies that ran to their end", "open")
+    elif identical:
+        where = "in every repeat" if len(policies) == 1 else "under every policy"
+        yield verdict(f"Every request's output is the same {where}")
+    else:
+        failed = sum(run["failed"] for run in report["runs"])
+        said = f"{different} outputs differ between policies; {failed} requests failed"
+        yield verdict(said, "bad")
+    yield from remarks(dict(report))
+    if report["interrupted"]:
+        yield verdict("Interrupted: the last policy holds only what had finished", "bad")
+
+
+def _measured(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What somebody needs who measures it again."""
+    yield "Date", report["date"]
+    yield "Machine", report["machine"]
+    yield "Configuration", report["config"]
+    yield "Trace", ", ".join(_trace(report))
+    for why, count in report["skipped"].items():
+        yield "Skipped", f"{count} {why}"
+    yield "Scales", "gaps × {time_scale:g}, lengths × {length_scale:g}".format_map(report)
+    for key, term, said in SOMETIMES:
+        if report[key]:
+            yield term, said(report[key])
+    yield "Seed", str(report["seed"])
+    yield "Clipped to the model's length", "{clipped} of {requests} requests".format_map(report)
+    lags = (f"{run['policy']} {run['max_lag_ms']:.1f} ms" for run in report["runs"])
+    yield "Client's lag, most", ", ".join(lags)
+    for run in report["runs"]:
+        for error, count in run["errors"].items():
+            yield f"Failed, {run['policy']}", f"{count} × {error}"
+
+
+def _trace(report: Mapping[str, Any]) -> Iterator[str]:
+    yield report["trace"]
+    if report["window"]:
+        yield "{:g} to {:g} s".format(*report["window"])
+    if report["limit"]:
+        yield f"at most {report['limit']} requests"
+    if report["rate"]:
+        yield f"{report['rate']:g} requests a second"
+
+
+def _pictures(runs: Sequence[Run]) -> list[Section]:
+    """One run of each policy is drawn; what was never found again or copied is left out."""
+    runs = list({run.policy: run for run in reversed(runs)}.values())[::-1]
     kept = [run for run in runs if run.timeline and run.timeline.samples]
-    found, copied = TIERS
+    found = _any(kept, *(f"tokens_from_{place}" for place in PLACES))
     wanted = [
-        (LATENCIES, runs),
+        (pictures.latencies, runs),
         *((memory, kept) for memory in MEMORY),
-        (found, kept if _any(kept, *(f"tokens_from_{place}" for place in PLACES)) else []),
-        (copied, kept if _any(kept, "kv_bytes_up", "kv_bytes_down") else []),
+        (pictures.prompts, kept if found else []),
+        (pictures.below, kept if _any(kept, "kv_bytes_up", "kv_bytes_down") else []),
     ]
-    return [
-        picture(title, note, partial(draw, shown)) for (title, note, draw), shown in wanted if shown
-    ]
+    return [drawn.section(shown) for drawn, shown in wanted if shown]
 
 
 def _any(runs: Sequence[Run], *fields: str) -> bool:
@@ -98,11 +125,6 @@ def _any(runs: Sequence[Run], *fields: str) -> bool:
         for timeline in timelines
         for field in fields
     )
-
-
-def _first_of_each(runs: Sequence[Run]) -> list[Run]:
-    """Pictures show one run of each policy."""
-    return list({run.policy: run for run in reversed(runs)}.values())[::-1]
 
 
 def _tenant_tables(

@@ -75,13 +75,15 @@ METRICS = (
 class Cell:
     """One metric of one policy; `ratio` is against the baseline, None where it says nothing.
 
-    `half` is half the width of the mean's interval at 95 %, over repeated runs.
+    `half` is half the width of the mean's interval at 95 %, over repeated runs; `range` goes from
+    the least to the most over seeds.
     """
 
     text: str
     ratio: str | None
     best: bool
     half: str | None = None
+    range: str | None = None
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any, Literal, TypeVar
 
 import matplotlib
 import numpy as np
 import numpy.typing as npt
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
@@ -42,11 +46,14 @@ STYLE = {
     "legend.frameon": False,
     "svg.fonttype": "none",
 }
+NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 WIDTH = 10.5
 """Inches, of every picture."""
 T = TypeVar("T")
 MAX_POINTS = 800
 """Of one line: more cannot be seen."""
+SHORTEST_MS = 0.1
+"""Latencies under this are drawn at it: tokens that came in one piece have no gap."""
 
 Array = npt.NDArray[np.float64]
 Grid = Sequence[Sequence[Any]]
@@ -57,6 +64,22 @@ def style() -> AbstractContextManager[None]:
     """Inside it figures are drawn, and saved, in the report's style."""
     context: AbstractContextManager[None] = matplotlib.rc_context(STYLE)
     return context
+
+
+def inline(figure: Figure, name: str) -> Markup:
+    """The figure as an ``<svg>`` element without outside references.
+
+    `name` is what it shows, for those who cannot see it, and salts its ids: no two of a page
+    have the same.
+    """
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(file, format="svg", metadata=NO_METADATA)
+    text = file.getvalue()
+    said = f'<svg role="img" aria-label="{escape(name)}"'
+    text = text[text.index("<svg") :].replace("<svg", said, 1)
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)  # HTML knows them by itself
+    return Markup(re.sub(r'<g id="[^"]*"', "<g", text))
 
 
 def grid(rows: int, columns: int, height: float, **share: Any) -> tuple[Figure, Grid]:
@@ -75,14 +98,34 @@ def over_time(rows: int, policies: Sequence[str], height: float) -> tuple[Figure
     return figure, cells
 
 
-def log_scale(axes: Any) -> None:
+def capacity(
+    axes: Any, t: Sequence[float] | Array, used: Array, granted: Array, colour: str
+) -> None:
+    """Memory granted as a line, and in use as an area."""
+    axes.fill_between(t, used, step="post", color=colour, alpha=0.35, lw=0, label="in use")
+    axes.step(t, granted, where="post", color=colour, lw=1.5, label="granted")
+
+
+def shares(cells: Sequence[Sequence[Any]], latencies: Sequence[str]) -> None:
+    """Axes of distributions, once all is drawn: shares of values, up to milliseconds."""
+    for axes, name in zip(chain.from_iterable(cells), latencies, strict=True):
+        axes.axhline(0.99, color="#9aa1ab", lw=0.8, ls=":")
+        axes.set_title(f"{name.removesuffix('_ms').upper()}, ms")
+        log_scale(axes)
+    for row in cells:
+        row[0].set_ylabel("share of values")
+    cells[0][0].set_ylim(0, 1.02)
+
+
+def log_scale(axes: Any, along: Literal["x", "y"] = "x") -> None:
     """Ticks in plain numbers, as many as the range needs."""
-    axes.set_xscale("log")
-    low, high = axes.get_xlim()
+    axes.set(**{f"{along}scale": "log"})
+    axis = {"x": axes.xaxis, "y": axes.yaxis}[along]
+    low, high = axis.get_view_interval()
     within_decade = (1.0, 2.0, 5.0) if high / low < 500 else (1.0,)
-    axes.xaxis.set_major_locator(LogLocator(subs=within_decade))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_major_locator(LogLocator(subs=within_decade))
+    axis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def counts_from_zero(axes: Any) -> None:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from mirage.profiles import Model
-from mirage.tools.report import comparison, drawing
-from mirage.tools.report.comparison import Cell
-from mirage.tools.report.page import Picture, inline, picture, template
+from mirage.tools.report import comparison, document, drawing
+from mirage.tools.report.document import Document, Picture, Section, facts
 from mirage.tools.simulate import pictures, table
+from mirage.tools.simulate.modelled import modelled
 from mirage.units import GIB, MIB, ceil_div
 
-TEMPLATE = "report.html.j2"
 COLUMNS = 4
 """Policies beside each other in one picture."""
 UNITS = {
@@ -43,61 +39,83 @@ MEANING = {
 Result = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Row:
-    """A figure's label and, per policy, its cell and its range over the seeds."""
-
-    label: str
-    cells: list[tuple[Cell, str | None]]
-
-
-WHOLE: tuple[tuple[str, str, Callable[[Result], Figure]], ...] = (
-    ("Throughput", "More is better. The whisker is the range over the seeds.", pictures.throughput),
-    ("Latencies", "Less is better; each picture has its own scale.", pictures.latencies),
-    (
-        "Latency distributions",
-        "Share of values at or under x; further left is better. The line is the mean over the "
-        "seeds, percentile by percentile, the band their range, the dotted line P99. TTFT counts "
-        "from a request's arrival, ITL is every single gap between tokens.",
-        pictures.distributions,
-    ),
+TENANTS = (
+    *("tenant", "share", "requests per s", "priority", "model", "layers", "parameters", "a layer"),
+    "KV of a token",
 )
 
 
 def render(result: Result) -> str:
     """The page for a result (see `report.build`); the same for the same result."""
-    policies = result["policies"]
-    return template(Path(__file__).with_name(TEMPLATE)).render(
-        result=result,
-        experiment=result["experiment"],
-        policies=policies,
-        colours=[drawing.policy_colour(policies, policy) for policy in policies],
-        verdicts=table.verdicts(result),
-        table=rows(result),
-        tenants={name: rows(result, name) for name in result["shapes"]},
-        pictures=list(_pictures(result)),
-        meanings={policy: meaning(result, policy) for policy in policies},
-        models=[_model(result, tenant) for tenant in result["experiment"]["tenants"]],
-        settings=dict(settings(result["experiment"])),
-        hardware=hardware(result["hardware"]),
-    )
+    asked, policies = result["experiment"], result["policies"]
+    tenants = {name: rows(result, name) for name in result["shapes"]}
+    figures = document.side_by_side(_note(result), policies, rows(result), tenants)
+    meanings = facts((policy, meaning(result, policy)) for policy in policies)
+    return Document(
+        f"MIRAGE simulation: {asked['title']}",
+        asked["title"],
+        [
+            f"Simulated on {result['hardware']['title']}, {seeds(result)}, "
+            f"{asked['sharing']['mode']} sharing. These figures are computed, not measured.",
+            *(document.verdict(each, "open") for each in table.verdicts(result)),
+        ],
+        [
+            Section("Side by side", [*figures, Markup("<h3>The policies</h3>"), meanings]),
+            *_pictures(result),
+            Section("The tenants", list(_tenants(result))),
+            hardware(result["hardware"]),
+            Section(
+                "The settings",
+                ["The experiment’s file with all its defaults.", facts(settings(asked), "pairs")],
+            ),
+            Section(
+                "What is modelled, and what is not", list(modelled(policies, asked["kv_blocks"]))
+            ),
+        ],
+    ).render()
 
 
-def rows(result: Result, tenant: str | None = None) -> list[Row]:
+def seeds(result: Result) -> str:
+    """How many, and the first of them."""
+    found = result["seeds"]
+    more = ", …" if len(found) > 10 else ""
+    return f"{len(found)} seed{'s' * (len(found) > 1)} ({', '.join(map(str, found[:10]))}{more})"
+
+
+def ranges(result: Result) -> str:
+    """Words on a table's figures."""
+    return "Means over the seeds, their range below. " if len(result["seeds"]) > 1 else ""
+
+
+def _note(result: Result) -> Markup:
+    peak = " Only what finished after the peak counts."
+    return Markup(
+        "<p>{}The best of a row is marked; the small figure beside it is the ratio to static. "
+        "Every policy gets the same requests. Latencies as <code>vllm bench serve</code> defines "
+        "them.{}</p>"
+    ).format(ranges(result), peak if result["experiment"]["workload"]["peak"] else "")
+
+
+def rows(result: Result, tenant: str | None = None) -> list[comparison.Row]:
     """The table of all tenants or of one, with ranges if there are several seeds."""
     return with_ranges(result, lambda of: table.rows(result, tenant, of))
 
 
-def with_ranges(result: Result, rows_of: Callable[[table.Of], list[comparison.Row]]) -> list[Row]:
+def with_ranges(
+    result: Result, rows_of: Callable[[table.Of], list[comparison.Row]]
+) -> list[comparison.Row]:
     """A table of means, with the range of each cell over the seeds if there are several."""
     means = rows_of("mean")
     if len(result["seeds"]) == 1:
-        return [Row(row.label, [(cell, None) for cell in row.cells]) for row in means]
-    found = []
-    for mean, low, high in zip(means, rows_of("min"), rows_of("max"), strict=True):
-        ranges = [_range(a, b) for a, b in zip(low.cells, high.cells, strict=True)]
-        found.append(Row(mean.label, list(zip(mean.cells, ranges, strict=True))))
-    return found
+        return means
+    return [
+        comparison.Row(mean.label, [*map(_ranged, mean.cells, low.cells, high.cells)])
+        for mean, low, high in zip(means, rows_of("min"), rows_of("max"), strict=True)
+    ]
+
+
+def _ranged(mean: comparison.Cell, low: comparison.Cell, high: comparison.Cell) -> comparison.Cell:
+    return replace(mean, range=None if low.text == high.text else f"{low.text} – {high.text}")
 
 
 def meaning(result: Result, policy: str) -> str:
@@ -108,63 +126,57 @@ def meaning(result: Result, policy: str) -> str:
     return "as mirage, with " + ", ".join(f"{key} {_said(value)}" for key, value in changes)
 
 
-def _range(low: Cell, high: Cell) -> str | None:
-    return None if low.text == high.text else f"{low.text} – {high.text}"
-
-
-def _pictures(result: Result) -> Iterator[Picture]:
-    for title, note, draw in WHOLE:
-        yield picture(title, note, partial(draw, result))
-    if pictures.has_timelines(result):
-        with drawing.style():
-            yield from _memory(result)
-
-
-def _memory(result: Result) -> Iterator[Picture]:
-    seed = f"Seed {result['seeds'][0]}."
-    swap = " Under swap, what is above the line lies in host memory."
-    yield Picture(
-        "KV capacity and use",
-        f"{seed} Memory granted for KV (line) and in use (area) over time. Where the area meets "
-        "the line, requests wait or are preempted."
-        f"{swap if 'swap' in result['policies'] else ''}",
-        _side_by_side(result, result["policies"], pictures.kv_memory),
-    )
+def _pictures(result: Result) -> Iterator[Section]:
+    for drawn in (pictures.throughput, pictures.latencies, pictures.distributions):
+        yield drawn.section(result)
+    if not pictures.has_timelines(result):
+        return
     remapping = [p for p in result["policies"] if pictures.most_remapped(result, p)]
+    yield _columns(result, result["policies"], pictures.kv_memory)
     if remapping:
-        yield Picture(
-            "Layers remapped",
-            f"{seed} Layers whose memory serves as KV cache; they are streamed from host memory. "
-            "Policies that never remapped are left out.",
-            _side_by_side(result, remapping, pictures.layers_remapped),
-        )
+        yield _columns(result, remapping, pictures.layers_remapped)
 
 
-def _side_by_side(
-    result: Result, policies: list[str], draw: Callable[[Result, list[str]], Figure]
-) -> list[Markup]:
+def _columns(result: Result, policies: list[str], picture: Picture[[Result, list[str]]]) -> Section:
     """As many drawings of the same width as it takes with at most `COLUMNS` policies in each."""
     drawings = ceil_div(len(policies), COLUMNS)
     width = ceil_div(len(policies), drawings)
     padded = policies + [""] * (drawings * width - len(policies))
     parts = [padded[start : start + width] for start in range(0, len(padded), width)]
-    what = draw.__name__.replace("_", " ")
-    return [inline(draw(result, p), f"{what}: {', '.join(filter(None, p))}") for p in parts]
+    swap = " Under swap, what is above the line lies in host memory."
+    note = picture.note.format(
+        seed=result["seeds"][0], swap=swap if "swap" in result["policies"] else ""
+    )
+    named = [(part, f"{picture.title}: {', '.join(filter(None, part))}") for part in parts]
+    with drawing.style():
+        drawn = [drawing.inline(picture.draw(result, part), name) for part, name in named]
+    return Section(picture.title, [note, *drawn])
 
 
-def _model(result: Result, tenant: Mapping[str, Any]) -> dict[str, Any]:
-    """One tenant, and the sizes of its model."""
-    model = Model.model_validate(result["models"][tenant["name"]])
-    return {
-        **tenant,
-        "title": model.title,
-        "source": model.source,
-        "layers": model.layers,
-        "parameters_gib": model.parameter_bytes / GIB,
-        "layer_mib": result["shapes"][tenant["name"]]["layer_bytes"] / MIB,
-        "kv_token_kib": model.kv_token_bytes / 1024,
-        "lengths": _drawn(result["lengths"].get(tenant["name"])),
+def _tenants(result: Result) -> Iterator[Markup]:
+    asked = result["experiment"]["tenants"]
+    models = {t["name"]: Model.model_validate(result["models"][t["name"]]) for t in asked}
+    yield document.table(TENANTS, (_tenant(result, t, models[t["name"]]) for t in asked), "text")
+    told = {
+        name: {"lengths": _drawn(result["lengths"].get(name)), "shape": model.source}
+        for name, model in models.items()
     }
+    yield facts((f"{name}, {key}", said) for name, of in told.items() for key, said in of.items())
+
+
+def _tenant(result: Result, tenant: Mapping[str, Any], model: Model) -> list[str]:
+    """One tenant, and the sizes of its model."""
+    return [
+        tenant["name"],
+        f"{tenant['share']:g} %",
+        "the trace’s" if tenant["rate"] is None else f"{tenant['rate']:g}",
+        str(tenant["priority"]),
+        model.title,
+        str(model.layers),
+        f"{model.parameter_bytes / GIB:.1f} GiB",
+        f"{result['shapes'][tenant['name']]['layer_bytes'] / MIB:.0f} MiB",
+        f"{model.kv_token_bytes / 1024:.0f} KiB",
+    ]
 
 
 def _drawn(lengths: Mapping[str, Any] | None) -> str:
@@ -186,16 +198,18 @@ def settings(part: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
             yield f"{prefix}{key}", _said(value)
 
 
-def hardware(hardware: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def hardware(of: Mapping[str, Any]) -> Section:
     """Name with its unit, value and source of each figure."""
-    figures = {key: figure for key, figure in hardware.items() if key != "tiers"}
-    for medium, tier in (hardware["tiers"] or {}).items():
+    figures = {key: figure for key, figure in of.items() if key != "tiers"}
+    for medium, tier in (of["tiers"] or {}).items():
         figures |= {f"{medium}_{key}": figure for key, figure in (tier or {}).items()}
-    return [
-        (_label(key), f"{figure['value']:,g}", figure["source"])
+    rows = (
+        (_label(key), document.cell(f"{figure['value']:,g}", kind="number"), figure["source"])
         for key, figure in figures.items()
         if isinstance(figure, Mapping)
-    ]
+    )
+    note = f"{of['title']}; every figure with where it comes from."
+    return Section("The hardware", [note, document.table([], rows, "text")])
 
 
 def _label(key: str) -> str:

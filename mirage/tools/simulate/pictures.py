@@ -13,27 +13,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mirage.simulate.run import PLOTTED
-from mirage.tools.report.drawing import (
-    counts_from_zero,
-    grid,
-    legend_below,
-    log_scale,
-    over_time,
-    policy_colour,
-    tenant_colour,
-)
+from mirage.tools.report import drawing
+from mirage.tools.report.document import picture
 from mirage.units import GIB
 
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms")
-SHORTEST_MS = 0.1
-"""Latencies under this are drawn at it."""
+DISTRIBUTED = ("ttft_ms", "itl_ms")
 
 Result = Mapping[str, Any]
 
 
+@picture("Throughput", "More is better. The whisker is the range over the seeds.")
 def throughput(result: Result) -> Figure:
-    """Output tokens and requests per second: a bar per policy, a whisker over the seeds."""
-    figure, (cells,) = grid(1, 2, height=bars_height(result), sharey="all")
+    """Output tokens and requests per second: a bar per policy."""
+    figure, (cells,) = drawing.grid(1, 2, height=bars_height(result), sharey="all")
     for axes, key, title in zip(
         cells,
         ("output_throughput", "request_throughput"),
@@ -45,9 +38,10 @@ def throughput(result: Result) -> Figure:
     return figure
 
 
+@picture("Latencies", "Less is better; each picture has its own scale.")
 def latencies(result: Result) -> Figure:
-    """P50 (upper row) and P99 of TTFT, TPOT and ITL: bars as in `throughput`."""
-    figure, cells = grid(2, len(LATENCIES), height=bars_height(result), sharey="all")
+    """P50 (upper row) and P99 of TTFT, TPOT and ITL: a bar per policy."""
+    figure, cells = drawing.grid(2, len(LATENCIES), height=bars_height(result), sharey="all")
     for row, statistic in zip(cells, ("p50", "p99"), strict=True):
         for axes, name in zip(row, LATENCIES, strict=True):
             bars(axes, result, f"{statistic}_{name}")
@@ -55,47 +49,51 @@ def latencies(result: Result) -> Figure:
     return figure
 
 
+@picture(
+    "Latency distributions",
+    "Share of values at or under x; further left is better. The line is the mean over the seeds, "
+    "percentile by percentile, the band their range, the dotted line P99. TTFT counts from a "
+    "request's arrival, ITL is every single gap between tokens.",
+)
 def distributions(result: Result) -> Figure:
-    """The share of values at or under x, in ms: TTFT and ITL, a line per policy."""
-    figure, (cells,) = grid(1, 2, height=3.2, sharey="all")
+    """TTFT and ITL, a line per policy."""
+    figure, (cells,) = drawing.grid(1, 2, height=3.2, sharey="all")
     share = np.array(PLOTTED) / 100
-    for axes, name in zip(cells, ("ttft_ms", "itl_ms"), strict=True):
+    for axes, name in zip(cells, DISTRIBUTED, strict=True):
         for policy in result["policies"]:
             curve = result["results"][policy]["curves"][name]
             if curve["mean"]:
-                colour = policy_colour(result["policies"], policy)
+                colour = drawing.policy_colour(result["policies"], policy)
                 low, mean, high = (
-                    np.maximum(curve[of], SHORTEST_MS) for of in ("min", "mean", "max")
+                    np.maximum(curve[of], drawing.SHORTEST_MS) for of in ("min", "mean", "max")
                 )
                 axes.fill_betweenx(share, low, high, color=colour, alpha=0.18, lw=0)
                 axes.plot(mean, share, color=colour, lw=1.8, label=policy)
-        axes.axhline(0.99, color="#9aa1ab", lw=0.8, ls=":")
-        axes.set_title(f"{name.removesuffix('_ms').upper()}, ms")
-        log_scale(axes)
-    cells[0].set_ylabel("share of values")
-    cells[0].set_ylim(0, 1.02)
-    legend_below(figure, cells[0])
+    drawing.shares([cells], DISTRIBUTED)
+    drawing.legend_below(figure, cells[0])
     return figure
 
 
+@picture(
+    "KV capacity and use",
+    "Seed {seed}. Memory granted for KV (line) and in use (area) over time. Where the area meets "
+    "the line, requests wait or are preempted.{swap}",
+)
 def kv_memory(result: Result, policies: Sequence[str]) -> Figure:
-    """KV memory granted (line) and in use (area): a row per tenant, a column per policy.
+    """A row per tenant, a column per policy.
 
     An empty name among `policies` leaves its column empty.
     """
     tenants = list(result["shapes"])
-    figure, cells = over_time(len(tenants), policies, height=1.7)
+    figure, cells = drawing.over_time(len(tenants), policies, height=1.7)
     for row, tenant in zip(cells, tenants, strict=True):
-        shape, colour = result["shapes"][tenant], tenant_colour(tenants, tenant)
+        shape, colour = result["shapes"][tenant], drawing.tenant_colour(tenants, tenant)
         block = shape["extent_bytes"] / shape["extent_blocks"]
         for axes, policy in _shown(row, policies):
             line = result["results"][policy]["timelines"][tenant]
             used = np.array(line["kv_used_blocks"]) * block / GIB
             granted = np.array(line["kv_extents"]) * shape["extent_bytes"] / GIB
-            axes.fill_between(
-                line["t"], used, step="post", color=colour, alpha=0.35, lw=0, label="in use"
-            )
-            axes.step(line["t"], granted, where="post", color=colour, lw=1.4, label="granted")
+            drawing.capacity(axes, line["t"], used, granted, colour)
         row[0].set_ylabel(f"{tenant}\nKV, GiB")
         row[0].set_ylim(0, 1.05 * _most_kv(result, tenant) or 1)
     _same_time(cells[0][0], result)
@@ -103,21 +101,26 @@ def kv_memory(result: Result, policies: Sequence[str]) -> Figure:
     return figure
 
 
+@picture(
+    "Layers remapped",
+    "Seed {seed}. Layers whose memory serves as KV cache; they are streamed from host memory. "
+    "Policies that never remapped are left out.",
+)
 def layers_remapped(result: Result, policies: Sequence[str]) -> Figure:
-    """Layers whose memory was given away: a line per tenant, columns as in `kv_memory`."""
+    """A line per tenant, columns as in `kv_memory`."""
     tenants = list(result["shapes"])
-    figure, (cells,) = over_time(1, policies, height=2.3)
+    figure, (cells,) = drawing.over_time(1, policies, height=2.3)
     for axes, policy in _shown(cells, policies):
         for tenant in tenants:
             line = result["results"][policy]["timelines"][tenant]
-            colour = tenant_colour(tenants, tenant)
+            colour = drawing.tenant_colour(tenants, tenant)
             axes.step(line["t"], line["alpha"], where="post", color=colour, lw=1.3, label=tenant)
     cells[0].set_ylabel("layers remapped")
     most = max(most_remapped(result, policy) for policy in result["policies"])
     cells[0].set_ylim(0, 1.05 * most)
-    counts_from_zero(cells[0])
+    drawing.counts_from_zero(cells[0])
     _same_time(cells[0], result)
-    legend_below(figure, cells[0])
+    drawing.legend_below(figure, cells[0])
     return figure
 
 
@@ -145,7 +148,7 @@ def bars(axes: Any, result: Result, key: str) -> None:
     means = np.array([spread["mean"] for spread in known])
     below = means - [spread["min"] for spread in known]
     above = np.array([spread["max"] for spread in known]) - means
-    colours = [policy_colour(policies, policy) for policy in policies]
+    colours = [drawing.policy_colour(policies, policy) for policy in policies]
     axes.barh(policies, means, color=colours, height=0.7)
     if len(result["seeds"]) > 1:
         axes.errorbar(means, policies, xerr=(below, above), fmt="none", ecolor="#20242b", lw=1)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from math import isfinite
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from matplotlib.figure import Figure
+from markupsafe import Markup
 
 from mirage.config import Config
-from mirage.tools.report.page import Picture, picture, template
+from mirage.tools.report.document import Document, Section, cell, facts, points, table
 from mirage.tools.tune import pictures
 from mirage.tools.tune.answer import DEFAULT, Answer
 from mirage.tools.tune.curves import curve
@@ -18,85 +17,93 @@ from mirage.tools.tune.question import Question
 from mirage.tools.tune.summary import readable
 from mirage.tools.tune.table import COLUMNS, about, number
 
-TEMPLATE = "tune.html.j2"
 LATENCY = "ttft_p99"
+CONTENDERS = Markup(
+    "<p>On windows of the trace that the search has not seen. <b>default</b> is the configuration "
+    "as it is, <b>fixed</b> the same with one percentage for all models, <b>static</b> without "
+    "moving memory, <b>pooled</b> with KV memory moving alone, <b>tuned at 0 %</b> the tuned one "
+    "without giving layers, <b>one slot</b> and <b>two slots</b> the tuned one with a fixed number "
+    "of slots. The small figure is the ratio to default; the best of a column is marked. These "
+    "figures are computed, not measured.</p>"
+)
+ON_ENGINES = Markup(
+    "<p>The best of the search, the configuration as it is and the best fixed percentage, replayed "
+    "in turns on this machine: {requests} requests of a window that the search has not seen. Each "
+    "figure is the median of its repeats, the small one the ratio to default. The best by "
+    "{objective} is <b>{winner}</b>, and tuned.yaml is that.</p>"
+)
+
+Report = Mapping[str, Any]
 
 
-class Row(NamedTuple):
-    """One contender's figures, and how they compare with the file as it is."""
-
-    name: str
-    cells: list[tuple[str, str, bool]]
-    """Text, ratio, and whether it is the best of its column."""
-
-
-def render(question: Question, answer: Answer, report: dict[str, Any], config: Config) -> str:
+def render(question: Question, answer: Answer, report: Report, config: Config) -> str:
     """The page; the same for the same answer."""
-    return template(Path(__file__).with_name(TEMPLATE)).render(
-        report=report,
-        about=about(question, answer),
-        changed=readable(question.config, config),
-        columns=list(COLUMNS),
-        rows=rows(report["held_back"]),
-        live=rows(report["live"]["measured"]) if report["live"] else [],
-        pictures=list(_pictures(question, report)),
-    )
+    changed = readable(question.config, config)
+    return Document(
+        f"MIRAGE, tuned: {report['config']}",
+        f"{report['config']}, tuned",
+        about(question, answer),
+        [
+            Section(
+                "The answer",
+                [*report["sentences"], *([points(changed)] if changed else [])],
+                "answer",
+            ),
+            Section("Tuned beside default", [CONTENDERS, _contenders(report["held_back"])]),
+            *([_live(report)] if report["live"] else []),
+            *_pictures(question, report),
+            Section("To repeat it", [_command(report), facts(_repeated(report))]),
+        ],
+    ).render()
 
 
-def rows(held: dict[str, Any]) -> list[Row]:
-    """Contenders by name, simulated or measured, beside the first or the configuration as it is."""
+def _contenders(held: Report) -> Markup:
+    rows = ([name, *cells] for name, cells in figures(held).items())
+    return table(["", *COLUMNS], rows, chosen="tuned")
+
+
+def _live(report: Report) -> Section:
+    live, objective = report["live"], report["objective"]
+    rows = []
+    for name, cells in figures(live["measured"]).items():
+        repeats = live["measured"][name]["repeats"]
+        rows.append([name, *cells, ", ".join(f"{one[objective]:.3g}" for one in repeats)])
+    head = ["", *COLUMNS, f"{objective} of each repeat"]
+    said = ON_ENGINES.format(objective=objective, **live)
+    return Section("On the real engines", [said, table(head, rows, chosen=live["winner"])])
+
+
+def figures(held: Report) -> dict[str, list[Markup]]:
+    """Cells of contenders, simulated or measured, with ratios to the configuration as it is."""
     as_is = held[DEFAULT if DEFAULT in held else next(iter(held))]
-    made = []
-    for name, figures in held.items():
-        cells = []
-        for key, digits in COLUMNS.values():
-            value, default = figures[key], as_is[key]
-            best = max if key in ("goodput", "throughput") else min
+    made: dict[str, list[Markup]] = {name: [] for name in held}
+    for key, digits in COLUMNS.values():
+        best = (max if key in ("goodput", "throughput") else min)(f[key] for f in held.values())
+        for name, found in held.items():
+            value, default = found[key], as_is[key]
             ratio = f"{value / default:.2f}×" if default and isfinite(value / default) else ""
-            is_best = value == best(each[key] for each in held.values())
-            cells.append((number(value, digits), ratio, is_best))
-        made.append(Row(name, cells))
+            kind = "best" if value == best else ""
+            made[name].append(cell(number(value, digits), ratio, kind=kind))
     return made
 
 
-def _pictures(question: Question, report: dict[str, Any]) -> Iterator[Picture]:
+def _pictures(question: Question, report: Report) -> Iterator[Section]:
     curves = [curve(s, question.machine.hardware) for s in question.subjects.subjects]
-    drawn: tuple[tuple[str, str, Callable[[], Figure]], ...] = (
-        (
-            "What hides behind compute",
-            "Blue: how long one decode step computes, by the requests in its batch. Orange: how "
-            "long it takes to load that part of the model's layers over the link. Where blue is "
-            "above an orange line, so many layers can be streamed and nobody waits. Batches go as "
-            "far as the model's limits and the device allow.",
-            lambda: pictures.crossing(curves),
-        ),
-        (
-            "How much to remap",
-            "The same percentage as the most that every model may give, all else as it is, on "
-            "windows that the search has not seen. Goodput and tokens: more is better; latencies: "
-            "less. A flat line says that what models may give is not what bounds them.",
-            lambda: pictures.percentages(report),
-        ),
-        (
-            "Which setting mattered",
-            "How much of the difference between trials each setting explains (PED-ANOVA). "
-            "A setting that matters little is left as it was.",
-            lambda: pictures.knobs(report),
-        ),
-        (
-            "Throughput against latency",
-            "Every trial of the search that saw all windows. Further left and further up is "
-            "better; on the green line one is had only at the price of the other.",
-            lambda: pictures.front(report, LATENCY),
-        ),
-        (
-            "How sure is it?",
-            "Each dot deals the unseen requests to the models in another way; the bar is all of "
-            "them together. Where dots of two rows overlap widely, their difference is chance.",
-            lambda: pictures.spread(report),
-        ),
-    )
-    for number_, (title, note, draw) in enumerate(drawn):
-        if number_ == 2 and not report["importances"]:
-            continue
-        yield picture(title, note, draw)
+    yield pictures.crossing.section(curves)
+    yield pictures.percentages.section(report)
+    if report["importances"]:
+        yield pictures.knobs.section(report)
+    yield pictures.front.section(report, LATENCY)
+    yield pictures.spread.section(report)
+
+
+def _command(report: Report) -> Markup:
+    return Markup("<pre>{}</pre>").format(" ".join(report["command"]))
+
+
+def _repeated(report: Report) -> Iterator[tuple[str, str]]:
+    pruned = sum(trial["state"] == "pruned" for trial in report["trials"])
+    yield "versions", ", ".join(map(" ".join, report["versions"].items()))
+    yield "trials", f"{len(report['trials'])}, of which {pruned} were given up early"
+    yield "objective", report["objective"]
+    yield "all figures", "tune.json beside this page"

@@ -9,7 +9,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from mirage.tools.report.drawing import TENANT_COLOURS, grid, legend_below, log_scale
+from mirage.tools.report import drawing
+from mirage.tools.report.document import picture
 from mirage.tools.tune.curves import Curve
 from mirage.tools.tune.goals import unit
 from mirage.tools.tune.space import FIXED
@@ -28,9 +29,16 @@ SHOWN = (
 Report = Mapping[str, Any]
 
 
+@picture(
+    "What hides behind compute",
+    "Blue: how long one decode step computes, by the requests in its batch. Orange: how long it "
+    "takes to load that part of the model's layers over the link. Where blue is above an orange "
+    "line, so many layers can be streamed and nobody waits. Batches go as far as the model's "
+    "limits and the device allow.",
+)
 def crossing(curves: Sequence[Curve]) -> Figure:
-    """Compute of a step over batch, and the time to load so much of the layers."""
-    figure, cells = grid(1, len(curves), 3.0)
+    """A cell per model."""
+    figure, cells = drawing.grid(1, len(curves), 3.0)
     for axes, curve in zip(cells[0], curves, strict=True):
         axes.plot(curve.batches, curve.compute_ms, color=TUNED, label="compute of a decode step")
         for percent in LOADED:
@@ -49,9 +57,9 @@ def crossing(curves: Sequence[Curve]) -> Figure:
         axes.set_title(curve.name)
         axes.set_xlabel("requests in a batch")
         axes.set_yscale("log")
-        log_scale(axes)
+        drawing.log_scale(axes)
     cells[0][0].set_ylabel("ms")
-    legend_below(figure, cells[0][0])
+    drawing.legend_below(figure, cells[0][0])
     return figure
 
 
@@ -66,10 +74,16 @@ def _crosses(curve: Curve, loads: float) -> float | None:
     return None
 
 
+@picture(
+    "How much to remap",
+    "The same percentage as the most that every model may give, all else as it is, on windows that "
+    "the search has not seen. Goodput and tokens: more is better; latencies: less. A flat line "
+    "says that what models may give is not what bounds them.",
+)
 def percentages(report: Report) -> Figure:
-    """What each fixed percentage gives on held-back windows, the tuned one beside them."""
+    """A cell per figure, with lines for the tuned one and for the default."""
     held = report["held_back"]
-    figure, cells = grid(1, len(SHOWN), 2.5)
+    figure, cells = drawing.grid(1, len(SHOWN), 2.5)
     for axes, (key, label) in zip(cells[0], SHOWN, strict=True):
         rows = [held[f"fixed {percent:g} %"] for percent in FIXED]
         axes.plot(FIXED, [row[key] for row in rows], "o-", color=OTHER, ms=4, label="all models")
@@ -78,14 +92,19 @@ def percentages(report: Report) -> Figure:
         axes.set_title(label)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("% of the layers")
-    legend_below(figure, cells[0][0])
+    drawing.legend_below(figure, cells[0][0])
     return figure
 
 
+@picture(
+    "Which setting mattered",
+    "How much of the difference between trials each setting explains (PED-ANOVA). A setting that "
+    "matters little is left as it was.",
+)
 def knobs(report: Report) -> Figure:
-    """How much of what trials differ by each knob explains."""
+    """A bar per knob."""
     weights = list(report["importances"].items())[:MOST_KNOBS][::-1]
-    figure, cells = grid(1, 1, 0.4 + 0.24 * max(1, len(weights)))
+    figure, cells = drawing.grid(1, 1, 0.4 + 0.24 * max(1, len(weights)))
     axes = cells[0][0]
     axes.barh([name for name, _ in weights], [weight * 100 for _, weight in weights], color=TUNED)
     axes.set_xlabel("% of the difference between trials")
@@ -93,9 +112,14 @@ def knobs(report: Report) -> Figure:
     return figure
 
 
+@picture(
+    "Throughput against latency",
+    "Every trial of the search that saw all windows. Further left and further up is better; on the "
+    "green line one is had only at the price of the other.",
+)
 def front(report: Report, latency: str) -> Figure:
-    """All whole trials, throughput against a latency, and those that none is better than."""
-    figure, cells = grid(1, 1, 3.2)
+    """A point per whole trial, a line through those that none is better than."""
+    figure, cells = drawing.grid(1, 1, 3.2)
     axes = cells[0][0]
     points = [
         (trial["figures"][latency], trial["figures"]["throughput"])
@@ -108,7 +132,7 @@ def front(report: Report, latency: str) -> Figure:
         axes.plot(*points[0], "D", color="#d98a1f", ms=8, label="as it is")
     axes.set_xlabel(f"{latency.replace('_', ' ').upper()}, ms")
     axes.set_ylabel("output tokens/s")
-    legend_below(figure, axes)
+    drawing.legend_below(figure, axes)
     return figure
 
 
@@ -121,14 +145,19 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return kept
 
 
+@picture(
+    "How sure is it?",
+    "Each dot deals the unseen requests to the models in another way; the bar is all of them "
+    "together. Where dots of two rows overlap widely, their difference is chance.",
+)
 def spread(report: Report) -> Figure:
-    """The objective of each contender, seed by seed, on held-back windows."""
+    """The objective: a row per contender, a dot per seed."""
     held, objective = report["held_back"], report["objective"]
-    figure, cells = grid(1, 1, 0.5 + 0.26 * len(held))
+    figure, cells = drawing.grid(1, 1, 0.5 + 0.26 * len(held))
     axes = cells[0][0]
     for row, (name, each) in enumerate(held.items()):
         values = [seed[objective] for seed in each["seeds"] if isfinite(seed[objective])]
-        colour = TUNED if name == "tuned" else TENANT_COLOURS[1] if name == "default" else OTHER
+        colour = {"tuned": TUNED, "default": drawing.TENANT_COLOURS[1]}.get(name, OTHER)
         axes.plot(values, [row] * len(values), "o", color=colour, ms=6, alpha=0.6)
         if isfinite(each[objective]):
             axes.plot([each[objective]], [row], "|", color=colour, ms=16, mew=2)
