@@ -92,8 +92,7 @@ from mirage.errors import Refused
 for name in {tools}:
     sys.modules[name] = None
 for module in walk_packages(simulate.__path__, "mirage.simulate."):
-    if not module.name.startswith({laboratory}):
-        import_module(module.name)
+    import_module(module.name)
 
 from mirage.simulate.experiment import load
 from mirage.simulate.run import run
@@ -104,12 +103,10 @@ for file in sys.argv[1:]:
     except Refused as refused:
         print(refused)
 """
-LABORATORY = ("mirage.simulate.claims", "mirage.simulate.decode_")
-"""Modules of the simulator that are about to be programs of benchmarks/."""
 
 
 def test_the_simulator_needs_nothing_of_the_extra(tmp_path: Path) -> None:
-    experiment = read_yaml(ROOT / "configs" / "experiments" / "one.yaml")
+    experiment = read_yaml(ROOT / "benchmarks" / "experiments" / "one.yaml")
     tenant = {key: value for key, value in experiment["tenants"][0].items() if key != "rate"}
     traced = experiment | {"tenants": [tenant]}
     row = {"timestamp": 0, "input_length": 100, "output_length": 10}
@@ -123,7 +120,7 @@ def test_the_simulator_needs_nothing_of_the_extra(tmp_path: Path) -> None:
     files = [str(tmp_path / f"{name}.yaml") for name in asked]
     for file, content in zip(files, asked.values(), strict=True):
         Path(file).write_text(yaml.safe_dump(content))
-    code = SIMULATED.format(tools=cli.TOOLS, laboratory=LABORATORY)
+    code = SIMULATED.format(tools=cli.TOOLS)
     done = subprocess.run(
         [sys.executable, "-c", code, *files], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
