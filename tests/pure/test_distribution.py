@@ -106,7 +106,8 @@ for file in sys.argv[1:]:
 
 
 def test_the_simulator_needs_nothing_of_the_extra(tmp_path: Path) -> None:
-    experiment = read_yaml(ROOT / "benchmarks" / "experiments" / "one.yaml")
+    experiment = read_yaml(ROOT / "configs" / "experiments" / "c1.yaml")
+    experiment["tenants"] = experiment["tenants"][:1]
     tenant = {key: value for key, value in experiment["tenants"][0].items() if key != "rate"}
     traced = experiment | {"tenants": [tenant]}
     row = {"timestamp": 0, "input_length": 100, "output_length": 10}
