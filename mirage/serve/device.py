@@ -28,20 +28,21 @@ async def _no_question() -> str:
 
 
 class Device:
-    """`reason` is empty while it is well. `failing` is told when it is not any more."""
+    """`reason` is empty while it is well. `failing` hears the reason when it is not any more."""
 
     def __init__(
         self,
         name: str = "the device",
         ask: Asked = _no_question,
         *,
+        failing: Callable[[str], None] = lambda reason: None,
         rest_s: float = REST_S,
         say: Callable[[str], None] = lambda line: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name, self._ask, self._say, self._clock = name, ask, say, clock
+        self._failing = failing
         self.reason = ""
-        self.failing: Callable[[str], None] = lambda reason: None
         self._record = DeviceRecord()
         self._rest_s = rest_s
         self._rests = Restarts(rest_s=rest_s)
@@ -73,7 +74,7 @@ class Device:
         self._say(f"{self.reason}; no model is served, it is asked again in {rest_s:g} s")
         self._well.clear()
         self._failed.set()
-        self.failing(self.reason)
+        self._failing(self.reason)
 
     def _rest(self) -> float:
         rest_s = self._rests.rest().seconds

@@ -85,9 +85,9 @@ class _RegistryCollector(Collector):
             yield self._fill(GaugeMetricFamily(name, text, labels=["tenant"]), field)
         for field, (name, text) in COUNTERS.items():
             yield self._fill(CounterMetricFamily(name, text, labels=["tenant"]), field)
-        if (pool := self._registry.pool()) is not None:
+        if (pool := self._registry.sources.pool()) is not None:
             yield self._loaded()
-            yield from tier_metrics(pool, self._registry.disk())
+            yield from tier_metrics(pool, self._registry.sources.disk())
 
     def _loaded(self) -> CounterMetricFamily:
         """Of each tier where the token's KV block was found, be it read from a higher one."""

@@ -69,17 +69,10 @@ class TenantServer:
         return told | ({"reason": self.reason} if self.reason and reasons else {})
 
 
-@dataclass
-class Registry:
-    """`reports` holds only tenants whose engine is connected. `shapes` holds all that ever were:
-    the timeline still has samples of them."""
+@dataclass(frozen=True)
+class Sources:
+    """Who tells of the device when asked."""
 
-    policy: Policy
-    device_bytes: int
-    backends: dict[str, TenantServer]
-    shapes: dict[str, ModelShape] = field(default_factory=dict)
-    reports: dict[str, Report] = field(default_factory=dict)
-    timeline: Timeline = field(default_factory=Timeline)
     pool: Callable[[], PoolState | None] = lambda: None
     """The host pool; None if there is none."""
     disk: Callable[[], dict[str, int | bool] | None] = lambda: None
@@ -90,6 +83,23 @@ class Registry:
     """How a plan came to what a tenant shall hold."""
     device: Callable[..., dict[str, Any]] = Device().told
     """The device; asked with `reasons` as `health` is."""
+
+
+NOTHING = Sources()
+
+
+@dataclass
+class Registry:
+    """`reports` holds only tenants whose engine is connected. `shapes` holds all that ever were:
+    the timeline still has samples of them."""
+
+    policy: Policy
+    device_bytes: int
+    backends: dict[str, TenantServer]
+    sources: Sources = NOTHING
+    shapes: dict[str, ModelShape] = field(default_factory=dict)
+    reports: dict[str, Report] = field(default_factory=dict)
+    timeline: Timeline = field(default_factory=Timeline)
 
     def serving(self, model: str) -> TenantServer | None:
         """The tenant that serves `model`, by its own name or by an adapter's."""
@@ -111,14 +121,14 @@ class Registry:
         more = {"reasons": known} if known else {}
         return (
             {"status": status, "tenants": states}
-            | {"device": self.device(reasons=reasons)}
+            | {"device": self.sources.device(reasons=reasons)}
             | more
             | self._pool_health()
             | self._disk_health()
         )
 
     def _pool_health(self) -> dict[str, Any]:
-        if (pool := self.pool()) is None:
+        if (pool := self.sources.pool()) is None:
             return {}
         used, budget = pool.used_bytes, pool.budget_bytes
         status = "ok" if pool.serving else "down"
@@ -126,7 +136,7 @@ class Registry:
         return {"host_pool": told | {"blocks": pool.blocks}}
 
     def _disk_health(self) -> dict[str, Any]:
-        if (disk := self.disk()) is None:
+        if (disk := self.sources.disk()) is None:
             return {}
         return {"ssd": {"status": "failed" if disk["failed"] else "ok"}}
 
@@ -134,16 +144,16 @@ class Registry:
         """The body of ``/mirage/state``: the newest sample, and every engine's state."""
         engines = {name: b.told(reasons=reasons) for name, b in self.backends.items()}
         for name, told in engines.items():
-            told["moves"] = [_moved(move) for move in self.why(name)]
-        head = {**self._head(), "device": self.device(reasons=reasons), "engines": engines}
-        outside = self.outside(self.backends)
+            told["moves"] = [_moved(move) for move in self.sources.why(name)]
+        head = {**self._head(), "device": self.sources.device(reasons=reasons), "engines": engines}
+        outside = self.sources.outside(self.backends)
         return {**head, **outside, **self.tiers(), **self.timeline.newest}
 
     def tiers(self) -> dict[str, Any]:
         """What ``/mirage/state`` says of memory below the device."""
-        pool = self.pool()
+        pool = self.sources.pool()
         told: dict[str, Any] = {} if pool is None else {"host_pool": asdict(pool)}
-        if (disk := self.disk()) is not None:
+        if (disk := self.sources.disk()) is not None:
             told["ssd"] = disk
         return told
 

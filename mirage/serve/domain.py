@@ -1,0 +1,217 @@
+"""A device with all that belongs to it: who decides about its memory, and the engines on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from mirage.config import Config, Tenant
+from mirage.control.arbiter import Arbiter
+from mirage.control.liveness import FIRST_STEP_S
+from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.caretaker import Caretaker
+from mirage.serve.control import ControlServer
+from mirage.serve.device import Device, asked
+from mirage.serve.engine_manager import EngineManager, say
+from mirage.serve.errors import EngineFailed
+from mirage.serve.managed import ManagedEngines, Share
+from mirage.serve.means import Means
+from mirage.serve.outside import Outside
+from mirage.serve.preflight import Preflight
+from mirage.serve.registry import Registry, Sources, TenantServer
+from mirage.serve.rundir import RunDir
+from mirage.serve.tiers import Tiers
+from mirage.serve.together import together
+from mirage.units import size
+
+
+class Domain:
+    """One device: its arbiter and ledger, its pool below, its control socket, its engines.
+
+    A server has one. `registry` says what is known of it, `failures` the errors of first starts,
+    by tenant.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        found: Preflight,
+        rundir: RunDir,
+        reaper: ReaperClient,
+        means: Means,
+        arbiter: Arbiter,
+        startup_timeout_s: float,
+    ) -> None:
+        self._config, self._rundir, self._arbiter = config, rundir, arbiter
+        self.tiers = Tiers(config, rundir.tier_socket)
+        self._outside = Outside(config.device.memory, means.margin_bytes)
+        self.device = _device(config, means, self._end_all)
+        self.managers = {
+            tenant.name: EngineManager(
+                config,
+                tenant,
+                found.fits[tenant.name],
+                rundir,
+                reaper,
+                startup_timeout_s,
+                means,
+                lambda: self._caretaker.mend(),
+                self._over,
+                lambda: self._control.running.seconds,
+                self.device,
+            )
+            for tenant in config.tenants
+            if tenant.name in found.fits
+        }
+        self._refused = found.refused
+        backends = {t.name: self._backend(t) for t in config.tenants}
+        for name, named in found.adapters.items():
+            backends[name].adapters = named
+        sources = Sources(
+            self.tiers.state,
+            self.tiers.disk,
+            self._outside.told,
+            arbiter.controller.why,
+            self.device.told,
+        )
+        self.registry = Registry(config.policy, config.device.memory, backends, sources)
+        self._control = ControlServer(
+            arbiter,
+            self.registry,
+            ManagedEngines(self.managers, self._stepped),
+            hang_s=config.hang_s,
+            first_step_s=FIRST_STEP_S if _compiles(config) else 0.0,
+            on_host=config.device.kind == "host",
+        )
+        sockets = {
+            rundir.control_socket: self._listen_to_engines,
+            rundir.tier_socket: self.tiers.listen,
+        }
+        self._caretaker = Caretaker(rundir, self.managers, sockets)
+        self.failures: dict[str, EngineFailed] = {}
+        self._starts = {name: asyncio.Event() for name in self.managers}
+        """Set once the first start of a tenant has come to its end."""
+
+    def _backend(self, tenant: Tenant) -> TenantServer:
+        if tenant.name in self.managers:
+            return self.managers[tenant.name].backend
+        socket = self._rundir.engine_socket(self._config.tenants.index(tenant))
+        backend = TenantServer(tenant.name, socket, tenant.max_model_len)
+        backend.fail(self._refused[tenant.name])
+        return backend
+
+    async def _listen_to_engines(self) -> bool:
+        await self._control.listen(self._rundir.control_socket)
+        return True
+
+    # -- serving ------------------------------------------------------------------------
+
+    async def serve(self, settled: asyncio.Event, *, all_or_nothing: bool) -> None:
+        """Start the engines and keep them. Never returns: it fails or is cancelled.
+
+        A tenant that cannot start is tried again once `settled` says that the server goes on;
+        with `all_or_nothing` it ends all: raises `EngineFailed`.
+        """
+        await self._control.start(self._rundir.control_socket)
+        self.tiers.start()
+        self._leave_out_refused()
+        kept = (self._start_and_keep(name, settled, all_or_nothing) for name in self.managers)
+        await together([self._control.watch(), self._caretaker.keep(), self.device.keep(), *kept])
+
+    async def started(self) -> None:
+        """Return when each first start has come to its end."""
+        for event in self._starts.values():
+            await event.wait()
+
+    async def _start_and_keep(
+        self, name: str, settled: asyncio.Event, all_or_nothing: bool
+    ) -> None:
+        """Keep a tenant from its first start on, whether the others have started or not."""
+        manager = self.managers[name]
+        if all_or_nothing:
+            await manager.start()
+        elif (error := await _tried(manager)) is not None:
+            self.failures[name] = error
+            self._starts[name].set()
+            await settled.wait()  # perhaps no tenant is left, and the command ends
+        self._starts[name].set()
+        await manager.keep(self._share(name))
+
+    def _leave_out_refused(self) -> None:
+        """No engine is started for them, now or later: others may have their memory."""
+        for name, why in self._refused.items():
+            say(f"tenant {name!r} is not served: {why}")
+            self._arbiter.controller.given_up(name)
+
+    def _share(self, name: str) -> Share:
+        return Share(name, self._arbiter.controller, self._control.wake, self._end_debtor)
+
+    def _end_debtor(self, name: str, why: str) -> None:
+        """End an engine unless it is in a step: that is judged by its signs of life."""
+        if not self._control.is_in_step(name):
+            self.managers[name].hangs(why)
+
+    def _stepped(self, name: str, free_bytes: int, total_bytes: int) -> str:
+        """Reason why an engine that has made its first step may not serve; empty if it may."""
+        booked = self._config.device.memory - self._arbiter.controller.free_bytes
+        starting = any(m.starts for other, m in self.managers.items() if other != name)
+        why = self._outside.stepped(name, free_bytes, total_bytes, booked, starting)
+        if told := self._outside.told(self.managers).get("outside"):
+            parts = ", ".join(f"{one} {size(part)}" for one, part in told["engines"].items())
+            left = size(max(0, told["left_bytes"]))
+            say(f"memory outside grants: {parts}; {left} left beside device.memory")
+        return why
+
+    async def _over(self, name: str) -> None:
+        """Forget a tenant's engine, which has ended."""
+        self._outside.over(name)
+        await self.tiers.dead(name)
+
+    def _end_all(self, reason: str) -> None:
+        """The device has failed."""
+        for manager in self.managers.values():
+            manager.device_failed(reason)
+
+    def sample(self, seconds: float) -> None:
+        """Record how its memory is held, so many seconds after the start."""
+        self.registry.timeline.record(seconds, self.registry.reports)
+        self.tiers.watch(self.registry)
+
+    # -- stopping -----------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """End the engines, then what they talk to. Idempotent."""
+        await asyncio.gather(*(manager.stop() for manager in self.managers.values()))
+        await self._control.stop()
+        await self.tiers.stop()
+
+    def kill(self) -> None:
+        """End the engines at once."""
+        for manager in self.managers.values():
+            manager.kill()
+
+
+def _device(config: Config, means: Means, failing: Callable[[str], None]) -> Device:
+    """The device; one of a kind that can fail is asked by a process of its own."""
+    kind, index = config.device.kind, config.device.index
+    if (program := means.device.get(kind)) is None:
+        return Device(failing=failing, say=say)
+    name = f"GPU {index}" if kind == "cuda" else "the device"
+    ask = partial(asked, (*program, str(index)))
+    return Device(name, ask, failing=failing, rest_s=means.rest_s, say=say)
+
+
+def _compiles(config: Config) -> bool:
+    """True if a first step may compile: on a GPU kernels do, whatever is said of steps."""
+    return config.device.kind == "cuda" or config.device.compile
+
+
+async def _tried(manager: EngineManager) -> EngineFailed | None:
+    """Start an engine; what came of it if it does not start, told at once."""
+    try:
+        await manager.start()
+    except EngineFailed as error:
+        say(str(error))
+        return error
+    return None
