@@ -1,13 +1,15 @@
-"""What is shown while a replay runs."""
+"""What is shown while a command works: a replay, a tuner, a fetch of unknown length."""
 
 import io
 
 import pytest
 from rich.console import Console
 
-from mirage.tools.replay import progress
 from mirage.tools.replay.client import Journal, Outcome
+from mirage.tools.replay.display import display
 from mirage.tools.replay.trail import NOTHING
+from mirage.tools.report import progress
+from mirage.tools.tune.progress import shown as stages
 from mirage.workload.dealing import Call
 
 pytestmark = pytest.mark.pure
@@ -33,10 +35,10 @@ def journal(sent: int, failed: int, finished: int) -> Journal:
 def shown(terminal: bool, *journals: Journal) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=120)
-    with progress.display(console, "pooled [x]", 4) as display:
-        display.starting(0.2)
+    with display(console, "pooled [x]", 4) as seen:
+        seen.starting(0.2)
         for one in journals:
-            display.running(one)
+            seen.running(one)
     return out.getvalue()
 
 
@@ -49,7 +51,7 @@ def test_plain_lines_are_few():
 
 
 def test_plain_lines_come_now_and_then(monkeypatch):
-    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)
     lines = shown(False, journal(3, 0, 2)).splitlines()
     assert lines[-1] == "pooled [x]: 3 sent, 2 of 4 finished, 0 s"
 
@@ -62,3 +64,33 @@ def test_a_terminal_shows_the_newest_counts():
 def test_a_journal_counts():
     found = journal(5, 1, 3)
     assert (found.sent, found.failed, len(found.outcomes), found.duration_s) == (5, 1, 3, 1.0)
+
+
+def test_stages_of_a_tuner_are_said_at_once_and_counted_seldom(monkeypatch):
+    out, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    with stages(Console(file=out)) as seen:
+        seen.stage("looking at the load")
+        seen.stage("searching", 8)
+        for _ in range(3):
+            now[0] += 6
+            seen.ended()
+    assert out.getvalue().splitlines() == [
+        "mirage: tune: looking at the load, 0 windows, 0 s",
+        "mirage: tune: searching, 0 of at most 8 windows, 0 s",
+        "mirage: tune: searching, 2 of at most 8 windows, 12 s",
+    ]
+
+
+@pytest.mark.parametrize("total", [None, 8])
+def test_a_live_line_has_the_note_and_goes_unless_it_stays(total):
+    text = {}
+    for stays in (False, True):
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=True, width=120)
+        with progress.progress("[1/4] link", console, stays=stays) as shown:
+            shown.show("[2] of them", 2, total)
+        text[stays] = out.getvalue()
+        assert "[1/4] link" in text[stays] and "[2] of them" in text[stays]
+    erased = "\x1b[2K"
+    assert text[False].count(erased) > text[True].count(erased)

@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from mirage.simulate.experiment import Experiment, Setup
-from mirage.tools.simulate import progress
+from mirage.tools.report import progress
 from mirage.tools.simulate.pool import Job, run_all
+from mirage.tools.simulate.progress import counting
 
 pytestmark = pytest.mark.pure
 REQUESTS = 30
@@ -55,7 +56,7 @@ def test_without_a_terminal_it_is_said_now_and_then(monkeypatch: pytest.MonkeyPa
     now = [0.0]
     monkeypatch.setattr(progress, "monotonic", lambda: now[0])
     out = StringIO()
-    with progress.counting(3, Console(file=out), "claims") as seen:
+    with counting(3, Console(file=out), "claims") as seen:
         for requests in (10, 2_000, 30_000):
             now[0] += 6
             seen.finished(requests)

@@ -18,7 +18,7 @@ from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.profiles import Model
 from mirage.serve.served_shape import served_shape
 from mirage.serve.shapes import UnknownShape
-from mirage.tools.profile import children, engines, hardware, html, progress
+from mirage.tools.profile import children, engines, hardware, html
 from mirage.tools.profile.hardware import Provenance
 from mirage.tools.profile.measuring import Found, Measuring, collected, describe
 from mirage.tools.profile.parts import Part, Parts
@@ -27,7 +27,10 @@ from mirage.tools.profile.result import Run, result
 from mirage.tools.profile.understanding import Measured, doubts, understood
 from mirage.tools.report.files import make_room, write_all
 from mirage.tools.report.origin import versions
+from mirage.tools.report.progress import progress
 from vmm.driver import VmmError
+
+MEASURING = "measuring"
 
 
 @dataclass(frozen=True)
@@ -126,14 +129,18 @@ def _measured(measuring: Measuring, parts: Parts, console: Console) -> Found:
     found: dict[str, Part] = {}
     names = measuring.names
     for number, name in enumerate(names, 1):
+        title = f"[{number}/{len(names)}] {name}"
         kept = parts.get(name)
-        if kept is None:
-            with progress.measuring(console, number, len(names), name) as seen:
-                found[name] = measuring.measure(name, parts, seen)
-        else:
-            found[name] = kept
-        progress.ended(console, number, len(names), name, found[name].seconds, kept is not None)
+        found[name] = _part(measuring, name, parts, title, console) if kept is None else kept
+        how = f"{found[name].seconds:.0f} s" if kept is None else "measured before, not again"
+        console.out(f"{title}: {how}", highlight=False)
     return collected(measuring, found)
+
+
+def _part(measuring: Measuring, name: str, parts: Parts, title: str, console: Console) -> Part:
+    with progress(title, console) as shown:
+        shown.show(MEASURING, at_once=True)
+        return measuring.measure(name, parts, lambda _: shown.show(MEASURING))
 
 
 def _run(measuring: Measuring, found: Found, measured: Measured, cores: int) -> Run:

@@ -13,9 +13,9 @@ from rich.console import Console
 from mirage.config import Policy
 from mirage.tools.replay.child import Server, ServerError
 from mirage.tools.replay.client import Habits, Journal
+from mirage.tools.replay.display import Display, display
 from mirage.tools.replay.policies import Variant
 from mirage.tools.replay.preparation import Plan
-from mirage.tools.replay.progress import Display, display
 from mirage.tools.replay.run import Run, replay_on
 from mirage.workload.dealing import Call
 from mirage.workload.load import AMPLE, REQUESTS, at_once, capacity_per_s, evenly

@@ -17,9 +17,9 @@ from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.tools.replay import capacity, html, provenance, report, table
 from mirage.tools.replay.child import Server
 from mirage.tools.replay.client import Habits, Journal
+from mirage.tools.replay.display import Display, display
 from mirage.tools.replay.policies import VARIANTS, Variant, tiers_unused
 from mirage.tools.replay.preparation import Options, Plan, scaled_to, settle
-from mirage.tools.replay.progress import Display, display
 from mirage.tools.replay.report import Provenance
 from mirage.tools.replay.run import Run, replay_on
 from mirage.tools.report.enough import too_few

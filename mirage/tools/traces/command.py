@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import DownloadColumn, TransferSpeedColumn
 
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
+from mirage.tools.report.progress import Progress, progress
 from mirage.tools.traces import table
 from mirage.tools.traces.download import FetchError, UnreachableError, checksum, fetch
-from mirage.tools.traces.progress import counting
+from mirage.units import size
 from mirage.workload import public
 from mirage.workload.formats.request import TraceError
 from mirage.workload.public import TRACES, Public
@@ -87,8 +90,8 @@ def _fetch(name: str, wanted: Public, path: Path, mirror: str | None, timeout_s:
     urls = [f"{mirror.rstrip('/')}/{wanted.file}"] if mirror else wanted.urls
     typer.echo(f"{name}: {wanted.about}. Licence: {wanted.licence}. Cite {wanted.cite}.", err=True)
     try:
-        with counting(name) as progress:
-            fetch(wanted, path, urls, progress, timeout_s)
+        with progress(name, None, DownloadColumn(), TransferSpeedColumn(), stays=True) as shown:
+            fetch(wanted, path, urls, partial(_told, shown), timeout_s)
     except UnreachableError as error:
         raise UnreachableError(
             f"{name}: cannot be fetched ({error}): where there is a network, get {wanted.urls[0]} "
@@ -104,3 +107,7 @@ def _check(name: str, wanted: Public, path: Path) -> None:
             f"{name}: {path} has {found}, not {wanted.checksum}: remove it and fetch it again"
         )
     typer.echo(path)
+
+
+def _told(shown: Progress, have: int, total: int | None) -> None:
+    shown.show(f"{size(have)} of {size(total)}" if total else size(have), have, total)

@@ -17,8 +17,8 @@ from mirage.config import Config
 from mirage.serve.preflight import fit_config
 from mirage.tools.replay.child import Server
 from mirage.tools.replay.client import Journal, Outcome
+from mirage.tools.replay.display import Display, display
 from mirage.tools.replay.policies import Variant
-from mirage.tools.replay.progress import Display, display
 from mirage.tools.replay.run import Run, replay_on
 from mirage.tools.tune import moved
 from mirage.tools.tune.answer import Answer

@@ -1,0 +1,39 @@
+"""How far a replay under one policy is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from mirage.tools.replay.client import Journal
+from mirage.tools.report.progress import Progress, progress
+
+STARTING = "starting the server"
+
+
+class Display:
+    """Says that a server starts, then how many of `total` requests were sent, finished, failed."""
+
+    def __init__(self, shown: Progress, total: int) -> None:
+        self._shown, self._total = shown, total
+        shown.show(STARTING, at_once=True)
+
+    def starting(self, seconds: float) -> None:
+        """Not ready yet."""
+        self._shown.show(STARTING)
+
+    def running(self, journal: Journal) -> None:
+        """Some request was sent, or has ended."""
+        ended, total = len(journal.outcomes), self._total
+        failed = f", {journal.failed} failed" if journal.failed else ""
+        counts = f"{journal.sent} sent, {ended} of {total} finished{failed}"
+        self._shown.show(counts, ended, total, at_once=ended == total)
+
+
+@contextmanager
+def display(console: Console, policy: str, total: int) -> Iterator[Display]:
+    """The display for one policy of `total` requests."""
+    with progress(policy, console, stays=True) as shown:
+        yield Display(shown, total)
