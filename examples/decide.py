@@ -42,7 +42,7 @@ def complied(allotment: Allotment) -> Report:
         beta=allotment.beta,
         kv_extents=allotment.kv_extents,
         kv_used_extents=0,
-        kv_blocks=allotment.kv_extents * SHAPE.extent_blocks - 1,
+        kv_usable_extents=allotment.kv_extents,
         layer_load_s=0.001,
         layer_compute_s=0.0005,
     )

@@ -75,6 +75,8 @@ class Report(Counters, tag="report", tag_field="type"):
     """Extents that hold memory: usable, or retiring and not yet given back."""
     kv_used_extents: int
     """Extents with at least one block that belongs to a running request."""
+    kv_usable_extents: int = 0
+    """Extents of `kv_blocks`, or that running requests still sit on."""
     growth_extents: int = 0
     """Extents in total, granted or not, that running requests should have: those in use, those of
     their next steps, and the engine's headroom."""

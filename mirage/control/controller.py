@@ -130,7 +130,7 @@ class Controller:
         self._grants.ledger.reported(name, report.revision, report.held_bytes)
         self._store.reported(name, report, now)
         self._planned_until = -inf
-        if lacks_growth(report, self._store.shape(name)):
+        if lacks_growth(report):
             self._unanswered.setdefault(name, now)
         else:
             self._unanswered.pop(name, None)
@@ -357,7 +357,7 @@ def _turns(config: Config) -> Turns | None:
 
 def _lacks_growth(t: TenantSnapshot) -> bool:
     assert t.allotment is not None
-    return t.demand.growth > t.allotment.kv_extents
+    return t.growth_extents > t.allotment.kv_extents
 
 
 def _as_target(allotment: Allotment) -> Target:

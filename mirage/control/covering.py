@@ -49,7 +49,7 @@ def covers(
 
     `usable_bytes`: of the device, what is kept for tenants that are not here not counted.
     """
-    used = sum(t.demand.used * t.shape.extent_bytes for t in tenants)
+    used = sum(t.used_extents * t.shape.extent_bytes for t in tenants)
     away = used + sum(footprint(t.shape, 0, 0) for t in tenants) - usable_bytes
     if away <= 0 or policy is not Policy.MIRAGE:
         return True

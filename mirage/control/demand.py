@@ -1,4 +1,7 @@
-"""How much more KV memory an engine targets, in blocks: pure arithmetic over its queues."""
+"""How much KV memory an engine wants: pure arithmetic over its queues.
+
+It counts in blocks, and says it in extents (`in_extents`); a controller hears nothing but extents.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ from dataclasses import dataclass
 
 from mirage.config import Kept
 from mirage.facts import KVGroups
-from mirage.protocol import ModelShape, Report
+from mirage.protocol import Report
 from mirage.units import align_up, ceil_div
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """KV memory that a tenant needs in total, in blocks or in extents, for more and more requests.
+    """KV blocks that an engine needs in total, for more and more requests.
 
     A function of what is in use and what waits, never of what is granted: else an engine would
     want less once it was served, lose it to another, and want it again.
@@ -66,44 +69,31 @@ def demand(*, used_blocks: int, due_blocks: int, ahead: int, starting: int) -> D
     return Demand(used_blocks, level, level + starting)
 
 
-def in_extents(wanted: Demand, used_extents: int, extent_blocks: int) -> Demand:
-    """A demand in blocks as one in extents, of which one block in all is the null block.
-
-    `used_extents` hold a block that is in use, perhaps more of them than the blocks would fill.
-    """
-
-    def total(blocks: int) -> int:
-        return ceil_div(blocks + 1, extent_blocks) if blocks else 0
-
-    growth = max(used_extents, total(wanted.growth))
-    return Demand(used_extents, growth, max(growth, total(wanted.admission)))
+def in_extents(blocks: int, extent_blocks: int) -> int:
+    """Extents with so many blocks, of which one more in all is the null block; 0 for none."""
+    return ceil_div(blocks + 1, extent_blocks) if blocks else 0
 
 
-def usable_extents(report: Report, shape: ModelShape) -> int:
-    """Extents that an engine may allocate blocks of, or that its requests still sit on."""
-    blocks = report.kv_blocks + 1 if report.kv_blocks else 0
-    return max(report.kv_used_extents, ceil_div(blocks, shape.extent_blocks))
-
-
-def lacks_growth(report: Report, shape: ModelShape) -> bool:
+def lacks_growth(report: Report) -> bool:
     """Whether running requests want more than they have: the engine waits for an answer."""
-    return report.growth_extents > usable_extents(report, shape)
+    return report.growth_extents > report.kv_usable_extents
 
 
-def reported(report: Report, shape: ModelShape, allotted: int | None = None) -> Demand:
-    """What a report asks for, in extents. `allotted` are those of a newer allotment on its way.
+def still_wanted(report: Report, allotted: int | None = None) -> tuple[int, int]:
+    """Extents in total for growth, and for admission, that a report asks for.
 
-    What an engine wants beyond what it has, it asks for. Of what it has, it wants what it says as
-    well: were that lent out, the next report would ask it back. KV that a newer allotment revokes
-    counts as gone: else reports in flight could undo each other's allotments for ever.
+    `allotted` are those of a newer allotment on its way. What an engine wants beyond what it has,
+    it asks for. Of what it has, it wants what it says as well: were that lent out, the next report
+    would ask it back. KV that a newer allotment revokes counts as gone: else reports in flight
+    could undo each other's allotments for ever.
     """
-    used, had = report.kv_used_extents, usable_extents(report, shape)
+    used, had = report.kv_used_extents, report.kv_usable_extents
     have = had if allotted is None else max(used, min(had, allotted))
     growth, admission = report.growth_extents, report.admission_extents
     kept = growth if growth > had else max(used, min(have, growth))
     if admission > max(had, growth):
-        return Demand(used, kept, admission)
-    return Demand(used, kept, kept + max(0, admission - growth))
+        return kept, admission
+    return kept, kept + max(0, admission - growth)
 
 
 def kept_free(usable_blocks: int, open_blocks: int | None, ahead: int) -> int:

@@ -172,7 +172,7 @@ def _target(t: TenantSnapshot, row: Row, paid: int, terms: Terms) -> Target:
     """What a row says, of which layers of all tenants have paid for so many bytes."""
     alpha, experts = (0, row.given) if row.gives_experts else (row.given, 0)
     beta = slots(t, alpha, terms.rules, terms.streams)
-    recall = row.recalled and row.kv < t.demand.used
+    recall = row.recalled and row.kv < t.used_extents
     return Target(alpha, beta, row.kv, _open(row, paid), recall, experts)
 
 

@@ -70,7 +70,8 @@ def make_report(
     cached: Cached = NOTHING_CACHED,
 ) -> Report:
     """One engine's state. `wanted` is its demand in blocks, of which an extent has so many."""
-    demand = in_extents(wanted, held.used_extents, extent_blocks)
+    blocks = max(0, held.usable_blocks)
+    growth = max(held.used_extents, in_extents(wanted.growth, extent_blocks))
     return Report(
         revision=revision,
         holds_turn=holds_turn,
@@ -79,12 +80,13 @@ def make_report(
         beta=held.beta,
         kv_extents=held.extents,
         kv_used_extents=held.used_extents,
-        growth_extents=demand.growth,
-        admission_extents=demand.admission,
+        kv_usable_extents=max(held.used_extents, in_extents(blocks, extent_blocks)),
+        growth_extents=growth,
+        admission_extents=max(growth, in_extents(wanted.admission, extent_blocks)),
         running=running,
         waiting=waiting,
         kv_used_blocks=held.used_blocks,
-        kv_blocks=max(0, held.usable_blocks),
+        kv_blocks=blocks,
         kv_cached_blocks=cached.blocks,
         blocks_again=cached.again,
         keeps_below=cached.keeps_below,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import exp, inf
 
-from mirage.control.demand import Demand, reported
+from mirage.control.demand import still_wanted
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.tenants import Activity, Tenant
@@ -81,7 +81,10 @@ class TenantSnapshot:
     active: bool
     last_busy: float
     """Seconds; of one that is busy inf, so that whoever reported last is no more recent."""
-    demand: Demand
+    growth_extents: int
+    """In total, that its running requests want."""
+    admission_extents: int
+    """In total, with which its waiting requests could start as well."""
     peak_extents: int
     """The most that it wanted in the last `cooldown_s` seconds."""
     peak_compute_s: float
@@ -96,6 +99,11 @@ class TenantSnapshot:
     @property
     def name(self) -> str:
         return self.tenant.name
+
+    @property
+    def used_extents(self) -> int:
+        """Those that its running requests sit on."""
+        return self.report.kv_used_extents
 
     @property
     def layers_out(self) -> int:
@@ -221,10 +229,6 @@ class MetadataStore:
         joined = (name for name in self._tenants if name in self._records)
         return Snapshot(now, tuple(self._one(name, now) for name in joined))
 
-    def shape(self, name: str) -> ModelShape:
-        """Of a joined tenant's engine."""
-        return self._records[name].shape
-
     def is_active(self, name: str, now: float) -> bool:
         """Whether a joined tenant counts as active."""
         return self._active(name, now)
@@ -246,21 +250,22 @@ class MetadataStore:
         busy = record.report.running + record.report.waiting > 0
         busy = name == self._holder if self._temporal else busy
         record.activity = record.activity.seen(busy, now)
-        wanted = self._demand(name, now)
-        record.wanted.add(wanted.admission if self._for_admission else wanted.growth, now)
+        growth, admission = self._wanted(name, now)
+        record.wanted.add(admission if self._for_admission else growth, now)
 
     def _active(self, name: str, now: float) -> bool:
         cooldown_s = 0 if self._temporal else self._cooldown_s
         return self._records[name].activity.is_active(now, cooldown_s)
 
-    def _demand(self, name: str, now: float) -> Demand:
-        """Of a tenant that may not step, only what it sits on."""
+    def _wanted(self, name: str, now: float) -> tuple[int, int]:
+        """Extents for growth and for admission; of a tenant that may not step, what it sits on."""
         record = self._records[name]
+        if not self._active(name, now):
+            return record.report.kv_used_extents, record.report.kv_used_extents
         newest = record.sent[-1] if record.sent else None
         newer = newest is not None and newest.revision > record.report.revision
         allotted = newest.kv_extents if newest is not None and newer else None
-        wanted = reported(record.report, record.shape, allotted)
-        return wanted if self._active(name, now) else Demand(*[wanted.used] * 3)
+        return still_wanted(record.report, allotted)
 
     def _one(self, name: str, now: float) -> TenantSnapshot:
         record = self._records[name]
@@ -278,6 +283,7 @@ class MetadataStore:
 
     def _made(self, name: str, record: _Record, now: float) -> TenantSnapshot:
         seen = record.report.revision
+        growth, admission = self._wanted(name, now)
         # Without a step of its own, the profile's T_c is all there is.
         compute_s = 0.0 if record.least_compute_s else record.report.layer_compute_s
         return TenantSnapshot(
@@ -288,7 +294,8 @@ class MetadataStore:
             pending=tuple(a for a in record.sent if a.revision > seen),
             active=self._active(name, now),
             last_busy=inf if record.activity.busy else record.activity.last_busy,
-            demand=self._demand(name, now),
+            growth_extents=growth,
+            admission_extents=admission,
             peak_extents=int(record.wanted.get(now)),
             peak_compute_s=compute_s or record.compute.get(now),
             least_compute_s=compute_s or record.least_compute_s,

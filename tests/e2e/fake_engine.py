@@ -121,7 +121,7 @@ def core(mirage: dict[str, object]) -> None:
         control.connect(str(mirage["control"]))
         hello = Hello(PROTOCOL_VERSION, str(mirage["tenant"]), os.getpid(), SHAPE, held)
         control.sendall(encode(hello))
-        report = Report(0, True, HELD, 0, 2, 17, 0, kv_blocks=16)
+        report = Report(0, True, HELD, 0, 2, 17, 0, kv_usable_extents=17, kv_blocks=16)
         control.sendall(encode(report))
         stuck, stubborn = threading.Event(), threading.Event()
         step(control, str(mirage["tenant"]), stuck)

@@ -408,6 +408,7 @@ def complying(allotment: Allotment, **changes: Any) -> Report:
         beta=allotment.beta,
         kv_extents=allotment.kv_extents,
         kv_used_extents=0,
+        kv_usable_extents=allotment.kv_extents,
         kv_blocks=allotment.kv_extents - 1,
         layer_load_s=0.001,
         layer_compute_s=0.001,

@@ -41,6 +41,7 @@ def report(holds: bool, running: int = 0, growth: int = 0) -> Report:
         beta=1,
         kv_extents=10,
         kv_used_extents=10 if running else 0,
+        kv_usable_extents=10,
         kv_blocks=9,
         growth_extents=(10 if running else 0) + growth,
         running=running,

@@ -19,7 +19,7 @@ from mirage.control.planner import plan
 from mirage.control.rules import Rules
 from mirage.control.spilling import Turns
 from mirage.control.targets import Target, base, most_alpha, most_experts
-from mirage.control.tenant_state import Demand, TenantSnapshot
+from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import experts_gain, footprint
 from mirage.protocol import Allotment, Report
 from mirage.units import ceil_div
@@ -54,7 +54,7 @@ def tenant(
 
     `least`: the T_c of a single request, if it is not that of `times`.
     """
-    targets = Demand(used, used + growth, used + growth + admission)
+    wanted = used + growth
     report = Report(
         revision=1,
         holds_turn=True,
@@ -72,10 +72,11 @@ def tenant(
         report=report,
         allotment=Allotment(1, alpha, beta, kv, footprint(SHAPE, alpha, kv)),
         pending=(),
-        active=bool(targets.admission) if active is None else active,
+        active=wanted + admission > 0 if active is None else active,
         last_busy=last_busy,
-        demand=targets,
-        peak_extents=max(peak, targets.growth),
+        growth_extents=wanted,
+        admission_extents=wanted + admission,
+        peak_extents=max(peak, wanted),
         peak_compute_s=times[1],
         least_compute_s=times[1] if least is None else least,
     )
@@ -526,7 +527,7 @@ def test_a_model_whose_layers_stay_gives_none_and_its_idle_kv_all_the_same(
 
 
 def held(tenants: list[TenantSnapshot]) -> int:
-    return sum(footprint(t.shape, 0, max(t.demand.used, t.shape.min_extents)) for t in tenants)
+    return sum(footprint(t.shape, 0, max(t.used_extents, t.shape.min_extents)) for t in tenants)
 
 
 def sharing_exactly(tenants: list[TenantSnapshot], device: int = 0) -> list[TenantSnapshot]:
@@ -591,15 +592,15 @@ def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
         shape = structs.replace(SHAPE, **sizes)
         some = replace(some, shape=shape, peak_compute_s=compute)
         several.append(draw(mixtures(some)) if draw(st.booleans()) else some)
-    least = held([replace(t, demand=Demand()) for t in several])
+    least = sum(footprint(t.shape, 0, t.shape.min_extents) for t in several)
     running = sum(
-        footprint(t.shape, t.layers_out, max(t.demand.used, 2), experts_out(t)) for t in several
+        footprint(t.shape, t.layers_out, max(t.used_extents, 2), experts_out(t)) for t in several
     )
     device = max(least, running) + draw(st.integers(0, 600))
     spare = (device - least) // len(several)
     shared = []
     for t in several:
-        share = (held([replace(t, demand=Demand())]) + spare) * 100 / device
+        share = (footprint(t.shape, 0, t.shape.min_extents) + spare) * 100 / device
         shared.append(replace(t, tenant=replace(t.tenant, share=share + 1e-4)))
     return shared, device
 
@@ -644,9 +645,9 @@ def test_any_plan_keeps_its_bounds(situation, remap: Rules, when) -> None:
         assert 0 <= target.experts <= most_experts(t.tenant, t.shape, remap)
         assert not (target.alpha and target.experts)
         share = base(t.tenant, t.shape, device).kv_extents
-        least = min(t.demand.used, share) if target.recall else t.demand.used
+        least = min(t.used_extents, share) if target.recall else t.used_extents
         assert max(least, t.shape.min_extents) <= target.kv_extents <= t.shape.max_extents
-        assert target.recall == (target.kv_extents < t.demand.used)
+        assert target.recall == (target.kv_extents < t.used_extents)
         most = most_alpha(t.tenant, t.shape, remap)
         hidden = hidden_alpha(t, t.report.layer_compute_s, remap)
         away = max(t.layers_out, ceil_div(_given_bytes(t), t.shape.layer_bytes))
@@ -680,9 +681,9 @@ def test_plans_settle(situation, remap: Rules, when) -> None:
 
 def carried_out(t: TenantSnapshot, target: Target) -> TenantSnapshot:
     sent = Allotment(2, target.alpha, target.beta, target.kv_extents, 0)
-    used = min(t.demand.used, target.kv_extents)
+    used = min(t.used_extents, target.kv_extents)
     report = structs.replace(t.report, alpha=target.alpha, kv_used_extents=used)
-    return replace(t, allotment=sent, report=report, demand=replace(t.demand, used=used))
+    return replace(t, allotment=sent, report=report)
 
 
 # -- slots ------------------------------------------------------------------------------

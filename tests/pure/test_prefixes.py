@@ -137,7 +137,7 @@ def test_demand_gets_what_it_gets_without_prefixes(data: st.DataObject) -> None:
     kept, without = targets(tenants), targets(bare)
 
     def served(t: TenantSnapshot, of: Any) -> int:
-        return min(of[t.name].kv_extents, t.demand.growth)
+        return min(of[t.name].kv_extents, t.growth_extents)
 
     assert sum(served(t, kept) for t in tenants) >= sum(served(t, without) for t in tenants)
 

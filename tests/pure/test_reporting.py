@@ -10,6 +10,7 @@ from mirage.control.demand import Demand
 from mirage.control.reporting import Held, LayerTimes, make_report
 from mirage.counters import Counters
 from mirage.protocol import Report
+from mirage.units import ceil_div
 
 pytestmark = pytest.mark.pure
 
@@ -40,6 +41,7 @@ def test_everything_is_where_it_belongs() -> None:
         beta=1,
         kv_extents=5,
         kv_used_extents=2,
+        kv_usable_extents=5,
         growth_extents=3,
         admission_extents=4,
         running=6,
@@ -53,7 +55,13 @@ def test_everything_is_where_it_belongs() -> None:
 
 
 def test_no_blocks_are_never_fewer_than_none() -> None:
-    assert report(Demand(), used=0, usable=-1).kv_blocks == 0
+    empty = report(Demand(), used=0, usable=-1)
+    assert (empty.kv_blocks, empty.kv_usable_extents) == (0, 0)
+
+
+def test_extents_that_retire_count_while_requests_sit_on_them() -> None:
+    assert report(Demand(7, 9, 15), used=7, usable=3).kv_usable_extents == 2
+    assert report(Demand(7, 9, 15), used=7, usable=15).kv_usable_extents == 4
 
 
 @given(
@@ -66,5 +74,8 @@ def test_what_is_wanted_grows_from_what_is_used(used, more, beyond, per_extent) 
     wanted = Demand(used, used + more, used + more + beyond)
     found = report(wanted, used, 100, per_extent)
     assert found.kv_used_extents <= found.growth_extents <= found.admission_extents
+    levels = {used + more: found.growth_extents, used + more + beyond: found.admission_extents}
+    for blocks, extents in levels.items():
+        assert extents in (found.kv_used_extents, ceil_div(blocks + 1, per_extent))
     if used + more:  # the null block lies in one of them
         assert found.growth_extents * per_extent >= used + more + 1

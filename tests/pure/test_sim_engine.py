@@ -42,7 +42,7 @@ class Alone:
 
     def report(self, engine: Engine, report: Report, leaves: int) -> None:
         self.reports.append(report)
-        if self.refusing and lacks_growth(report, SHAPE):
+        if self.refusing and lacks_growth(report):
             engine.receive(Refusal(report.revision), self.now)
 
     def co_runners(self, engine: Engine) -> tuple[int, int]:
@@ -363,8 +363,8 @@ def test_growth_that_was_granted_is_not_repeated() -> None:
     world = Alone()
     engine = decoding(lone(world, 2, elastic=True), [(16, 10)] * 2)
     engine.wake(0)
-    assert lacks_growth(world.reports[-1], SHAPE)
+    assert lacks_growth(world.reports[-1])
     assert world.reports[-1].growth_extents == 5, "two, two to grow by, and the null block's"
     engine.receive(Allotment(1, 0, 1, 5, footprint(SHAPE, 0, 5)), 5)
     assert world.reports[-1].kv_blocks == 4, "as many as it lacked, and more"
-    assert not lacks_growth(world.reports[-1], SHAPE)
+    assert not lacks_growth(world.reports[-1])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.control.profiled import Profiled
-from mirage.control.tenant_state import Demand, MetadataStore, RecentMax
+from mirage.control.tenant_state import MetadataStore, RecentMax
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.tenants import Activity, Tenant
 
@@ -38,7 +38,7 @@ def report(revision: int = 0, used: int = 0, usable: int = 10, **more: float) ->
         "beta": 1,
         "kv_extents": usable,
         "kv_used_extents": used,
-        "kv_blocks": usable * SHAPE.extent_blocks - 1,
+        "kv_usable_extents": max(used, usable),
     }
     return Report(**(fields | more))
 
@@ -118,7 +118,8 @@ def test_under_turns_only_the_holder_is_active_and_wants() -> None:
     made.turn("b", 2.0)
     a, b = made.snapshot(2.0).tenants
     assert (a.active, b.active) == (False, True)
-    assert (a.demand, b.demand) == (Demand(3, 3, 3), Demand(3, 12, 12))
+    assert (a.used_extents, a.growth_extents, a.admission_extents) == (3, 3, 3)
+    assert (b.used_extents, b.growth_extents, b.admission_extents) == (3, 12, 12)
     made.turn("a", 5.0)
     a, b = made.snapshot(5.0).tenants
     assert (a.active, b.active, b.last_busy) == (True, False, 5.0)

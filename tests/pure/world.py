@@ -181,6 +181,7 @@ class FakeEngine:
             beta=self.seen.beta if self.seen else 1,
             kv_extents=self.mapped,
             kv_used_extents=self.used,
+            kv_usable_extents=max(self.used, self.usable),
             growth_extents=growth,
             admission_extents=growth + sum(self.waiting),
             running=len(self.running),
@@ -295,7 +296,7 @@ class World:
         report = self.reported[name] = engine.outbox.popleft()
         self.controller.reported(name, report, self.now)
         self.answerable.add(name)
-        if lacks_growth(report, self.shapes[name]):
+        if lacks_growth(report):
             self.asked.setdefault(name, self.now)
         else:
             self.asked.pop(name, None)
@@ -382,7 +383,7 @@ class World:
         if self.now >= self.asked[name] + PATIENCE_S or self.policy is Policy.STATIC:
             return
         others = ((o, r) for o, r in self.reported.items() if o != name)
-        if any(lacks_growth(r, self.shapes[other]) for other, r in others):
+        if any(lacks_growth(r) for _, r in others):
             return
         full = self.sent[name].kv_extents == self.shapes[name].max_extents
         assert full or self.controller.free_bytes - self._kept() < self.shapes[name].extent_bytes

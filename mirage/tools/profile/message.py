@@ -140,6 +140,7 @@ class _Asking:
             beta=sent.beta,
             kv_extents=sent.kv_extents,
             kv_used_extents=sent.kv_extents,
+            kv_usable_extents=sent.kv_extents,
             growth_extents=sent.kv_extents + growth,
             running=1,
             layer_load_s=1e-3,
