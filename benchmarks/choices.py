@@ -110,7 +110,7 @@ def _changed(experiment: Experiment, rules: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with(setup: Setup, update: dict[str, Any]) -> Setup:
-    return Setup(setup.experiment.model_copy(update=update), setup.near)
+    return Setup(setup.experiment.model_copy(update=update), setup.near, known=setup.known)
 
 
 def _endless(folder: Path) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import Field, PositiveFloat
 
 import configs
+from benchmarks.variants import KNOWN
 from mirage.config import Count, Strict, read_yaml, validated
 from mirage.simulate.experiment import Experiment, Peak, Rate, Setup, SimulatedSharing
 from mirage.simulate.routing import Routing
@@ -70,7 +71,7 @@ def _setup(scene: Scene, trace: Path | None) -> Setup:
     for key in COPIED:
         if (value := getattr(scene, key)) is not None:
             update[key] = value
-    return Setup(written.model_copy(update=update), path.parent)
+    return Setup(written.model_copy(update=update), path.parent, known=KNOWN)
 
 
 def _experiment(name: str) -> Path:

@@ -26,7 +26,6 @@ from mirage.simulate.reuse import PrefixCache
 from mirage.simulate.roofline import LAYER_SETS, PS, Roofline, Sets
 from mirage.simulate.routing import Routers
 from mirage.simulate.savings import Savings
-from mirage.simulate.swap import SpillCosts, SpillRoom
 from mirage.simulate.tally import Tally
 from mirage.simulate.tier_settings import SimulatedTiers
 from mirage.simulate.variants import Variant
@@ -112,16 +111,9 @@ class _Builder:
         costs = self._costs()
         if hierarchy is not None or setup.experiment.prefix_cache:
             return Engine(*whole, make_costs=costs, **self._reusing(roofline, hierarchy))
-        if not self.variant.swaps:
-            return Engine(*whole, make_costs=costs)
-        mixed = setup.hardware.link_mixed_gb_s.value
-        token_ps = self._over_link(model.kv_token_bytes, mixed)
-        block_tokens = setup.experiment.limits.block_tokens
-        return Engine(
-            *whole,
-            make_room=partial(SpillRoom, roofline=roofline, token_ps=token_ps),
-            make_costs=partial(SpillCosts, token_ps=token_ps, block_tokens=block_tokens),
-        )
+        token_ps = self._over_link(model.kv_token_bytes, setup.hardware.link_mixed_gb_s.value)
+        own = self.variant.parts(roofline, token_ps, setup.experiment.limits.block_tokens)
+        return Engine(*whole, **{"make_costs": costs} | own)
 
     def _costs(self) -> MakeCosts:
         """Where experts may go, steps load those that they route to."""

@@ -235,8 +235,11 @@ class Setup:
         near: Path | None = None,
         hardware: Hardware | None = None,
         models: Mapping[str, Model] | None = None,
+        known: Mapping[str, variants.Variant] = variants.VARIANTS,
     ) -> None:
         """With `hardware`, and `models` by their tenants, instead of those that it names.
+
+        Its policies are names in `known`.
 
         Raises `ConfigError` with one line.
         """
@@ -245,7 +248,8 @@ class Setup:
         hardware = hardware or profiles.hardware(experiment.hardware, near)
         self.hardware = _overridden(hardware, experiment)
         self.models = models or {t.name: profiles.model(t.model, near) for t in experiment.tenants}
-        self.variants = variants.compared(experiment.policies)
+        self.known = known
+        self.variants = variants.compared(experiment.policies, known)
         self._check_tiers()
         self.speeds = speeds(experiment.tiers, self.hardware)
         """Of the tiers below the device."""
@@ -300,6 +304,10 @@ class Setup:
         if host is None or not host.bytes:
             return Tiers()
         return Tiers(host=HostTier(bytes=host.bytes, policy=host.policy))
+
+    def variant(self, name: str) -> variants.Variant:
+        """The policy of that name. Raises `ConfigError` for one that is not known."""
+        return variants.variant(name, self.known)
 
     def rules(self, variant: variants.Variant) -> Rules:
         """The settings that the deciding code goes by."""
@@ -394,8 +402,11 @@ class Setup:
             raise ConfigError(str(error)) from None
 
 
-def load(path: Path) -> Setup:
-    """Read and check one experiment. Raises `ConfigError` with one line."""
+def load(path: Path, known: Mapping[str, variants.Variant] = variants.VARIANTS) -> Setup:
+    """Read and check one experiment, whose policies are names in `known`.
+
+    Raises `ConfigError` with one line.
+    """
     raw = read_yaml(path)
     if isinstance(raw, dict) and "decode" in raw:
         raise ConfigError(
@@ -409,7 +420,7 @@ def load(path: Path) -> Setup:
         workload = experiment.workload.model_copy(update={"file": located(str(file), near)})
         experiment = experiment.model_copy(update={"workload": workload})
     try:
-        return Setup(experiment, near)
+        return Setup(experiment, near, known=known)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

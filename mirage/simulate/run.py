@@ -11,7 +11,6 @@ from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Setup
 from mirage.simulate.roofline import PS
 from mirage.simulate.tally import Counters, Distribution
-from mirage.simulate.variants import variant
 from mirage.simulate.world import World
 
 Metrics = dict[str, Any]
@@ -34,7 +33,7 @@ def run(
     Everything is a number, a string or a list of them, and the same for the same seed. `begun`
     is given the world before its time begins, to look at meanwhile.
     """
-    world = build.world(setup, variant(policy), seed, skipping=skipping)
+    world = build.world(setup, setup.variant(policy), seed, skipping=skipping)
     begun(world)
     start = workload.peak_end(setup, seed)
     if start:

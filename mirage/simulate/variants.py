@@ -1,13 +1,16 @@
-"""What can be compared: the policies that engines know, baselines, and ablations of mirage."""
+"""What can be compared: a policy that engines know, with what of the rules differs. Data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage.config import Ablations, ConfigError, Policy, Remap
 from mirage.control.rules import Rules
+
+if TYPE_CHECKING:
+    from mirage.simulate.roofline import Roofline
 
 
 @dataclass(frozen=True)
@@ -16,9 +19,9 @@ class Variant:
 
     name: str
     policy: Policy
+    meaning: str = ""
+    """In a report's words; left out, it is mirage with its `changes`."""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    swaps: bool = False
-    """Whether KV that finds no place spills to host memory (Pie, arXiv 2411.09317)."""
     tiers: bool = False
     """Whether KV blocks that leave the device go to the experiment's `tiers`."""
 
@@ -26,45 +29,52 @@ class Variant:
         """Those of an experiment, with what this variant changes."""
         return Rules.of(remap, ablations).model_copy(update=dict(self.changes))
 
+    def parts(self, roofline: Roofline, token_ps: int, block_tokens: int) -> dict[str, Any]:
+        """Parts of an `Engine` that this variant has instead of the usual ones, by their names.
 
-AS_PUBLISHED: dict[str, Any] = {
-    "decode_cap": False,
-    "max_percent": 100,
-    "keep_free": False,
-    "keep_prefixes": False,
-}
-"""Algorithm 1, without the bounds that we added."""
-VARIANTS = {
+        One token's KV crosses the link in `token_ps` picoseconds, while both ways are used.
+        """
+        return {}
+
+
+BELOW = "and KV blocks that leave the device go to the tiers below"
+VARIANTS: Mapping[str, Variant] = {
     v.name: v
     for v in (
-        Variant("static", Policy.STATIC),
-        Variant("pooled", Policy.POOLED),
-        Variant("swap", Policy.STATIC, swaps=True),
-        Variant("mirage", Policy.MIRAGE),
-        Variant("mirage-experts", Policy.MIRAGE, {"experts": True}),
-        Variant("mirage-tiers", Policy.MIRAGE, tiers=True),
-        Variant("pooled-tiers", Policy.POOLED, tiers=True),
-        Variant("prefixes-first", Policy.MIRAGE, {"keep_prefixes": False}),
-        Variant("lru", Policy.MIRAGE, {"victims": "lru"}),
-        Variant("alpha-plus-one", Policy.MIRAGE, {"beta": 1}),
-        Variant("alpha-plus-two", Policy.MIRAGE, {"beta": 2}),
-        Variant("no-reversion", Policy.MIRAGE, {"reversion": False}),
-        Variant("uncapped", Policy.MIRAGE, AS_PUBLISHED),
-        Variant("uncapped-one-slot", Policy.MIRAGE, {**AS_PUBLISHED, "beta": 1}),
-        Variant("growth-only", Policy.MIRAGE, {"serve": "growth"}),
-        Variant("admission", Policy.MIRAGE, {"serve": "admission"}),
+        Variant("static", Policy.STATIC, "each tenant keeps the memory of its share"),
+        Variant(
+            "pooled",
+            Policy.POOLED,
+            "KV memory moves between tenants; parameters stay where they are",
+        ),
+        Variant(
+            "mirage",
+            Policy.MIRAGE,
+            "KV memory moves, and layers give theirs to it and are streamed from host memory",
+        ),
+        Variant(
+            "mirage-experts",
+            Policy.MIRAGE,
+            "as mirage, and a mixture may give experts that it hardly routes to instead",
+            {"experts": True},
+        ),
+        Variant("mirage-tiers", Policy.MIRAGE, f"as mirage, {BELOW}", tiers=True),
+        Variant("pooled-tiers", Policy.POOLED, f"as pooled, {BELOW}", tiers=True),
+        Variant("growth-only", Policy.MIRAGE, changes={"serve": "growth"}),
+        Variant("admission", Policy.MIRAGE, changes={"serve": "admission"}),
     )
 }
+"""Those that can be served; whoever studies others gives an experiment more."""
 
 
-def variant(name: str) -> Variant:
-    """Raises `ConfigError` for a policy that nobody knows."""
-    if name not in VARIANTS:
-        raise ConfigError(f"no policy is named {name!r}: known are {', '.join(VARIANTS)}")
-    return VARIANTS[name]
+def variant(name: str, known: Mapping[str, Variant] = VARIANTS) -> Variant:
+    """Raises `ConfigError` for a policy that is not `known`."""
+    if name not in known:
+        raise ConfigError(f"no policy is named {name!r}: known are {', '.join(known)}")
+    return known[name]
 
 
-def compared(names: list[str]) -> list[Variant]:
+def compared(names: Sequence[str], known: Mapping[str, Variant] = VARIANTS) -> list[Variant]:
     """Those named, and `static` and `pooled` beside them, which no comparison leaves out."""
     wanted = ["static", "pooled", *names]
-    return [variant(name) for name in dict.fromkeys(wanted)]
+    return [variant(name, known) for name in dict.fromkeys(wanted)]

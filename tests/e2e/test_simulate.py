@@ -77,7 +77,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("simulate")
     path = write(folder, content())
     code, out, err = simulate(
-        folder, str(path), "--seeds", "0-1", "--policy", "mirage,swap", "--output", "one"
+        folder, str(path), "--seeds", "0-1", "--policy", "mirage,growth-only", "--output", "one"
     )
     assert (code, err) == (0, "")
     return folder, out
@@ -86,7 +86,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 @pytest.mark.slow
 def test_every_request_is_completed_under_every_policy(done: tuple[Path, str]) -> None:
     result = json.loads((done[0] / "one" / "result.json").read_text())
-    assert result["policies"] == ["static", "pooled", "mirage", "swap"]
+    assert result["policies"] == ["static", "pooled", "mirage", "growth-only"]
     assert result["seeds"] == [0, 1]
     for part in result["results"].values():
         assert part["figures"]["completed"]["values"] == [60, 60]
@@ -104,7 +104,16 @@ def test_it_prints_a_table_and_where_the_report_is(done: tuple[Path, str]) -> No
 
 def test_the_same_seeds_give_the_same_bytes(done: tuple[Path, str]) -> None:
     folder, _ = done
-    words = ["--seeds", "0-1", "--policy", "mirage,swap", "--processes", "1", "--output", "two"]
+    words = [
+        "--seeds",
+        "0-1",
+        "--policy",
+        "mirage,growth-only",
+        "--processes",
+        "1",
+        "--output",
+        "two",
+    ]
     code, _, err = simulate(folder, "experiment.yaml", *words)
     assert code == 0, err
     for name in ("result.json", "report.html"):

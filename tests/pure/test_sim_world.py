@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.swap import SpillRoom
+from benchmarks.variants import KNOWN
 from mirage import profiles
 from mirage.geometry import footprint
 from mirage.protocol import Report
@@ -22,8 +24,6 @@ from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Peak, Setup
 from mirage.simulate.roofline import PS, Streaming, Work
-from mirage.simulate.swap import SpillRoom
-from mirage.simulate.variants import VARIANTS, variant
 from mirage.simulate.world import Observer, World
 from scheduler.sharing import Temporal
 
@@ -38,7 +38,7 @@ MODES: dict[str, dict[str, Any]] = {
 LENGTH = 512
 TENANTS = {"llama-3-8b": (20, 8.0), "qwen2.5-7b": (2, 6.0), "opt-6.7b": (25, 5.0)}
 """Extents beyond the least, and requests a second."""
-WORLDS = list(product(MODES, VARIANTS))
+WORLDS = list(product(MODES, KNOWN))
 MOST_REPORTS = 2000
 """At one moment: a world that says more stands still."""
 
@@ -69,7 +69,8 @@ def tight(mode: str, requests: int = 60, **workload: Any) -> Setup:
                 "tiers": {"host": {"bytes": "2GiB"}, "ssd": {"bytes": "4GiB"}},
                 "workload": {"requests": requests, "lengths": "short"} | workload,
             }
-        )
+        ),
+        known=KNOWN,
     )
 
 
@@ -237,7 +238,7 @@ def test_after_a_peak_the_figures_are_those_of_single_steps_too(policy: str) -> 
 
 
 def test_a_tenant_that_answered_nothing_after_the_peak_took_no_time() -> None:
-    world = build.world(peaked("walls"), variant("static"), 1)
+    world = build.world(peaked("walls"), KNOWN["static"], 1)
     figures = run.metrics(world.engines[:1], start=PS)
     assert (figures["completed"], figures["mean_ttft_ms"]) == (0, None)
     assert figures["duration"] == 0
@@ -287,7 +288,7 @@ def test_static_moves_nothing_and_pooled_no_layers(mode: str) -> None:
             assert played_.watch.most[f"alpha {engine.name}"] == 0
 
 
-@pytest.mark.parametrize("policy", VARIANTS)
+@pytest.mark.parametrize("policy", KNOWN)
 def test_behind_a_wall_nobody_holds_more_than_its_share(policy: str) -> None:
     setup, watch = tight("walls"), played("walls", policy).watch
     for tenant in setup.experiment.tenants:
@@ -348,7 +349,7 @@ def test_gaps_between_tokens_add_up_to_the_time_of_all_tokens(mode: str, policy:
 # -- time -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", VARIANTS)
+@pytest.mark.parametrize("policy", KNOWN)
 @pytest.mark.parametrize("mode", ["turns", "drained"])
 def test_in_turns_one_engine_steps_at_a_time(mode: str, policy: str) -> None:
     assert played(mode, policy).watch.stepping == 1
@@ -380,7 +381,7 @@ def test_a_lone_request_takes_as_long_as_the_first() -> None:
             }
         )
     )
-    world = build.world(setup, variant("static"), 3)
+    world = build.world(setup, KNOWN["static"], 3)
     watch = Watch(world)
     world.run()
     (one, first, _), (other, second, _) = watch.done["a"]
@@ -394,7 +395,7 @@ def test_a_lone_request_takes_as_long_as_the_first() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_few_words_are_said_at_a_time(mode: str, policy: str) -> None:
     """No wish is repeated until all the device is granted; nobody takes and gives for ever."""
-    world = build.world(tight(mode), variant(policy), 1)
+    world = build.world(tight(mode), KNOWN[policy], 1)
     watch = Watch(world)
     world.run()
     assert max(watch.said.values()) <= 60
@@ -441,7 +442,7 @@ def random_world(seed: int) -> tuple[Setup, str]:
             "lengths": rng.choice(["short", "alpaca", "long"]),
         },
     }
-    return Setup(Experiment.model_validate(raw)), rng.choice(list(VARIANTS))
+    return Setup(Experiment.model_validate(raw)), rng.choice(list(KNOWN))
 
 
 @pytest.mark.parametrize("message_ps", [0, PS // 5000, PS // 100])
@@ -452,7 +453,7 @@ def test_any_world_ends_with_all_answered_and_the_same_either_way(
     setup, policy = random_world(seed)
     found = []
     for skipping in (True, False):
-        world = build.world(setup, variant(policy), seed, skipping=skipping)
+        world = build.world(setup, KNOWN[policy], seed, skipping=skipping)
         world.message_ps = message_ps
         watch = Watch(world)
         world.run()

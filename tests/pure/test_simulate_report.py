@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks.variants import KNOWN
 from mirage.config import ConfigError
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.run import PLOTTED
@@ -40,7 +41,8 @@ def setup(**changes) -> Setup:
         "workload": workload,
         "policies": ["mirage", "lru"],
     }
-    return Setup(Experiment.model_validate(content | changes), changes.get("near"))
+    near = changes.get("near")
+    return Setup(Experiment.model_validate(content | changes), near, known=KNOWN)
 
 
 def figures(value: float, **changes) -> dict:
@@ -133,8 +135,8 @@ def test_what_it_was_computed_from_is_in_it(result):
     assert result["variants"]["lru"] == {
         "policy": "mirage",
         "remap": {"victims": "lru"},
-        "swaps": False,
         "tiers": False,
+        "meaning": "",
     }
 
 

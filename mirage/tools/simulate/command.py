@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from mirage.tools.report.files import make_room, write_all
 if TYPE_CHECKING:
     from mirage.simulate.experiment import Setup
     from mirage.simulate.run import Metrics
+    from mirage.simulate.variants import Variant
     from mirage.tools.simulate.report import Result
 
 FILES = ("result.json", "report.html")
@@ -61,6 +63,7 @@ def simulate(
     policies: str | None,
     output: Path,
     processes: int | None = None,
+    known: Mapping[str, Variant] | None = None,
 ) -> Result:
     """Run everything, write ``result.json`` and ``report.html``, print the table.
 
@@ -69,7 +72,7 @@ def simulate(
     """
     from mirage.tools.simulate import report, table
 
-    setup = _setup(path, policies)
+    setup = _setup(path, policies, known)
     make_room(output, [output / name for name in FILES])
     result = report.build(setup, seeds, _run(setup, seeds, processes))
     _write(result, output)
@@ -91,14 +94,17 @@ def parse_seeds(text: str) -> list[int]:
     return list(found)
 
 
-def _setup(path: Path, policies: str | None) -> Setup:
+def _setup(path: Path, policies: str | None, known: Mapping[str, Variant] | None) -> Setup:
     from mirage.simulate.experiment import Setup, load
+    from mirage.simulate.variants import VARIANTS
 
-    setup = load(path)
+    known = VARIANTS if known is None else known
+    setup = load(path, known)
     if policies is None:
         return setup
     names = [name.strip() for name in policies.split(",")]
-    return Setup(setup.experiment.model_copy(update={"policies": names}), setup.near)
+    changed = setup.experiment.model_copy(update={"policies": names})
+    return Setup(changed, setup.near, known=known)
 
 
 def _run(setup: Setup, seeds: list[int], processes: int | None) -> list[Metrics]:

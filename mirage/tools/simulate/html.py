@@ -26,15 +26,6 @@ UNITS = {
     "_ms": ", ms",
     "_us": ", µs",
 }
-MEANING = {
-    "static": "each tenant keeps the memory of its share",
-    "pooled": "KV memory moves between tenants; parameters stay where they are",
-    "swap": "as static, and KV that finds no place lies in host memory (Pie, arXiv 2411.09317)",
-    "mirage-experts": "as mirage, and a mixture may give experts that it hardly routes to instead",
-    "pooled-tiers": "as pooled, and KV blocks that leave the device go to the tiers below",
-    "mirage-tiers": "as mirage, and KV blocks that leave the device go to the tiers below",
-    "mirage": "KV memory moves, and layers give theirs to it and are streamed from host memory",
-}
 
 Result = Mapping[str, Any]
 
@@ -68,9 +59,7 @@ def render(result: Result) -> str:
                 "The settings",
                 ["The experiment’s file with all its defaults.", facts(settings(asked), "pairs")],
             ),
-            Section(
-                "What is modelled, and what is not", list(modelled(policies, asked["kv_blocks"]))
-            ),
+            Section("What is modelled, and what is not", list(modelled(asked["kv_blocks"]))),
         ],
     ).render()
 
@@ -120,9 +109,10 @@ def _ranged(mean: comparison.Cell, low: comparison.Cell, high: comparison.Cell) 
 
 def meaning(result: Result, policy: str) -> str:
     """What a policy is, or in which settings it differs from mirage."""
-    if policy in MEANING:
-        return MEANING[policy]
-    changes = result["variants"][policy]["remap"].items()
+    variant = result["variants"][policy]
+    if variant["meaning"]:
+        return str(variant["meaning"])
+    changes = variant["remap"].items()
     return "as mirage, with " + ", ".join(f"{key} {_said(value)}" for key, value in changes)
 
 
@@ -143,10 +133,7 @@ def _columns(result: Result, policies: list[str], picture: Picture[[Result, list
     width = ceil_div(len(policies), drawings)
     padded = policies + [""] * (drawings * width - len(policies))
     parts = [padded[start : start + width] for start in range(0, len(padded), width)]
-    swap = " Under swap, what is above the line lies in host memory."
-    note = picture.note.format(
-        seed=result["seeds"][0], swap=swap if "swap" in result["policies"] else ""
-    )
+    note = picture.note.format(seed=result["seeds"][0])
     named = [(part, f"{picture.title}: {', '.join(filter(None, part))}") for part in parts]
     with drawing.style():
         drawn = [drawing.inline(picture.draw(result, part), name) for part, name in named]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from markupsafe import Markup
 
@@ -30,10 +30,6 @@ MODELLED = (
     "on an allotment, and the loading of layers that come back.",
     "Memory in the driver’s pages, whole layers (or equal parts) and page-aligned KV extents.",
 )
-SWAP = (
-    "swap: what has spilled is read back and as much written out in every step, both at the link’s "
-    "mixed bandwidth, beside compute. Host memory is taken to be as large as need be."
-)
 NOT_MODELLED = (
     "How kernels’ efficiency depends on shapes, and CUDA graphs; copies over the link do not slow "
     "the compute beside them.",
@@ -52,11 +48,11 @@ NOT_MODELLED_EITHER = (
 )
 
 
-def modelled(policies: Collection[str], kv_blocks: str) -> Iterator[Markup]:
+def modelled(kv_blocks: str) -> Iterator[Markup]:
     """Three lists under their titles; `kv_blocks` as in the experiment."""
     yield Markup("<h3>The same code as in service</h3>")
     yield points(SAME_CODE)
     yield Markup("<h3>Modelled</h3>")
-    yield points([*MODELLED, *([SWAP] if "swap" in policies else [])])
+    yield points(MODELLED)
     yield Markup("<h3>Not modelled</h3>")
     yield points([*NOT_MODELLED, KV_BLOCKS[kv_blocks], *NOT_MODELLED_EITHER])

@@ -77,7 +77,7 @@ def distributions(result: Result) -> Figure:
 @picture(
     "KV capacity and use",
     "Seed {seed}. Memory granted for KV (line) and in use (area) over time. Where the area meets "
-    "the line, requests wait or are preempted.{swap}",
+    "the line, requests wait or are preempted.",
 )
 def kv_memory(result: Result, policies: Sequence[str]) -> Figure:
     """A row per tenant, a column per policy.

@@ -140,6 +140,6 @@ def _variant(variant: Variant) -> dict[str, Any]:
     return {
         "policy": str(variant.policy),
         "remap": dict(variant.changes),
-        "swaps": variant.swaps,
         "tiers": variant.tiers,
+        "meaning": variant.meaning,
     }

@@ -8,7 +8,10 @@ expands only as far as it costs nothing; running requests may always grow.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+from mirage.config import Policy
 from mirage.control.growth_hold import GrowthHold
 from mirage.simulate.costs import StepCosts
 from mirage.simulate.holding import Holding
@@ -16,6 +19,7 @@ from mirage.simulate.limits import StepLimits
 from mirage.simulate.queues import Queues
 from mirage.simulate.roofline import CostBound, Roofline, Work
 from mirage.simulate.room import Room
+from mirage.simulate.variants import Variant
 
 
 class SpillRoom(Room):
@@ -67,3 +71,23 @@ class SpillCosts(StepCosts):
         resident = self._holding.blocks * self._block_tokens
         fixed = self.roofline.overhead_ps - resident * self._token_ps
         return (*super().bounds(tokens), CostBound(fixed, self._token_ps, self._token_ps, 0, 0))
+
+
+class Swap(Variant):
+    """Policy static, whose engines spill."""
+
+    def parts(self, roofline: Roofline, token_ps: int, block_tokens: int) -> dict[str, Any]:
+        return {
+            "make_room": partial(SpillRoom, roofline=roofline, token_ps=token_ps),
+            "make_costs": partial(SpillCosts, token_ps=token_ps, block_tokens=block_tokens),
+        }
+
+
+SWAP = Swap(
+    "swap",
+    Policy.STATIC,
+    "as static, and KV that finds no place lies in host memory (Pie, arXiv 2411.09317), which is "
+    "taken to be as large as need be: what lies there is read back and as much written out in "
+    "every step, both at the link's mixed bandwidth, beside compute. In pictures it is what is "
+    "above the line.",
+)

@@ -1,0 +1,33 @@
+"""Policies that nobody serves: Pie's swapping, and mirage with one of its rules left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.swap import SWAP
+from mirage.config import Policy
+from mirage.simulate.variants import VARIANTS, Variant
+
+AS_PUBLISHED: Mapping[str, Any] = {
+    "decode_cap": False,
+    "max_percent": 100,
+    "keep_free": False,
+    "keep_prefixes": False,
+}
+"""Algorithm 1, without the bounds that we added."""
+ABLATIONS: Mapping[str, Mapping[str, Any]] = {
+    "prefixes-first": {"keep_prefixes": False},
+    "lru": {"victims": "lru"},
+    "alpha-plus-one": {"beta": 1},
+    "alpha-plus-two": {"beta": 2},
+    "no-reversion": {"reversion": False},
+    "uncapped": AS_PUBLISHED,
+    "uncapped-one-slot": {**AS_PUBLISHED, "beta": 1},
+}
+KNOWN: Mapping[str, Variant] = {
+    **VARIANTS,
+    SWAP.name: SWAP,
+    **{name: Variant(name, Policy.MIRAGE, changes=of) for name, of in ABLATIONS.items()},
+}
+"""What the laboratory compares, by name."""
