@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage import config
+from mirage.control.engine.counted import Counted
+from mirage.control.engine.way import Way
 from mirage.control.rules import Rules
 from mirage.geometry import footprint
 from mirage.protocol import ModelShape
-from mirage.streaming.giving import affordable
 from scheduler.tenants import Tenant
 
 
@@ -84,20 +85,10 @@ def most_experts(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
 def toward(shape: ModelShape, now: Target, target: Target, limit: int) -> Target:
     """As far from `now` towards `target` as `limit` bytes allow: KV first, then parameters.
 
-    `now` must fit into `limit`. The way starts where both ends are cheapest, so that what is
-    given away and the KV it pays for change in one step.
+    `now` must fit into `limit`. It is where the engine's own way leads, if nothing is in use.
     """
-
-    def cost(alpha: int, experts: int) -> int:
-        return footprint(shape, alpha, 0, experts)
-
-    ends = (target.alpha, target.experts), (now.alpha, now.experts)
-    start = min(ends, key=lambda given: cost(*given))
-    extents = min(now.kv_extents, target.kv_extents)
-    spare = limit - cost(*start) - extents * shape.extent_bytes
-    more = min(target.kv_extents - extents, spare // shape.extent_bytes)
-    spare -= more * shape.extent_bytes
-    alpha, experts = affordable(cost, start, ends[0], spare)
-    beta = target.beta if alpha == target.alpha else now.beta
-    kv = extents + more
-    return Target(alpha, beta, kv, target.open_extents, target.recall, experts)
+    held = Counted(shape, now.alpha, now.beta, now.experts, now.kv_extents, limit)
+    for move in Way(held).moves_to(target):
+        held.make(move)
+    given = held.alpha, held.beta, held.extents
+    return Target(*given, target.open_extents, target.recall, held.experts)

@@ -74,10 +74,9 @@ class Reconciler:
         return self._way.recalls(running)
 
     @property
-    def open_blocks(self) -> int | None:
-        """Blocks that waiting requests may use as well; None for all."""
-        extents = self._way.open_extents
-        return None if extents is None else extents * self.blocks.extent_blocks
+    def open_extents(self) -> int | None:
+        """Extents that waiting requests may use as well; None for all."""
+        return self._way.open_extents
 
     def aim(self, allotment: Allotment) -> bool:
         """Adopt an allotment; False for one that is not newer than the present."""

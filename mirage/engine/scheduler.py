@@ -21,7 +21,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from mirage.config import Policy
-from mirage.control.demand import Demand, blocks_ahead, blocks_soon, demand, left_free
+from mirage.control.demand import Demand
+from mirage.control.engine.wants import Wants
 from mirage.control.reporting import Cached, Held, make_report
 from mirage.control.turn_taking import TurnTaking
 from mirage.counters import Counters
@@ -352,6 +353,14 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
             may_demote=self._may_demote,
         )
         self._prepare_to_hold(self.settings.hold_s, self._recalls, self._copied)
+        self.wants = Wants(
+            self.groups,
+            self.shape.extent_blocks,
+            self.settings.lookahead_steps,
+            self.settings.headroom_extents,
+            self.settings.kept,
+            self.growth_hold,
+        )
         self._look_below()
 
     # -- vLLM's hooks -------------------------------------------------------------------
@@ -366,13 +375,10 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
         return super()._schedule(*args, **kwargs)
 
     def _left_free(self) -> int:
-        settings = self.settings
-        return left_free(
-            settings.kept,
-            soon=blocks_soon(self.groups, len(self.running), settings.lookahead_steps),
-            usable_blocks=self.pool.usable_blocks,
-            open_blocks=self.reconciler.open_blocks,
-            wanted=self._demand,
+        reconciler = self.reconciler
+        usable = reconciler.holding.usable_extents
+        return self.wants.left_free(
+            len(self.running), usable, reconciler.open_extents, self._demand
         )
 
     def _processed(self) -> None:
@@ -420,19 +426,10 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
         return Cached(pool.idle_cached_blocks(), pool.blocks_again, self.tiers is not None)
 
     def _demand(self) -> Demand:
-        slots = self.max_num_running_reqs - len(self.running)
-        free = self.pool.get_num_free_blocks()
-        return demand(
-            used_blocks=max(0, self.pool.usable_blocks - 1 - free - self.pool.only_pinned()),
-            due_blocks=self.growth_hold.due,
-            ahead=self._ahead(),
-            starting=self.groups.to_start(self._to_compute(), slots),
-        )
-
-    def _ahead(self) -> int:
-        settings = self.settings
-        headroom = settings.headroom_extents * self.shape.extent_blocks
-        return blocks_ahead(self.groups, len(self.running), settings.lookahead_steps, headroom)
+        pool, running = self.pool, len(self.running)
+        idle = pool.get_num_free_blocks() + pool.only_pinned()
+        starting = self.groups.to_start(self._to_compute(), self.max_num_running_reqs - running)
+        return self.wants.demand(max(0, pool.usable_blocks - 1 - idle), running, starting)
 
 
 class MirageScheduler(ElasticMixin, Scheduler):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from mirage.control.demand import Demand, blocks_ahead, blocks_soon, demand, left_free
+from mirage.control.demand import Demand
+from mirage.control.engine.wants import Wants
 from mirage.control.growth_hold import GrowthHold
 from mirage.simulate.holding import Holding
 from mirage.simulate.limits import StepLimits
@@ -17,8 +18,15 @@ class Room:
     def __init__(
         self, queues: Queues, holding: Holding, growth_hold: GrowthHold, limits: StepLimits
     ) -> None:
-        self._queues, self._holding = queues, holding
-        self._growth_hold, self._limits = growth_hold, limits
+        self._queues, self._holding, self._limits = queues, holding, limits
+        self._wants = Wants(
+            limits.groups,
+            holding.shape.extent_blocks,
+            limits.lookahead_steps,
+            limits.headroom_extents,
+            limits.kept,
+            growth_hold,
+        )
 
     @property
     def free(self) -> int:
@@ -37,33 +45,19 @@ class Room:
 
     def for_newcomers(self) -> int:
         """Blocks that waiting requests may have, once the running ones have this step's."""
-        due, limits, holding = self._queues.batch.blocks_due(), self._limits, self._holding
-        running = len(self._queues.running)
-        return (
-            self.free
-            - due
-            - left_free(
-                limits.kept,
-                soon=blocks_soon(limits.groups, running, limits.lookahead_steps),
-                usable_blocks=holding.blocks,
-                open_blocks=holding.open_blocks,
-                wanted=partial(self.demand, due),
-            )
+        due, holding = self._queues.batch.blocks_due(), self._holding
+        left = self._wants.left_free(
+            len(self._queues.running),
+            holding.usable_extents,
+            holding.open_extents,
+            partial(self.demand, due),
         )
+        return self.free - due - left
 
     def demand(self, taken: int = 0) -> Demand:
         """What is wanted, with `taken` blocks more in use than now."""
         queues = self._queues
-        return demand(
-            used_blocks=queues.used_blocks + taken,
-            due_blocks=self._growth_hold.due,
-            ahead=self._ahead(),
-            starting=queues.blocks_starting(
-                self._limits.max_num_seqs - len(queues.running) - len(queues.loading)
-            ),
-        )
-
-    def _ahead(self) -> int:
-        limits, running = self._limits, len(self._queues.running)
-        headroom = limits.headroom_extents * self._holding.shape.extent_blocks
-        return blocks_ahead(limits.groups, running, limits.lookahead_steps, headroom)
+        running = len(queues.running)
+        slots = self._limits.max_num_seqs - running - len(queues.loading)
+        used = queues.used_blocks + taken
+        return self._wants.demand(used, running, queues.blocks_starting(slots))

@@ -1,0 +1,76 @@
+"""The memory of one engine in numbers: what moves leave of it, with nothing in use. Pure."""
+
+from __future__ import annotations
+
+from mirage.control.engine.way import CallBack, Map, Move, Parameters, Retire, Unmap
+from mirage.geometry import footprint
+from mirage.protocol import ModelShape
+
+
+class Counted:
+    """`mirage.control.engine.way.Memory` of an engine of `shape`. Its unit is a byte."""
+
+    def __init__(
+        self, shape: ModelShape, alpha: int, beta: int, experts: int, extents: int, granted: int
+    ) -> None:
+        self.shape = shape
+        self.alpha, self.beta, self.experts = alpha, beta, experts
+        self.usable_extents, self.retiring_extents = extents, 0
+        self.granted_bytes = granted
+
+    @property
+    def extents(self) -> int:
+        """That hold memory."""
+        return self.usable_extents + self.retiring_extents
+
+    @property
+    def held_bytes(self) -> int:
+        return footprint(self.shape, self.alpha, self.extents, self.experts)
+
+    def make(self, move: Move) -> None:
+        """What is held is what the move leaves."""
+        match move:
+            case Parameters():
+                self.alpha, self.beta, self.experts = move.alpha, move.beta, move.experts
+            case Retire(extents, anew):
+                self._call_back((self.retiring_extents if anew else 0) - extents)
+            case CallBack(extents):
+                self._call_back(extents)
+            case Unmap(extents):
+                self.retiring_extents -= extents
+            case Map(extents):
+                self.usable_extents += extents
+
+    def _call_back(self, extents: int) -> None:
+        self.usable_extents += extents
+        self.retiring_extents -= extents
+
+    # -- what the way asks --------------------------------------------------------------
+
+    def busy_extents(self) -> int:
+        """None."""
+        return 0
+
+    def awaits_requests(self) -> bool:
+        """No request uses any."""
+        return False
+
+    def may_retire(self) -> bool:
+        """At any time."""
+        return True
+
+    def emptied_extents(self) -> int:
+        """All that retire."""
+        return self.retiring_extents
+
+    def affordable_extents(self) -> int:
+        """That the rest of the grant pays for."""
+        return self.spare() // self.shape.extent_bytes
+
+    def spare(self) -> int:
+        """Bytes of the grant that are not held."""
+        return max(0, self.granted_bytes - self.held_bytes)
+
+    def cost(self, alpha: int, experts: int) -> int:
+        """Bytes without KV extents."""
+        return footprint(self.shape, alpha, 0, experts)

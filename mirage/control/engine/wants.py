@@ -1,0 +1,53 @@
+"""The KV memory that the requests of one engine want, and what newcomers leave free of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mirage.config import Kept
+from mirage.control.demand import Demand, blocks_ahead, blocks_soon, demand, left_free
+from mirage.control.growth_hold import GrowthHold
+from mirage.facts import KVGroups
+
+
+@dataclass(frozen=True)
+class Wants:
+    """How one engine asks. All results are KV blocks."""
+
+    groups: KVGroups
+    extent_blocks: int
+    lookahead_steps: int
+    headroom_extents: int
+    kept: Kept
+    """What newcomers leave free for running requests."""
+    growth_hold: GrowthHold
+
+    def demand(self, used_blocks: int, running: int, starting: int) -> Demand:
+        """With `used_blocks` of `running` requests; `starting` are what the waiting ones need."""
+        headroom = self.headroom_extents * self.extent_blocks
+        return demand(
+            used_blocks=used_blocks,
+            due_blocks=self.growth_hold.due,
+            ahead=blocks_ahead(self.groups, running, self.lookahead_steps, headroom),
+            starting=starting,
+        )
+
+    def left_free(
+        self,
+        running: int,
+        usable_extents: int,
+        open_extents: int | None,
+        wanted: Callable[[], Demand],
+    ) -> int:
+        """What waiting requests leave free, of extents that are all or in part open to them.
+
+        `wanted` is the demand of this moment.
+        """
+        return left_free(
+            self.kept,
+            soon=blocks_soon(self.groups, running, self.lookahead_steps),
+            usable_blocks=usable_extents * self.extent_blocks,
+            open_blocks=None if open_extents is None else open_extents * self.extent_blocks,
+            wanted=wanted,
+        )
