@@ -20,6 +20,7 @@ import torch
 from mirage.config import Policy
 from mirage.control.reporting import LayerTimes
 from mirage.control.token_cost import TokenCost
+from mirage.engine import link
 from mirage.engine.backend import make_backend
 from mirage.engine.compiled import compiling, eagerly, stay_eager
 from mirage.engine.fixed import fixed_bytes, models_of
@@ -180,6 +181,8 @@ class EngineMemory:
 
     def make_kv_buffer(self, config: Any) -> torch.Tensor:
         """The KV buffer of vLLM's KVCacheConfig, its base extents mapped."""
+        if self.streamer is None:
+            self.layer_load_s = link.load_s(self.driver, self.pool, self.layer_bytes)
         self.kv = KVBuffer(config, self.driver, self.pool)
         per_extent = self.kv.extents.blocks_per_extent
         base = ceil_div(self.settings.base_blocks, per_extent)

@@ -1,0 +1,58 @@
+"""The speed of the link between host memory and the device, where no layer is loaded over it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+
+from vmm.driver import DeviceError, Driver, OutOfMemory
+from vmm.host import HostBuffer
+from vmm.pages import PagePool
+from vmm.space import Range
+
+logger = logging.getLogger("mirage.engine.link")
+
+LARGEST = 64 << 20
+"""Bytes of a copy that is timed, at most: the first byte's latency is nothing beside them."""
+
+
+def load_s(driver: Driver, pool: PagePool, nbytes: int, rounds: int = 3) -> float:
+    """Seconds to copy `nbytes` of host memory to pages of the pool; 0 if that cannot be told.
+
+    The least of `rounds`: engines that start beside this one can only make it longer. What the
+    pool's grant leaves is used, and given back.
+    """
+    page = driver.page_bytes
+    pages = min(min(nbytes, LARGEST) // page, pool.available)
+    if pages <= 0:
+        return 0.0
+    try:
+        taken = min(_copied(driver, pool, pages * page, rounds))
+    except (DeviceError, OutOfMemory) as error:
+        logger.warning("how fast the link is stays unknown: %s", error)
+        return 0.0
+    return taken * nbytes / (pages * page)
+
+
+def _copied(driver: Driver, pool: PagePool, nbytes: int, rounds: int) -> list[float]:
+    """Seconds of each copy but the first, which touches memory that was never used."""
+    with ExitStack() as ends:
+        host = HostBuffer(nbytes, driver.host_node)
+        ends.callback(host.close)
+        host.tensor().fill_(1)
+        driver.pin(host.address, nbytes)
+        ends.callback(driver.unpin, host.address)
+        home = Range(driver, nbytes)
+        ends.callback(home.close)
+        home.back(0, pool.take(nbytes // driver.page_bytes, "link"))
+        ends.callback(lambda: pool.give(home.unback(0, nbytes)))
+        stream = driver.stream()
+        ends.callback(stream.close)
+        taken = []
+        for _ in range(rounds + 1):
+            start = time.perf_counter()
+            stream.copy(home.address, host.address, nbytes)
+            stream.synchronize()
+            taken.append(time.perf_counter() - start)
+        return taken[1:]
