@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from mirage.protocol import Turn
+
+
+class Suspended(Protocol):
+    """The requests of an engine that has stopped."""
+
+    @property
+    def begun(self) -> int:
+        """Requests that a turn which drains would have to finish."""
+
+    @property
+    def used_blocks(self) -> int:
+        """KV blocks that no other request can be given."""
+
+    def give_up_newest(self) -> bool:
+        """The newest request that can loses its blocks and waits; False if none can."""
 
 
 class TurnTaking:
@@ -27,13 +44,20 @@ class TurnTaking:
         """Whether another step may be scheduled, with `begun` requests not finished."""
         return self.granted or (self._drain and begun > 0)
 
-    def spills(self, begun: int) -> bool:
-        """True while requests that have stopped shall give up more KV memory."""
-        return self._spill_bytes > 0 and not self.may_step(begun)
+    def spill(self, requests: Suspended, block_bytes: int) -> int:
+        """Once the engine has stopped: the newest requests give up as much KV as it was told.
 
-    def spilled(self, nbytes: int) -> None:
-        """A request has given up its KV memory: `nbytes` that nobody else uses."""
-        self._spill_bytes -= nbytes
+        As far as they can: those whose blocks are still coming cannot, and are asked again by the
+        next call. Returns how many did.
+        """
+        given_up = 0
+        while self._spill_bytes > 0 and not self.may_step(requests.begun):
+            before = requests.used_blocks
+            if not requests.give_up_newest():
+                break
+            self._spill_bytes -= (before - requests.used_blocks) * block_bytes
+            given_up += 1
+        return given_up
 
     def holds(self, begun: int, *, executing: bool) -> bool:
         """What is reported: False promises that no step of this engine runs."""

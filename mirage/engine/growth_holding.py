@@ -10,6 +10,10 @@ One `schedule()` of vLLM's comes by here three times, in this order:
    blocks that the held request is short of.
 
 A request is held until memory comes or a refusal; how long at most, `GrowthHold` says.
+
+A waiting request may hold blocks as well: those that it has loaded. vLLM admits loads only as far
+as the blocks that they need beside them are free. If these have gone to others since, and nothing
+runs that will free some, it is held as a running one is; after a refusal the newest makes way.
 """
 
 from __future__ import annotations
@@ -47,6 +51,8 @@ class HoldingKVCacheManager(KVCacheManager):
     """Whether running requests have to be preempted, whatever is free."""
     copied: Callable[[], bool]
     """Waits for copies that hold blocks; whether there were any."""
+    stuck: Callable[[Any], bool]
+    """Whether a waiting request holds blocks, and no running one will free any."""
 
     def allocate_slots(
         self,
@@ -73,10 +79,13 @@ class HoldingKVCacheManager(KVCacheManager):
             **kwargs,
         )
         blocks = allocate()
-        if blocks is None and running and self.copied():
+        begun = running or self.stuck(request)
+        if blocks is None and begun and self.copied():
             blocks = allocate()
-        if blocks is None and running:
-            missing = self._missing(request, num_new_tokens, num_lookahead_tokens)
+        if blocks is None and begun:
+            # A waiting one gets blocks for all its tokens or none.
+            left = 0 if running else request.num_tokens - request.num_computed_tokens
+            missing = self._missing(request, max(num_new_tokens, left), num_lookahead_tokens)
             if missing > 0:
                 self.lacks(missing)
         return blocks
@@ -120,18 +129,23 @@ class HoldingMixin(Mixable):
         self.kv_cache_manager.lacks = self._lacks
         self.kv_cache_manager.recalls = recalls
         self.kv_cache_manager.copied = copied
+        self.kv_cache_manager.stuck = self._stuck
         self.growth_hold = GrowthHold(hold_s, time.monotonic, self._heard)
         self._holding = False
         """Whether a request is held in the present step."""
+        self._blocked = False
+        """Whether one lacks blocks in it, none runs, and nothing is waited for."""
 
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
-        self._holding = False
+        self._holding = self._blocked = False
         self.growth_hold.begin_step()
         output = super()._schedule(*args, **kwargs)
         starving = self._holding and not output.total_num_scheduled_tokens
         self._holding = False
         if self.growth_hold.end_step():
             self.reporter.now()
+        if self._blocked:
+            self._make_way()
         if starving:
             # Nothing can run until memory comes: sleep until the control server speaks.
             self.mailbox.wait(HOLD_POLL_S)
@@ -146,6 +160,13 @@ class HoldingMixin(Mixable):
         if self._holding:
             # Until this schedule() ends: see `ObservingMixin._schedule`.
             self._pause_state = PauseState.PAUSED_NEW
+        self._blocked = not self._holding and not self.running
+
+    def _stuck(self, request: Any) -> bool:
+        return request.num_computed_tokens > 0 and not self.running
+
+    def _make_way(self) -> None:
+        """Let a waiting request that holds blocks give them to another; nothing without tiers."""
 
     def _request_blocks_can_be_freed(self, request: Any) -> bool:
         return not self._holding and bool(super()._request_blocks_can_be_freed(request))

@@ -123,6 +123,13 @@ class Queues:
             (self.held if request in self.held else self.prefilling).remove(request)
         self._put_back(request)
 
+    def give_up_newest(self) -> bool:
+        """As `preempt`; False if none runs."""
+        if self.running:
+            self.preempt()
+            return True
+        return False
+
     def _start(self, request: Request) -> None:
         self.running[request] = None
         self.prefilling.append(request)

@@ -39,9 +39,12 @@ class Returning:
             self._loads.arrived(request, now)
 
     def receive(self, now: int) -> None:
-        """Those that waited for blocks from below, and need not any more, run."""
-        for request in self._loads.advance(now):
+        """Those that waited for blocks from below, and need not any more, run, or give them up."""
+        loaded = self._loads.advance(now)
+        for request in loaded:
             self._queues.loaded(request)
+        if loaded:
+            self.spill()
 
     def trim(self, now: int) -> None:
         """Of what is cached goes what lies in memory that is needed, once it is copied."""
@@ -59,11 +62,7 @@ class Returning:
             self._loads.pace(1, 1 + streams - (holding.alpha > 0))
 
     def spill(self) -> None:
-        """Preempt suspended requests, as far as the turn's end said: their KV may go down."""
-        queues, shape = self._queues, self._holding.shape
+        """Suspended requests give up KV, as far as the turn's end said: it may go down."""
+        shape = self._holding.shape
         block_bytes = shape.extent_bytes // shape.extent_blocks
-        while queues.running and self._turn.spills(queues.begun):
-            before = queues.used_blocks
-            queues.preempt()
-            self._turn.spilled((before - queues.used_blocks) * block_bytes)
-            self._tally.counters.spills += 1
+        self._tally.counters.spills += self._turn.spill(self._queues, block_bytes)

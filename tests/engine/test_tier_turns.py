@@ -46,3 +46,12 @@ def test_a_load_under_way_outlives_the_turn_that_began_it(facts: dict[str, Any])
     drained = facts["drained"]
     assert drained["while_loading"] == 1 and drained["texts"] == 0
     assert drained["hits"] > 0
+
+
+def test_what_loads_after_the_turns_end_is_given_up_once_it_is_there(facts: dict[str, Any]) -> None:
+    assert facts["came_too_late"]["held"] == facts["came_too_late"]["while_coming"] > 0
+
+
+def test_requests_that_have_loaded_and_find_no_more_room_make_way(facts: dict[str, Any]) -> None:
+    assert facts["without_room"]["held"] > 0
+    assert facts["without_room"]["made_way"] > 0

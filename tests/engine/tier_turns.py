@@ -20,6 +20,7 @@ EXTENTS, SHARE = 48, 12
 REQUESTS, LENGTH, TOKENS = 6, 100, 60
 BYTES_PER_S = 2e7
 PART = 0.6
+LOADED = 2
 
 
 class Suspended(Tiered):
@@ -122,12 +123,57 @@ def drained(engine: Suspended) -> dict[str, Any]:
     return {**said, "hits": sum(engine.counts.hits.values()) - hits}
 
 
+def coming(engine: Suspended, *, seed: int) -> None:
+    """In its turn, an engine of which `LOADED` requests hold blocks, and load what is in them."""
+    scheduler, driver = engine.scheduler, engine.scheduler.memory.driver
+    engine.allot(EXTENTS)
+    engine.turn(True)
+    batch = engine.prompts(LOADED, 200, seed)
+    engine.begin(batch, 0)
+    engine.finish()
+    engine.sleep_and_wake(EXTENTS)
+    driver._copy_bytes_per_s = BYTES_PER_S / 100
+    engine.begin(batch, 0)
+    engine.step_until(lambda: len(scheduler.kv_holding_waiting) == LOADED)
+
+
+def came_too_late(engine: Suspended) -> dict[str, Any]:
+    """A turn ends with loads under way: what they have brought is given up as well."""
+    scheduler = engine.scheduler
+    coming(engine, seed=11)
+    held = scheduler.report().kv_used_extents
+    engine.turn(False, spill_bytes=EXTENTS * scheduler.shape.extent_bytes)
+    engine.step_until(lambda: not scheduler.report().holds_turn)
+    while_coming = scheduler.report().kv_used_extents
+    steps = scheduler.fence.scheduled
+    scheduler.memory.driver._copy_bytes_per_s = None
+    engine.step_until(lambda: not scheduler.report().kv_used_extents)
+    assert scheduler.fence.scheduled == steps and scheduler.report().waiting == LOADED
+    engine.turn(True)
+    engine.finish()
+    return {"held": held, "while_coming": while_coming}
+
+
+def without_room(engine: Suspended) -> dict[str, Any]:
+    """While they load, the blocks that they need beside theirs go: one makes way for the others."""
+    scheduler = engine.scheduler
+    coming(engine, seed=12)
+    held, preemptions = scheduler.report().kv_used_extents, scheduler.preemptions
+    engine.allot(held)
+    engine.step_until(lambda: scheduler.report().kv_extents == held)
+    scheduler.memory.driver._copy_bytes_per_s = None
+    engine.finish()
+    return {"held": held, "made_way": scheduler.preemptions - preemptions}
+
+
 def main(models: str) -> None:
     engine = Suspended(Path(models), blocks=EXTENTS, temporal=True)
     facts = {
         "stayed": spilled(engine, part=0, seed=1),
         "spilled": spilled(engine, part=PART, seed=2),
         "drained": drained(engine),
+        "came_too_late": came_too_late(engine),
+        "without_room": without_room(engine),
     }
     print(json.dumps(facts))
 

@@ -81,24 +81,55 @@ def test_in_turns_nobody_is_called_back(turn_s: float, used: int, policy: Policy
     assert found["a"].kv_extents >= used
 
 
+class Stopped:
+    """Requests, newest last, each with so many blocks; the last of them may still be `coming`."""
+
+    def __init__(self, *blocks: int) -> None:
+        self.blocks, self.coming = list(blocks), False
+
+    @property
+    def begun(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def used_blocks(self) -> int:
+        return sum(self.blocks)
+
+    def give_up_newest(self) -> bool:
+        if self.coming or not self.blocks:
+            return False
+        self.blocks.pop()
+        return True
+
+
 def test_one_that_has_stopped_gives_up_as_much_as_it_was_told() -> None:
-    turn = TurnTaking(temporal=True)
+    turn, requests = TurnTaking(temporal=True), Stopped(5, 5, 6, 6)
     turn.told(Turn(True))
-    assert not turn.spills(3)
+    assert turn.spill(requests, 10) == 0
     turn.told(Turn(False, spill_bytes=100))
-    assert turn.spills(3)
-    turn.spilled(60)
-    assert turn.spills(2)
-    turn.spilled(60)
-    assert not turn.spills(1)
+    assert turn.spill(requests, 10) == 2
+    assert requests.blocks == [5, 5], "no more than was said, in whole requests"
+    assert turn.spill(requests, 10) == 0
+
+
+def test_what_is_still_coming_is_given_up_once_it_is_there() -> None:
+    turn, requests = TurnTaking(temporal=True), Stopped(5, 5, 6)
+    turn.told(Turn(False, spill_bytes=100))
+    requests.coming = True
+    assert turn.spill(requests, 10) == 0
+    requests.coming = False
+    assert turn.spill(requests, 10) == 2
+    assert turn.spill(Stopped(), 10) == 0
 
 
 def test_one_that_drains_gives_up_nothing_before_it_has_stopped() -> None:
-    turn = TurnTaking(temporal=True)
+    turn, requests = TurnTaking(temporal=True), Stopped(5, 5)
     turn.told(Turn(False, drain=True, spill_bytes=100))
-    assert not turn.spills(1) and turn.spills(0)
+    assert turn.spill(requests, 10) == 0
+    turn.told(Turn(False, spill_bytes=100))
+    assert turn.spill(requests, 10) == 2
     turn.told(Turn(True))
-    assert not turn.spills(0)
+    assert turn.spill(Stopped(5), 10) == 0
 
 
 @pytest.mark.parametrize(

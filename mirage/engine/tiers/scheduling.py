@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import RequestStatus
 
 from mirage.control.turn_taking import TurnTaking
 from mirage.engine.blockpool import ElasticBlockPool
@@ -84,13 +85,52 @@ class TieredMixin(Mixable):
         if self.tiers is not None:
             self.tiers.demote(extents, asleep=not self._steps_soon())
 
+    # -- requests that lose their blocks --------------------------------------------------
+
     def _spill(self) -> None:
-        """Preempt suspended requests, as far as the turn's end said: their KV may go down."""
-        block_bytes = self.shape.extent_bytes // self.shape.extent_blocks
-        while self.running and self.fence.idle and self.turn.spills(self._begun()):
-            before = self.pool.get_num_free_blocks()
+        """Suspended requests give up KV, as far as the turn's end said: it may go down."""
+        if self.fence.idle:
+            self.turn.spill(self, self.shape.extent_bytes // self.shape.extent_blocks)
+
+    @property
+    def begun(self) -> int:
+        """As `Suspended` has it."""
+        return int(self._begun())
+
+    @property
+    def used_blocks(self) -> int:
+        """As `Suspended` has it."""
+        return self.pool.usable_blocks - int(self.pool.get_num_free_blocks())
+
+    def give_up_newest(self) -> bool:
+        """The newest that runs, or has loaded and not gone on since, loses its blocks and waits."""
+        if (loaded := self._newest_loaded()) is not None:
+            self._take_back(loaded)
+        elif self.running:
             self._preempt_request(self.running.pop(), time.monotonic())
-            self.turn.spilled((self.pool.get_num_free_blocks() - before) * block_bytes)
+        else:
+            return False
+        return True
+
+    def _make_way(self) -> None:
+        """Requests that have loaded hold all blocks, and none finds what it needs beside them."""
+        if (newest := self._newest_loaded(but=1)) is not None:
+            self._take_back(newest)
+
+    def _newest_loaded(self, but: int = 0) -> Any | None:
+        """All `but` the first; None while blocks of all of them are still coming."""
+        waiting = list(self.kv_holding_waiting)[but:]
+        loaded = filter(self._handle_blocked_waiting_request, reversed(waiting))
+        return next(loaded, None)
+
+    def _take_back(self, request: Any) -> None:
+        """As if it were preempted, of a request that vLLM holds to be waiting already."""
+        ran = request.num_preemptions
+        self.kv_holding_waiting.remove_request(request)
+        request.status = RequestStatus.RUNNING
+        self._preempt_request(request, time.monotonic())
+        if not ran:  # its steps have yet to begin, for the runner too
+            request.num_preemptions, request.status = 0, RequestStatus.WAITING
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
         """vLLM's, by priority also of a request that this very schedule() gave a part of the step.
