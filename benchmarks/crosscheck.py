@@ -1,10 +1,11 @@
 """The simulator against real engines: one trace through both, on this machine.
 
-python benchmarks/crosscheck.py [--skip-replay DIR] [--skip-measuring] [--output DIR]
+python benchmarks/crosscheck.py [--tiers] [--skip-replay DIR] [--skip-measuring] [--output DIR]
 
 1. The demonstration models are made if they are absent.
 2. Their real vLLM engines are measured, one at a time and then served together.
-3. `mirage replay configs/crosscheck.yaml` runs the bundled trace under three policies, three times.
+3. `mirage replay configs/crosscheck.yaml` runs the bundled trace under three policies, three times;
+   with --tiers configs/crosscheck-tiers.yaml, under the two that use them.
 4. The engines are measured again, since a machine's speed drifts by more than what is looked for.
    The simulator's hardware profile is fitted to both. Nothing of a replay goes into it.
 5. The simulator runs the same requests under the same policies with that profile.
@@ -35,7 +36,7 @@ from rich.table import Table
 
 from mirage import config as configuration
 from mirage import profiles
-from mirage.config import Config, Policy
+from mirage.config import Config
 from mirage.protocol import ModelShape
 from mirage.tools.demo.models import make_models
 from mirage.tools.profile import engines, hardware
@@ -46,6 +47,7 @@ from mirage.tools.profile.plan import QUICK, THOROUGH, Effort
 from mirage.tools.profile.quiet import WATCH_HZ, others_watched
 from mirage.tools.profile.serving import Extra
 from mirage.tools.profile.understanding import Measured, understood
+from mirage.tools.replay.policies import chosen
 from mirage.tools.report.origin import machine
 from mirage.workload import dealing, trace
 from mirage.workload.dealing import Call
@@ -56,6 +58,8 @@ MEASURED = ROOT / "configs" / "demo.yaml"
 """All engines at once: what they cost each other must be known too."""
 CONFIG = ROOT / "configs" / "crosscheck.yaml"
 """The same models, in turns."""
+TIERED = ROOT / "configs" / "crosscheck-tiers.yaml"
+"""And with memory below the device."""
 CACHES = {
     "VLLM_CACHE_ROOT": "vllm",
     "VLLM_CONFIG_ROOT": "vllm-config",
@@ -68,6 +72,7 @@ CACHES = {
 """As the Makefile has them, so that engines start from a warm cache and leave nothing behind."""
 
 REPLAYS = 3
+"""Of each policy, if not told otherwise."""
 ENDING_S = 3
 """Seconds that a replay takes after its last request: the server ends."""
 
@@ -93,6 +98,8 @@ AIMS = (
     Aim("parameters streamed, MiB", "streamed_mib"),
     Aim("TTFT P99, ms", "p99_ttft_ms"),
     Aim("duration, s", "duration"),
+    Aim("KV copied down, MiB", "kv_down_mib"),
+    Aim("KV brought up, MiB", "kv_up_mib"),
 )
 
 
@@ -172,24 +179,30 @@ def shape_differences(measured: Measured, config: Config, profile: Path) -> list
 # -- 3: replaying -----------------------------------------------------------------------------
 
 
-def replay(output: Path) -> dict[str, Any]:
+def policies(config: Config) -> list[str]:
+    """Those that use the configuration's tiers, if it has any."""
+    tiered = config.tiers.host is not None
+    return [variant.name for variant in chosen(None, config) if variant.tiers == tiered]
+
+
+def replay(path: Path, names: Sequence[str], times: int, output: Path) -> dict[str, Any]:
     """`mirage replay` under each policy in turn, several times: one report of all.
 
     With what other processes took of the cores, by policy.
     """
     reports: list[dict[str, Any]] = []
-    others: dict[str, list[float]] = {policy.value: [] for policy in Policy}
-    for number, policy in product(range(REPLAYS), Policy):
-        folder = output / f"{policy.value}-{number}"
-        words = ["replay", str(CONFIG), "--trace", "sample", "--policy", policy.value]
+    others: dict[str, list[float]] = {name: [] for name in names}
+    for number, name in product(range(times), names):
+        folder = output / f"{name}-{number}"
+        words = ["replay", str(path), "--trace", "sample", "--policy", name]
         command = [sys.executable, "-m", "mirage", *words, "--output", str(folder)]
         with others_watched() as counts:
             subprocess.run(command, check=True, cwd=ROOT)
         reports.append(read_report(folder))
         lasted = round(reports[-1]["runs"][0]["duration"])
         sent = slice(-(lasted + ENDING_S) * WATCH_HZ, -ENDING_S * WATCH_HZ)
-        others[policy.value].append(statistics.mean(counts[sent]))
-    means = {policy: statistics.mean(found) for policy, found in others.items()}
+        others[name].append(statistics.mean(counts[sent]))
+    means = {name: statistics.mean(found) for name, found in others.items()}
     report = reports[0] | {"runs": [r["runs"][0] for r in reports], "others": means}
     (output / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     return report
@@ -208,8 +221,18 @@ def real_figures(run: Mapping[str, Any]) -> dict[str, float]:
     return {
         **{aim.key: run[aim.key] for aim in AIMS if aim.key in run},
         "layers_remapped_mean": statistics.mean(map(sum, zip(*away, strict=True))),
-        "streamed_mib": run["bytes_streamed"] / profiles.MIB,
+        **mebibytes(run),
     }
+
+
+def mebibytes(run: Mapping[str, Any]) -> dict[str, float]:
+    """What a run, real or simulated, copied."""
+    copied = {
+        "streamed_mib": "bytes_streamed",
+        "kv_down_mib": "kv_bytes_down",
+        "kv_up_mib": "kv_bytes_up",
+    }
+    return {title: run[key] / profiles.MIB for title, key in copied.items()}
 
 
 # -- 5: simulating and comparing ---------------------------------------------------------------
@@ -274,19 +297,20 @@ def check(
     """All policies of a report, by policy: medians of the real runs, and simulated."""
     calls, made = calls_of(config, report), setup(config, profile, measured.shapes)
     compared = {}
-    for policy in Policy:
-        runs = [real_figures(run) for run in report["runs"] if run["policy"] == policy.value]
+    for name in policies(config):
+        runs = [real_figures(run) for run in report["runs"] if run["policy"] == name]
         real = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-        others = report.get("others", {}).get(policy.value, 0.0)
+        others = report.get("others", {}).get(name, 0.0)
         host = Host(**vars(measured.serving), others=others)
-        found = simulate(config, made, policy, calls, host)
-        found["streamed_mib"] = found["bytes_streamed"] / profiles.MIB
-        compared[policy.value] = compare(real, found)
+        found = simulate(config, made, name, calls, host)
+        compared[name] = compare(real, found | mebibytes(found))
     return compared
 
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--tiers", action="store_true", help="turns with memory below the device")
+    parser.add_argument("--replays", type=int, default=REPLAYS, help="of each policy")
     parser.add_argument("--skip-replay", type=Path, metavar="DIR", help="use DIR/report.json")
     parser.add_argument("--skip-measuring", action="store_true", help="use what was measured last")
     parser.add_argument(
@@ -298,15 +322,19 @@ def options() -> argparse.Namespace:
 
 def main() -> int:
     """0 if all is inside, 1 if not."""
-    chosen, console = options(), Console(width=110)
-    output: Path = chosen.output.absolute()
+    asked, console = options(), Console(width=110)
+    output: Path = asked.output.absolute()
     output.mkdir(parents=True, exist_ok=True)
     make_models(ROOT / "out" / "models")
     os.environ.update(_environment())
-    config, served = configuration.load(CONFIG), configuration.load(MEASURED)
-    effort, again = QUICK if chosen.quick else THOROUGH, not chosen.skip_measuring
+    path = TIERED if asked.tiers else CONFIG
+    config, served = configuration.load(path), configuration.load(MEASURED)
+    effort, again = QUICK if asked.quick else THOROUGH, not asked.skip_measuring
     before = measured_in(served, output / "before", effort, again=again)
-    report = read_report(chosen.skip_replay) if chosen.skip_replay else replay(output / "replay")
+    if asked.skip_replay:
+        report = read_report(asked.skip_replay)
+    else:
+        report = replay(path, policies(config), asked.replays, output / "replay")
     after = measured_in(served, output / "after", effort, again=again)
     measured, hardware_file = together(served, [before, after]), output / "host.yaml"
     write_profile(measured, served, hardware_file)

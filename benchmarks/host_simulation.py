@@ -20,14 +20,18 @@ from unittest import mock
 
 import numpy as np
 
-from mirage.config import Config, Policy
+from mirage import profiles
+from mirage.config import Config
+from mirage.profiles import Hardware
 from mirage.protocol import ModelShape, Report
 from mirage.simulate import build, experiment
 from mirage.simulate.batch import Request
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Setup
+from mirage.simulate.prefix import Prefix
 from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, plus
 from mirage.simulate.run import Metrics, metrics
+from mirage.simulate.tier_settings import SimulatedHostTier, SimulatedTiers
 from mirage.simulate.variants import variant
 from mirage.simulate.world import World
 from mirage.tools.profile.serving import Extra, Serving
@@ -97,7 +101,7 @@ class HostWorld(World):
 
 def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> Setup:
     """The experiment that is `config` on the measured host, with the engines' own shapes."""
-    first = config.tenants[0]
+    first, host = config.tenants[0], config.tiers.host
     tenants = [
         experiment.SimulatedTenant(
             name=t.name,
@@ -124,20 +128,33 @@ def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> S
             remap=config.remap,
             ablations=config.remap.ablations,
             report_s=REPORT_S,
-        )
+            tiers=host and SimulatedTiers(host=SimulatedHostTier(bytes=host.bytes)),
+        ),
+        hardware=tiered(profiles.hardware(str(hardware))),
     )
     made.shapes.update(shapes)
     return made
 
 
+def tiered(hardware: Hardware) -> Hardware:
+    """With a host tier that is as fast as layers' masters, which lie in the same memory."""
+    speed = profiles.MediumSpeed(
+        capacity_gib=profiles.SourcedPositive(value=1024, source="any capacity"),
+        bandwidth_gb_s=hardware.link_gb_s,
+        latency_us=profiles.Sourced(value=0, source="inside what a step adds"),
+    )
+    return hardware.model_copy(update={"tiers": profiles.HardwareTiers(host=speed)})
+
+
 def simulate(
     config: Config,
     made: Setup,
-    policy: Policy,
+    policy: str,
     calls: Sequence[Call],
     host: Host,
 ) -> Metrics:
-    """The figures of `mirage simulate`, and over all tenants those of `mirage replay`."""
+    """The figures of `mirage simulate` under a policy by its name, and those of `mirage replay`
+    over all tenants. As an engine does, it counts requests that spill as preempted."""
     requests = [_request(call, out) for call, out in _through(calls, host)]
     arrivals = {
         t.name: iter([r for r, c in zip(requests, calls, strict=True) if c.tenant == t.name])
@@ -148,15 +165,15 @@ def simulate(
         mock.patch.object(build, "World", HostWorld),
     ):
         most = {tenant.name: tenant.max_num_seqs for tenant in config.tenants}
-        world = build.world(
-            made, variant(policy.value), seed=0, arrivals=arrivals, max_num_seqs=most
-        )
+        world = build.world(made, variant(policy), seed=0, arrivals=arrivals, max_num_seqs=most)
     assert isinstance(world, HostWorld)
     world.run()
     world.check()
     for engine in world.engines:
         engine.tally.flush()
-    return metrics(world.engines) | sampled(world) | first_tokens(requests, calls)
+    found = metrics(world.engines)
+    found["preemptions"] += found["spills"]
+    return found | sampled(world) | first_tokens(requests, calls)
 
 
 def first_tokens(requests: Sequence[Request], calls: Sequence[Call]) -> Metrics:
@@ -224,4 +241,7 @@ def shared(arrivals: Sequence[float], work_s: float) -> list[float]:
 
 
 def _request(call: Call, at_s: float) -> Request:
-    return Request(call.index, round(at_s * PS), call.context_tokens, call.output_tokens)
+    request = Request(call.index, round(at_s * PS), call.context_tokens, call.output_tokens)
+    # Every prompt is drawn for itself: what one shares is with itself, once it was preempted.
+    request.prefix = Prefix(f"demo-{call.tenant}".encode(), str(call.index), call.context_tokens)
+    return request
