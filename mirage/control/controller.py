@@ -33,7 +33,7 @@ from mirage.control.planner import Plan, plan
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
 from mirage.control.spilling import Turns, worth_spilling
-from mirage.control.targets import Target, base, entitled, most_alpha, most_experts, toward
+from mirage.control.targets import base, entitled, is_sent, most_alpha, most_experts, toward
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
@@ -255,13 +255,13 @@ class Controller:
         commands = []
         for t in self.snapshot(now).tenants:
             target = base(t.tenant, t.shape, self._grants.device_bytes)
-            if t.allotment is None and _bytes(t, target) <= self._grants.limit(t.name):
+            if t.allotment is None and target.grant_bytes <= self._grants.limit(t.name):
                 self._planned_until = -inf
                 commands.append(self._send(t, target))
         # One that takes less than its share may leave enough for another.
         return commands + (self._first_allotments(now) if commands else [])
 
-    def _targets(self, tenants: list[TenantSnapshot], now: float) -> dict[str, Target]:
+    def _targets(self, tenants: list[TenantSnapshot], now: float) -> dict[str, Allotment]:
         """Made anew after each event; what was sent since is no reason to."""
         if now >= self._planned_until:
             device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
@@ -271,20 +271,20 @@ class Controller:
             self._planned_until = inf if change is None else change
         return self._plan.targets
 
-    def _lower(self, t: TenantSnapshot, target: Target) -> list[Command]:
+    def _lower(self, t: TenantSnapshot, target: Allotment) -> list[Command]:
         """Tell a tenant at once what costs no more than it was granted."""
         assert t.allotment is not None
-        if _as_target(t.allotment) == target or _bytes(t, target) > t.allotment.grant_bytes:
+        if is_sent(t.allotment, target) or target.grant_bytes > t.allotment.grant_bytes:
             return []
         return [self._follow(t, target)]
 
-    def _raise(self, t: TenantSnapshot, target: Target) -> list[Command]:
+    def _raise(self, t: TenantSnapshot, target: Allotment) -> list[Command]:
         """Tell a tenant of more, as far as bytes are free."""
         assert t.allotment is not None
-        if _bytes(t, target) <= t.allotment.grant_bytes:
+        if target.grant_bytes <= t.allotment.grant_bytes:
             return []
-        step = toward(t.shape, _as_target(t.allotment), target, self._grants.limit(t.name))
-        return [] if _as_target(t.allotment) == step else [self._follow(t, step)]
+        step = toward(t.shape, t.allotment, target, self._grants.limit(t.name))
+        return [] if is_sent(t.allotment, step) else [self._follow(t, step)]
 
     def _by_need(self, tenants: Iterable[TenantSnapshot]) -> list[TenantSnapshot]:
         """Who gets freed bytes first: growth that is lacking, then layers of the active."""
@@ -297,7 +297,7 @@ class Controller:
             ),
         )
 
-    def _refuse(self, now: float, targets: dict[str, Target]) -> list[Command]:
+    def _refuse(self, now: float, targets: dict[str, Allotment]) -> list[Command]:
         if not self._unanswered:
             return []
         refusals = []
@@ -314,12 +314,12 @@ class Controller:
                 refusals.append(Command(t.name, Refusal(t.allotment.revision)))
         return refusals
 
-    def _follow(self, t: TenantSnapshot, target: Target) -> Command:
+    def _follow(self, t: TenantSnapshot, target: Allotment) -> Command:
         self._followed[t.name] = self._plan
         return self._send(t, target)
 
-    def _send(self, t: TenantSnapshot, target: Target) -> Command:
-        allotment = self._grants.allot(t.name, t.shape, target)
+    def _send(self, t: TenantSnapshot, target: Allotment) -> Command:
+        allotment = self._grants.allot(t.name, target)
         self._store.sent(t.name, allotment)
         self._new.discard(t.name)
         if t.allotment is not None and target.kv_extents > t.allotment.kv_extents:
@@ -358,18 +358,3 @@ def _turns(config: Config) -> Turns | None:
 def _lacks_growth(t: TenantSnapshot) -> bool:
     assert t.allotment is not None
     return t.growth_extents > t.allotment.kv_extents
-
-
-def _as_target(allotment: Allotment) -> Target:
-    return Target(
-        allotment.alpha,
-        allotment.beta,
-        allotment.kv_extents,
-        allotment.open_extents,
-        allotment.recall,
-        allotment.experts,
-    )
-
-
-def _bytes(t: TenantSnapshot, target: Target) -> int:
-    return footprint(t.shape, target.alpha, target.kv_extents, target.experts)

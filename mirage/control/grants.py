@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from mirage.control.ledger import Ledger, UnknownTenantError
-from mirage.control.targets import Target
-from mirage.geometry import footprint
-from mirage.protocol import Allotment, ModelShape
+from mirage.protocol import Allotment
 from scheduler.tenants import Tenant
 
 
@@ -47,19 +47,10 @@ class Grants:
         """Its engine is to start again: its share is kept from now on."""
         self._given_up.discard(name)
 
-    def allot(self, name: str, shape: ModelShape, target: Target) -> Allotment:
-        """The allotment to send. Raises `OverCommitError` if it exceeds the device."""
+    def allot(self, name: str, target: Allotment) -> Allotment:
+        """`target` with a number, to be sent. Raises `OverCommitError` if it exceeds the device."""
         revision = self._revisions[name] + 1
-        allotment = Allotment(
-            revision=revision,
-            alpha=target.alpha,
-            beta=target.beta,
-            kv_extents=target.kv_extents,
-            grant_bytes=footprint(shape, target.alpha, target.kv_extents, target.experts),
-            open_extents=target.open_extents,
-            recall=target.recall,
-            experts=target.experts,
-        )
+        allotment = replace(target, revision=revision)
         self.ledger.offer(name, allotment)
         self._revisions[name] = revision
         self._present.add(name)

@@ -69,11 +69,12 @@ from mirage.control.prefixes import keeping_prefixes
 from mirage.control.rows import Row
 from mirage.control.rules import Rules
 from mirage.control.spilling import Turns
-from mirage.control.targets import Target
+from mirage.control.targets import unnumbered
 from mirage.control.tenant_rows import Terms, row_of
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.water_filling import Fill
 from mirage.geometry import footprint
+from mirage.protocol import Allotment
 from mirage.units import ceil_div
 from scheduler import victims
 
@@ -84,7 +85,7 @@ STATIC = (Pass(Reason.SHARE, hold_shares),)
 class Plan:
     """What each tenant shall hold, by name, and how that came about."""
 
-    targets: dict[str, Target]
+    targets: dict[str, Allotment]
     steps: Sequence[Step]
     """What the passes did, in their order."""
 
@@ -114,7 +115,7 @@ def plan(
     had their first allotment. Shares are per cent of `device_bytes`, of which `reserved_bytes` are
     kept for tenants that are not among them. The targets fit into the rest, unless running requests
     alone sit on more; no tenant's target is below its least, or below what its own sit on, except
-    down to its share with `Target.recall`, if tenants run at once.
+    down to its share with `Allotment.recall`, if tenants run at once.
     """
     streams = max(1, sum(t.active for t in tenants))
     terms = Terms(device_bytes, policy, rules, streams, turns)
@@ -168,12 +169,13 @@ def _filled(
     return fill.rows, fill.steps
 
 
-def _target(t: TenantSnapshot, row: Row, paid: int, terms: Terms) -> Target:
+def _target(t: TenantSnapshot, row: Row, paid: int, terms: Terms) -> Allotment:
     """What a row says, of which layers of all tenants have paid for so many bytes."""
     alpha, experts = (0, row.given) if row.gives_experts else (row.given, 0)
     beta = slots(t, alpha, terms.rules, terms.streams)
     recall = row.recalled and row.kv < t.used_extents
-    return Target(alpha, beta, row.kv, _open(row, paid), recall, experts)
+    given = alpha, beta, row.kv, _open(row, paid)
+    return unnumbered(t.shape, *given, recall=recall, experts=experts)
 
 
 def _open(row: Row, paid: int) -> int | None:

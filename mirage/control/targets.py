@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec.structs import replace
 
 from mirage import config
 from mirage.control.engine.counted import Counted
 from mirage.control.engine.way import Way
 from mirage.control.rules import Rules
 from mirage.geometry import footprint
-from mirage.protocol import ModelShape
+from mirage.protocol import Allotment, ModelShape
 from scheduler.tenants import Tenant
 
 
@@ -17,21 +17,27 @@ class DoesNotFitError(ValueError):
     """A model whose parameters and least KV cache are larger than its tenant's share."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a tenant shall hold: layers given away, slots that stream them, KV extents.
+def unnumbered(
+    shape: ModelShape,
+    alpha: int,
+    beta: int,
+    kv_extents: int,
+    open_extents: int | None = None,
+    *,
+    recall: bool = False,
+    experts: int = 0,
+) -> Allotment:
+    """What an engine shall hold: an allotment without a number (revision 0), sent to nobody yet.
 
-    Of the extents, `open_extents` are for waiting requests as well; None for all of them.
-    With `recall`, running requests on more than that are preempted.
+    Its grant is what all of it takes; the other arguments are its fields.
     """
+    nbytes = footprint(shape, alpha, kv_extents, experts)
+    return Allotment(0, alpha, beta, kv_extents, nbytes, open_extents, recall, experts)
 
-    alpha: int
-    beta: int
-    kv_extents: int
-    open_extents: int | None = None
-    recall: bool = False
-    experts: int = 0
-    """Experts of each layer given away; only where alpha is 0."""
+
+def is_sent(sent: Allotment, target: Allotment) -> bool:
+    """Whether a tenant was told so: the number of what it was `sent` does not count."""
+    return replace(sent, revision=target.revision) == target
 
 
 def entitled(tenant: config.Tenant) -> Tenant:
@@ -41,7 +47,7 @@ def entitled(tenant: config.Tenant) -> Tenant:
     )
 
 
-def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Target:
+def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Allotment:
     """What the tenant's share holds with all its layers resident; KV gets the rest.
 
     Raises `DoesNotFitError` if the rest is less than `shape.min_extents`.
@@ -56,7 +62,7 @@ def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Target:
             f"{tenant.share:g} % is {share_bytes} bytes: raise its share or the device's memory, "
             "or lower max_model_len"
         )
-    return Target(0, 0, min(extents, shape.max_extents))
+    return unnumbered(shape, 0, 0, min(extents, shape.max_extents))
 
 
 def most_alpha(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
@@ -82,13 +88,13 @@ def most_experts(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
     return shape.movable_experts if rules.experts and most_alpha(tenant, shape, rules) else 0
 
 
-def toward(shape: ModelShape, now: Target, target: Target, limit: int) -> Target:
-    """As far from `now` towards `target` as `limit` bytes allow: KV first, then parameters.
+def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allotment:
+    """As far from `now` towards `to` as `limit` bytes allow: KV first, then parameters.
 
     `now` must fit into `limit`. It is where the engine's own way leads, if nothing is in use.
     """
     held = Counted(shape, now.alpha, now.beta, now.experts, now.kv_extents, limit)
-    for move in Way(held).moves_to(target):
+    for move in Way(held).moves_to(to):
         held.make(move)
     given = held.alpha, held.beta, held.extents
-    return Target(*given, target.open_extents, target.recall, held.experts)
+    return unnumbered(shape, *given, to.open_extents, recall=to.recall, experts=held.experts)

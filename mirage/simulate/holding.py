@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from mirage.control.engine.counted import Counted
 from mirage.control.engine.way import Way
-from mirage.control.targets import Target
-from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape
 from mirage.units import ceil_div
 
@@ -26,12 +24,12 @@ class Holding(Counted):
     def __init__(
         self,
         shape: ModelShape,
-        base: Target,
+        base: Allotment,
         copies: Callable[[tuple[int, int], tuple[int, int]], int],
         scattered: bool = False,
     ) -> None:
-        granted = footprint(shape, base.alpha, base.kv_extents, base.experts)
-        super().__init__(shape, base.alpha, base.beta, base.experts, base.kv_extents, granted)
+        given = base.alpha, base.beta, base.experts
+        super().__init__(shape, *given, base.kv_extents, base.grant_bytes)
         self.revision = 0
         self.reconciled = True
         self._copies = copies

@@ -33,7 +33,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from mirage.control.targets import Target
+from mirage.control.targets import unnumbered
 from mirage.engine.fence import Fence
 from mirage.engine.reconcile import Reconciler
 from mirage.protocol import Allotment, ModelShape
@@ -145,7 +145,7 @@ class Simulated:
     """`mirage.simulate.holding`, and a count of the blocks in use."""
 
     def __init__(self) -> None:
-        self.holding = Holding(SHAPE, Target(0, 0, START), lambda before, after: 0)
+        self.holding = Holding(SHAPE, unnumbered(SHAPE, 0, 0, START), lambda before, after: 0)
         self.taken: list[int] = []
 
     def aim(self, allotment: Allotment) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 import pytest
@@ -18,7 +19,7 @@ from mirage.control.hidden_layers import hidden_alpha
 from mirage.control.planner import plan
 from mirage.control.rules import Rules
 from mirage.control.spilling import Turns
-from mirage.control.targets import Target, base, most_alpha, most_experts
+from mirage.control.targets import base, most_alpha, most_experts, unnumbered
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import experts_gain, footprint
 from mirage.protocol import Allotment, Report
@@ -30,6 +31,8 @@ pytestmark = pytest.mark.pure
 
 SHARE = footprint(SHAPE, 0, 10)
 REMAP = Rules(slack_extents=0, headroom_extents=0)
+told = partial(unnumbered, SHAPE)
+"""What a tenant of that shape shall hold."""
 
 
 def tenant(
@@ -213,7 +216,7 @@ def test_no_layer_goes_for_less_than_an_extent() -> None:
     idle = tenant("b", kv=2)
     targets = plan([coarse, idle], 2 * SHARE, 0, Policy.MIRAGE, few).targets
     assert targets["b"].alpha == 1
-    assert targets["a"] == Target(0, 0, 4)
+    assert targets["a"] == unnumbered(coarse.shape, 0, 0, 4)
 
 
 # -- whose turn to give, whose to get ---------------------------------------------------
@@ -242,13 +245,13 @@ def test_layers_are_lent_to_running_requests_and_idle_kv_to_all() -> None:
     """b's idle KV goes to a's newcomers; its layers only to what runs, and a's share is open."""
     growth = REMAP.model_copy(update={"serve": "growth", "lend_percent": 100})
 
-    def wanted(remap: Rules, **asked: int) -> Target:
+    def wanted(remap: Rules, **asked: int) -> Allotment:
         both = [tenant("a", 10, **asked), tenant("b", active=False)]
         return plan(both, 2 * SHARE, 0, Policy.MIRAGE, remap).targets["a"]
 
-    assert wanted(growth, admission=5) == Target(0, 0, 15), "all of it is open"
-    assert wanted(growth, growth=14, admission=5) == Target(0, 0, 24, open_extents=18)
-    assert wanted(growth, growth=26) == Target(0, 0, 36, open_extents=18)
+    assert wanted(growth, admission=5) == told(0, 0, 15), "all of it is open"
+    assert wanted(growth, growth=14, admission=5) == told(0, 0, 24, open_extents=18)
+    assert wanted(growth, growth=26) == told(0, 0, 36, open_extents=18)
     assert wanted(REMAP, growth=14, admission=5).open_extents is None
 
 
@@ -256,17 +259,17 @@ def test_layers_are_lent_to_running_requests_and_idle_kv_to_all() -> None:
 def test_newcomers_of_a_model_whose_tokens_take_too_long_get_its_share_alone(serve: str) -> None:
     """Twelve layers of two milliseconds are a step of 24; what runs may grow all the same."""
 
-    def wanted(tbt_ms: float, used: int, **asked: int) -> Target:
+    def wanted(tbt_ms: float, used: int, **asked: int) -> Allotment:
         remap = REMAP.model_copy(update={"serve": serve, "tbt_ms": tbt_ms, "lend_percent": 100})
         times = (1e-3, 2e-3)
         both = [tenant("a", used, times=times, **asked), tenant("b", active=False)]
         return plan(both, 2 * SHARE, 0, Policy.MIRAGE, remap).targets["a"]
 
-    assert wanted(25, 10, admission=5) == Target(0, 0, 15)
-    assert wanted(23, 10, admission=5) == Target(0, 0, 10)
-    assert wanted(23, 3, admission=20) == Target(0, 0, 10), "its share it has"
-    assert wanted(23, 10, growth=8, admission=5) == Target(0, 0, 18, open_extents=10)
-    assert wanted(25, 10, growth=5, admission=1) == Target(0, 0, 16)
+    assert wanted(25, 10, admission=5) == told(0, 0, 15)
+    assert wanted(23, 10, admission=5) == told(0, 0, 10)
+    assert wanted(23, 3, admission=20) == told(0, 0, 10), "its share it has"
+    assert wanted(23, 10, growth=8, admission=5) == told(0, 0, 18, open_extents=10)
+    assert wanted(25, 10, growth=5, admission=1) == told(0, 0, 16)
 
 
 def test_higher_priority_is_served_first() -> None:
@@ -679,7 +682,7 @@ def test_plans_settle(situation, remap: Rules, when) -> None:
         assert plans[2] == plans[3]
 
 
-def carried_out(t: TenantSnapshot, target: Target) -> TenantSnapshot:
+def carried_out(t: TenantSnapshot, target: Allotment) -> TenantSnapshot:
     sent = Allotment(2, target.alpha, target.beta, target.kv_extents, 0)
     used = min(t.used_extents, target.kv_extents)
     report = structs.replace(t.report, alpha=target.alpha, kv_used_extents=used)

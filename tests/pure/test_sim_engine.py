@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mirage import profiles
 from mirage.control.demand import lacks_growth
-from mirage.control.targets import Target
+from mirage.control.targets import unnumbered
 from mirage.facts import KVGroup, KVGroups
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
@@ -101,7 +101,7 @@ def lone(
         "report_ps": PS // 5,
         "apply_ps": 0,
     }
-    holding = Holding(SHAPE, Target(0, 1, blocks + 1), lambda before, after: 0)
+    holding = Holding(SHAPE, unnumbered(SHAPE, 0, 1, blocks + 1), lambda before, after: 0)
     line: Any = Roofline(profiles.model("opt-13b"), profiles.hardware("gh200"))
     if bounds:
         line = Given(bounds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,21 +11,24 @@ from msgspec import structs
 from world import SHAPE
 
 from mirage.control.rules import Rules
-from mirage.control.targets import DoesNotFitError, Target, base, most_alpha, toward
+from mirage.control.targets import DoesNotFitError, base, is_sent, most_alpha, toward, unnumbered
 from mirage.geometry import footprint
+from mirage.protocol import Allotment
 from scheduler.tenants import Tenant
 
 pytestmark = pytest.mark.pure
 
+told = partial(unnumbered, SHAPE)
+
 
 targets = st.tuples(st.integers(0, 9), st.sampled_from([1, 2]), st.integers(0, 60)).map(
-    lambda drawn: Target(drawn[0], drawn[1] if drawn[0] else 0, drawn[2])
+    lambda drawn: told(drawn[0], drawn[1] if drawn[0] else 0, drawn[2])
 )
 
 
 def test_a_share_holds_all_layers_and_kv_in_the_rest() -> None:
-    assert base(Tenant("a", 50), SHAPE, 2 * 1700 + 98) == Target(0, 0, 10)
-    assert base(Tenant("a", 50), SHAPE, 10**9) == Target(0, 0, 200)
+    assert base(Tenant("a", 50), SHAPE, 2 * 1700 + 98) == told(0, 0, 10)
+    assert base(Tenant("a", 50), SHAPE, 10**9) == told(0, 0, 200)
 
 
 def test_shares_never_add_up_to_more_than_the_device() -> None:
@@ -37,7 +42,7 @@ def test_shares_never_add_up_to_more_than_the_device() -> None:
 def test_a_model_that_does_not_fit_is_named() -> None:
     with pytest.raises(DoesNotFitError, match=r"'big' needs 1300 bytes .* 25 % is 1299 bytes"):
         base(Tenant("big", 25), SHAPE, 1299 * 4)
-    assert base(Tenant("big", 25), SHAPE, 1300 * 4) == Target(0, 0, 2)
+    assert base(Tenant("big", 25), SHAPE, 1300 * 4) == told(0, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +74,9 @@ def test_a_tenants_own_percentage_and_layers_that_stay(
     assert most_alpha(tenant, shape, Rules(max_percent=75)) == most
 
 
-def nbytes(target: Target) -> int:
-    return footprint(SHAPE, target.alpha, target.kv_extents)
+def nbytes(held: Allotment) -> int:
+    assert held.grant_bytes == footprint(SHAPE, held.alpha, held.kv_extents)
+    return held.grant_bytes
 
 
 @given(targets, targets, st.integers(0, 1000))
@@ -89,6 +95,16 @@ def test_a_step_stays_within_its_limit_and_between_its_ends(now, target, spare) 
 
 
 def test_kv_comes_before_layers() -> None:
-    assert toward(SHAPE, Target(4, 2, 2), Target(0, 0, 6), 1100) == Target(4, 2, 6)
-    assert toward(SHAPE, Target(4, 2, 2), Target(0, 0, 6), 1250) == Target(3, 2, 6)
-    assert toward(SHAPE, Target(0, 0, 10), Target(3, 2, 16), 1700) == Target(3, 2, 16)
+    assert toward(SHAPE, told(4, 2, 2), told(0, 0, 6), 1100) == told(4, 2, 6)
+    assert toward(SHAPE, told(4, 2, 2), told(0, 0, 6), 1250) == told(3, 2, 6)
+    assert toward(SHAPE, told(0, 0, 10), told(3, 2, 16), 1700) == told(3, 2, 16)
+
+
+def test_an_allotment_without_a_number_is_sent_once_whatever_its_number_is_then() -> None:
+    wanted = told(3, 2, 16, 5, recall=True)
+    assert wanted.revision == 0
+    sent = structs.replace(wanted, revision=7)
+    assert is_sent(sent, wanted) and is_sent(sent, sent)
+    changed = {"beta": 1, "kv_extents": 17, "open_extents": None, "recall": False, "experts": 1}
+    for field, value in changed.items():
+        assert not is_sent(sent, structs.replace(wanted, **{field: value}))

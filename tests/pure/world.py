@@ -14,7 +14,7 @@ from mirage.control.controller import Command, Controller
 from mirage.control.demand import lacks_growth
 from mirage.control.rules import Rules
 from mirage.control.spilling import Turns
-from mirage.control.targets import Target, base, most_alpha
+from mirage.control.targets import base, is_sent, most_alpha
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from mirage.streaming.giving import affordable
@@ -241,7 +241,7 @@ class World:
     def alive(self) -> dict[str, FakeEngine]:
         return {n: e for n, e in self.engines.items() if e is not None}
 
-    def base(self, name: str) -> Target:
+    def base(self, name: str) -> Allotment:
         return base(self.tenants[name], self.shapes[name], self.device_bytes)
 
     # -- events -------------------------------------------------------------------------
@@ -390,20 +390,15 @@ class World:
 
     def _check_allotment(self, name: str, before: Allotment | None, sent: Allotment) -> None:
         shape, tenant = self.shapes[name], self.tenants[name]
-        target = Target(sent.alpha, sent.beta, sent.kv_extents, experts=sent.experts)
         assert sent.grant_bytes == footprint(shape, sent.alpha, sent.kv_extents, sent.experts)
         assert 0 <= sent.experts <= shape.movable_experts and not (sent.alpha and sent.experts)
         assert (sent.beta > 0) == (sent.alpha > 0), "no layer is away, and no slot is wanted"
         if before is None or self.policy is Policy.STATIC:
             assert before is None
-            assert target == self.base(name)
+            assert is_sent(sent, self.base(name))
             return
         assert sent.revision > before.revision
-        assert (target, sent.open_extents, sent.recall) != (
-            Target(before.alpha, before.beta, before.kv_extents, experts=before.experts),
-            before.open_extents,
-            before.recall,
-        )
+        assert not is_sent(before, sent), "told twice"
         most = most_alpha(tenant, shape, self.remap)
         assert 0 <= sent.alpha <= (most if self.policy is Policy.MIRAGE else 0)
         if sent.alpha:
