@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ import yaml
 
 import configs
 from benchmarks.claims import scenes
-from mirage.config import Ablations
-from mirage.simulate.experiment import Experiment, Setup
+from benchmarks.variants import KNOWN
+from mirage.simulate.experiment import Setup
 from mirage.tools.simulate.command import parse_seeds
 from mirage.tools.simulate.pool import Job, run_all
 
@@ -79,7 +80,7 @@ def variants(scene: str, folder: Path) -> Iterator[tuple[str, Setup, str]]:
     yield "static", setup, "static"
     yield "pooled", setup, "pooled"
     for label, rules in RULES.items():
-        yield label, _with(setup, _changed(setup.experiment, rules)), "mirage"
+        yield label, _ruled(setup, rules), "mirage"
     for label, update in EXPERIMENT.items():
         yield label, _with(setup, update), "mirage"
     yield "memory without end", _with(setup, {"hardware": _endless(folder)}), "static"
@@ -99,14 +100,10 @@ def compare(scene: str, rows: list[tuple[str, Setup, str]], seeds: list[int]) ->
         print(f"| {label} | " + " | ".join(cells) + " |", flush=True)
 
 
-def _changed(experiment: Experiment, rules: dict[str, Any]) -> dict[str, Any]:
-    """Settings and ablations of an experiment with other rules."""
-    ablations = {key: value for key, value in rules.items() if key in Ablations.model_fields}
-    settings = {key: value for key, value in rules.items() if key not in ablations}
-    return {
-        "remap": experiment.remap.model_copy(update=settings),
-        "ablations": experiment.ablations.model_copy(update=ablations),
-    }
+def _ruled(setup: Setup, rules: dict[str, Any]) -> Setup:
+    """The same, in which policy mirage has other settings or rules."""
+    mirage = replace(KNOWN["mirage"], changes=rules)
+    return Setup(setup.experiment, setup.near, known={**KNOWN, "mirage": mirage})
 
 
 def _with(setup: Setup, update: dict[str, Any]) -> Setup:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import optuna
 
+from benchmarks import ablations
 from benchmarks.worlds import FIGURES, Ratios, World
-from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.run import Metrics, run
 
 Settings = dict[str, Any]
@@ -152,7 +152,7 @@ def worth(figures: Ratios) -> float:
 
 def endless(world: World, pooled: dict[int, Metrics]) -> Ratios:
     """With `ENDLESS` times the memory and all layers in place, turns as they are best."""
-    memory = Setup(Experiment.model_validate(world)).hardware.memory_bytes / 2**30
+    memory = ablations.setup(world).hardware.memory_bytes / 2**30
     larger = world | {"memory_gib": ENDLESS * memory}
     ways = LEFT_OPEN["drain"] if "drain" in knobs(world) else (None,)
     every = [larger if way is None else applied(larger, {"drain": way}) for way in ways]
@@ -161,7 +161,7 @@ def endless(world: World, pooled: dict[int, Metrics]) -> Ratios:
 
 def found(world: World, pooled: dict[int, Metrics], policy: str = "mirage") -> list[Ratios]:
     """A policy's figures over those of `pooled`, one for each of its seeds."""
-    setup = Setup(Experiment.model_validate(world))
+    setup = ablations.setup(world)
     ours = {seed: run(setup, policy, seed) for seed in pooled}
     return [
         {name: ours[seed][key] / pooled[seed][key] for name, key in FIGURES.items()}
@@ -178,7 +178,7 @@ def mean(every: Sequence[Ratios]) -> Ratios:
 
 
 def _run(world: World, policy: str, seed: int) -> Metrics:
-    return run(Setup(Experiment.model_validate(world)), policy, seed)
+    return run(ablations.setup(world), policy, seed)
 
 
 def _suggested(trial: optuna.Trial, world: World) -> Settings:

@@ -126,7 +126,6 @@ def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> S
             workload=experiment.Workload(arrivals="trace", file=Path(SAMPLE)),
             limits=limits,
             remap=config.remap,
-            ablations=config.remap.ablations,
             report_s=REPORT_S,
             tiers=host and SimulatedTiers(host=SimulatedHostTier(bytes=host.bytes)),
         ),

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks import ablations
 from mirage.config import ConfigError
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.run import run
@@ -99,7 +100,7 @@ def drawn(first: int) -> Iterator[World]:
 
 def ratios(world: World, seed: int) -> Ratios:
     """`mirage`'s figures over `pooled`'s, by the names of `FIGURES`."""
-    setup = Setup(Experiment.model_validate(world))
+    setup = ablations.setup(world)
     ours, pooled = (run(setup, name, seed) for name in ("mirage", "pooled"))
     return {name: ours[key] / pooled[key] for name, key in FIGURES.items()}
 

@@ -18,7 +18,7 @@ import typer
 from mirage import __version__
 from mirage.config import Config, ConfigError, Device, Policy, Tiers, load
 from mirage.errors import Failed, Refused
-from mirage.options import ConfigPath, warn
+from mirage.options import ConfigPath
 from mirage.paths import word
 from mirage.processes.exits import exits
 
@@ -260,7 +260,6 @@ def _load(path: Path, policy: Policy | None) -> Config:
     from mirage.serve import adapters
 
     config = adapters.beside(load(path), path.parent)
-    warn(path, config)
     return config if policy is None else config.model_copy(update={"policy": policy})
 
 

@@ -31,7 +31,6 @@ from mirage.paths import expanded
 from mirage.problems import first_problem, shown
 from mirage.secrets import redacted
 from mirage.units import MIB
-from scheduler.victims import Rule
 
 Count = Annotated[int, Field(gt=0, strict=True)]
 """A whole number from 1; not ``true``, not ``3.0``."""
@@ -304,42 +303,6 @@ class Remap(Strict):
     """Seconds a surplus must last before it is handed back."""
 
 
-class Ablations(Strict):
-    """Alternatives to the rules that serve, there to be measured against them in the simulator."""
-
-    victims: Rule = "mru"
-    """Among equal priorities, who gives first: most or least recently used."""
-    keep_free: bool = True
-    """Whether newcomers leave free what running requests soon need; without, with `serve`
-    admission alone."""
-    beta: Literal[1, 2, "dynamic"] = "dynamic"
-    """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
-    reversion: bool = True
-    """Whether layers come back when the pressure ends."""
-    keep_prefixes: bool = True
-    """Lend layers before cached prefixes that would be missed more."""
-    decode_cap: bool = True
-    """Bound alpha by what hides behind the model's own decode steps."""
-    lend_pool: Annotated[float, Field(ge=0, le=100)] | None = None
-    """In turns: part of all KV memory, as it is with all layers in place, that layers may add at
-    most, instead of what is worth its price."""
-
-
-class RemapAndAblations(Remap, Ablations):
-    """`Remap` as a file of `mirage serve` has it: older ones may name ablations, which count."""
-
-    @property
-    def deprecated(self) -> dict[str, Any]:
-        """The ablations that the file names, and their values."""
-        named = [key for key in Ablations.model_fields if key in self.model_fields_set]
-        return {key: getattr(self, key) for key in named}
-
-    @property
-    def ablations(self) -> Ablations:
-        """Those of its values that are ablations."""
-        return Ablations(**self.deprecated)
-
-
 class Traffic(Strict):
     """How a trace's requests are given to tenants (seeded; see docs/operating.md).
 
@@ -501,7 +464,7 @@ class Config(Strict):
     device: Device
     tenants: list[Tenant] = Field(min_length=1)
     sharing: Sharing = Sharing()
-    remap: RemapAndAblations = RemapAndAblations()
+    remap: Remap = Remap()
     tiers: Tiers = Tiers()
     replay: Replay = Replay()
     policy: Annotated[Policy, Field(strict=False)] = Policy.MIRAGE
@@ -563,14 +526,6 @@ class Config(Strict):
         """Most of a tenant's layers that may be given away."""
         own = tenant.max_percent
         return self.remap.max_percent if own is None else own
-
-    def warnings(self) -> list[str]:
-        """What the file says that it should not say any more: a line each."""
-        return [
-            f"remap.{key}: {str(value).lower()} still counts and is deprecated: it is there to be "
-            "measured against, leave it out, or simulate it (ablations, docs/simulation.md)"
-            for key, value in self.remap.deprecated.items()
-        ]
 
     def tenant(self, name: str) -> Tenant:
         """Raises `KeyError` if no tenant has that name."""

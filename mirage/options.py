@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from mirage.config import Config
-
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/operating.md.")
 ]
@@ -30,9 +28,3 @@ def trace_format_option(formats: Iterable[str]) -> Any:
     return typer.Option(
         metavar="NAME", help=f"Format of the trace, where its beginning does not tell: {names}."
     )
-
-
-def warn(path: Path, config: Config) -> None:
-    """Say on stderr what the file of a configuration should not say any more."""
-    for line in config.warnings():
-        typer.echo(f"mirage: warning: {path}: {line}", err=True)

@@ -63,6 +63,7 @@ def under_decode(bench: Bench, *, way: str) -> Iterator[Row]:
 
 
 def _row(bench: Bench, backend: str, limit_s: float, *, way: str) -> Row:
+    from benchmarks.ablations import ablated
     from mirage.config import ConfigError
 
     name = f"KV under decode, {backend}, {way}"
@@ -70,7 +71,10 @@ def _row(bench: Bench, backend: str, limit_s: float, *, way: str) -> Row:
     aim = "the same texts"
     try:
         config = _config(bench.dry, backend, way=way)
-        found = engine_child.ran(engine_child.served(config, limit_s), _asked())
+        # Or how much is free would say who begins when, and so in which batch.
+        with ablated(keep_free=False):
+            served = engine_child.served(config, limit_s)
+        found = engine_child.ran(served, _asked())
     except (Ended, ConfigError) as error:
         if why := UNSUPPORTED.search(str(error)):
             return Row(name, what, f"skipped: {why[0]}")
@@ -120,8 +124,7 @@ def _config(dry: bool, backend: str, *, way: str) -> Config:
         "engine_args": {"enable_prefix_caching": False, "attention_backend": backend},
     }
     content = {"device": device, "dtype": DTYPE[dry], "policy": "mirage", "tenants": [tenant]}
-    # Or how much is free would say who begins when, and so in which batch.
-    return Config.model_validate(content | {"remap": {"keep_free": False}})
+    return Config.model_validate(content)
 
 
 def _asked() -> dict[str, Any]:

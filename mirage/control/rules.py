@@ -1,28 +1,48 @@
-"""What the deciding code is told: the settings of those who serve, and of those who measure."""
+"""What the deciding code is told: the settings, and what else it decides by."""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Literal, Self
 
-from mirage.config import Ablations, Config, Kept, Policy, Remap
+from pydantic import Field
+
+from mirage.config import Config, Kept, Policy, Remap
+from scheduler.victims import Rule
 
 
-class Rules(Remap, Ablations):
-    """The settings of `remap`, and the alternatives to what is not one: all of it by default off.
+class Rules(Remap):
+    """The settings of `remap`, and beside them rules that are no setting.
 
-    `mirage serve` makes it of its configuration, the simulator of an experiment and a policy.
+    By default those are the rules that serve. Others are there to be measured against them, by
+    the simulator's variants and by `benchmarks/ablated.py`.
     """
 
+    victims: Rule = "mru"
+    """Among equal priorities, who gives first: most or least recently used."""
+    keep_free: bool = True
+    """Whether newcomers leave free what running requests soon need; without, with `serve`
+    admission alone."""
+    beta: Literal[1, 2, "dynamic"] = "dynamic"
+    """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
+    reversion: bool = True
+    """Whether layers come back when the pressure ends."""
+    keep_prefixes: bool = True
+    """Lend layers before cached prefixes that would be missed more."""
+    decode_cap: bool = True
+    """Bound alpha by what hides behind the model's own decode steps."""
+    lend_pool: Annotated[float, Field(ge=0, le=100)] | None = None
+    """In turns: part of all KV memory, as it is with all layers in place, that layers may add at
+    most, instead of what is worth its price."""
+
     @classmethod
-    def of(cls, remap: Remap, ablations: Ablations) -> Self:
-        """The rules that both say."""
-        settings = {key: getattr(remap, key) for key in Remap.model_fields}
-        return cls(**settings | {key: getattr(ablations, key) for key in Ablations.model_fields})
+    def of(cls, remap: Remap) -> Self:
+        """The settings, and all else as it serves."""
+        return cls(**{key: getattr(remap, key) for key in Remap.model_fields})
 
     @classmethod
     def served(cls, config: Config) -> Self:
         """Those of a configuration."""
-        return cls.of(config.remap, config.remap)
+        return cls.of(config.remap)
 
     def kept(self, policy: Policy) -> Kept:
         """What newcomers leave free of what their model holds; with `static` as vLLM does."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, model_validator
 
 from mirage import profiles
 from mirage.config import (
-    Ablations,
     Config,
     ConfigError,
     Count,
@@ -202,8 +201,6 @@ class Experiment(Strict):
     remap: Remap = Remap()
     routing: Routing | None = None
     """How mixtures' routers prefer some experts; for policies that give those."""
-    ablations: Ablations = Ablations()
-    """What engines never do, to be measured against what they do."""
     policies: list[str] = Field(default_factory=lambda: ["mirage"])
     report_s: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.2
     """How often a busy engine reports to the controller."""
@@ -214,16 +211,6 @@ class Experiment(Strict):
     """Where blocks in use lie when KV memory is to be given back."""
     layer_parts: Count = 1
     """Parts of a layer that move on their own."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _ablations_stand_apart(cls, data: Any) -> Any:
-        remap = data.get("remap") if isinstance(data, dict) else None
-        if isinstance(remap, dict) and (found := sorted(remap.keys() & Ablations.model_fields)):
-            raise ValueError(
-                f"remap.{found[0]} is there to be measured against: write it under ablations"
-            )
-        return data
 
 
 class Setup:
@@ -311,7 +298,7 @@ class Setup:
 
     def rules(self, variant: variants.Variant) -> Rules:
         """The settings that the deciding code goes by."""
-        return variant.rules(self.experiment.remap, self.experiment.ablations)
+        return variant.rules(self.experiment.remap)
 
     def _shape(self, tenant: SimulatedTenant) -> ModelShape:
         limits = self.experiment.limits

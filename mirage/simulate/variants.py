@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mirage.config import Ablations, ConfigError, Policy, Remap
+from mirage.config import ConfigError, Policy, Remap
 from mirage.control.rules import Rules
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ class Variant:
     tiers: bool = False
     """Whether KV blocks that leave the device go to the experiment's `tiers`."""
 
-    def rules(self, remap: Remap, ablations: Ablations) -> Rules:
+    def rules(self, remap: Remap) -> Rules:
         """Those of an experiment, with what this variant changes."""
-        return Rules.of(remap, ablations).model_copy(update=dict(self.changes))
+        return Rules.of(remap).model_copy(update=dict(self.changes))
 
     def parts(self, roofline: Roofline, token_ps: int, block_tokens: int) -> dict[str, Any]:
         """Parts of an `Engine` that this variant has instead of the usual ones, by their names.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,13 @@ def replayed(
     *,
     hot_share: float,
     device: dict[str, Any] | None = None,
+    ablations: Sequence[str] = (),
     **more: Any,
 ) -> dict[str, Any]:
-    """The report of 60 requests that come at once; `more` are other keys of the configuration."""
+    """The report of 60 requests that come at once; `more` are other keys of the configuration.
+
+    `ablations` are rules as `benchmarks.ablated` takes them.
+    """
     paths = make_models(folder, which=["llama", "qwen3"], layers=6)
     tenants = [
         {"name": name, "model": str(path), "share": 50, "max_model_len": 200, "max_num_seqs": 16}
@@ -35,7 +40,8 @@ def replayed(
     }
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump(content))
-    words = ["replay", str(config), "--policy", policies, "--output", str(folder / "out")]
+    rules = [*ablations, "--"] if ablations else []
+    words = [*rules, "replay", str(config), "--policy", policies, "--output", str(folder / "out")]
     burst = ["--limit", "60", "--time-scale", "0.001", "--length-scale", "0.3"]
     warm.mirage(*words, *burst, folder=folder, timeout_s=500)
     loaded: dict[str, Any] = json.loads((folder / "out" / "report.json").read_text())

@@ -57,13 +57,11 @@ def test_it_prints_a_table_for_each_tenant_and_three_sentences(written: Path) ->
     assert lines[-1].endswith("this link has 427 GB/s.")
 
 
-def test_a_key_that_serve_warns_of_is_warned_of(written: Path) -> None:
+def test_a_rule_that_is_no_setting_is_an_unknown_key(written: Path) -> None:
     content = yaml.safe_load((written / "c.yaml").read_text())
     (written / "c.yaml").write_text(yaml.safe_dump({**content, "remap": {"reversion": False}}))
-    done = explain("c.yaml", folder=written)
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("mirage: warning: c.yaml: ") and "reversion" in line
+    line = refused(explain("c.yaml", folder=written))
+    assert "c.yaml: unknown key 'remap.reversion'" in line
 
 
 def test_json_has_the_same_unrounded(written: Path) -> None:

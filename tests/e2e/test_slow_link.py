@@ -5,6 +5,7 @@ Counts, not times: what crosses the link is what made requests three times slowe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 
 LINK_GB_S = 0.06
 REQUESTS = 60
-UNCAPPED = {"decode_cap": False}
+UNCAPPED = ("decode_cap=false",)
 """Algorithm 1 as published: layers go for whoever waits, whatever their way back costs."""
 
 
 def runs(
-    folder: Path, policies: str, remap: dict[str, Any], link: float = LINK_GB_S
+    folder: Path, policies: str, ablations: Sequence[str] = (), link: float = LINK_GB_S
 ) -> dict[str, dict[str, Any]]:
     """The runs of one burst by policy."""
     report = replayed(
@@ -29,7 +30,7 @@ def runs(
         hot_share=0.5,
         device={"link_gb_s": link},
         sharing={"mode": "temporal", "turn_s": 0.5, "drain": False},
-        remap=remap,
+        ablations=ablations,
     )
     assert not report["outputs_different"]
     return {run["policy"]: run for run in report["runs"]}
@@ -42,7 +43,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def now(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    return runs(tmp_path_factory.mktemp("now"), "pooled,mirage", {})
+    return runs(tmp_path_factory.mktemp("now"), "pooled,mirage")
 
 
 def test_without_a_price_layers_cross_the_link_again_and_again(before: dict[str, Any]) -> None:
@@ -61,6 +62,6 @@ def test_what_does_not_pay_is_not_lent(
 
 def test_over_a_fast_link_layers_are_lent(tmp_path: Path) -> None:
     """And come back: what is streamed is no more than a step's at each change."""
-    fast = runs(tmp_path, "mirage", {}, link=5.0)["mirage"]
+    fast = runs(tmp_path, "mirage", link=5.0)["mirage"]
     assert fast["completed"] == REQUESTS
     assert fast["layers_remapped_max"] > 2

@@ -58,7 +58,7 @@ def test_it_prints_contenders_and_three_sentences(
 ) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].startswith("NVIDIA H100 SXM 80 GB, PCIe 5 (h100), link 51 GB/s")
-    for name in ("static", "pooled", "default", "fixed 0 %", "fixed 90 %", "tuned", "one slot"):
+    for name in ("static", "pooled", "default", "fixed 0 %", "fixed 90 %", "tuned", "tuned at 0 %"):
         assert any(line.strip().startswith(name) for line in lines), name
     sentences = json.loads((asked / "one" / "tune.json").read_text())["sentences"]
     assert len(sentences) == 3
@@ -73,7 +73,6 @@ def test_the_file_it_writes_is_a_configuration(
     tuned, written = load(asked / "one" / "tuned.yaml"), load(asked / "c.yaml")
     assert [t.model for t in tuned.tenants] == [t.model for t in written.tenants]
     assert (tuned.device, tuned.replay) == (written.device, written.replay)
-    assert tuned.warnings() == []
 
 
 def test_its_json_repeats_it_and_is_never_worse_than_the_default(

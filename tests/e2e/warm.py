@@ -1,6 +1,7 @@
 """Commands that start real engines, as forks of a process that has imported vLLM.
 
-python warm.py WORDS...   as the words of `mirage`; servers that `replay` starts are such, too
+python warm.py [NAME=VALUE... --] WORDS...   as the words of `mirage`, under rules as
+`benchmarks.ablated` has them; servers that `replay` starts are such, too
 
 To import vLLM takes ten seconds of computing, and each engine is two processes. What a server is
 otherwise is unchanged: its engines are its children, lead sessions of their own, and end alike.
@@ -22,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ablated, ablations
 from mirage import cli
 from mirage.processes import forking
 from mirage.serve import launcher, relay
@@ -181,20 +183,17 @@ def adopting() -> Iterator[None]:
 
 def main(words: list[str], **means: Any) -> None:
     """The `mirage` command with more of its `Means`; a test runs it in a folder of its own."""
-    if words[0] == "serve":
-        warm = Warm(Path.cwd())
-        cli.main(words, Means(start=warm.start, probe=relay.probe(warm.address), **means))
-    else:
-        child.serve_command, child.subprocess = _serve_command, Forks
-        cli.main(words)
-
-
-def _serve_command(*arguments: Any) -> list[str]:
-    _, _, _, *words = cold_command(*arguments)
-    return [sys.executable, __file__, *words]
-
-
-cold_command = child.serve_command
+    at = words.index("--") if "--" in words else -1
+    before, words = words[: at + 1], words[at + 1 :]
+    with ablations.ablated(**ablations.parsed(before[:-1])):
+        if words[0] == "serve":
+            warm = Warm(Path.cwd())
+            cli.main(words, Means(start=warm.start, probe=relay.probe(warm.address), **means))
+        else:
+            program = [__file__, *before]
+            child.serve_command = ablated.servers(child.serve_command, program)
+            child.subprocess = Forks
+            cli.main(words)
 
 
 class Forks:

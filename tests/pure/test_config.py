@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.config import UNITS, Ablations, ConfigError, Policy, Remap, load, parse_bytes, resolved
+from mirage.config import UNITS, ConfigError, Policy, Remap, load, parse_bytes, resolved
 from mirage.control.rules import Rules
 
 pytestmark = pytest.mark.pure
@@ -63,30 +63,16 @@ def test_a_tenants_own_percentage_comes_before_that_of_all(
     assert config.max_percent(config.tenant("a")) == percent
 
 
-def test_old_keys_count_and_each_is_warned_of(tmp_path: Path) -> None:
-    assert load(write(tmp_path, VALID)).warnings() == []
-    old = {"victims": "lru", "decode_cap": False, "rest_s": 3}
-    config = load(write(tmp_path, VALID | {"remap": old}))
-    rules = Rules.served(config)
-    assert (rules.victims, rules.decode_cap, rules.rest_s, rules.beta) == (
-        "lru",
-        False,
-        3,
-        "dynamic",
-    )
-    lines = config.warnings()
-    assert [line.split(" still counts")[0] for line in lines] == [
-        "remap.victims: lru",
-        "remap.decode_cap: false",
-    ]
-    assert all("deprecated" in line and "\n" not in line for line in lines)
+@pytest.mark.parametrize("key", sorted(Rules.model_fields.keys() - Remap.model_fields))
+def test_an_ablation_is_an_unknown_key_of_a_server(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown key 'remap.{key}'"):
+        load(write(tmp_path, VALID | {"remap": {key: 1}}))
 
 
-def test_rules_are_settings_and_ablations() -> None:
-    made = Rules.of(Remap(rest_s=5, max_percent=50), Ablations(beta=1))
-    assert (made.rest_s, made.max_percent, made.beta, made.victims) == (5, 50, 1, "mru")
-    assert Rules.of(Remap(), Ablations()) == Rules()
-    assert not Remap.model_fields.keys() & Ablations.model_fields.keys()
+def test_rules_are_the_settings_and_what_serves() -> None:
+    made = Rules.of(Remap(rest_s=5, max_percent=50))
+    assert (made.rest_s, made.max_percent, made.beta, made.victims) == (5, 50, "dynamic", "mru")
+    assert Rules.of(Remap()) == Rules()
     assert hash(made) == hash(made.model_copy())
 
 
@@ -133,7 +119,6 @@ def two(**second: Any) -> dict[str, Any]:
         (tenant(max_model_len=0), "tenants.0.max_model_len: "),
         (two(name="b", share=41), "shares add up to 101 %: lower them to 100 % or less"),
         (two(share=1), "tenant name 'a' is used twice"),
-        (VALID | {"remap": {"beta": 3}}, "remap.beta: "),
         (tenant(max_model_len=True), "tenants.0.max_model_len: "),
         (VALID | {"replay": {"window": [310, 0]}}, "window [310.0, 0.0]: write [START, END]"),
         (VALID | {"replay": {"window": [float("nan"), 5]}}, "replay.window.0: "),

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from benchmarks import oracle
+from benchmarks.ablations import setup
 from benchmarks.fixed import MOST_TPOT, applied, first_settings, knobs, mean, worth
-from benchmarks.worlds import FIGURES, draw
-from mirage.simulate.experiment import Experiment
+from benchmarks.worlds import FIGURES, drawn
 
 pytestmark = pytest.mark.pure
 
-WORLD = draw(5) | {"sharing": {"mode": "temporal", "turn_s": 2.0}}
-SPATIAL = draw(5) | {"sharing": {"mode": "spatial"}}
+FITTING = next(drawn(5))
+WORLD = FITTING | {"sharing": {"mode": "temporal", "turn_s": 2.0}}
+SPATIAL = FITTING | {"sharing": {"mode": "spatial"}}
 EVEN = dict.fromkeys(FIGURES, 1.0)
 
 
@@ -22,7 +23,7 @@ EVEN = dict.fromkeys(FIGURES, 1.0)
 def test_every_value_of_every_knob_is_one_that_an_experiment_may_have(world: Any) -> None:
     for knob, values in knobs(world).items():
         for value in values:
-            Experiment.model_validate(applied(world, {knob: value}))
+            setup(applied(world, {knob: value}))
 
 
 def test_knobs_reach_the_keys_they_name() -> None:

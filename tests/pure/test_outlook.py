@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mirage.config import Config, ConfigError, Device, Policy, RemapAndAblations, Sharing, Tenant
+from benchmarks.ablations import ablated
+from mirage.config import Config, ConfigError, Device, Policy, Sharing, Tenant
 from mirage.control.lending import worth_lending
 from mirage.profiles import of_device
 from mirage.serve.fit import Fit
@@ -78,7 +79,7 @@ def test_few_layers_that_move_win_little_on_any_link(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "remap", "words"),
+    ("changes", "rules", "words"),
     [
         ({"floor_layers": 39}, {}, "of its 40, 39 stay (floor_layers) and 2 are for streaming: "
          "lower floor_layers to 37 or less"),
@@ -91,17 +92,16 @@ def test_few_layers_that_move_win_little_on_any_link(mode: str) -> None:
     ],
 )  # fmt: skip
 def test_a_tenant_that_never_gives_a_layer_is_told(
-    changes: dict[str, float], remap: dict[str, Any], words: str
+    changes: dict[str, float], rules: dict[str, Any], words: str
 ) -> None:
     before = config("spatial")
     changed = before.tenants[0].model_copy(update=changes)
-    given = before.model_copy(
-        update={"tenants": [changed, before.tenants[1]], "remap": RemapAndAblations(**remap)}
-    )
+    given = before.model_copy(update={"tenants": [changed, before.tenants[1]]})
     movable = int(40 * given.max_percent(changed) / 100)
     both = fits()
     both["a"] = replace(both["a"], movable_layers=movable)
-    lines = outlook(given, both, Speeds())
+    with ablated(**rules):
+        lines = outlook(given, both, Speeds())
     assert len(lines) == bool(words)
     assert not words or words in lines[0]
     assert not words or lines[0].startswith("note: tenant 'a' never gives a layer: ")

@@ -25,7 +25,7 @@ device: {kind: host, index: 0, graphs: false, memory: 64MiB, page: 65536, copy_c
          link_gb_s: 3, profile: h100}
 tenants: [{name: a, model: m, share: 50, priority: 0, max_model_len: 5, engine_args: {seed: 1}}]
 sharing: {mode: temporal, turn_s: 1, drain: auto}
-remap: {serve: growth, lend_percent: 5, tbt_ms: 5, experts: false, headroom_extents: 2, beta: 1}
+remap: {serve: growth, lend_percent: 5, tbt_ms: 5, experts: false, headroom_extents: 2}
 tiers:
   host: {bytes: 1MiB, policy: lru}
   peer: {devices: {p: {bytes: 1MiB}, q: 1MiB}, link_gb_s: 3, backed: true}
@@ -43,7 +43,6 @@ workload: {arrivals: bursty, requests: 100, peak: {requests: 5, factor: 2}}
 limits: {max_num_seqs: 4}
 tiers: {peer: {bytes: 1G}, host: {bytes: 1G, policy: arc}, ssd: {bytes: 1G}, spill: true}
 routing: {skew: 1}
-ablations: {beta: 1}
 policies: [mirage]
 layer_sets: even
 """
@@ -180,7 +179,7 @@ def test_a_section_with_nothing_in_it_is_not_there(section: str) -> None:
     assert validated(Config, empty, Path("F")) == validated(Config, without, Path("F"))
 
 
-@pytest.mark.parametrize("section", ["sharing", "limits", "tiers", "remap", "routing", "ablations"])
+@pytest.mark.parametrize("section", ["sharing", "limits", "tiers", "remap", "routing"])
 def test_nor_is_one_of_an_experiment(section: str) -> None:
     with_it = yaml.safe_load(SIMULATED)
     there = validated(Experiment, with_it | {section: None}, Path("F"))

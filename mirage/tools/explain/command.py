@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mirage.config import Config, ConfigError, load
 from mirage.control.rules import Rules
-from mirage.options import ConfigPath, hardware_option, warn
+from mirage.options import ConfigPath, hardware_option
 from mirage.tools.explain.arithmetic import explained
 from mirage.tools.explain.machine import machine
 from mirage.tools.explain.subjects import subjects
@@ -43,7 +43,6 @@ def explain_command(
     hardware profile.
     """
     known = load(config)
-    warn(config, known)
     explain(known, hardware, context, parse_batches(batch), as_json)
 
 

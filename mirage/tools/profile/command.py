@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mirage.options import ConfigPath, warn
+from mirage.options import ConfigPath
 
 
 def profile_command(
@@ -36,5 +36,4 @@ def profile_command(
     from mirage.tools.profile.whole import checked, profile
 
     known = adapters.beside(load(config), config.parent)
-    warn(config, known)
     profile(config, known, checked(output), QUICK if quick else THOROUGH, fresh=fresh)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from mirage.options import ConfigPath, trace_format_option, warn
+from mirage.options import ConfigPath, trace_format_option
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.tools.replay import capacity, html, provenance, report, table
@@ -160,7 +160,6 @@ def replay(config_path: Path, options: Options) -> dict[str, Any]:
     """
     plan = settle(config_path, options)
     console = Console(stderr=True)
-    warn(config_path, plan.config)
     for why, count in plan.setting.skipped.items():
         line = f"{plan.setting.trace}: skipped and not replayed: {count:,} {why}"
         console.out(f"mirage: warning: {line}", highlight=False)

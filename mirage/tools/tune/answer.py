@@ -23,8 +23,6 @@ SEARCH_SEEDS = 2
 """Ways to deal the searched windows to tenants, by which finalists are compared."""
 JUDGE_SEEDS = 5
 DEFAULT, TUNED, STATIC, POOLED = "default", "tuned", "static", "pooled"
-SLOTS = {"one slot": 1, "two slots": 2}
-"""Of the tuned configuration, instead of the number that its engines choose by themselves."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ def answer(question: Question, wish: Wish, folder: Path, progress: Progress) -> 
 
 def contenders(default: Config, tuned: Config) -> dict[str, Config]:
     """What the answer is compared with, and itself, by name."""
-    found = {
+    return {
         STATIC: default.model_copy(update={"policy": Policy.STATIC}),
         POOLED: default.model_copy(update={"policy": Policy.POOLED}),
         DEFAULT: default,
@@ -128,11 +126,6 @@ def contenders(default: Config, tuned: Config) -> dict[str, Config]:
         TUNED: tuned,
         f"{TUNED} at 0 %": fixed(tuned, 0.0),
     }
-    for name, beta in SLOTS.items():
-        found[name] = tuned.model_copy(
-            update={"remap": tuned.remap.model_copy(update={"beta": beta})}
-        )
-    return found
 
 
 def fixed_name(percent: float) -> str:

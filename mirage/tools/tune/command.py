@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from mirage.options import ConfigPath, hardware_option, trace_format_option, warn
+from mirage.options import ConfigPath, hardware_option, trace_format_option
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.tools.report.enough import too_few
@@ -125,7 +125,6 @@ def tune(path: Path, options: Options, wish: Wish, output: Path) -> Answer:
     from mirage.tools.tune.progress import shown
 
     asked = question.ask(path, options)
-    warn(path, asked.config)
     if (few := too_few(asked.cut.judged)) is not None:
         typer.echo(f"mirage: warning: {asked.trace_name}: {few}", err=True)
     make_room(output, [output / name for name in FILES])

@@ -22,9 +22,8 @@ CONTENDERS = Markup(
     "<p>On windows of the trace that the search has not seen. <b>default</b> is the configuration "
     "as it is, <b>fixed</b> the same with one percentage for all models, <b>static</b> without "
     "moving memory, <b>pooled</b> with KV memory moving alone, <b>tuned at 0 %</b> the tuned one "
-    "without giving layers, <b>one slot</b> and <b>two slots</b> the tuned one with a fixed number "
-    "of slots. The small figure is the ratio to default; the best of a column is marked. These "
-    "figures are computed, not measured.</p>"
+    "without giving layers. The small figure is the ratio to default; the best of a column is "
+    "marked. These figures are computed, not measured.</p>"
 )
 ON_ENGINES = Markup(
     "<p>The best of the search, the configuration as it is and the best fixed percentage, replayed "

@@ -115,7 +115,6 @@ def experiment(bench: Bench, config: Config) -> Setup:
             workload=Workload(arrivals="trace", file=Path(SAMPLE)),
             limits=Limits(block_tokens=config.block_tokens),
             remap=config.remap,
-            ablations=config.remap.ablations,
         ),
         hardware=hardware,
         models=bench.models,
