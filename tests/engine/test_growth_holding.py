@@ -39,6 +39,7 @@ def manager_of(specs: list[Any]) -> Any:
     made.__class__ = HoldingKVCacheManager
     made.recalls = lambda: False
     made.copied = lambda: False
+    made.stuck = lambda request: False
     return made
 
 
