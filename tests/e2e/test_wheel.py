@@ -16,7 +16,10 @@ from mirage.cli import TOOLS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
-TREE = ("mirage", "vmm", "scheduler", "traces", "configs", "pyproject.toml", "README.md", "LICENSE")
+PACKAGES = ("mirage", "vmm", "scheduler", "traces", "configs")
+BESIDE = ("benchmarks", "tests", "examples")
+"""Folders of the tree that are in no wheel."""
+TREE = (*PACKAGES, *BESIDE, "pyproject.toml", "README.md", "LICENSE")
 
 Run = Callable[..., str]
 
@@ -83,6 +86,8 @@ def test_everything_that_the_packages_need_is_in_it(installed: Path) -> None:
         text=True,
     ).stdout.split()
     assert [path for path in tracked if not (installed / path).exists()] == []
+    others = {path.name for path in installed.iterdir()} - set(PACKAGES)
+    assert not [name for name in others if not name.startswith(("mirage_kv-", "bin"))], others
     (metadata,) = installed.glob("mirage_kv-*.dist-info")
     assert (metadata / "licenses" / "LICENSE").exists()
 

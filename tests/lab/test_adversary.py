@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.lab
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,6 +33,7 @@ def judged(printed: str) -> int:
     return int(match[1]) if match else 0
 
 
+@pytest.mark.rare
 def test_it_goes_on_with_what_it_has_tried(tmp_path: Path) -> None:
     first = judged(searched(tmp_path, 8, seed=1))
     assert 0 < first <= 8
