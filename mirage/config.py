@@ -350,7 +350,7 @@ class HostTier(Strict):
     """Host memory for KV blocks of all tenants, below the device (docs/tiers.md)."""
 
     bytes: Bytes
-    policy: Literal["lru", "arc", "frequency"] = "lru"
+    policy: Literal["lru", "arc"] = "lru"
     """In which order a tenant's own blocks are evicted."""
 
 

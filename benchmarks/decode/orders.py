@@ -1,4 +1,4 @@
-"""In which order the blocks of one tier go down. LRU and frequency are those of `mirage/tiers`."""
+"""In which order the blocks of one tier go down. LRU is that of `mirage/tiers`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from benchmarks.decode.rotation import Rotation, Sequence
 from mirage.tiers.blocks import Name
-from mirage.tiers.policies import LRU, EvictionPolicy, Frequency
+from mirage.tiers.policies import LRU, EvictionPolicy
 
 Lookup = Callable[[bytes], Sequence]
 """A request by its id."""
@@ -48,6 +48,56 @@ class Static(LRU):
 
     def __len__(self) -> int:
         return super().__len__() + len(self._placed)
+
+
+class Frequency:
+    """Least frequently used first, of equals the least recently used.
+
+    A new name begins one above the count of the last one evicted, so that what was used much
+    long ago does not stay for ever (dynamic aging).
+    """
+
+    def __init__(self) -> None:
+        self._count: dict[Name, int] = {}
+        self._by_count: dict[int, OrderedDict[Name, None]] = {}
+        self._age = 0
+
+    def add(self, name: Name) -> None:
+        if name in self._count:
+            self.use(name)
+        else:
+            self._enter(name, self._age + 1)
+
+    def use(self, name: Name) -> None:
+        if name in self._count:
+            self._enter(name, self._leave(name) + 1)
+
+    def evict(self, name: Name) -> None:
+        if name in self._count:
+            self._age = max(self._age, self._leave(name))
+
+    def drop(self, name: Name) -> None:
+        if name in self._count:
+            self._leave(name)
+
+    def victims(self) -> Iterator[Name]:
+        for count in sorted(self._by_count):
+            yield from self._by_count[count]
+
+    def __len__(self) -> int:
+        return len(self._count)
+
+    def _enter(self, name: Name, count: int) -> None:
+        self._count[name] = count
+        self._by_count.setdefault(count, OrderedDict())[name] = None
+
+    def _leave(self, name: Name) -> int:
+        count = self._count.pop(name)
+        names = self._by_count[count]
+        del names[name]
+        if not names:
+            del self._by_count[count]
+        return count
 
 
 class Ranked:
@@ -94,7 +144,7 @@ class Ranked:
 class ByReads(Ranked):
     """Read by the fewest decode steps first, since it was written, wherever it lay.
 
-    The host pool's frequency counts turns and ages: what takes turns in a queue goes almost as
+    `Frequency` counts turns and ages: what takes turns in a queue goes almost as
     under LRU.
     """
 

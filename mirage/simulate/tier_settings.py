@@ -26,7 +26,7 @@ class SimulatedTier(Strict):
 class SimulatedHostTier(SimulatedTier):
     """Of host memory."""
 
-    policy: Literal["lru", "arc", "frequency"] = "lru"
+    policy: Literal["lru", "arc"] = "lru"
     """In which order a tenant's own blocks are evicted; a peer's as well."""
 
 

@@ -1,4 +1,4 @@
-"""In which order the blocks of one tenant are evicted: LRU, ARC or by frequency. Pure.
+"""In which order the blocks of one tenant are evicted: LRU or ARC. Pure.
 
 A policy knows names and what happened to them, no sizes and no clock: recency is the order of
 the calls. Names that may not go at present are left out by who asks for victims.
@@ -59,56 +59,6 @@ class LRU:
 
     def __len__(self) -> int:
         return len(self._held)
-
-
-class Frequency:
-    """Least frequently used first, of equals the least recently used.
-
-    A new name begins one above the count of the last one evicted, so that what was used much
-    long ago does not stay for ever (dynamic aging).
-    """
-
-    def __init__(self) -> None:
-        self._count: dict[Name, int] = {}
-        self._by_count: dict[int, OrderedDict[Name, None]] = {}
-        self._age = 0
-
-    def add(self, name: Name) -> None:
-        if name in self._count:
-            self.use(name)
-        else:
-            self._enter(name, self._age + 1)
-
-    def use(self, name: Name) -> None:
-        if name in self._count:
-            self._enter(name, self._leave(name) + 1)
-
-    def evict(self, name: Name) -> None:
-        if name in self._count:
-            self._age = max(self._age, self._leave(name))
-
-    def drop(self, name: Name) -> None:
-        if name in self._count:
-            self._leave(name)
-
-    def victims(self) -> Iterator[Name]:
-        for count in sorted(self._by_count):
-            yield from self._by_count[count]
-
-    def __len__(self) -> int:
-        return len(self._count)
-
-    def _enter(self, name: Name, count: int) -> None:
-        self._count[name] = count
-        self._by_count.setdefault(count, OrderedDict())[name] = None
-
-    def _leave(self, name: Name) -> int:
-        count = self._count.pop(name)
-        names = self._by_count[count]
-        del names[name]
-        if not names:
-            del self._by_count[count]
-        return count
 
 
 class ARC:
@@ -194,6 +144,5 @@ class ARC:
 POLICIES: dict[str, Callable[[], EvictionPolicy]] = {
     "lru": LRU,
     "arc": ARC,
-    "frequency": Frequency,
 }
 """By their names in a configuration."""
