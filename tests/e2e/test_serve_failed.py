@@ -28,7 +28,7 @@ def test_one_that_cannot_start_is_failed_and_the_others_serve(tmp_path: Path) ->
         assert health["tenants"] == {"a": "ready", "b": "failed", "c": "ready"}
         assert health["reasons"] == {"b": REASON}
         engines = s.request("GET", "/mirage/state")[1]["engines"]
-        assert engines["b"] == {"state": "failed", "restarts": 0, "reason": REASON}
+        assert engines["b"] == {"state": "failed", "restarts": 0, "reason": REASON, "moves": []}
         assert "reason" not in engines["a"]
         status, stderr = s.end(15)
     assert status == 0
