@@ -1,6 +1,6 @@
 """An optimiser that looks for the world in which `mirage` does the greatest harm.
 
-    .venv/bin/python benchmarks/adversary.py [--minutes 60] [--jobs 2] [--seed 0] [--output DIR]
+    .venv/bin/python -m benchmarks.adversary [--minutes 60] [--jobs 2] [--seed 0] [--output DIR]
 
 Varied besides what `benchmarks/worlds.py` draws: the link's speed, reports, messages, step
 overheads, priorities, floors, models that fall silent, and what turns do with unfinished
@@ -25,8 +25,6 @@ from typing import Any
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.worlds import (
     FIGURES,
@@ -197,7 +195,7 @@ def main() -> None:
 def _command(asked: argparse.Namespace) -> list[str]:
     bounds = ["--minutes", str(asked.minutes), "--output", str(asked.output)]
     bounds += ["--trials", str(asked.trials)] if asked.trials else []
-    return [sys.executable, __file__, *bounds]
+    return [sys.executable, "-m", "benchmarks.adversary", *bounds]
 
 
 def arguments() -> argparse.Namespace:

@@ -1,6 +1,6 @@
 """The controller's open choices and ideas beyond the paper, each measured by simulation.
 
-    .venv/bin/python benchmarks/choices.py [--seeds 0-1]
+    .venv/bin/python -m benchmarks.choices [--seeds 0-1]
 
 Prints one row for each variant of policy `mirage`, side by side with `pooled` and with memory
 without end: output tokens a second, latencies, preemptions, moves of memory, restored bytes.

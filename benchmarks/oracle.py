@@ -1,7 +1,7 @@
 """An oracle of each world: what fixed settings can gain there, and what the rule leaves of it.
 
-    .venv/bin/python benchmarks/oracle.py [--worlds 200] [--first N] [--minutes M] [--jobs J]
-    .venv/bin/python benchmarks/oracle.py FILE ...
+    .venv/bin/python -m benchmarks.oracle [--worlds 200] [--first N] [--minutes M] [--jobs J]
+    .venv/bin/python -m benchmarks.oracle FILE ...
 
 Saturated worlds, that is such in which `pooled` preempts, are drawn anew each time, from the number
 that is printed. In each the rule (`mirage` as it is), the best fixed settings of the world
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -28,8 +27,6 @@ from typing import Any
 
 import optuna
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.fixed import MOST_TPOT, Seeds, bounds, worth
 from benchmarks.worlds import LEAST_TOKENS, World, about, draw

@@ -1,6 +1,6 @@
 """How fast the simulator is: requests a second of one core, and what a step costs.
 
-    .venv/bin/python benchmarks/simulator.py [--azure DIR] [--rows N]
+    .venv/bin/python -m benchmarks.simulator [--azure DIR] [--rows N]
 
 `--azure` names a folder with Azure's two files of 2023, which are then simulated whole; `--rows`
 writes a trace of so many rows into a temporary folder and streams it, printing peak memory.

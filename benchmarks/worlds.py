@@ -1,6 +1,6 @@
 """Worlds drawn at random, each simulated with `mirage` beside `pooled`: where does it do harm?
 
-    .venv/bin/python benchmarks/worlds.py [--worlds 40] [--first 0] [--output DIR] [FILE ...]
+    .venv/bin/python -m benchmarks.worlds [--worlds 40] [--first 0] [--output DIR] [FILE ...]
 
 A world is a machine, two to four models and their loads, turns of 0.5 to 5 s, drained or not, or
 all at once. Prints a row for each, the worst first at the end, and how many are harmed: less

@@ -284,7 +284,7 @@ BANDS: tuple[Row, ...] = (
         why="Chosen with this band in sight: of the idle KV that models can lend each other, "
         "newcomers of growth-only get three quarters (remap.lend_percent), and the rest waits for "
         "the growth of running requests. At 100 % the cut is 4 % for 2.6 % more tokens a second; "
-        "from 50 to 80 % B3, B4 and B7 hold, with other seeds and with windows of Azure's trace.",
+        "from 50 to 80 % B3, B4 and B7 held on the seeds on which it was chosen.",
         **_cut("c1-3", "growth-only", ITL),
     ),
     _band("B5", "C2 at 1/s: TTFT P99 cut", (85, None), **_cut("c2-1", "mirage", TTFT)),

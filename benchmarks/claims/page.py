@@ -33,7 +33,7 @@ its results should fall into. This page is written by `make claims`, which is
 
     .venv/bin/python -m benchmarks.claims --seeds {seeds}{trace}
 
-and the same figures are in `claims.json`. Arrivals: {arrivals}.
+and the same figures are in `out/claims/claims.json`. Arrivals: {arrivals}.
 Lengths, loads, turns and numbers of requests are pinned in `benchmarks/experiments/claims.yaml`
 and `configs/lengths.yaml`, the machine in `configs/hardware/gh200.yaml`, each figure with its
 source. Changes are in per cent of the policy compared with (`static` where none is named), seed
@@ -44,14 +44,15 @@ Beside MIRAGE more documents are checked. T are TierKV's claims, of
 `benchmarks/experiments/tierkv.yaml`: 26 of 208 requests decode at once, in turns, and links carry
 what they carry. H are Harvest's, A those of two articles on offloading: link and roofline of
 `configs/hardware/h100.yaml`. Where a document contradicts itself, the reasons below say where. Of
-these claims orders and invariants are gated (B20 to B23), absolute figures are not. B24 to
-B26 are what giving cold experts adds to giving layers (`configs/experiments/mixture.yaml`), which
+these claims orders and invariants are judged as bands (B20 to B23), absolute figures are not. B24
+to B26 are what giving cold experts adds to giving layers (`configs/experiments/mixture.yaml`), which
 no document has.
 
 *reproduced*: the paper's figure lies in the range, or within 10 points of it.
 *direction*: the sign is right, the size is not; or one of several figures goes the other way.
 A band has the mean over the seeds with its 95 % interval (Student's t). *inside*: all of the
-interval is in the band; *open*: a part of it; *outside*: nothing. Most bands and rules were chosen
+interval is in the band; *open*: a part of it; *outside*: nothing. *holds on*: seeds whose own
+figure is in the band, of those that have a case which the row is about. Most bands and rules were chosen
 in sight of seeds 0 to 4, none in sight of these.
 *inconsistent*: the paper's own inputs do not bear it. "TBT" may be the pooled gap between tokens
 (ITL) or each request's mean (TPOT); both are shown.

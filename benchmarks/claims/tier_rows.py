@@ -178,8 +178,8 @@ CLAIMS: tuple[Row, ...] = (
         "4.00 ms for all at 1x; at 5x LRU 192.47, frequency 161.77, static 110.49, attention "
         "79.07, prefetch 4.07, oracle 4.03",
         "The order is the document's (B20). At 1x a step takes 8.1 ms, since 26 contexts of 1,024 "
-        "tokens are read too: 4.00 are the weights alone. The frequency is the host pool's, whose "
-        "aging makes it "
+        "tokens are read too: 4.00 are the weights alone. The order by frequency ages, "
+        "which makes it "
         "LRU in a queue. Prefetch is not flat: with another batch in each step, which LRU's 192 "
         "ms need (12 GB a step over 64 GB/s), it waits almost as long as LRU, since 64 GB/s "
         "carry 262 MB in 4.1 ms. Flat it is when each block is tested alone against the window, "

@@ -17,7 +17,7 @@ QUICK = ["--trials", "5", "--seeds", "1", "--judges", "2", "--minutes", "3"]
 
 
 def looked(folder: Path, worlds: int, *words: str) -> str:
-    command = [sys.executable, "benchmarks/oracle.py", *QUICK, "--worlds", str(worlds)]
+    command = [sys.executable, "-m", "benchmarks.oracle", *QUICK, "--worlds", str(worlds)]
     done = subprocess.run(
         [*command, "--output", str(folder), *words],
         cwd=ROOT,

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def searched(folder: Path, trials: int, seed: int) -> str:
     words = ["--trials", str(trials), "--minutes", "3", "--seed", str(seed)]
     done = subprocess.run(
-        [sys.executable, "benchmarks/adversary.py", *words, "--output", str(folder)],
+        [sys.executable, "-m", "benchmarks.adversary", *words, "--output", str(folder)],
         cwd=ROOT,
         check=True,
         capture_output=True,
