@@ -45,15 +45,15 @@ Beside MIRAGE more documents are checked. T are TierKV's claims, of
 what they carry. H are Harvest's, A those of two articles on offloading: link and roofline of
 `configs/hardware/h100.yaml`. Where a document contradicts itself, the reasons below say where. Of
 these claims orders and invariants are judged as bands (B20 to B23), absolute figures are not. B24
-to B26 are what giving cold experts adds to giving layers (`configs/experiments/mixture.yaml`), which
-no document has.
+to B26 are what giving cold experts adds to giving layers (`configs/experiments/mixture.yaml`),
+which no document has.
 
 *reproduced*: the paper's figure lies in the range, or within 10 points of it.
 *direction*: the sign is right, the size is not; or one of several figures goes the other way.
 A band has the mean over the seeds with its 95 % interval (Student's t). *inside*: all of the
 interval is in the band; *open*: a part of it; *outside*: nothing. *holds on*: seeds whose own
-figure is in the band, of those that have a case which the row is about. Most bands and rules were chosen
-in sight of seeds 0 to 4, none in sight of these.
+figure is in the band, of those that have a case which the row is about. Most bands and
+rules were chosen in sight of seeds 0 to 4, none in sight of these.
 *inconsistent*: the paper's own inputs do not bear it. "TBT" may be the pooled gap between tokens
 (ITL) or each request's mean (TPOT); both are shown.
 """
