@@ -96,7 +96,7 @@ def decoded(folder: Path) -> Path:
     tiers = {"host": {"bytes": "1GiB"}, "ssd": {"bytes": "10GiB"}}
     asked = {"title": "A batch", "model": "llama-3-8b", "decode": batch, "tiers": tiers}
     (folder / "batch.yaml").write_text(yaml.safe_dump(asked))
-    _mirage(folder, "simulate", "batch.yaml", "--seeds", "0-1", "--output", "decoded")
+    _program(folder, "benchmarks.decode", "batch.yaml", "--seeds", "0-1", "--output", "decoded")
     return folder / "decoded" / "report.html"
 
 
@@ -138,8 +138,12 @@ def keep_parts(measuring: Measuring, output: Path, without: str = "") -> None:
 
 
 def _mirage(folder: Path, *words: str) -> None:
+    _program(folder, "mirage", *words)
+
+
+def _program(folder: Path, module: str, *words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "mirage", *words],
+        [sys.executable, "-m", module, *words],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
