@@ -24,7 +24,7 @@ from mirage.processes.exits import exits  # noqa: E402
 from mirage.tools.replay import child  # noqa: E402
 
 COMMANDS = ("serve", "check", "replay")
-"""Those whose processes decide by rules of their own configuration."""
+"""Commands whose processes decide by rules of their own configuration."""
 Command = Callable[..., list[str]]
 
 

@@ -72,7 +72,7 @@ CACHES = {
 """As the Makefile has them, so that engines start from a warm cache and leave nothing behind."""
 
 REPLAYS = 3
-"""Of each policy, if not told otherwise."""
+"""Replays of each policy, if not told otherwise."""
 ENDING_S = 3
 """Seconds that a replay takes after its last request: the server ends."""
 
@@ -180,7 +180,7 @@ def shape_differences(measured: Measured, config: Config, profile: Path) -> list
 
 
 def policies(config: Config) -> list[str]:
-    """Those that use the configuration's tiers, if it has any."""
+    """Policies that are compared: those with tiers, if the configuration has any."""
     tiered = config.tiers.host is not None
     return [variant.name for variant in chosen(None, config) if variant.tiers == tiered]
 
@@ -226,7 +226,7 @@ def real_figures(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def mebibytes(run: Mapping[str, Any]) -> dict[str, float]:
-    """What a run, real or simulated, copied."""
+    """Figures of what a run, real or simulated, copied."""
     copied = {
         "streamed_mib": "bytes_streamed",
         "kv_down_mib": "kv_bytes_down",

@@ -21,14 +21,14 @@ from benchmarks.worlds import FIGURES, Ratios, World
 from mirage.simulate.run import Metrics, run
 
 Settings = dict[str, Any]
-"""Of knobs by name; what is left out is as the world has it."""
+"""Settings of knobs by name; a knob that is left out is as the world has it."""
 
 MOST_TPOT = 1.05
 """Times `pooled`'s TPOT P99 that more throughput may cost."""
 FIRST_TOKENS = 0.1
-"""What a TTFT P99 that is half as long counts beside twice the tokens a second."""
+"""Weight of a TTFT P99 that is half as long, beside twice the tokens a second."""
 BEYOND = 2.0
-"""What a TPOT P99 beyond `MOST_TPOT` counts beside tokens a second."""
+"""Weight of a TPOT P99 beyond `MOST_TPOT`, beside tokens a second."""
 ENDLESS = 20
 """Times the machine's memory that stands for memory without end."""
 RANDOM = 16
@@ -50,7 +50,7 @@ ABLATIONS = "decode_cap", "beta", "lend_pool"
 
 
 class Seeds(NamedTuple):
-    """Those on which settings are chosen, and those on which all is judged."""
+    """Seeds on which settings are chosen, and seeds on which all is judged."""
 
     chosen_on: Sequence[int]
     judged_on: Sequence[int]
@@ -112,7 +112,7 @@ def searched(
 
 
 def first_settings(world: World) -> list[Settings]:
-    """Those that are always tried: the rule itself, no layers, and all that others can lend."""
+    """Settings that are always tried: the rule itself, no layers, and all that others can lend."""
     capped = [knob for knob in knobs(world) if knob.startswith("max_percent")]
     lent = {"lend_pool": 2.0} if "lend_pool" in knobs(world) else {"rest_s": 0.0}
     return [{}, dict.fromkeys(capped, 0), lent, lent | {"tbt_ms": 1000.0}]
@@ -142,7 +142,7 @@ def applied(world: World, settings: Settings) -> World:
 
 
 def worth(figures: Ratios) -> float:
-    """How much better than `pooled`: the logarithm of tokens a second, above all.
+    """Gain over `pooled`: the logarithm of tokens a second, above all.
 
     What has a TPOT P99 beyond `MOST_TPOT` loses twice by what it is beyond.
     """
@@ -151,7 +151,7 @@ def worth(figures: Ratios) -> float:
 
 
 def endless(world: World, pooled: dict[int, Metrics]) -> Ratios:
-    """With `ENDLESS` times the memory and all layers in place, turns as they are best."""
+    """Setup with `ENDLESS` times the memory and all layers in place, turns as they are best."""
     memory = ablations.setup(world).hardware.memory_bytes / 2**30
     larger = world | {"memory_gib": ENDLESS * memory}
     ways = LEFT_OPEN["drain"] if "drain" in knobs(world) else (None,)
@@ -188,5 +188,5 @@ def _suggested(trial: optuna.Trial, world: World) -> Settings:
 
 
 def _written(indices: dict[str, int], world: World) -> Settings:
-    """Without knobs that leave the world as it is."""
+    """Settings without knobs that leave the world as it is."""
     return {knob: values[indices[knob]] for knob, values in knobs(world).items() if indices[knob]}

@@ -43,7 +43,7 @@ SHOWN = "tokens/s", "TTFT P99", "TPOT P99"
 HEAD = " | ".join(f"{who}: {', '.join(SHOWN)}" for who in WHO)
 
 Row = dict[str, Any]
-"""Of one world: its number, whether it is saturated, and then its figures, by `WHO`."""
+"""Findings on one world: its number, whether it is saturated, and then its figures, by `WHO`."""
 
 
 def saturated(number: int, seed: int) -> World | None:
@@ -73,7 +73,7 @@ def looked_at(asked: tuple[int, World | None, Seeds, int]) -> Row:
 
 
 def rows(asked: argparse.Namespace, known: list[Row]) -> Iterator[Row]:
-    """Of worlds that nobody has looked at, until there are enough, or the time is over."""
+    """Findings on worlds that nobody has looked at, until there are enough, or the time is over."""
     until = time.monotonic() + asked.minutes * 60
     seen = {row["number"] for row in known}
     missing = asked.worlds - sum(row["saturated"] for row in known)
@@ -118,7 +118,7 @@ def kind(world: World) -> str:
 
 
 def regret(row: Row) -> float:
-    """By how much the oracle is better, as `worth` counts it."""
+    """Regret of the rule: the oracle's gain over it, as `worth` counts it."""
     return worth(row["oracle"]) - worth(row["rule"])
 
 
@@ -187,7 +187,7 @@ def keep(row: Row, folder: Path) -> None:
 
 
 def stored(file: Path) -> list[Row]:
-    """What was looked at already. A line that was cut short is not."""
+    """Findings that are in the file already. A line that was cut short is none."""
     if not file.exists():
         return []
     written = file.read_text().split("\n")

@@ -30,4 +30,4 @@ KNOWN: Mapping[str, Variant] = {
     SWAP.name: SWAP,
     **{name: Variant(name, Policy.MIRAGE, changes=of) for name, of in ABLATIONS.items()},
 }
-"""What the laboratory compares, by name."""
+"""Variants that the laboratory compares, by name."""

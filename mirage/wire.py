@@ -64,7 +64,7 @@ class Decoder(Generic[T]):
 
     @property
     def has_next(self) -> bool:
-        """Whether `next` gives a message, or raises."""
+        """True if `next` gives a message, or raises."""
         length = self._header()[0]
         return length > LONGEST or 0 <= length <= len(self._bytes) - HEADER.size
 
@@ -145,7 +145,7 @@ class Channel(Generic[T]):
 
     @property
     def has_next(self) -> bool:
-        """Whether `next` gives a message, or raises, without anything being read."""
+        """True if `next` gives a message, or raises, without anything being read."""
         return self._decoder.has_next
 
     def say(self, *messages: msgspec.Struct, descriptors: Sequence[int] = ()) -> None:
@@ -161,7 +161,7 @@ class Channel(Generic[T]):
             raise Broken(f"it has not read {self.unsent} bytes")
 
     def tell(self, message: msgspec.Struct, descriptors: Sequence[int] = ()) -> None:
-        """As `say`, for whoever reads the channel, and hears there that it has ended."""
+        """Say a message for whoever reads the channel, and hears there that it has ended."""
         try:
             self.say(message, descriptors=descriptors)
         except Broken:

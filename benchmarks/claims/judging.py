@@ -171,7 +171,7 @@ class Band(Row):
         }
 
     def _judged(self, low: float, high: float) -> Judged:
-        """Of the interval from `low` to `high`."""
+        """Verdict on the interval from `low` to `high`."""
         if self._inside(low) and self._inside(high):
             return "inside"
         least, most = self.band

@@ -13,7 +13,7 @@ from mirage.units import MIB, size
 COPIES = (MIB, 16 * MIB, 352 * 10**6)
 """Bytes; the last is an expert of Mixtral."""
 SHARES = (0.125, 0.25, 0.5, 0.75, 1.0)
-"""Of each layer's experts."""
+"""Share of each layer's experts."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What may be lent where tenants take turns: what pays, and what the others can cover. Pure."""
+"""Bound on lending where tenants take turns: what pays, and what the others can cover. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def covered(rows: Sequence[Row]) -> int:
 def covers(
     tenants: Sequence[TenantSnapshot], name: str, usable_bytes: int, policy: Policy, rules: Rules
 ) -> bool:
-    """Whether all KV in use fits beside the layers that `name` cannot hide, were it its turn.
+    """True if all KV in use fits beside the layers that `name` cannot hide, were it its turn.
 
     `usable_bytes`: of the device, what is kept for tenants that are not here not counted.
     """

@@ -1,4 +1,4 @@
-"""How much KV memory an engine wants: pure arithmetic over its queues.
+"""Demand of an engine for KV memory: pure arithmetic over its queues.
 
 It counts in blocks, and says it in extents (`in_extents`); a controller hears nothing but extents.
 """

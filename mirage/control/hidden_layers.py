@@ -1,4 +1,4 @@
-"""How many of a tenant's layers hide behind its decode steps, and by how many slots. Pure."""
+"""Layers of a tenant that hide behind its decode steps, and the slots for them. Pure."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Reason(StrEnum):
     sentence: str
 
     def __new__(cls, word: str, sentence: str) -> Reason:
-        """As `StrEnum`, of the word alone."""
+        """Member of a `StrEnum`, made of the word alone."""
         self = str.__new__(cls, word)
         self._value_, self.sentence = word, sentence
         return self
@@ -38,7 +38,7 @@ class Reason(StrEnum):
 
 
 class Kind(StrEnum):
-    """What memory is used for; free memory is nobody's, all else one tenant's."""
+    """Use of memory; free memory is nobody's, all else one tenant's."""
 
     FREE = "free memory"
     LAYERS = "layers"
@@ -48,7 +48,7 @@ class Kind(StrEnum):
 
 
 class Place(NamedTuple):
-    """Where bytes are."""
+    """Place that has bytes."""
 
     kind: Kind
     tenant: str = ""
@@ -75,7 +75,7 @@ Flow = tuple[Kind, str, int]
 
 
 class Step(NamedTuple):
-    """What one pass did, with `free` bytes before it."""
+    """Record of one pass, with `free` bytes before it."""
 
     reason: Reason
     free: int
@@ -90,15 +90,15 @@ def moves(steps: Iterable[Step]) -> Iterator[Move]:
 
 
 class _Matching:
-    """Who pays whom in one step."""
+    """Payments between places in one step."""
 
     def __init__(self, step: Step) -> None:
         self.pairs: Counter[tuple[Place, Place]] = Counter()
         self._free = step.free
         self._given: dict[Place, int] = {}
-        """What nobody has taken yet, the first given first."""
+        """Bytes that nobody has taken yet, the first given first."""
         self._owed: dict[Place, int] = {}
-        """What was taken and nobody has paid for yet."""
+        """Bytes that were taken and that nobody has paid for yet."""
         for kind, tenant, nbytes in step.flows:
             if nbytes < 0:
                 self._give(Place(kind, tenant), -nbytes)

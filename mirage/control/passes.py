@@ -26,50 +26,50 @@ class Pass(NamedTuple):
     run: Callable[[Fill], None]
 
 
-class Tier(NamedTuple):
-    """How far a pass serves, in extents, and how many units may be away for it."""
+class Level(NamedTuple):
+    """Level to which a pass serves, in extents, and units that may be away for it."""
 
     level: Amount
     idle: Amount
-    """Of a tenant without work."""
+    """Units of a tenant without work."""
     own: Amount
-    """Of the asking tenant."""
+    """Units of the asking tenant."""
     others: Amount
-    """Of any active tenant, in the last place."""
+    """Units of any active tenant, in the last place."""
 
 
-class Way(NamedTuple):
-    """What differs from plan to plan."""
+class Choices(NamedTuple):
+    """Choices that differ from plan to plan."""
 
     recalls: bool = False
-    """Whether running requests may be called back: tenants run at once."""
+    """True if running requests may be called back: tenants run at once."""
     lend_percent: float | None = None
     """Layers go for running requests alone, and of idle KV newcomers get so much beyond shares."""
     reversion: bool = True
-    """Whether layers come back that nobody needs."""
+    """True if layers that nobody needs come back."""
 
 
 @cache
-def passes(way: Way) -> tuple[Pass, ...]:
-    """What is done to make a plan, from the first pass to the last."""
-    return tuple(_passes(way))
+def passes(choices: Choices) -> tuple[Pass, ...]:
+    """Passes that make a plan, in their order."""
+    return tuple(_passes(choices))
 
 
-def _passes(way: Way) -> Iterator[Pass]:
+def _passes(choices: Choices) -> Iterator[Pass]:
     yield Pass(Reason.RUNNING, keep_running)
-    if way.recalls:
+    if choices.recalls:
         yield Pass(Reason.RECALL, recall)
     yield Pass(Reason.PREFIXES, keep_prefixes)
-    yield Pass(Reason.GROWTH, partial(serve, Tier(_growth_within, lends, hidden, hidden_or_out)))
-    yield Pass(Reason.GROWTH_BEYOND, partial(serve, Tier(_growth, lends, hidden, hidden)))
-    if way.lend_percent is None:
-        yield Pass(Reason.ADMISSION, partial(serve, Tier(_admission_within, lends, hidden, none)))
-        yield Pass(Reason.ADMISSION_BEYOND, partial(serve, Tier(_admission, lends, hidden, none)))
-    yield Pass(Reason.COOLDOWN, partial(serve, Tier(_cooldown, out, still_hidden, none)))
-    yield Pass(Reason.RESTORE, restore) if way.reversion else Pass(Reason.STAY, stay_away)
+    yield Pass(Reason.GROWTH, partial(serve, Level(_growth_within, lends, hidden, hidden_or_out)))
+    yield Pass(Reason.GROWTH_BEYOND, partial(serve, Level(_growth, lends, hidden, hidden)))
+    if choices.lend_percent is None:
+        yield Pass(Reason.ADMISSION, partial(serve, Level(_admission_within, lends, hidden, none)))
+        yield Pass(Reason.ADMISSION_BEYOND, partial(serve, Level(_admission, lends, hidden, none)))
+    yield Pass(Reason.COOLDOWN, partial(serve, Level(_cooldown, out, still_hidden, none)))
+    yield Pass(Reason.RESTORE, restore) if choices.reversion else Pass(Reason.STAY, stay_away)
     # Of what is free now, and without layers.
-    yield Pass(Reason.ADMISSION, partial(serve, Tier(_admission_within, none, none, none)))
-    yield Pass(Reason.ADMISSION_BEYOND, partial(lend, way.lend_percent))
+    yield Pass(Reason.ADMISSION, partial(serve, Level(_admission_within, none, none, none)))
+    yield Pass(Reason.ADMISSION_BEYOND, partial(lend, choices.lend_percent))
     yield Pass(Reason.SHARE, share_out)
 
 
@@ -102,7 +102,7 @@ def none(_: Row) -> int:
 
 
 def out(row: Row) -> int:
-    """Those that are away."""
+    """Units that are away."""
     return row.out
 
 
@@ -112,7 +112,7 @@ def most(row: Row) -> int:
 
 
 def lends(row: Row) -> int:
-    """What an idle tenant lends."""
+    """Units that an idle tenant lends."""
     return row.lends
 
 
@@ -122,17 +122,17 @@ def lends_or_out(row: Row) -> int:
 
 
 def hidden(row: Row) -> int:
-    """Those that hide."""
+    """Units that hide."""
     return row.hidden
 
 
 def still_hidden(row: Row) -> int:
-    """Of those that are away, what hid lately."""
+    """Units that are away and hid lately."""
     return min(row.out, row.lately_hidden)
 
 
 def hidden_or_out(row: Row) -> int:
-    """Those that hide or are away; of one that called in others' memory, those that hide."""
+    """Units that hide or are away; of one that called in others' memory, units that hide."""
     return row.hidden if row.recalls else max(row.hidden, row.out)
 
 
@@ -140,7 +140,7 @@ def hidden_or_out(row: Row) -> int:
 
 
 def keep_running(fill: Fill) -> None:
-    """What running requests sit on is covered first, on whatever it takes.
+    """Cover the extents that running requests sit on first, with whatever it takes.
 
     Those that have outgrown their share pay with their own hidden layers before an idle tenant
     gives more than it lends, or layers of a woken donor stay away for them. Else what a
@@ -178,7 +178,7 @@ def keep_prefixes(fill: Fill) -> None:
     fill.share_out(fill.rows, lambda row: row.cached, Kind.PREFIXES)
 
 
-def serve(tier: Tier, fill: Fill) -> None:
+def serve(tier: Level, fill: Fill) -> None:
     """Demand up to a level: free bytes, layers, then cached prefixes."""
     for row in fill.rows:
         fill.use_prefixes(row, tier.level(row))
@@ -189,7 +189,7 @@ def serve(tier: Tier, fill: Fill) -> None:
         fill.share_out(fill.rows, tier.level)  # what whole layers brought too much
 
 
-def _serve_equals(tier: Tier, fill: Fill, asking: Sequence[Row]) -> None:
+def _serve_equals(tier: Level, fill: Fill, asking: Sequence[Row]) -> None:
     """Tenants of the same priority."""
 
     def take(donors: Sequence[Row], limit: Amount, takers: Sequence[Row]) -> None:
@@ -216,7 +216,7 @@ def restore(fill: Fill) -> None:
 
 
 def stay_away(fill: Fill) -> None:
-    """Without reversion layers that are away stay so."""
+    """Layers that are away stay so: there is no reversion."""
     for row in fill.rows:
         fill.give_away(row, max(0, row.out - row.given))
 
@@ -232,12 +232,12 @@ def lend(percent: float | None, fill: Fill) -> None:
         lent = sum(row.beyond_share_bytes for row in fill.rows)
         kept = max(0, min(fill.free, int((fill.free + lent) * (1 - percent / 100))))
     fill.free -= kept
-    serve(Tier(_admission, none, none, none), fill)
+    serve(Level(_admission, none, none, none), fill)
     fill.free += kept
 
 
 def share_out(fill: Fill) -> None:
-    """What is left fills each tenant's KV up to its share."""
+    """Memory that is left fills each tenant's KV up to its share."""
     fill.share_out(fill.rows, lambda row: row.share)
 
 

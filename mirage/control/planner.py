@@ -64,7 +64,7 @@ from mirage.config import Policy
 from mirage.control.covering import most_lent
 from mirage.control.hidden_layers import slots
 from mirage.control.moves import Move, Reason, Step, moves
-from mirage.control.passes import Pass, Way, hold_shares, passes
+from mirage.control.passes import Choices, Pass, hold_shares, passes
 from mirage.control.prefixes import keeping_prefixes
 from mirage.control.rows import Row
 from mirage.control.rules import Rules
@@ -83,11 +83,11 @@ STATIC = (Pass(Reason.SHARE, hold_shares),)
 
 @dataclass(frozen=True)
 class Plan:
-    """What each tenant shall hold, by name, and how that came about."""
+    """Targets of all tenants, by name, and the steps that led to them."""
 
     targets: dict[str, Allotment]
     steps: Sequence[Step]
-    """What the passes did, in their order."""
+    """Steps of the passes, in their order."""
 
     @cached_property
     def moves(self) -> tuple[Move, ...]:
@@ -109,7 +109,7 @@ def plan(
     turns: Turns | None = None,
     now: float = inf,
 ) -> Plan:
-    """What each tenant shall hold.
+    """Plan of what each tenant shall hold.
 
     `turns` is None if tenants run at once; `now` in the seconds of `last_busy`. All `tenants` have
     had their first allotment. Shares are per cent of `device_bytes`, of which `reserved_bytes` are
@@ -141,7 +141,7 @@ def _passes(terms: Terms) -> tuple[Pass, ...]:
     rules = terms.rules
     growth_only = terms.policy is Policy.MIRAGE and rules.serve == "growth"
     percent = rules.lend_percent if growth_only else None
-    return passes(Way(terms.turns is None, percent, rules.reversion))
+    return passes(Choices(terms.turns is None, percent, rules.reversion))
 
 
 def _donors(tenants: Iterable[TenantSnapshot], rules: Rules) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ def _filled(
 
 
 def _target(t: TenantSnapshot, row: Row, paid: int, terms: Terms) -> Allotment:
-    """What a row says, of which layers of all tenants have paid for so many bytes."""
+    """Target of a row; layers of all tenants have paid for so many bytes."""
     alpha, experts = (0, row.given) if row.gives_experts else (row.given, 0)
     beta = slots(t, alpha, terms.rules, terms.streams)
     recall = row.recalled and row.kv < t.used_extents

@@ -7,7 +7,7 @@ from msgspec.structs import astuple
 
 
 class Row(msgspec.Struct):
-    """What a tenant asks for and may give, as `tenant_rows` says, and what passes give it.
+    """Row of a tenant: its demand and its units to give, and what passes have given it.
 
     What it asks for is in extents, what it may give in units: a unit is one layer, or with
     `gives_experts` one expert of each layer.
@@ -45,22 +45,22 @@ class Row(msgspec.Struct):
     """Extents in which it keeps cached prefixes as long as layers can go instead, those in which
     its requests are among them."""
     late: bool = False
-    """Whether its tokens already take longer than they may."""
+    """True if its tokens already take longer than they may."""
     gives_experts: bool = False
 
     kv: int = 0
     """Extents that it gets."""
     kept: int = 0
-    """Of `kv`, those for its cached prefixes, which no demand has."""
+    """Extents of `kv` for its cached prefixes, which no demand has."""
     given: int = 0
     """Units that it gives."""
     recalls: bool = False
-    """Whether others' running requests are preempted for its layers."""
+    """True if others' running requests are preempted for its layers."""
     recalled: bool = False
-    """Whether its own are, for those of another."""
+    """True if its own are preempted for the layers of another."""
 
     def __hash__(self) -> int:
-        """Of the values before any pass, by which a plan is known again; passes change copies."""
+        """Hash of the values before any pass: a plan is known again by it, passes change copies."""
         return hash(astuple(self))
 
     def kept_above(self, level: int) -> int:

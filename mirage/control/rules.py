@@ -1,4 +1,4 @@
-"""What the deciding code is told: the settings, and what else it decides by."""
+"""Rules of the deciding code: the settings, and what else it decides by."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rules(Remap):
     beta: Literal[1, 2, "dynamic"] = "dynamic"
     """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
     reversion: bool = True
-    """Whether layers come back when the pressure ends."""
+    """True if layers come back when the pressure ends."""
     keep_prefixes: bool = True
     """Lend layers before cached prefixes that would be missed more."""
     decode_cap: bool = True

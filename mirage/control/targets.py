@@ -27,7 +27,7 @@ def unnumbered(
     recall: bool = False,
     experts: int = 0,
 ) -> Allotment:
-    """What an engine shall hold: an allotment without a number (revision 0), sent to nobody yet.
+    """Allotment without a number (revision 0), sent to nobody yet.
 
     Its grant is what all of it takes; the other arguments are its fields.
     """
@@ -36,7 +36,7 @@ def unnumbered(
 
 
 def is_sent(sent: Allotment, target: Allotment) -> bool:
-    """Whether a tenant was told so: the number of what it was `sent` does not count."""
+    """True if a tenant was told so: the number of what it was `sent` does not count."""
     return replace(sent, revision=target.revision) == target
 
 

@@ -1,4 +1,4 @@
-"""What a tenant asks for and may give in a plan: its row, made of its snapshot. Pure."""
+"""Row of a tenant in a plan, made of its snapshot: its demand and its units to give. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BEARABLE = 2.0
 
 
 class Terms(NamedTuple):
-    """What a plan is made under, the same for all its tenants."""
+    """Terms of a plan, the same for all its tenants."""
 
     device_bytes: int
-    """Of which shares are per cent."""
+    """Device memory of which shares are per cent."""
     policy: Policy
     rules: Rules
     streams: int
@@ -74,7 +74,7 @@ def row_of(t: TenantSnapshot, terms: Terms, *, rests: bool) -> Row:
 
 
 def _late(t: TenantSnapshot, rules: Rules) -> bool:
-    """Whether a decode step of the present batch computes for longer than tokens may take.
+    """True if a decode step of the present batch computes for longer than tokens may take.
 
     Compute alone: were it the step with what streams, a plan would undo what made it so.
     """

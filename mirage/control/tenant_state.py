@@ -82,9 +82,9 @@ class TenantSnapshot:
     last_busy: float
     """Seconds; of one that is busy inf, so that whoever reported last is no more recent."""
     growth_extents: int
-    """In total, that its running requests want."""
+    """Extents in total that its running requests want."""
     admission_extents: int
-    """In total, with which its waiting requests could start as well."""
+    """Extents in total with which its waiting requests could start as well."""
     peak_extents: int
     """The most that it wanted in the last `cooldown_s` seconds."""
     peak_compute_s: float
@@ -102,7 +102,7 @@ class TenantSnapshot:
 
     @property
     def used_extents(self) -> int:
-        """Those that its running requests sit on."""
+        """Extents that its running requests sit on."""
         return self.report.kv_used_extents
 
     @property

@@ -45,7 +45,7 @@ class TurnTaking:
         return self.granted or (self._drain and begun > 0)
 
     def spill(self, requests: Suspended, block_bytes: int) -> int:
-        """Once the engine has stopped: the newest requests give up as much KV as it was told.
+        """Let the newest requests give up as much KV as was told, once the engine has stopped.
 
         As far as they can: those whose blocks are still coming cannot, and are asked again by the
         next call. Returns how many did.

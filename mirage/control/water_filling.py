@@ -45,7 +45,7 @@ class Fill:
         """Bytes of KV of all tenants."""
 
     def note(self, reason: Reason) -> None:
-        """What moves from now on does so for `reason`."""
+        """Set the `reason` of all moves from now on."""
         self._flows = []
         self.steps.append(Step(reason, self.free, self._flows))
 
@@ -88,7 +88,7 @@ class Fill:
     # -- several tenants ----------------------------------------------------------------
 
     def usable(self, wanted: int) -> int:
-        """Of `wanted` free bytes, those that may become KV of demand."""
+        """Bytes of the `wanted` free ones that may become KV of demand."""
         return wanted if self._most_kv is None else min(wanted, self._most_kv - self._kv)
 
     def share_out(self, rows: Iterable[Row], level: Amount, kind: Kind = Kind.KV) -> None:
@@ -124,7 +124,7 @@ class Fill:
                     self.give_away(row, units)
 
     def take_prefixes(self, wanted: int) -> None:
-        """Until `wanted` bytes are free: of low priorities first, then of who keeps most."""
+        """Take prefixes until `wanted` bytes are free: low priorities, then who keeps most."""
         keeping = [row for row in self.rows if row.kept]
         for row in sorted(keeping, key=lambda r: (r.priority, -r.kept * r.extent_bytes)):
             extents = min(row.kept, ceil_div(max(0, wanted - self.free), row.extent_bytes))

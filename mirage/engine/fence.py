@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Fence:
-    """Which scheduled steps have been processed.
+    """Fence: the scheduled steps that have been processed.
 
     With asynchronous scheduling two steps are in flight. A block that became free belongs to
     no request, yet a step scheduled before may still touch it.
@@ -16,9 +16,9 @@ class Fence:
 
     @property
     def idle(self) -> bool:
-        """Whether no step is in flight."""
+        """True if no step is in flight."""
         return self.processed == self.scheduled
 
     def passed(self, mark: int) -> bool:
-        """Whether every step scheduled up to `mark` has been processed."""
+        """True if every step scheduled up to `mark` has been processed."""
         return self.processed >= mark

@@ -52,7 +52,7 @@ class HoldingKVCacheManager(KVCacheManager):
     copied: Callable[[], bool]
     """Waits for copies that hold blocks; whether there were any."""
     stuck: Callable[[Any], bool]
-    """Whether a waiting request holds blocks, and no running one will free any."""
+    """Predicate: a waiting request holds blocks, and no running one will free any."""
 
     def allocate_slots(
         self,
@@ -134,7 +134,7 @@ class HoldingMixin(Mixable):
         self._holding = False
         """Whether a request is held in the present step."""
         self._blocked = False
-        """Whether one lacks blocks in it, none runs, and nothing is waited for."""
+        """True if a request lacks blocks in it, none runs, and nothing is waited for."""
 
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
         self._holding = self._blocked = False

@@ -49,7 +49,7 @@ class Holding:
         return self._blocks.busy_extents()
 
     def awaits_requests(self) -> bool:
-        """Whether a retiring extent has a block that a request uses."""
+        """True if a retiring extent has a block that a request uses."""
         return any(self._blocks.retiring.values())
 
     def emptied_extents(self) -> int:
@@ -81,7 +81,7 @@ class Holding:
         return self.fence.passed(self._emptied_at[extent])
 
     def affordable_extents(self) -> int:
-        """By the pages that are granted and not in use."""
+        """Number that the pages allow which are granted and not in use."""
         return self._memory.affordable_extents()
 
     def spare(self) -> int:

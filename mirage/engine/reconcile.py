@@ -70,7 +70,7 @@ class Reconciler:
         return self._way.exceeded
 
     def recalls(self, running: int) -> bool:
-        """Whether one of the running requests has to go."""
+        """True if one of the running requests has to go."""
         return self._way.recalls(running)
 
     @property
@@ -115,11 +115,11 @@ class Reconciler:
     # -- bounds of a pass -----------------------------------------------------------------
 
     def paced(self, kind: Kind, wanted: int) -> int:
-        """As `Pace.most`."""
+        """Number by `Pace.most`."""
         return self._pace.most(kind, wanted)
 
     def obtainable(self, kind: Kind, wanted: int) -> int:
-        """As `Shortage.most`."""
+        """Number by `Shortage.most`."""
         return self._short[kind].most(wanted, self._clock())
 
     # -- KV extents ---------------------------------------------------------------------

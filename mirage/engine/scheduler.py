@@ -395,7 +395,7 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
             return finished
 
     def _recalls(self) -> bool:
-        """Whether requests must go. What copies hold goes before they do."""
+        """True if requests must go. Blocks that copies hold go before they do."""
         recalls = partial(self.reconciler.recalls, len(self.running))
         return recalls() and (not self._copied() or recalls())
 

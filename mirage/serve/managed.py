@@ -1,4 +1,4 @@
-"""What a manager of an engine and the control server have of each other."""
+"""Links between the manager of an engine and the control server."""
 
 from __future__ import annotations
 

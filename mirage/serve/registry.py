@@ -71,7 +71,7 @@ class TenantServer:
 
 @dataclass(frozen=True)
 class Sources:
-    """Who tells of the device when asked."""
+    """Sources that tell of the device when asked."""
 
     pool: Callable[[], PoolState | None] = lambda: None
     """The host pool; None if there is none."""
@@ -80,7 +80,7 @@ class Sources:
     outside: Callable[[Collection[str]], dict[str, Any]] = lambda names: {}
     """Memory of the device that no grant has."""
     why: Callable[[str], Iterable[Move]] = lambda name: ()
-    """How a plan came to what a tenant shall hold."""
+    """Moves by which a plan came to what a tenant shall hold."""
     device: Callable[..., dict[str, Any]] = Device().told
     """The device; asked with `reasons` as `health` is."""
 

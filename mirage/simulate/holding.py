@@ -35,7 +35,7 @@ class Holding(Counted):
         self._copies = copies
         self._scattered = scattered
         self._used_blocks = 0
-        """By requests, when it was told last."""
+        """Blocks that requests used when it was told last."""
         self._way = Way(self)
 
     @property
@@ -49,7 +49,7 @@ class Holding(Counted):
         return self._way.open_extents
 
     def recalls(self, used_blocks: int, running: int) -> bool:
-        """Whether one of the running requests, which have so many blocks, is to be preempted."""
+        """True if one of the running requests, which have so many blocks, is to be preempted."""
         self._used_blocks = used_blocks
         return self._way.recalls(running)
 

@@ -124,7 +124,7 @@ class Queues:
         self._put_back(request)
 
     def give_up_newest(self) -> bool:
-        """As `preempt`; False if none runs."""
+        """Preempt the newest request; False if none runs."""
         if self.running:
             self.preempt()
             return True

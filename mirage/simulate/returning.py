@@ -39,7 +39,7 @@ class Returning:
             self._loads.arrived(request, now)
 
     def receive(self, now: int) -> None:
-        """Those that waited for blocks from below, and need not any more, run, or give them up."""
+        """Let requests whose blocks have come from below run, or give them up."""
         loaded = self._loads.advance(now)
         for request in loaded:
             self._queues.loaded(request)

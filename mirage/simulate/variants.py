@@ -1,4 +1,4 @@
-"""What can be compared: a policy that engines know, with what of the rules differs. Data."""
+"""Variants to compare: a policy that engines know, with what of the rules differs. Data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Variant:
     name: str
     policy: Policy
     meaning: str = ""
-    """In a report's words; left out, it is mirage with its `changes`."""
+    """Description in a report; left out, it is mirage with its `changes`."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     tiers: bool = False
     """Whether KV blocks that leave the device go to the experiment's `tiers`."""
@@ -64,7 +64,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant("admission", Policy.MIRAGE, changes={"serve": "admission"}),
     )
 }
-"""Those that can be served; whoever studies others gives an experiment more."""
+"""Variants that can be served; whoever studies others gives an experiment more."""
 
 
 def variant(name: str, known: Mapping[str, Variant] = VARIANTS) -> Variant:

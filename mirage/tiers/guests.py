@@ -60,7 +60,7 @@ class Guest:
 
     @property
     def has_more(self) -> bool:
-        """Whether a whole message has been read and not been heard."""
+        """True if a whole message has been read and not been heard."""
         return self._channel.has_next
 
     @property
@@ -69,7 +69,7 @@ class Guest:
         return bool(self._news or self._given)
 
     def read(self) -> None:
-        """What has come. Raises `SentAway`."""
+        """Read the bytes that have come. Raises `SentAway`."""
         if self.has_more:
             return
         with _sending_away():
@@ -91,7 +91,7 @@ class Guest:
         answers.append((tell.key, tell.found, tell.offset))
 
     def send(self) -> None:
-        """What can be sent now. Raises `SentAway`."""
+        """Send what the engine has room for. Raises `SentAway`."""
         letters = [*self._given, *(News(request, found) for request, found in self._news.items())]
         self._given.clear()
         self._news.clear()

@@ -23,17 +23,17 @@ class PriorityClass(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What a tenant's configuration entitles it to on each medium below the device."""
+    """Entitlement of a tenant on each medium below the device, by its configuration."""
 
     priority: int = 0
-    """With a higher one its blocks are evicted later."""
+    """Priority of its blocks: with a higher one they are evicted later."""
     share: float = 100.0
     """Per cent of the medium that nobody else may take, as of the device. Where those of all are
     more than 100 together, each counts in proportion."""
 
 
 ALL = Due()
-"""Of a tenant that nobody configured."""
+"""Entitlement of a tenant that nobody configured."""
 
 
 @dataclass

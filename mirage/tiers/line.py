@@ -1,4 +1,4 @@
-"""How an engine joins the host pool: it says who it is, and is given memory or a reason."""
+"""Joining of the host pool by an engine: it says who it is, and gets memory or a reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_FILES = 3
 
 
 class Joined(NamedTuple):
-    """What an engine has from the pool."""
+    """Channel and memory that an engine has from the pool."""
 
     channel: Channel[ToEngine]
     regions: Regions

@@ -49,7 +49,7 @@ class Lockers:
         return self._selector.fileno()
 
     def attend(self) -> None:
-        """What each engine has said. Never waits."""
+        """Hear what each engine has said. Never waits."""
         for key, events in self._selector.select(0):
             line: Line = key.data
             try:

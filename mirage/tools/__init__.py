@@ -1,1 +1,1 @@
-"""What measures a server or sizes one. The product imports nothing of it but `mirage.cli`."""
+"""Tools that measure a server or size one. Nothing but `mirage.cli` imports them."""

@@ -1,4 +1,4 @@
-"""What a peer gains over host memory, as the tables of `benchmarks.harvest` have it."""
+"""Gain of a peer over host memory, as the tables of `benchmarks.harvest` have it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def crossed(name: str) -> Config:
 
 @pytest.fixture(scope="module")
 def figures() -> dict[str, Metrics]:
-    """By the policy's name."""
+    """Figures by the policy's name."""
     found = {}
     for file, policy in (("crosscheck.yaml", "pooled"), ("crosscheck-tiers.yaml", "pooled-tiers")):
         config = crossed(file)

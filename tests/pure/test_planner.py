@@ -32,7 +32,7 @@ pytestmark = pytest.mark.pure
 SHARE = footprint(SHAPE, 0, 10)
 REMAP = Rules(slack_extents=0, headroom_extents=0)
 told = partial(unnumbered, SHAPE)
-"""What a tenant of that shape shall hold."""
+"""Target of a tenant of that shape."""
 
 
 def tenant(

@@ -1,4 +1,4 @@
-"""What is shown while a command works: a replay, a tuner, a fetch of unknown length."""
+"""Display while a command works: a replay, a tuner, a fetch of unknown length."""
 
 import io
 

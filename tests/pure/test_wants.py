@@ -1,4 +1,4 @@
-"""What an engine's requests want of KV memory, and what newcomers leave free of it."""
+"""Demand of an engine's requests for KV memory, and what newcomers leave free of it."""
 
 from __future__ import annotations
 

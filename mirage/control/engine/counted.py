@@ -28,7 +28,7 @@ class Counted:
         return footprint(self.shape, self.alpha, self.extents, self.experts)
 
     def make(self, move: Move) -> None:
-        """What is held is what the move leaves."""
+        """Carry out a move: memory is then as the move leaves it."""
         match move:
             case Parameters():
                 self.alpha, self.beta, self.experts = move.alpha, move.beta, move.experts

@@ -13,18 +13,18 @@ from mirage.facts import KVGroups
 
 @dataclass(frozen=True)
 class Wants:
-    """How one engine asks. All results are KV blocks."""
+    """Demand of one engine, by its settings. All results are KV blocks."""
 
     groups: KVGroups
     extent_blocks: int
     lookahead_steps: int
     headroom_extents: int
     kept: Kept
-    """What newcomers leave free for running requests."""
+    """KV that newcomers leave free for running requests."""
     growth_hold: GrowthHold
 
     def demand(self, used_blocks: int, running: int, starting: int) -> Demand:
-        """With `used_blocks` of `running` requests; `starting` are what the waiting ones need."""
+        """Demand at `used_blocks` of `running` requests; waiting ones need `starting` blocks."""
         headroom = self.headroom_extents * self.extent_blocks
         return demand(
             used_blocks=used_blocks,
@@ -40,7 +40,7 @@ class Wants:
         open_extents: int | None,
         wanted: Callable[[], Demand],
     ) -> int:
-        """What waiting requests leave free, of extents that are all or in part open to them.
+        """Blocks that waiting requests leave free, of extents that are all or in part open to them.
 
         `wanted` is the demand of this moment.
         """

@@ -63,7 +63,7 @@ class Memory(Protocol):
 
 
 class Aim(Protocol):
-    """What an engine shall hold. An `Allotment` is one."""
+    """Memory that an engine shall hold. An `Allotment` is one."""
 
     @property
     def alpha(self) -> int: ...
@@ -81,10 +81,10 @@ class Bounds(Protocol):
     """Bounds on what one pass moves."""
 
     def paced(self, kind: Kind, wanted: int) -> int:
-        """Of `wanted` things to move, how many the pass has time for; 0 of fewer than one."""
+        """Number of the `wanted` things to move that the pass has time for; 0 of fewer than one."""
 
     def obtainable(self, kind: Kind, wanted: int) -> int:
-        """Of `wanted` things that memory was granted for, how many to ask the device for now."""
+        """Number of the `wanted` things with granted memory to ask the device for now."""
 
 
 class Unbounded:

@@ -94,12 +94,12 @@ class TieredMixin(Mixable):
 
     @property
     def begun(self) -> int:
-        """As `Suspended` has it."""
+        """See `Suspended`."""
         return int(self._begun())
 
     @property
     def used_blocks(self) -> int:
-        """As `Suspended` has it."""
+        """See `Suspended`."""
         return self.pool.usable_blocks - int(self.pool.get_num_free_blocks())
 
     def give_up_newest(self) -> bool:

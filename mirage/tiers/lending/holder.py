@@ -69,7 +69,7 @@ class Holder:
             self._selector.register(there, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Until the server has gone. Raises `Broken`."""
+        """Serve until the server has gone. Raises `Broken`."""
         while True:
             for key, events in self._selector.select():
                 if key.fileobj is self._door:

@@ -1,4 +1,4 @@
-"""How far a replay under one policy is."""
+"""Progress of a replay under one policy."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _lead(report: Mapping[str, Any], policies: Sequence[str]) -> Iterator[str]:
 
 
 def _measured(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What somebody needs who measures it again."""
+    """Facts that somebody needs who measures it again."""
     yield "Date", report["date"]
     yield "Machine", report["machine"]
     yield "Configuration", report["config"]

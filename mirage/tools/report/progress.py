@@ -1,4 +1,4 @@
-"""What a person sees while a command works: a live line on a terminal, few plain ones elsewhere."""
+"""Progress of a command: a live line on a terminal, few plain ones elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich import progress as bars
 from rich.console import Console
 
 EVERY_S = 10.0
-"""Between plain lines."""
+"""Seconds between plain lines."""
 REFRESH_PER_S = 2
 """Few: a command may measure what it shares its processors with, or take all of them."""
 SPEED_OVER_S = 3600.0
@@ -18,7 +18,7 @@ SPEED_OVER_S = 3600.0
 
 
 class Progress:
-    """What is done under one name: how far it is, and for how long it has gone on."""
+    """Work under one name: how far it is, and for how long it has gone on."""
 
     def __init__(self, name: str, console: Console, live: bars.Progress | None = None) -> None:
         self._name, self._console, self._live = name, console, live
@@ -50,7 +50,7 @@ def progress(
     *more: bars.ProgressColumn,
     stays: bool = False,
 ) -> Iterator[Progress]:
-    """On stderr unless told otherwise; a live line has `more` columns, and may stay afterwards."""
+    """Display on stderr unless told otherwise; a live line has `more` columns, and may stay."""
     console = console or Console(stderr=True)
     if not console.is_terminal:
         yield Progress(name, console)

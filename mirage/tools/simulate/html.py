@@ -65,7 +65,7 @@ def render(result: Result) -> str:
 
 
 def seeds(result: Result) -> str:
-    """How many, and the first of them."""
+    """Number of seeds, and the first of them."""
     found = result["seeds"]
     more = ", …" if len(found) > 10 else ""
     return f"{len(found)} seed{'s' * (len(found) > 1)} ({', '.join(map(str, found[:10]))}{more})"

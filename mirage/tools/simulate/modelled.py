@@ -1,4 +1,4 @@
-"""What a simulation models and what it does not, in the words of its page."""
+"""Limits of a simulation in the words of its page: what it models and what it does not."""
 
 from __future__ import annotations
 

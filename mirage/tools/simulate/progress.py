@@ -1,4 +1,4 @@
-"""How far many runs of the simulator are."""
+"""Progress of many runs of the simulator."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ class Counted:
 def counting(
     total: int, console: Console | None = None, what: str = "simulate"
 ) -> Iterator[Counted]:
-    """For `total` runs. Shows on stderr unless told otherwise."""
+    """Display for `total` runs, on stderr unless told otherwise."""
     with progress(what, console, TextColumn("left", style="dim"), TimeRemainingColumn()) as shown:
         yield Counted(shown, total)

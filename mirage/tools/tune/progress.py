@@ -1,4 +1,4 @@
-"""How far the tuner is."""
+"""Progress of the tuner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Progress:
         self._shown, self._stage, self._total, self._ended = shown, "", 0, 0
 
     def stage(self, name: str, total: int = 0) -> None:
-        """What is done now, in so many windows at most; 0 if nobody knows."""
+        """Begin a part of the work, in so many windows at most; 0 if nobody knows."""
         self._stage, self._total, self._ended = name, total, 0
         self._show(at_once=True)
 
@@ -34,6 +34,6 @@ class Progress:
 
 @contextmanager
 def shown(console: Console | None = None) -> Iterator[Progress]:
-    """On stderr unless told otherwise."""
+    """Display on stderr unless told otherwise."""
     with progress.progress("mirage: tune", console) as found:
         yield Progress(found)
