@@ -1,4 +1,4 @@
-"""In which order the blocks of one tier go down. LRU is that of `mirage/tiers`."""
+"""Orders in which the blocks of one tier go down. LRU is that of `mirage/tiers`."""
 
 from __future__ import annotations
 

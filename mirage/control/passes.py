@@ -117,7 +117,7 @@ def lends(row: Row) -> int:
 
 
 def lends_or_out(row: Row) -> int:
-    """The same, or those that are away."""
+    """Units that an idle tenant lends, or that are away."""
     return max(row.lends, row.out)
 
 

@@ -35,7 +35,7 @@ class Row(msgspec.Struct):
     hidden: int
     """Units whose loads fit behind decode compute at the current T_c."""
     lately_hidden: int
-    """The same at the largest T_c of the last `hysteresis_s` seconds."""
+    """Units whose loads hide at the largest T_c of the last `hysteresis_s` seconds."""
     bears: int
     """Units that it streams before running requests of others make room for them."""
     out: int

@@ -31,8 +31,8 @@ class Rules(Remap):
     decode_cap: bool = True
     """Bound alpha by what hides behind the model's own decode steps."""
     lend_pool: Annotated[float, Field(ge=0, le=100)] | None = None
-    """In turns: part of all KV memory, as it is with all layers in place, that layers may add at
-    most, instead of what is worth its price."""
+    """Part of all KV memory, as it is with all layers in place, that layers may add at most in
+    turns, instead of what is worth its price."""
 
     @classmethod
     def of(cls, remap: Remap) -> Self:

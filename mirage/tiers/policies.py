@@ -1,4 +1,4 @@
-"""In which order the blocks of one tenant are evicted: LRU or ARC. Pure.
+"""Orders in which the blocks of one tenant are evicted: LRU or ARC. Pure.
 
 A policy knows names and what happened to them, no sizes and no clock: recency is the order of
 the calls. Names that may not go at present are left out by who asks for victims.

@@ -20,7 +20,7 @@ class Counted:
 
     @property
     def extents(self) -> int:
-        """That hold memory."""
+        """Extents that hold memory."""
         return self.usable_extents + self.retiring_extents
 
     @property
@@ -56,7 +56,7 @@ class Counted:
         return False
 
     def may_retire(self) -> bool:
-        """At any time."""
+        """True: nothing that is cached needs to be saved."""
         return True
 
     def emptied_extents(self) -> int:
@@ -64,7 +64,7 @@ class Counted:
         return self.retiring_extents
 
     def affordable_extents(self) -> int:
-        """That the rest of the grant pays for."""
+        """Extents that the rest of the grant pays for."""
         return self.spare() // self.shape.extent_bytes
 
     def spare(self) -> int:

@@ -62,21 +62,6 @@ class Memory(Protocol):
         """The memory of layers, slots and experts, with so many of them given away."""
 
 
-class Aim(Protocol):
-    """Memory that an engine shall hold. An `Allotment` is one."""
-
-    @property
-    def alpha(self) -> int: ...
-    @property
-    def beta(self) -> int: ...
-    @property
-    def experts(self) -> int: ...
-    @property
-    def kv_extents(self) -> int: ...
-    @property
-    def recall(self) -> bool: ...
-
-
 class Bounds(Protocol):
     """Bounds on what one pass moves."""
 
@@ -194,7 +179,7 @@ class Way:
         """One pass. Each move is to be carried out before the next one is asked for."""
         return iter(()) if self.target is None else self.moves_to(self.target)
 
-    def moves_to(self, target: Aim) -> Iterator[Move]:
+    def moves_to(self, target: Allotment) -> Iterator[Move]:
         """One pass to something else."""
         yield from self._give_parameters(target)
         yield from self._give_extents(target)
@@ -203,7 +188,7 @@ class Way:
 
     # -- giving -------------------------------------------------------------------------
 
-    def _give_parameters(self, target: Aim) -> Iterator[Move]:
+    def _give_parameters(self, target: Allotment) -> Iterator[Move]:
         memory = self._memory
         alpha, experts = self._affordable(target, 0)
         if self._turns(target):
@@ -214,7 +199,7 @@ class Way:
         if count > 0:  # they stream through as many slots as are wanted
             yield Parameters(memory.alpha + count, target.beta, 0)
 
-    def _give_extents(self, target: Aim) -> Iterator[Move]:
+    def _give_extents(self, target: Allotment) -> Iterator[Move]:
         memory = self._memory
         # Requests may have gone that sat elsewhere: then what is empty now goes instead.
         anew = target.recall and memory.awaits_requests()
@@ -228,7 +213,7 @@ class Way:
 
     # -- taking -------------------------------------------------------------------------
 
-    def _take_extents(self, target: Aim) -> Iterator[Move]:
+    def _take_extents(self, target: Allotment) -> Iterator[Move]:
         memory = self._memory
         missing = target.kv_extents - memory.usable_extents
         if missing <= 0:
@@ -241,7 +226,7 @@ class Way:
         if count > 0:
             yield Map(count, wanted)
 
-    def _take_parameters(self, target: Aim) -> Iterator[Move]:
+    def _take_parameters(self, target: Allotment) -> Iterator[Move]:
         memory = self._memory
         alpha, experts = self._affordable(target, memory.spare())
         if self._turns(target):
@@ -256,16 +241,16 @@ class Way:
         if count or beta != memory.beta:
             yield Parameters(alpha, beta, 0, count, wanted)
 
-    def _turns(self, target: Aim) -> bool:
+    def _turns(self, target: Allotment) -> bool:
         """True if experts are involved: they and layers turn into each other in one go."""
         return bool(self._memory.experts or target.experts)
 
-    def _affordable(self, target: Aim, spare: int) -> tuple[int, int]:
+    def _affordable(self, target: Allotment, spare: int) -> tuple[int, int]:
         memory = self._memory
         held, wanted = (memory.alpha, memory.experts), (target.alpha, target.experts)
         return affordable(memory.cost, held, wanted, spare)
 
-    def _beta(self, target: Aim, alpha: int) -> int:
+    def _beta(self, target: Allotment, alpha: int) -> int:
         """The wanted beta belongs to the wanted alpha: on the way there it could cost a layer."""
         beta = target.beta if alpha == target.alpha else self._memory.beta
         return beta if alpha else 0
