@@ -42,7 +42,7 @@ def serving(
     loads: Mapping[str, Sequence[Load]],
     cores: int,
 ) -> Serving:
-    """Figures from answers of `mirage.engine.steptimes` by tenant, and of `mirage.tools.profile.served`.
+    """Figures from answers of `mirage.engine.steptimes`, by tenant, and of `served` ones.
 
     `loads` are the ones that both measured: few requests at once, and many.
     """
