@@ -253,6 +253,26 @@ def ended(there: socket.socket) -> bytes:
     return text
 
 
+def test_a_place_is_told_once_all_that_was_decided_before_is_done(
+    tmp_path: Path, server: PoolServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a hole would be punched into what its new owner has written already."""
+    done = threading.Event()
+    carry_out = server._acting.carry_out
+
+    def slowly() -> Any:
+        time.sleep(0.2)
+        told = carry_out()
+        done.set()
+        return told
+
+    with closing(client(tmp_path / "tiers.sock")) as pool:
+        server.stand("c", PriorityClass.RECENT).result()  # all that joining brought is done
+        monkeypatch.setattr(server._acting, "carry_out", slowly)
+        assert pool.reserve([Key(b"1")])
+        assert done.is_set()
+
+
 @pytest.mark.parametrize(
     "words",
     [
