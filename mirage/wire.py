@@ -1,8 +1,8 @@
 """Messages between the processes of one machine, over stream sockets, with file descriptors.
 
-A message is a tagged `msgspec.Struct`. It goes as MessagePack behind a header: the bytes that
-follow, and the descriptors that come with the first of them. `Channel` is one end of a connection
-for threads and selectors; `receive` reads the same from an asyncio stream.
+A message is a tagged `msgspec.Struct`, such as a `Message`. It goes as MessagePack behind a header:
+the bytes that follow, and the descriptors that come with the first of them. `Channel` is one end of
+a connection for threads and selectors; `receive` reads the same from an asyncio stream.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ MOST_UNREAD = 2**22
 T = TypeVar("T")
 
 _encoder = msgspec.msgpack.Encoder()
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Written as a list that begins with the class's name."""
 
 
 class Broken(Exception):

@@ -13,16 +13,13 @@ from typing import Annotated
 import msgspec
 
 from mirage.tiers.contract import Found, Key
+from mirage.wire import Message
 
 VERSION = 7
 MOST_KEYS = 1024
 """In one message, so that nobody's takes long."""
 
 Keys = Annotated[list[bytes], msgspec.Meta(max_length=MOST_KEYS)]
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Written as a list that begins with the class's name."""
 
 
 class Join(Message, frozen=True):
@@ -75,7 +72,7 @@ class Welcome(Message, frozen=True):
     peer_nbytes: int = 0
     """Of peers' memory, whose offsets begin behind it; if there is some, a second file has it."""
     peer_bytes_per_s: float | None = None
-    lenders: list[tuple[str, int, int]] = []
+    lenders: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
     """Who has the memory of peers, as in `LentBy`; then no second file does."""
     locks: bool = False
     """True if the last descriptor is a line on which slabs of host memory are locked."""

@@ -9,11 +9,7 @@ over lines of its own.
 
 from __future__ import annotations
 
-import msgspec
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Written as a list that begins with the class's name."""
+from mirage.wire import Message
 
 
 class Lend(Message, frozen=True):
