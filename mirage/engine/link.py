@@ -30,7 +30,7 @@ def load_s(driver: Driver, pool: PagePool, nbytes: int, rounds: int = 3) -> floa
     try:
         taken = min(_copied(driver, pool, pages * page, rounds))
     except (DeviceError, OutOfMemory) as error:
-        logger.warning("how fast the link is stays unknown: %s", error)
+        logger.warning("the link was not timed, so no KV goes down at a turn's end: %s", error)
         return 0.0
     return taken * nbytes / (pages * page)
 
