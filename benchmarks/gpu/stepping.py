@@ -20,7 +20,7 @@ from benchmarks.gpu.rows import Row, Skipped, said, skipped
 
 
 def rows(place: str, bench: Any) -> Iterator[Row]:
-    """Rows of the function at `place`; if it cannot be imported, or fails, a row that says so."""
+    """Rows of the function at `place`; if a package is missing, or it fails, a row that says so."""
     module, _, name = place.rpartition(".")
     short = f"{module.rpartition('.')[2]}.{name}"
     try:
@@ -29,8 +29,15 @@ def rows(place: str, bench: Any) -> Iterator[Row]:
     except Skipped as why:
         yield skipped(short, str(why))
     except Exception as error:  # the other rows shall have their turn
+        if isinstance(error, ModuleNotFoundError) and not _ours(error.name or ""):
+            yield skipped(short, f"needs {error.name}, which is not installed")
+            return
         traceback.print_exc()
         yield Row(short, "", f"failed: {said(error)}", holds=False)
+
+
+def _ours(module: str) -> bool:
+    return module.partition(".")[0] in {"benchmarks", "mirage", "vmm"}
 
 
 def main(fd: str, *options: str) -> None:

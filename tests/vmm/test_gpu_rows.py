@@ -155,13 +155,19 @@ import sys
 class Bare:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in sys.argv[1].split():
-            raise ImportError(name)
+            raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Bare())
+"""
+ALL = """
 import benchmarks.gpu.command
 from importlib import import_module
 from benchmarks.gpu.plan import COMMANDS
 for step in (step for steps in COMMANDS.values() for step in steps):
-    import_module(step.place.rpartition(".")[0])
+    module = step.place.rpartition(".")[0]
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        print(module, error.name)
 """
 NOT_NEEDED = (
     "aiohttp jinja2 matplotlib msgspec prometheus_client psutil pydantic yaml rich typer vllm "
@@ -169,9 +175,31 @@ NOT_NEEDED = (
 )
 
 
-def test_torch_cuda_python_and_numpy_are_enough() -> None:
-    ended = subprocess.run([sys.executable, "-c", BARE, NOT_NEEDED], cwd=ROOT, capture_output=True)
-    assert ended.returncode == 0, ended.stderr.decode()
+def test_torch_cuda_python_and_numpy_are_enough_but_for_holders_of_lent_memory() -> None:
+    command = [sys.executable, "-c", BARE + ALL, NOT_NEEDED]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["benchmarks.gpu.peers msgspec"]
+
+
+LENT = """
+from benchmarks.gpu.stepping import rows
+(row,) = rows("benchmarks.gpu.peers.lent", None)
+print(row.value)
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "value"),
+    [
+        ("msgspec", "skipped: needs msgspec, which is not installed"),
+        ("mirage", "failed: ModuleNotFoundError: mirage"),
+    ],
+)
+def test_a_row_that_misses_a_package_of_others_is_skipped(missing: str, value: str) -> None:
+    command = [sys.executable, "-c", BARE + LENT, missing]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert said.strip() == value
 
 
 @pytest.mark.parametrize(("what", "row"), [("serve", "compiled"), ("serve-graphs", "with_graphs")])
