@@ -22,7 +22,7 @@ from benchmarks.claims import scenes
 from benchmarks.variants import KNOWN
 from mirage.simulate.experiment import Setup
 from mirage.tools.simulate.command import parse_seeds
-from mirage.tools.simulate.pool import Job, run_all
+from mirage.tools.simulate.pool import SimulationJob, run_all
 
 SCENES = ("c1-3", "c1-6", "c2-1", "c2-3")
 FIGURES = {
@@ -87,7 +87,7 @@ def variants(scene: str, folder: Path) -> Iterator[tuple[str, Setup, str]]:
 
 
 def compare(scene: str, rows: list[tuple[str, Setup, str]], seeds: list[int]) -> None:
-    jobs = [Job(setup, policy, seed) for _, setup, policy in rows for seed in seeds]
+    jobs = [SimulationJob(setup, policy, seed) for _, setup, policy in rows for seed in seeds]
     figures = run_all(jobs)
     print(f"\n| {scene} | " + " | ".join(FIGURES) + " |")
     print("|---|" + "---:|" * len(FIGURES))

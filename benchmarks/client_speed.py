@@ -22,7 +22,7 @@ from answering import DONE, answering, event, streamed
 
 from mirage.tools.replay import client
 from mirage.tools.replay.client import Habits, Journal, Outcome
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 
 STREAM_TOKENS_PER_S = 50
 """Of one stream; there are as many as the rate needs."""
@@ -59,7 +59,10 @@ async def _measured(url: str, rate: int, seconds: float) -> str:
     streams, tokens = max(1, rate // STREAM_TOKENS_PER_S), round(seconds * STREAM_TOKENS_PER_S)
     # Spread over a token's time: many at one instant would wait for each other.
     gap = 1 / STREAM_TOKENS_PER_S / streams
-    calls = [Call(n, n * gap, "echo", PROMPT_TOKENS, tokens, clipped=False) for n in range(streams)]
+    calls = [
+        TenantRequest(n, n * gap, "echo", PROMPT_TOKENS, tokens, clipped=False)
+        for n in range(streams)
+    ]
     journal = Journal()
     async with client.session(url, seconds * 10 + 60) as http:
         start, busy = perf_counter(), time.process_time()

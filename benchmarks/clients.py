@@ -38,7 +38,7 @@ from mirage.tools.replay.client import Habits, Journal
 from mirage.tools.replay.metrics import summarize
 from mirage.tools.replay.policies import VARIANTS
 from mirage.tools.report.intervals import difference, mean
-from mirage.workload.dealing import Call, prompt
+from mirage.workload.dealing import TenantRequest, prompt
 
 NAME, REQUESTS, CONCURRENCY, SEED = "opt", 64, 4, 3
 PROMPT, OUTPUT = 120, 48
@@ -134,7 +134,7 @@ def show(found: dict[str, list[Figures]]) -> None:
 
 def ours(url: str) -> Figures:
     """By the client of `mirage replay`."""
-    calls = [Call(n, 0.0, NAME, PROMPT, OUTPUT, clipped=False) for n in range(REQUESTS)]
+    calls = [TenantRequest(n, 0.0, NAME, PROMPT, OUTPUT, clipped=False) for n in range(REQUESTS)]
     journal = Journal()
 
     async def run() -> None:

@@ -40,8 +40,8 @@ from mirage.config import Config
 from mirage.protocol import ModelShape
 from mirage.tools.demo.models import make_models
 from mirage.tools.profile import engines, hardware
-from mirage.tools.profile.hardware import Provenance
-from mirage.tools.profile.measuring import Found, Measuring, all_parts
+from mirage.tools.profile.hardware import ProfileProvenance
+from mirage.tools.profile.measuring import Measurements, Measuring, all_parts
 from mirage.tools.profile.parts import Parts
 from mirage.tools.profile.plan import QUICK, THOROUGH, Effort
 from mirage.tools.profile.quiet import WATCH_HZ, others_watched
@@ -50,7 +50,7 @@ from mirage.tools.profile.understanding import Measured, understood
 from mirage.tools.replay.policies import chosen
 from mirage.tools.report.origin import machine
 from mirage.workload import dealing, trace
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 from traces import SAMPLE
 
 ROOT = Path(__file__).parent.parent
@@ -111,7 +111,7 @@ def _environment() -> dict[str, str]:
     return cache | {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"} | dict(os.environ)
 
 
-def measured_in(config: Config, folder: Path, effort: Effort, *, again: bool) -> Found:
+def measured_in(config: Config, folder: Path, effort: Effort, *, again: bool) -> Measurements:
     """Everything that `mirage profile` measures; with `again`, whatever is there already."""
     measuring = Measuring(MEASURED, config, effort)
     parts = Parts(folder, measuring.key())
@@ -124,7 +124,7 @@ def measured_in(config: Config, folder: Path, effort: Effort, *, again: bool) ->
     return found
 
 
-def together(config: Config, times: Sequence[Found]) -> Measured:
+def together(config: Config, times: Sequence[Measurements]) -> Measured:
     """What was measured, each time, fitted."""
     return understood(
         [found.engines for found in times],
@@ -144,7 +144,7 @@ def write_profile(measured: Measured, config: Config, path: Path) -> None:
     """
     page = config.device.page
     assert page is not None, "a host's pages have a size"
-    where = Provenance(
+    where = ProfileProvenance(
         program="benchmarks/crosscheck.py",
         machine=machine(),
         date=datetime.now(UTC).date().isoformat(),
@@ -238,7 +238,7 @@ def mebibytes(run: Mapping[str, Any]) -> dict[str, float]:
 # -- 5: simulating and comparing ---------------------------------------------------------------
 
 
-def calls_of(config: Config, report: Mapping[str, Any]) -> list[Call]:
+def calls_of(config: Config, report: Mapping[str, Any]) -> list[TenantRequest]:
     """The very requests of a replay, made again from what its report says of it."""
     path = SAMPLE if report["trace"] == "sample" else Path(report["trace"])
     window = report["window"] and (report["window"][0], report["window"][1])

@@ -36,7 +36,7 @@ from mirage.tools.replay.client import Habits, Journal
 from mirage.units import MIB
 from mirage.workload import dealing
 from mirage.workload.chosen import chosen
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 from mirage.workload.prompts import prompt_of
 from mirage.workload.trace import AS_IT_SAYS
 
@@ -113,7 +113,7 @@ async def _send(url: str, tokens: int, requests: int) -> None:
     async with client.session(url, 600.0) as http:
         for part in PARTS:
             numbers = range(seen[-1][0], round(requests * part))
-            calls = (Call(n, 0.0, "echo", 100, tokens, clipped=False) for n in numbers)
+            calls = (TenantRequest(n, 0.0, "echo", 100, tokens, clipped=False) for n in numbers)
             await client.send_all(http, calls, 0, journal, habits)
             seen.append((len(journal.outcomes), process.memory_info().rss))
     assert len(journal.outcomes) == requests and not journal.failed

@@ -25,7 +25,7 @@ from mirage.config import Config
 from mirage.profiles import Hardware
 from mirage.protocol import ModelShape, Report
 from mirage.simulate import build, experiment
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.prefix import Prefix
@@ -35,7 +35,7 @@ from mirage.simulate.tier_settings import SimulatedHostTier, SimulatedTiers
 from mirage.simulate.variants import variant
 from mirage.simulate.world import World
 from mirage.tools.profile.serving import Extra, Serving
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 from traces import SAMPLE
 
 REPORT_S = 0.02
@@ -112,7 +112,7 @@ def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> S
         )
         for t in config.tenants
     ]
-    limits = experiment.Limits(
+    limits = experiment.EngineLimits(
         max_num_batched_tokens=first.max_num_batched_tokens,
         max_model_len=first.max_model_len,
         block_tokens=config.block_tokens,
@@ -149,7 +149,7 @@ def simulate(
     config: Config,
     made: Setup,
     policy: str,
-    calls: Sequence[Call],
+    calls: Sequence[TenantRequest],
     host: Host,
 ) -> Metrics:
     """The figures of `mirage simulate` under a policy by its name, and those of `mirage replay`
@@ -175,7 +175,7 @@ def simulate(
     return found | sampled(world) | first_tokens(requests, calls)
 
 
-def first_tokens(requests: Sequence[Request], calls: Sequence[Call]) -> Metrics:
+def first_tokens(requests: Sequence[SimulatedRequest], calls: Sequence[TenantRequest]) -> Metrics:
     """TTFT from the moment of sending, in milliseconds."""
     values = [(r.first / PS - c.at_s) * 1e3 for r, c in zip(requests, calls, strict=True)]
     middle, late = np.percentile(values, (50, 99))
@@ -200,7 +200,7 @@ def sampled(world: HostWorld) -> Metrics:
     }
 
 
-def _through(calls: Sequence[Call], host: Host) -> list[tuple[Call, float]]:
+def _through(calls: Sequence[TenantRequest], host: Host) -> list[tuple[TenantRequest, float]]:
     """When each call reaches its engine, in the order of the calls.
 
     A tenant's front end works on all that it has in turn, so that requests that come together
@@ -239,8 +239,10 @@ def shared(arrivals: Sequence[float], work_s: float) -> list[float]:
     return ends
 
 
-def _request(call: Call, at_s: float) -> Request:
-    request = Request(call.index, round(at_s * PS), call.context_tokens, call.output_tokens)
+def _request(call: TenantRequest, at_s: float) -> SimulatedRequest:
+    request = SimulatedRequest(
+        call.index, round(at_s * PS), call.context_tokens, call.output_tokens
+    )
     # Every prompt is drawn for itself: what one shares is with itself, once it was preempted.
     request.prefix = Prefix(f"demo-{call.tenant}".encode(), str(call.index), call.context_tokens)
     return request

@@ -19,14 +19,14 @@ from matplotlib.figure import Figure
 
 from mirage.samples import SCHEMA_VERSION, Sample, TenantSample, TenantShape
 from mirage.tools.replay import pictures
-from mirage.tools.replay.run import Run
-from mirage.tools.replay.timeline import Timeline
+from mirage.tools.replay.run import PolicyRun
+from mirage.tools.replay.timeline import RecordedTimeline
 from mirage.tools.report.drawing import grid, log_scale, policy_colour, style
 
 TURNS = {"ttft_first_ms": "First turns, ms", "ttft_later_ms": "Later turns, ms"}
 
 
-def timeline(kept: Mapping[str, Any]) -> Timeline:
+def timeline(kept: Mapping[str, Any]) -> RecordedTimeline:
     """As the replay had it, from what its report keeps."""
 
     def sample(number: int) -> dict[str, TenantSample]:
@@ -39,7 +39,7 @@ def timeline(kept: Mapping[str, Any]) -> Timeline:
 
     samples = [Sample(t, sample(number)) for number, t in enumerate(kept["t"])]
     shapes = msgspec.convert(kept["shapes"], dict[str, TenantShape])
-    return Timeline(samples, kept["device_bytes"], shapes, SCHEMA_VERSION)
+    return RecordedTimeline(samples, kept["device_bytes"], shapes, SCHEMA_VERSION)
 
 
 def turns(columns: Sequence[Mapping[str, Any]]) -> Figure:
@@ -67,7 +67,9 @@ def main() -> None:
     asked = parser.parse_args()
     report = json.loads(asked.report.read_text())
     told = [run for run in report["runs"] if run["repeat"] == 1 and run["timeline"]]
-    runs = [Run(run["policy"], [], [], run["duration"], timeline(run["timeline"])) for run in told]
+    runs = [
+        PolicyRun(run["policy"], [], [], run["duration"], timeline(run["timeline"])) for run in told
+    ]
     with style():
         drawn = {"prompts": pictures.prompts.draw(runs), "turns": turns(report["policies"])}
         for name, figure in drawn.items():

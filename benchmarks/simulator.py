@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.claims import scenes
-from mirage.simulate.batch import Batch, Request
+from mirage.simulate.batch import Batch, SimulatedRequest
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.run import run
 
@@ -57,7 +57,7 @@ def steps() -> None:
     for size in (8, 64, 512):
         batch = Batch(16)
         for number in range(size):
-            batch.join(Request(number, 0, 100 + number, 10**9, 0, computed=100 + number))
+            batch.join(SimulatedRequest(number, 0, 100 + number, 10**9, 0, computed=100 + number))
         spent = timed(lambda batch=batch: [batch.advance(1) for _ in range(20_000)])
         print(f"one step with {size:3} running requests: {spent / 20_000 * 1e6:5.2f} us")
 

@@ -14,21 +14,21 @@ from typing import Any
 from mirage.config import Policy
 from mirage.control.growth_hold import GrowthHold
 from mirage.simulate.costs import StepCosts
-from mirage.simulate.holding import Holding
+from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.limits import StepLimits
 from mirage.simulate.queues import Queues
 from mirage.simulate.roofline import CostBound, Roofline, Work
-from mirage.simulate.room import Room
+from mirage.simulate.room import QueueRoom
 from mirage.simulate.variants import Variant
 
 
-class SpillRoom(Room):
+class SpillRoom(QueueRoom):
     """Of an engine of policy static that spills. `token_ps` is one token's KV over the link."""
 
     def __init__(
         self,
         queues: Queues,
-        holding: Holding,
+        holding: SimulatedMemory,
         growth_hold: GrowthHold,
         limits: StepLimits,
         *,
@@ -57,7 +57,7 @@ class SpillCosts(StepCosts):
     def __init__(
         self,
         roofline: Roofline,
-        holding: Holding,
+        holding: SimulatedMemory,
         load_ps: int,
         co_runners: Callable[[], tuple[int, int]],
         *,

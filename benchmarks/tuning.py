@@ -21,9 +21,9 @@ from typing import Any
 import yaml
 
 import configs
-from mirage.tools.tune.answer import Answer, Wish, answer, mean_lent
+from mirage.tools.tune.answer import Recommendation, TuneWish, answer, mean_lent
 from mirage.tools.tune.progress import shown
-from mirage.tools.tune.question import Options, Question, ask
+from mirage.tools.tune.question import Question, TuneOptions, ask
 from mirage.tools.tune.summary import said
 from mirage.units import GIB
 
@@ -75,31 +75,33 @@ def main() -> None:
                 if not trace.exists():
                     print(f"skipped: {trace} is not there")
                     continue
-                usual = tuned(folder, machine, machine, trace, asked, Wish(trials=asked.trials))
+                usual = tuned(folder, machine, machine, trace, asked, TuneWish(trials=asked.trials))
                 show(f"{machine}, {file}", *usual)
                 if asked.slow:
                     slow = half_link(folder, machine)
                     goal, load = usual[1].goal, usual[1].slower
-                    same = Wish(trials=asked.trials, slo=goal.slo, slower=load)
+                    same = TuneWish(trials=asked.trials, slo=goal.slo, slower=load)
                     slower = tuned(folder, machine, str(slow), trace, asked, same)
                     show(f"{machine} with half the link, {file}", *slower)
                     moved(usual, slower)
 
 
 def tuned(
-    folder: Path, machine: str, profile: str, trace: Path, asked: argparse.Namespace, wish: Wish
-) -> tuple[Question, Answer]:
+    folder: Path, machine: str, profile: str, trace: Path, asked: argparse.Namespace, wish: TuneWish
+) -> tuple[Question, Recommendation]:
     """Question and answer for one machine and one file."""
     config = write(folder, MEMORY[machine])
     output = folder / f"{machine} {Path(profile).stem} {trace.stem}"
     output.mkdir()
-    options = Options(str(trace), profile, asked.seed, find_load=True, largest_window=asked.window)
+    options = TuneOptions(
+        str(trace), profile, asked.seed, find_load=True, largest_window=asked.window
+    )
     question = ask(config, options)
     with shown() as progress:
         return question, answer(question, wish, output, progress)
 
 
-def show(title: str, question: Question, found: Answer) -> None:
+def show(title: str, question: Question, found: Recommendation) -> None:
     """A row for each contender."""
     goal, searched = found.goal, question.cut.searched
     count, size = len(searched), len(searched[0].requests)
@@ -126,7 +128,7 @@ def show(title: str, question: Question, found: Answer) -> None:
         print(sentence, flush=True)
 
 
-def moved(usual: tuple[Question, Answer], slower: tuple[Question, Answer]) -> None:
+def moved(usual: tuple[Question, Recommendation], slower: tuple[Question, Recommendation]) -> None:
     """Three figures that a slower link must not raise, before and after."""
     pairs = [figures(*each) for each in (usual, slower)]
     for name in pairs[0]:
@@ -135,7 +137,7 @@ def moved(usual: tuple[Question, Answer], slower: tuple[Question, Answer]) -> No
         print(f"{name}: {before:.3f} to {after:.3f} with half the link, {way}", flush=True)
 
 
-def figures(question: Question, found: Answer) -> dict[str, float]:
+def figures(question: Question, found: Recommendation) -> dict[str, float]:
     """Layers that hide behind 32 requests, GiB lent, gain of the best percentage over none."""
     goal = found.goal
     worth = {name: each.whole[goal.objective] for name, each in found.judged.items()}

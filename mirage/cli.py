@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirage import __version__
-from mirage.config import Config, ConfigError, Device, Policy, Tiers, load
-from mirage.errors import Failed, Refused
+from mirage.config import Config, ConfigError, DeviceSection, Policy, TiersSection, load
+from mirage.errors import CommandFailed, InputRefused
 from mirage.options import ConfigPath
 from mirage.paths import word
 from mirage.processes.exits import exits
@@ -163,15 +163,15 @@ def serve(
     from mirage.serve import relay
     from mirage.serve.means import Means
     from mirage.serve.profiled import profiled
-    from mirage.serve.supervisor import Options, serve
+    from mirage.serve.supervisor import ServeOptions, serve
 
     _log_to_stderr(log_level)
-    options = Options(host, port, ready_file, log_dir, startup_timeout, all_or_nothing)
+    options = ServeOptions(host, port, ready_file, log_dir, startup_timeout, all_or_nothing)
     loaded = _load(config, policy)
     if memory is not None:
         loaded = _with_memory(loaded, memory)
     if not tiers:
-        loaded = loaded.model_copy(update={"tiers": Tiers()})
+        loaded = loaded.model_copy(update={"tiers": TiersSection()})
     means = context.obj or Means()
     if ask_socket is not None:
         means = replace(means, probe=relay.probe(ask_socket))
@@ -217,7 +217,7 @@ def main(arguments: list[str] | None = None, means: Means | None = None) -> None
     An error is one line on stderr, never a traceback, unless it is a fault of the program.
     `means` are other ones than `mirage check` and `mirage serve` have by themselves.
     """
-    with exits(interrupted="", failures=(Failed,)), _usage():
+    with exits(interrupted="", failures=(CommandFailed,)), _usage():
         words = [word(each) for each in (sys.argv[1:] if arguments is None else arguments)]
         _register_own(asked_for=words[:1])
         sys.exit(app(words or ["--help"], prog_name="mirage", standalone_mode=False, obj=means))
@@ -232,7 +232,7 @@ def _usage() -> Iterator[None]:
         # A class that typer has under different names from release to release.
         if (format_message := getattr(error, "format_message", None)) is None:
             raise
-        raise Refused(format_message()) from None
+        raise InputRefused(format_message()) from None
 
 
 def _register_own(asked_for: list[str]) -> None:
@@ -247,10 +247,10 @@ def _register_own(asked_for: list[str]) -> None:
 
 
 def _check_tools(command: str) -> None:
-    """Raises `Refused` if a package is absent: the command would find out when it writes."""
+    """Raises `InputRefused` if a package is absent: the command would find out when it writes."""
     absent = [name for name in TOOLS if find_spec(name) is None]
     if absent:
-        raise Refused(
+        raise InputRefused(
             f"mirage {command} needs {', '.join(absent)}: run pip install '.[tools]' in the "
             "checkout of MIRAGE"
         )
@@ -266,7 +266,7 @@ def _load(path: Path, policy: Policy | None) -> Config:
 def _with_memory(config: Config, size: str) -> Config:
     """Raises `ConfigError` for what is no size."""
     try:
-        device = Device.model_validate(config.device.model_dump() | {"memory": size})
+        device = DeviceSection.model_validate(config.device.model_dump() | {"memory": size})
     except ValueError:
         raise ConfigError(f"--memory {size!r}: write a size as 64GiB, at most 1EiB") from None
     return config.model_copy(update={"device": device})

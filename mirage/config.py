@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from mirage.errors import Refused
+from mirage.errors import InputRefused
 from mirage.paths import expanded
 from mirage.problems import first_problem, shown
 from mirage.secrets import redacted
@@ -58,7 +58,7 @@ MOST_VALUES = 100_000
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-class ConfigError(Refused):
+class ConfigError(InputRefused):
     """A configuration that cannot be served; the message is one line for the user."""
 
 
@@ -166,7 +166,7 @@ def _is_section(annotation: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, (BaseModel, dict))
 
 
-class Device(Strict):
+class DeviceSection(Strict):
     """The memory that all tenants share: a part of the host's, or of one GPU's."""
 
     kind: Literal["host", "cuda"] = "host"
@@ -198,7 +198,7 @@ class Device(Strict):
         return None if self.link_gb_s is None else self.link_gb_s * 1e9
 
     @model_validator(mode="after")
-    def _has_its_own_link(self) -> Device:
+    def _has_its_own_link(self) -> DeviceSection:
         if self.kind == "cuda" and self.link_gb_s is not None:
             raise ValueError(
                 "link_gb_s is for kind host: a GPU has a link of its own, leave it out"
@@ -206,19 +206,19 @@ class Device(Strict):
         return self
 
     @model_validator(mode="after")
-    def _graphs_are_of_a_gpu(self) -> Device:
+    def _graphs_are_of_a_gpu(self) -> DeviceSection:
         if self.kind == "host" and self.graphs:
             raise ValueError("graphs is for kind cuda: a host has none, leave it out")
         return self
 
     @model_validator(mode="after")
-    def _chunk_is_no_crumb(self) -> Device:
+    def _chunk_is_no_crumb(self) -> DeviceSection:
         if self.copy_chunk < LEAST_CHUNK:
             raise ValueError(f"copy_chunk is {self.copy_chunk} bytes: use {LEAST_CHUNK} or more")
         return self
 
     @model_validator(mode="after")
-    def _page_is_power_of_two(self) -> Device:
+    def _page_is_power_of_two(self) -> DeviceSection:
         least = LEAST_PAGE[self.kind]
         if self.page is None and self.kind == "host":
             raise ValueError("page auto is for kind cuda: give the bytes of a page")
@@ -227,7 +227,7 @@ class Device(Strict):
         return self
 
 
-class Tenant(Strict):
+class TenantSection(Strict):
     """One served model with its share of the device and its priority (higher yields later)."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$", max_length=LONGEST_NAME)
@@ -253,7 +253,7 @@ class Tenant(Strict):
 PATIENCE_S = 1.0
 
 
-class Sharing(Strict):
+class SharingSection(Strict):
     """Spatial: all engines step at once. Temporal: one at a time, in turns."""
 
     mode: Literal["spatial", "temporal"] = "spatial"
@@ -416,7 +416,7 @@ class SsdTier(Strict):
     """With `keep`, seconds that a server which stops writes what host memory has alone."""
 
 
-class Tiers(Strict):
+class TiersSection(Strict):
     """Where KV blocks go that the device has no room for."""
 
     host: HostTier | None = None
@@ -424,19 +424,19 @@ class Tiers(Strict):
     ssd: SsdTier | None = None
 
     @model_validator(mode="after")
-    def _peers_are_above_host_memory(self) -> Tiers:
+    def _peers_are_above_host_memory(self) -> TiersSection:
         if self.peer is not None and self.host is None:
             raise ValueError("peer needs a host pool below it: set tiers.host.bytes as well")
         return self
 
     @model_validator(mode="after")
-    def _a_disk_is_reached_through_host_memory(self) -> Tiers:
+    def _a_disk_is_reached_through_host_memory(self) -> TiersSection:
         if self.ssd is not None and self.host is None:
             raise ValueError("ssd needs a host pool above it: set tiers.host.bytes as well")
         return self
 
 
-def _check_peers(peer: PeerTier, device: Device) -> None:
+def _check_peers(peer: PeerTier, device: DeviceSection) -> None:
     """Other GPUs for a GPU, and memory of the host for a host. Raises `ValueError`."""
     if device.kind == "host":
         for name, gpu in peer.gpus.items():
@@ -461,11 +461,11 @@ def _check_peers(peer: PeerTier, device: Device) -> None:
 class Config(Strict):
     """One file: the device, its tenants, how they share it, what to replay."""
 
-    device: Device
-    tenants: list[Tenant] = Field(min_length=1)
-    sharing: Sharing = Sharing()
+    device: DeviceSection
+    tenants: list[TenantSection] = Field(min_length=1)
+    sharing: SharingSection = SharingSection()
     remap: Remap = Remap()
-    tiers: Tiers = Tiers()
+    tiers: TiersSection = TiersSection()
     replay: Replay = Replay()
     policy: Annotated[Policy, Field(strict=False)] = Policy.MIRAGE
     hang_s: float = Field(default=HANG_S, ge=LEAST_HANG_S, le=1e6)
@@ -522,17 +522,17 @@ class Config(Strict):
         """The one that is served; with policy `static` engines are as vLLM has them."""
         return None if self.policy is Policy.STATIC else self.tiers.host
 
-    def max_percent(self, tenant: Tenant) -> float:
+    def max_percent(self, tenant: TenantSection) -> float:
         """Most of a tenant's layers that may be given away."""
         own = tenant.max_percent
         return self.remap.max_percent if own is None else own
 
-    def tenant(self, name: str) -> Tenant:
+    def tenant(self, name: str) -> TenantSection:
         """Raises `KeyError` if no tenant has that name."""
         return next((t for t in self.tenants if t.name == name), None) or _no_tenant(name)
 
 
-def _no_tenant(name: str) -> Tenant:
+def _no_tenant(name: str) -> TenantSection:
     raise KeyError(name)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 
-class Refused(ValueError):
+class InputRefused(ValueError):
     """What the user can correct; the message is one line: what, which value, what to do."""
 
 
-class Failed(Exception):
+class CommandFailed(Exception):
     """What went wrong on the way; the message is one line."""

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TypeVar
 
-from mirage.errors import Refused
+from mirage.errors import InputRefused
 
 VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 OF_AN_OPTION = re.compile(r"(--[a-z-]+=)?(~(?:/.*)?)", re.DOTALL)
@@ -20,7 +20,7 @@ Written = TypeVar("Written")
 def expanded(written: Written) -> Written:
     """A path with ``~``, ``$NAME`` and ``${NAME}`` replaced, as a shell does; else what was given.
 
-    Raises `Refused` for a variable that is not set, and where no home is known.
+    Raises `InputRefused` for a variable that is not set, and where no home is known.
     """
     if not isinstance(written, (str, Path)):
         return written
@@ -31,7 +31,7 @@ def expanded(written: Written) -> Written:
 def _value(found: re.Match[str]) -> str:
     name = found[1] or found[2]
     if not (value := os.environ.get(name)):
-        raise Refused(
+        raise InputRefused(
             f"path {found.string!r}: ${name} is not set in the environment: set it, or write the "
             "path out"
         )
@@ -43,7 +43,7 @@ def _at_home(text: str, written: str) -> str:
         return str(Path(text).expanduser()) if text.startswith("~") else text
     except RuntimeError:
         line = f"path {written!r}: no such home is known: write the path out, or set HOME"
-        raise Refused(line) from None
+        raise InputRefused(line) from None
 
 
 def word(written: str) -> str:
@@ -53,14 +53,14 @@ def word(written: str) -> str:
 
 
 def cache_folder() -> Path:
-    """``XDG_CACHE_HOME``, or ``.cache`` at home. Raises `Refused` if there is neither."""
+    """``XDG_CACHE_HOME``, or ``.cache`` at home. Raises `InputRefused` if there is neither."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     if named.startswith("/"):  # the standard says that a relative one is to be ignored
         return Path(named)
     try:
         return Path.home() / ".cache"
     except RuntimeError:
-        raise Refused(
+        raise InputRefused(
             "no home is known of this user: set HOME, or XDG_CACHE_HOME to a folder for caches"
         ) from None
 

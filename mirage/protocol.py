@@ -134,7 +134,7 @@ class Stepped(msgspec.Struct, tag="stepped", tag_field="type", frozen=True):
     """All bytes of the device; 0 on a host."""
 
 
-class Failed(msgspec.Struct, tag="failed", tag_field="type", frozen=True):
+class CoreFailed(msgspec.Struct, tag="failed", tag_field="type", frozen=True):
     """The last message of an engine whose core ends over an exception."""
 
     error: str
@@ -191,5 +191,5 @@ class Shutdown(msgspec.Struct, tag="shutdown", tag_field="type", frozen=True):
     """The control server is going away: finish the step and exit."""
 
 
-FromEngine = Hello | Report | Pulse | Stepped | Failed
+FromEngine = Hello | Report | Pulse | Stepped | CoreFailed
 ToEngine = Allotment | Refusal | Turn | Alive | Shutdown

@@ -47,7 +47,7 @@ def encode(message: msgspec.Struct, descriptors: int = 0) -> bytes:
     return HEADER.pack(len(body), descriptors) + body
 
 
-class Closed(Broken):
+class ChannelClosed(Broken):
     """The other end has gone."""
 
 
@@ -179,7 +179,7 @@ class Channel(Generic[T]):
         except BlockingIOError:
             pass
         except OSError as error:
-            raise Closed(error.strerror or str(error)) from None
+            raise ChannelClosed(error.strerror or str(error)) from None
         self._watch()
 
     def read(self) -> bool:
@@ -191,12 +191,12 @@ class Channel(Generic[T]):
         except BlockingIOError:
             return False
         except OSError as error:
-            raise Closed(error.strerror or str(error)) from None
+            raise ChannelClosed(error.strerror or str(error)) from None
         self._decoder.feed(data, descriptors)
         if flags & socket.MSG_CTRUNC and self._most_descriptors:
             raise Broken("descriptors were lost: this process can open no more files")
         if not data:
-            raise Closed("it has gone")
+            raise ChannelClosed("it has gone")
         return True
 
     def next(self) -> tuple[T, list[int]] | None:
@@ -226,7 +226,7 @@ class Channel(Generic[T]):
 
     def until_end(self) -> Iterator[T]:
         """Each message as it comes, until the other end has gone. Raises `Broken`."""
-        with suppress(Closed):
+        with suppress(ChannelClosed):
             while True:
                 yield self.wait()[0]
 

@@ -6,8 +6,8 @@ grant; `Range` and `ExtentMap` say what is behind which address. Knows nothing o
 
 from vmm.driver import (
     AlreadyMapped,
-    Closed,
     Driver,
+    DriverClosed,
     Event,
     GrantExceeded,
     Misaligned,
@@ -26,8 +26,8 @@ from vmm.space import ExtentMap, Range, extent_blocks
 
 __all__ = [
     "AlreadyMapped",
-    "Closed",
     "Driver",
+    "DriverClosed",
     "Event",
     "ExtentMap",
     "GrantExceeded",

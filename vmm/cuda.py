@@ -22,11 +22,11 @@ from vmm.cuda_context import PrimaryContext
 from vmm.cuda_device import POSIX_FD, DeviceFacts, access, allocation, device_facts, driver_version
 from vmm.cuda_streams import CudaEvent, CudaStream
 from vmm.driver import (
-    Closed,
     DeviceError,
     DeviceLost,
     DeviceUnavailable,
     Driver,
+    DriverClosed,
     Misaligned,
     OutOfMemory,
     Page,
@@ -320,7 +320,7 @@ class CudaDriver(Driver):
 
     @contextmanager
     def opened(self) -> Iterator[PageTable]:
-        """The page table, with the context current and nothing owed. Raises `Closed`.
+        """The page table, with the context current and nothing owed. Raises `DriverClosed`.
 
         Inside another one it costs a check alone: a push and a pop of the context take longer than
         most calls between them.
@@ -340,7 +340,7 @@ class CudaDriver(Driver):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """The context alone, for calls that block. Raises `Closed`."""
+        """The context alone, for calls that block. Raises `DriverClosed`."""
         self._check_open()
         with self._context.current():
             yield
@@ -354,7 +354,7 @@ class CudaDriver(Driver):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed("the driver was closed: its pages and addresses are gone")
+            raise DriverClosed("the driver was closed: its pages and addresses are gone")
 
     def _check_capacity(self, count: int) -> None:
         held, wanted = self._table.page_count * self.page_bytes, count * self.page_bytes

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from cuda.bindings import driver as cu
 
 from vmm.cuda_calls import Code, answer, call, refusal
-from vmm.driver import Closed, Event, Stream, VmmError
+from vmm.driver import DriverClosed, Event, Stream, VmmError
 from vmm.page_table import PageTable
 
 
@@ -17,10 +17,10 @@ class Door(Protocol):
     """The driver, as its streams and events need it."""
 
     def opened(self) -> AbstractContextManager[PageTable]:
-        """Its lock is held, its context current in this thread. Raises `Closed`."""
+        """Its lock is held, its context current in this thread. Raises `DriverClosed`."""
 
     def entered(self) -> AbstractContextManager[None]:
-        """The context alone, for calls that block. Raises `Closed`."""
+        """The context alone, for calls that block. Raises `DriverClosed`."""
 
 
 class CudaEvent(Event):
@@ -109,7 +109,7 @@ class CudaStream(Stream):
             )
 
     def together(self) -> AbstractContextManager[object]:
-        """One lock and one current context for all calls inside. Raises `Closed`."""
+        """One lock and one current context for all calls inside. Raises `DriverClosed`."""
         return self.enqueuing()
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
@@ -133,7 +133,7 @@ class CudaStream(Stream):
     def close(self) -> None:
         if not self._open:
             return
-        with suppress(Closed):
+        with suppress(DriverClosed):
             self.synchronize()
             if self._owned:
                 with self._door.opened():
@@ -142,13 +142,13 @@ class CudaStream(Stream):
         self._tell_closed(self)
 
     def enqueuing(self) -> AbstractContextManager[PageTable]:
-        """The context is current, for a call that names `handle`. Raises `Closed`."""
+        """The context is current, for a call that names `handle`. Raises `DriverClosed`."""
         self._check_open()
         return self._door.opened()
 
     def _check_open(self) -> None:
         if not self._open:
-            raise Closed("the stream was closed: open another one")
+            raise DriverClosed("the stream was closed: open another one")
 
 
 def _ours(event: Event) -> CudaEvent:

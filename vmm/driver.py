@@ -55,7 +55,7 @@ class GrantExceeded(VmmError):
     """The process would hold more than it was granted."""
 
 
-class Closed(VmmError):
+class DriverClosed(VmmError):
     """The driver was closed."""
 
 

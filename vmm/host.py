@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vmm import libc
-from vmm.driver import Closed, Driver, Misaligned, OutOfMemory, Page, VmmError
+from vmm.driver import Driver, DriverClosed, Misaligned, OutOfMemory, Page, VmmError
 from vmm.host_memory import host_memory
 from vmm.page_table import PageTable
 from vmm.runs import runs
@@ -215,7 +215,7 @@ class HostDriver(Driver):
     def _opened(self) -> Iterator[PageTable]:
         with self._lock:
             if self._closed:
-                raise Closed("the driver was closed: its pages and addresses are gone")
+                raise DriverClosed("the driver was closed: its pages and addresses are gone")
             yield self._table
 
     def _check_capacity(self, count: int) -> None:
@@ -293,7 +293,7 @@ class HostBuffer:
     def tensor(self) -> torch.Tensor:
         """All of it as a flat uint8 tensor, no copy. Not to be used after `close`."""
         if self.nbytes == 0:
-            raise Closed("the host buffer was closed")
+            raise DriverClosed("the host buffer was closed")
         return _tensor(self.address, self.nbytes)
 
     def close(self) -> None:

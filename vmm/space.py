@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from vmm.driver import (
     AlreadyMapped,
-    Closed,
     Driver,
+    DriverClosed,
     Misaligned,
     NotMapped,
     NotReserved,
@@ -80,7 +80,7 @@ class Range:
         Idempotent, also after the driver's own end.
         """
         page_bytes = self.driver.page_bytes
-        with suppress(Closed):
+        with suppress(DriverClosed):
             for run in runs(i for i, page in enumerate(self._pages) if page is not None):
                 self.unback(run[0] * page_bytes, len(run) * page_bytes)
             if self.nbytes:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 
-from vmm.driver import Closed, Event, Stream, VmmError
+from vmm.driver import DriverClosed, Event, Stream, VmmError
 
 Work = Callable[[], None]
 
@@ -108,7 +108,7 @@ class ThreadStream(Stream):
     def _enqueue(self, work: Work) -> None:
         with self._lock:
             if not self._open:
-                raise Closed("the stream was closed: open another one")
+                raise DriverClosed("the stream was closed: open another one")
             self._queue.put(work)
 
     def _run(self) -> None:

@@ -18,11 +18,11 @@ from rich.console import Console
 from benchmarks.claims import decode_scenes, scenes
 from benchmarks.decode.setup import DecodeSetup
 from benchmarks.decode.setup import Job as DecodeJob
-from mirage.errors import Failed
+from mirage.errors import CommandFailed
 from mirage.simulate.experiment import Setup
 from mirage.simulate.run import Metrics
 from mirage.tools.report.intervals import mean
-from mirage.tools.simulate.pool import Job, Run, run_all
+from mirage.tools.simulate.pool import PoolJob, SimulationJob, run_all
 from mirage.tools.simulate.progress import counting
 
 Verdict = Literal["reproduced", "direction", "not reproduced", "inconsistent"]
@@ -157,7 +157,7 @@ class Band(Row):
     def evaluate(self, results: Results) -> dict[str, Any]:
         values = [v for one in results.each() if (v := self.measure(one)) is not None]
         if not values:
-            raise Failed(f"{self.id}: no seed has what it is about: name other seeds")
+            raise CommandFailed(f"{self.id}: no seed has what it is about: name other seeds")
         found = mean(values)
         value, half = round(found.value, 3), found.half or 0.0
         ends = [round(found.value - half, 3), round(found.value + half, 3)]
@@ -242,10 +242,10 @@ def evaluate(
     ]
 
 
-def _job(setup: Setup | DecodeSetup, policy: str, seed: int) -> Run:
+def _job(setup: Setup | DecodeSetup, policy: str, seed: int) -> PoolJob:
     if isinstance(setup, DecodeSetup):
         return DecodeJob(setup, policy, seed)
-    return Job(setup, policy, seed)
+    return SimulationJob(setup, policy, seed)
 
 
 def both(scene: str, *policies: str) -> tuple[tuple[str, str], ...]:

@@ -11,7 +11,7 @@ import configs
 from benchmarks.variants import KNOWN
 from mirage.config import Count, Strict, read_yaml, validated
 from mirage.simulate.experiment import Experiment, Peak, Rate, Setup, SimulatedSharing
-from mirage.simulate.routing import Routing
+from mirage.simulate.routing import RouterModel
 from mirage.simulate.tier_settings import SimulatedTiers
 
 FOLDERS = (Path(__file__).parents[1] / "experiments", configs.HERE / "experiments")
@@ -44,7 +44,7 @@ class Scene(Strict):
     hardware: str | None = None
     memory_gib: PositiveFloat | None = None
     tiers: SimulatedTiers | None = None
-    routing: Routing | None = None
+    routing: RouterModel | None = None
     requests: Count | None = None
     peak: Peak | None = None
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from benchmarks.decode import pictures
 from mirage.tools.report import comparison
-from mirage.tools.report.comparison import Metric, Row
+from mirage.tools.report.comparison import ComparisonRow, Metric
 from mirage.tools.report.document import Document, Picture, Section, facts, points, side_by_side
 from mirage.tools.simulate.html import hardware, ranges, seeds, settings, with_ranges
 from mirage.units import GIB, MIB
@@ -132,12 +132,12 @@ def _blocks(result: Result) -> str:
     )
 
 
-def rows(result: Result) -> list[Row]:
+def rows(result: Result) -> list[ComparisonRow]:
     """A row per figure, a cell per policy; with ranges if there are several seeds."""
     return with_ranges(result, partial(_rows, result))
 
 
-def _rows(result: Result, of: str) -> list[Row]:
+def _rows(result: Result, of: str) -> list[ComparisonRow]:
     parts = [
         {key: spread and spread[of] for key, spread in result["figures"][policy].items()}
         for policy in result["policies"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.gpu.rows import Skipped
-from mirage.streaming.transfer import Compute, Layer, LayerStreamer, StreamCompute
+from mirage.streaming.transfer import Compute, LayerFrame, LayerStreamer, StreamCompute
 from vmm.cuda import CudaDriver
 from vmm.driver import Stream
 from vmm.host import HostBuffer, host_buffer
@@ -111,7 +111,7 @@ class Model:
     """That computes."""
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[LayerFrame]:
         return self.streamer.layers
 
     def weights(self, index: int) -> torch.Tensor:
@@ -147,7 +147,7 @@ def model(
             home = Range(driver, frame)
             home.back(0, pool.take(frame // driver.page_bytes, "layer"))
             driver.copy(home.address, master.address, bench.layer_bytes)
-            homes.append(Layer(index, home, master.address, bench.layer_bytes, driver.event()))
+            homes.append(LayerFrame(index, home, master.address, bench.layer_bytes, driver.event()))
         streamer = LayerStreamer(driver, pool, homes, compute, chunk_bytes=chunk_bytes)
         yield Model(driver, pool, streamer, masters, stream)
     finally:

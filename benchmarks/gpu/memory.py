@@ -10,7 +10,7 @@ from cuda.bindings import driver as cu
 
 from benchmarks.gpu.bench import MIB, Bench, Model, model
 from benchmarks.gpu.rows import Row, alternating, at_most, median, medians, ms, timed
-from mirage.streaming.transfer import Layer
+from mirage.streaming.transfer import LayerFrame
 from mirage.tiers.region import Region
 from mirage.tiers.space import LARGEST_SLAB
 from vmm.cuda import CudaDriver
@@ -119,7 +119,7 @@ def small_beside_a_layer(bench: Bench) -> Row:
     )
 
 
-def _load(made: Model, layer: Layer) -> None:
+def _load(made: Model, layer: LayerFrame) -> None:
     made.streamer.load(layer)
     made.streamer.copies.synchronize()
 

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.gpu.bench import MIB, Bench
 from benchmarks.gpu.rows import Row, Skipped, median, timed
 from mirage.tiers.blocks import Name
-from mirage.tiers.holes import Range
+from mirage.tiers.holes import ByteRange
 from mirage.tiers.lending.borrower import Borrower
 from mirage.tiers.lending.lenders import PROGRAM, Lenders
 from mirage.tiers.region import Region
@@ -63,11 +63,11 @@ def lent(bench: Bench) -> Row:
         _holder(bench, nbytes) as (heard, lenders, borrower),
     ):
         before = far.memory_info()[0]
-        assert lenders.lend(NAME, Range(0, nbytes))
+        assert lenders.lend(NAME, ByteRange(0, nbytes))
         there = borrower.use(0)
         taken = before - far.memory_info()[0]
         wrong, seconds = _there_and_back(near, there, nbytes, bench.rounds)
-        lenders.take_back(NAME, Range(0, nbytes))
+        lenders.take_back(NAME, ByteRange(0, nbytes))
         time.sleep(0.05)
         early = "returned" in heard.words
         borrower.let_go(0)
@@ -155,7 +155,7 @@ def _there_and_back(near: CudaDriver, there: int, nbytes: int, rounds: int) -> t
 
 def _killed(lenders: Lenders, heard: _Heard, borrower: Borrower, nbytes: int) -> str:
     """What is wrong after the holder was killed; empty if nothing."""
-    lenders.lend(NAME, Range(0, nbytes))
+    lenders.lend(NAME, ByteRange(0, nbytes))
     borrower.use(0)
     borrower.let_go(0)
     os.kill(lenders.pids()[NAME], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Ways to run steps: eagerly, as graphs, or compiled as well; see `mirage.config.Device`."""
+"""Ways to run steps: eagerly, as graphs, or compiled as well; see `mirage.config.DeviceSection`."""
 
 EAGERLY, GRAPHS, COMPILED = "eagerly", "with graphs", "compiled"
 ON_GPU = {

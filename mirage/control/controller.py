@@ -32,7 +32,7 @@ from mirage.control.moves import Move
 from mirage.control.planner import Plan, plan
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
-from mirage.control.spilling import Turns, worth_spilling
+from mirage.control.spilling import TurnLengths, worth_spilling
 from mirage.control.targets import base, entitled, is_sent, most_alpha, most_experts, toward
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
 from mirage.geometry import footprint
@@ -59,7 +59,7 @@ class Controller:
         policy: Policy,
         rules: Rules,
         *,
-        turns: Turns | None = None,
+        turns: TurnLengths | None = None,
         patience_s: float = PATIENCE_S,
         profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> None:
@@ -348,11 +348,11 @@ class Controller:
             raise LedgerError(f"tenant {t.name!r} was sent {sent}, which its limits do not allow")
 
 
-def _turns(config: Config) -> Turns | None:
+def _turns(config: Config) -> TurnLengths | None:
     sharing, below = config.sharing, config.host_tier
     if sharing.mode == "spatial":
         return None
-    return Turns(sharing.turn_s, sharing.drain is True, 0 if below is None else below.bytes)
+    return TurnLengths(sharing.turn_s, sharing.drain is True, 0 if below is None else below.bytes)
 
 
 def _lacks_growth(t: TenantSnapshot) -> bool:

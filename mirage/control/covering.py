@@ -8,16 +8,20 @@ from math import inf
 from mirage.config import Policy
 from mirage.control.hidden_layers import hidden_alpha
 from mirage.control.lending import worth_lending
-from mirage.control.rows import Row
+from mirage.control.rows import TenantRow
 from mirage.control.rules import Rules
-from mirage.control.spilling import Turns
+from mirage.control.spilling import TurnLengths
 from mirage.control.targets import most_alpha
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import footprint
 
 
 def most_lent(
-    tenants: Sequence[TenantSnapshot], rows: Sequence[Row], pool: int, turns: Turns, rules: Rules
+    tenants: Sequence[TenantSnapshot],
+    rows: Sequence[TenantRow],
+    pool: int,
+    turns: TurnLengths,
+    rules: Rules,
 ) -> int:
     """Bytes that may be lent in turns, where all KV without them is `pool` bytes."""
     most = inf if turns.drains else covered(rows)
@@ -35,7 +39,7 @@ def most_lent(
     return worth - worth % max(1, largest)  # what whole layers bring too much comes back as well
 
 
-def covered(rows: Sequence[Row]) -> int:
+def covered(rows: Sequence[TenantRow]) -> int:
     """Bytes of layers that can be away in each tenant's turn: all others', and its hidden ones."""
     every = sum(r.most * r.unit_bytes for r in rows)
     missing = max(((r.most - r.surely_hidden) * r.unit_bytes for r in rows), default=0)

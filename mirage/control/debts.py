@@ -27,7 +27,7 @@ class Debtor(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _DebtSeen:
     debtor: Debtor
     since: float
     """Seconds: when it last did what it can."""
@@ -38,11 +38,11 @@ class Overdue:
 
     def __init__(self, hang_s: float) -> None:
         self._hang_s = hang_s
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _DebtSeen] = {}
 
     def look(self, debtors: Iterable[Debtor], now: float) -> dict[str, float]:
         """For how long each that is overdue has not moved, by its name."""
-        self._seen = {d.name: _Seen(d, self._since(d, now)) for d in debtors}
+        self._seen = {d.name: _DebtSeen(d, self._since(d, now)) for d in debtors}
         idle = {name: now - seen.since for name, seen in self._seen.items()}
         return {name: seconds for name, seconds in idle.items() if seconds >= self._hang_s}
 

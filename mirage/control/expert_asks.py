@@ -7,14 +7,14 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from mirage.control.rows import Row
-from mirage.control.spilling import Turns, instead, layers_of
+from mirage.control.rows import TenantRow
+from mirage.control.spilling import TurnLengths, instead, layers_of
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.worth import (
     Batches,
+    KvSource,
     Mixture,
     Price,
-    Way,
     active_layers,
     best,
     cold_experts,
@@ -34,7 +34,7 @@ SPAN_S = 10.0
 CLEARLY = 0.02
 """Part of that time by which another way must be better, besides: what is measured varies."""
 
-NOTHING = Price(Way.LAYERS, 0.0, 0)
+NOTHING = Price(KvSource.LAYERS, 0.0, 0)
 """Is given."""
 
 
@@ -43,7 +43,9 @@ def experts_out(t: TenantSnapshot) -> int:
     return max(t.report.experts, t.allotment.experts if t.allotment else 0)
 
 
-def giving_experts(t: TenantSnapshot, row: Row, most: int, turns: Turns | None = None) -> Row:
+def giving_experts(
+    t: TenantSnapshot, row: TenantRow, most: int, turns: TurnLengths | None = None
+) -> TenantRow:
     """`row` with experts in the place of layers, if the tenant runs and that is the cheaper.
 
     `most`: experts of each layer that may be away. Going from one to the other copies what returns.
@@ -117,12 +119,12 @@ def _chosen(t: TenantSnapshot, ways: list[Price]) -> int:
     given = experts_out(t) * experts_gain(t.shape) + t.layers_out * t.shape.layer_bytes
     kv_bytes = max(1, t.report.kv_extents * t.shape.extent_bytes - given)
     price = best(ways, Batches(kv_bytes, t.staying_part), SPAN_S)
-    if price is None or price.way is not Way.EXPERTS:
+    if price is None or price.way is not KvSource.EXPERTS:
         return 0
     return round(price.nbytes) // experts_gain(t.shape)
 
 
-def _bears(t: TenantSnapshot, unfelt: int, most: int, turns: Turns | None) -> int:
+def _bears(t: TenantSnapshot, unfelt: int, most: int, turns: TurnLengths | None) -> int:
     """Experts that stay away before requests of others make room, as `planner` says of layers."""
     mixture = _mixture(t)
     if mixture is None:

@@ -74,7 +74,7 @@ Flow = tuple[Kind, str, int]
 """Bytes that enter a place of a tenant; below 0 those that leave it."""
 
 
-class Step(NamedTuple):
+class PassRecord(NamedTuple):
     """Record of one pass, with `free` bytes before it."""
 
     reason: Reason
@@ -82,7 +82,7 @@ class Step(NamedTuple):
     flows: list[Flow]
 
 
-def moves(steps: Iterable[Step]) -> Iterator[Move]:
+def moves(steps: Iterable[PassRecord]) -> Iterator[Move]:
     """The moves of passes in their order, none of them twice in one pass, or of no bytes."""
     for step in steps:
         for (source, to), nbytes in _Matching(step).pairs.items():
@@ -92,7 +92,7 @@ def moves(steps: Iterable[Step]) -> Iterator[Move]:
 class _Matching:
     """Payments between places in one step."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: PassRecord) -> None:
         self.pairs: Counter[tuple[Place, Place]] = Counter()
         self._free = step.free
         self._given: dict[Place, int] = {}

@@ -15,7 +15,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from mirage.control.moves import Kind, Reason
-from mirage.control.rows import Row
+from mirage.control.rows import TenantRow
 from mirage.control.water_filling import Amount, Fill, missing
 
 
@@ -76,62 +76,62 @@ def _passes(choices: Choices) -> Iterator[Pass]:
 # -- amounts ----------------------------------------------------------------------------
 
 
-def _growth_within(row: Row) -> int:
+def _growth_within(row: TenantRow) -> int:
     return min(row.growth, row.share)
 
 
-def _growth(row: Row) -> int:
+def _growth(row: TenantRow) -> int:
     return row.growth
 
 
-def _admission_within(row: Row) -> int:
+def _admission_within(row: TenantRow) -> int:
     return min(row.admission, row.share)
 
 
-def _admission(row: Row) -> int:
+def _admission(row: TenantRow) -> int:
     return row.admission
 
 
-def _cooldown(row: Row) -> int:
+def _cooldown(row: TenantRow) -> int:
     return row.cooldown
 
 
-def none(_: Row) -> int:
+def none(_: TenantRow) -> int:
     """No layers."""
     return 0
 
 
-def out(row: Row) -> int:
+def out(row: TenantRow) -> int:
     """Units that are away."""
     return row.out
 
 
-def most(row: Row) -> int:
+def most(row: TenantRow) -> int:
     """All that may ever go, or have."""
     return max(row.most, row.out)
 
 
-def lends(row: Row) -> int:
+def lends(row: TenantRow) -> int:
     """Units that an idle tenant lends."""
     return row.lends
 
 
-def lends_or_out(row: Row) -> int:
+def lends_or_out(row: TenantRow) -> int:
     """Units that an idle tenant lends, or that are away."""
     return max(row.lends, row.out)
 
 
-def hidden(row: Row) -> int:
+def hidden(row: TenantRow) -> int:
     """Units that hide."""
     return row.hidden
 
 
-def still_hidden(row: Row) -> int:
+def still_hidden(row: TenantRow) -> int:
     """Units that are away and hid lately."""
     return min(row.out, row.lately_hidden)
 
 
-def hidden_or_out(row: Row) -> int:
+def hidden_or_out(row: TenantRow) -> int:
     """Units that hide or are away; of one that called in others' memory, units that hide."""
     return row.hidden if row.recalls else max(row.hidden, row.out)
 
@@ -189,10 +189,10 @@ def serve(tier: Level, fill: Fill) -> None:
         fill.share_out(fill.rows, tier.level)  # what whole layers brought too much
 
 
-def _serve_equals(tier: Level, fill: Fill, asking: Sequence[Row]) -> None:
+def _serve_equals(tier: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
     """Tenants of the same priority."""
 
-    def take(donors: Sequence[Row], limit: Amount, takers: Sequence[Row]) -> None:
+    def take(donors: Sequence[TenantRow], limit: Amount, takers: Sequence[TenantRow]) -> None:
         fill.gather(donors, limit, fill.usable(missing(takers, tier.level)))
         fill.share_out(takers, tier.level)
 

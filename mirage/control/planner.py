@@ -63,12 +63,12 @@ from math import inf
 from mirage.config import Policy
 from mirage.control.covering import most_lent
 from mirage.control.hidden_layers import slots
-from mirage.control.moves import Move, Reason, Step, moves
+from mirage.control.moves import Move, PassRecord, Reason, moves
 from mirage.control.passes import Choices, Pass, hold_shares, passes
 from mirage.control.prefixes import keeping_prefixes
-from mirage.control.rows import Row
+from mirage.control.rows import TenantRow
 from mirage.control.rules import Rules
-from mirage.control.spilling import Turns
+from mirage.control.spilling import TurnLengths
 from mirage.control.targets import unnumbered
 from mirage.control.tenant_rows import Terms, row_of
 from mirage.control.tenant_state import TenantSnapshot
@@ -86,7 +86,7 @@ class Plan:
     """Targets of all tenants, by name, and the steps that led to them."""
 
     targets: dict[str, Allotment]
-    steps: Sequence[Step]
+    steps: Sequence[PassRecord]
     """Steps of the passes, in their order."""
 
     @cached_property
@@ -106,7 +106,7 @@ def plan(
     policy: Policy,
     rules: Rules,
     *,
-    turns: Turns | None = None,
+    turns: TurnLengths | None = None,
     now: float = inf,
 ) -> Plan:
     """Plan of what each tenant shall hold.
@@ -155,12 +155,12 @@ def _donors(tenants: Iterable[TenantSnapshot], rules: Rules) -> tuple[str, ...]:
 # Two reports in five leave all demand as it was.
 @lru_cache(maxsize=4)
 def _filled(
-    rows: tuple[Row, ...],
+    rows: tuple[TenantRow, ...],
     donors: tuple[str, ...],
     free: int,
     lent: int | None,
     passes: tuple[Pass, ...],
-) -> tuple[Sequence[Row], list[Step]]:
+) -> tuple[Sequence[TenantRow], list[PassRecord]]:
     """Rows after all passes, and what those did."""
     fill = Fill([copy(row) for row in rows], donors, free, lent)
     for each in passes:
@@ -169,7 +169,7 @@ def _filled(
     return fill.rows, fill.steps
 
 
-def _target(t: TenantSnapshot, row: Row, paid: int, terms: Terms) -> Allotment:
+def _target(t: TenantSnapshot, row: TenantRow, paid: int, terms: Terms) -> Allotment:
     """Target of a row; layers of all tenants have paid for so many bytes."""
     alpha, experts = (0, row.given) if row.gives_experts else (row.given, 0)
     beta = slots(t, alpha, terms.rules, terms.streams)
@@ -178,7 +178,7 @@ def _target(t: TenantSnapshot, row: Row, paid: int, terms: Terms) -> Allotment:
     return unnumbered(t.shape, *given, recall=recall, experts=experts)
 
 
-def _open(row: Row, paid: int) -> int | None:
+def _open(row: TenantRow, paid: int) -> int | None:
     """Extents open to waiting requests: those not funded by `paid` bytes of layers; None for all.
 
     At least its share: that holds the longest request. Of one that is late, no more than that.

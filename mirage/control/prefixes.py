@@ -18,10 +18,10 @@ from math import inf
 
 from msgspec.structs import replace
 
-from mirage.control.rows import Row
+from mirage.control.rows import TenantRow
 from mirage.control.spilling import layers_of
 from mirage.control.tenant_state import TenantSnapshot
-from mirage.control.worth import Price, Way, dearest, idle_layers, unused
+from mirage.control.worth import KvSource, Price, dearest, idle_layers, unused
 from mirage.geometry import block_bytes, token_bytes
 from mirage.units import ceil_div
 
@@ -31,7 +31,9 @@ FELT = 0.002
 """Part of that time that must be lost with the prefixes: preempted requests find some as well."""
 
 
-def keeping_prefixes(tenants: Sequence[TenantSnapshot], rows: Sequence[Row]) -> tuple[Row, ...]:
+def keeping_prefixes(
+    tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow]
+) -> tuple[TenantRow, ...]:
     """`rows`, with the extents in which each tenant keeps its cached prefixes."""
     layers = dearest(_given_instead(tenants, rows))
     if layers is None:
@@ -46,7 +48,7 @@ def lending(t: TenantSnapshot) -> Price:
     """Of all KV memory in which the tenant has cached prefixes and nothing else, for `SPAN_S`."""
     blocks = t.report.kv_cached_blocks
     if not blocks:
-        return Price(Way.UNUSED, 0.0, 0)
+        return Price(KvSource.UNUSED, 0.0, 0)
     cached = blocks * block_bytes(t.shape)
     again = t.again_blocks_s * SPAN_S / blocks
     return unused(cached, cached_bytes=cached, again=again, compute_bytes_s=_back_bytes_s(t))
@@ -63,17 +65,17 @@ def _stay(prefixes: Price, layers: Price) -> bool:
     return prefixes.seconds >= FELT * SPAN_S and prefixes.per_byte > layers.per_byte
 
 
-def _extents(t: TenantSnapshot, row: Row) -> int:
+def _extents(t: TenantSnapshot, row: TenantRow) -> int:
     """With blocks of running requests or of cached prefixes, within the share."""
     blocks = t.report.kv_used_blocks + t.report.kv_cached_blocks + 1
     return min(row.share, ceil_div(blocks, t.shape.extent_blocks))
 
 
-def _given_instead(tenants: Iterable[TenantSnapshot], rows: Iterable[Row]) -> Iterable[Price]:
+def _given_instead(tenants: Iterable[TenantSnapshot], rows: Iterable[TenantRow]) -> Iterable[Price]:
     """A layer of each tenant that may give one; what hides costs nothing."""
     for t, row in zip(tenants, rows, strict=True):
         model = layers_of(t)
         if row.active and row.hidden:
-            yield Price(Way.LAYERS, 0.0, row.unit_bytes)
+            yield Price(KvSource.LAYERS, 0.0, row.unit_bytes)
         elif not row.active and row.lends and model.load_s > 0:
             yield idle_layers(model, 1)

@@ -12,7 +12,7 @@ from mirage.counters import Counters
 from mirage.protocol import Report
 
 
-class Held(NamedTuple):
+class HeldMemory(NamedTuple):
     """The memory of an engine. Extents hold memory, perhaps until requests let go of them."""
 
     held_bytes: int
@@ -60,7 +60,7 @@ def make_report(
     *,
     revision: int,
     holds_turn: bool,
-    held: Held,
+    held: HeldMemory,
     wanted: Demand,
     extent_blocks: int,
     running: int,

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import astuple
 
 
-class Row(msgspec.Struct):
+class TenantRow(msgspec.Struct):
     """Row of a tenant: its demand and its units to give, and what passes have given it.
 
     What it asks for is in extents, what it may give in units: a unit is one layer, or with

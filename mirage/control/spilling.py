@@ -16,7 +16,7 @@ from mirage.control.worth import Layers, Price, drop, spill
 from mirage.geometry import token_bytes
 
 
-class Turns(NamedTuple):
+class TurnLengths(NamedTuple):
     """How tenants take turns."""
 
     seconds: float
@@ -42,7 +42,7 @@ def layers_of(t: TenantSnapshot) -> Layers:
     return Layers(shape.layers, shape.layer_bytes, report.layer_load_s, report.layer_compute_s)
 
 
-def worth_spilling(t: TenantSnapshot, turns: Turns) -> int:
+def worth_spilling(t: TenantSnapshot, turns: TurnLengths) -> int:
     """Bytes of KV in use that a tenant gives up when its turn ends; 0 while T_T is unknown.
 
     KV that is spilled is lent as a layer is: for the same gain, larger batches of the next

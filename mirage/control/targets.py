@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from mirage import config
-from mirage.control.engine.counted import Counted
+from mirage.control.engine.counted import CountedMemory
 from mirage.control.engine.way import Way
 from mirage.control.rules import Rules
 from mirage.geometry import footprint
@@ -40,7 +40,7 @@ def is_sent(sent: Allotment, target: Allotment) -> bool:
     return replace(sent, revision=target.revision) == target
 
 
-def entitled(tenant: config.Tenant) -> Tenant:
+def entitled(tenant: config.TenantSection) -> Tenant:
     """The part of a tenant's configuration that decisions depend on."""
     return Tenant(
         tenant.name, tenant.share, tenant.priority, tenant.floor_layers, tenant.max_percent
@@ -93,7 +93,7 @@ def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allo
 
     `now` must fit into `limit`. It is where the engine's own way leads, if nothing is in use.
     """
-    held = Counted(shape, now.alpha, now.beta, now.experts, now.kv_extents, limit)
+    held = CountedMemory(shape, now.alpha, now.beta, now.experts, now.kv_extents, limit)
     for move in Way(held).moves_to(to):
         held.make(move)
     given = held.alpha, held.beta, held.extents

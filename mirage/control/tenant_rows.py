@@ -8,9 +8,9 @@ from typing import NamedTuple
 from mirage.config import Policy
 from mirage.control.expert_asks import giving_experts
 from mirage.control.hidden_layers import hidden_alpha
-from mirage.control.rows import Row
+from mirage.control.rows import TenantRow
 from mirage.control.rules import Rules
-from mirage.control.spilling import Turns
+from mirage.control.spilling import TurnLengths
 from mirage.control.targets import base, most_alpha, most_experts
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.units import align_up
@@ -28,13 +28,13 @@ class Terms(NamedTuple):
     rules: Rules
     streams: int
     """Tenants that may stream at once, and then share the link."""
-    turns: Turns | None
+    turns: TurnLengths | None
     """None if tenants run at once."""
 
 
 # Most events are about one tenant.
 @lru_cache(maxsize=64)
-def row_of(t: TenantSnapshot, terms: Terms, *, rests: bool) -> Row:
+def row_of(t: TenantSnapshot, terms: Terms, *, rests: bool) -> TenantRow:
     """`rests`: whether it lends all that it may while it is idle. To be copied, not changed."""
     shape, rules = t.shape, terms.rules
 
@@ -49,7 +49,7 @@ def row_of(t: TenantSnapshot, terms: Terms, *, rests: bool) -> Row:
     share = base(t.tenant, shape, terms.device_bytes).kv_extents
     ever = most_alpha(t.tenant, shape, rules) if moves else 0
     surely = hide(t.least_compute_s)
-    row = Row(
+    row = TenantRow(
         name=t.name,
         active=t.active,
         priority=t.tenant.priority,

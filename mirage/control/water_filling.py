@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from mirage.control.moves import Flow, Kind, Reason, Step
-from mirage.control.rows import Row
+from mirage.control.moves import Flow, Kind, PassRecord, Reason
+from mirage.control.rows import TenantRow
 from mirage.units import ceil_div
 
-Amount = Callable[[Row], int]
+Amount = Callable[[TenantRow], int]
 """Extents or units of one tenant."""
 
 
@@ -19,7 +19,11 @@ class Fill:
     """Memory while a plan is made: all that moves does so here, and is noted in `steps`."""
 
     def __init__(
-        self, rows: Sequence[Row], donors: Iterable[str], free: int, most_lent: int | None = None
+        self,
+        rows: Sequence[TenantRow],
+        donors: Iterable[str],
+        free: int,
+        most_lent: int | None = None,
     ) -> None:
         """`donors` in the order in which they give; `free` bytes if nobody had any KV.
 
@@ -38,7 +42,7 @@ class Fill:
             for priority in sorted({r.priority for r in rows}, reverse=True)
         ]
         self.free = free
-        self.steps: list[Step] = []
+        self.steps: list[PassRecord] = []
         self._flows: list[Flow] = []
         self._most_kv = None if most_lent is None else free + most_lent
         self._kv = 0
@@ -47,11 +51,11 @@ class Fill:
     def note(self, reason: Reason) -> None:
         """Set the `reason` of all moves from now on."""
         self._flows = []
-        self.steps.append(Step(reason, self.free, self._flows))
+        self.steps.append(PassRecord(reason, self.free, self._flows))
 
     # -- single tenants -----------------------------------------------------------------
 
-    def give(self, row: Row, extents: int, kind: Kind = Kind.KV) -> None:
+    def give(self, row: TenantRow, extents: int, kind: Kind = Kind.KV) -> None:
         """Free bytes become KV memory, or that of cached prefixes."""
         nbytes = extents * row.extent_bytes
         row.kv += extents
@@ -61,18 +65,18 @@ class Fill:
         self._kv += nbytes
         self._flows.append((kind, row.name, nbytes))
 
-    def take(self, row: Row, extents: int, kind: Kind = Kind.KV) -> None:
+    def take(self, row: TenantRow, extents: int, kind: Kind = Kind.KV) -> None:
         """Such memory becomes free."""
         self.give(row, -extents, kind)
 
-    def use_prefixes(self, row: Row, level: int) -> None:
+    def use_prefixes(self, row: TenantRow, level: int) -> None:
         """Demand up to `level` extents has what its tenant keeps cached prefixes in."""
         if extents := row.kept - row.kept_above(level):
             row.kept -= extents
             nbytes = extents * row.extent_bytes
             self._flows += [(Kind.PREFIXES, row.name, -nbytes), (Kind.KV, row.name, nbytes)]
 
-    def give_away(self, row: Row, units: int) -> None:
+    def give_away(self, row: TenantRow, units: int) -> None:
         """Layers, or experts, become free memory."""
         nbytes = units * row.unit_bytes
         row.given += units
@@ -80,7 +84,7 @@ class Fill:
         kind = Kind.EXPERTS if row.gives_experts else Kind.LAYERS
         self._flows.append((kind, row.name, -nbytes))
 
-    def bring_back(self, row: Row, most: int) -> None:
+    def bring_back(self, row: TenantRow, most: int) -> None:
         """Layers come back for free bytes, up to `most` of them."""
         if most > 0 and (units := min(most, max(0, self.free) // row.unit_bytes)):
             self.give_away(row, -units)
@@ -91,7 +95,7 @@ class Fill:
         """Bytes of the `wanted` free ones that may become KV of demand."""
         return wanted if self._most_kv is None else min(wanted, self._most_kv - self._kv)
 
-    def share_out(self, rows: Iterable[Row], level: Amount, kind: Kind = Kind.KV) -> None:
+    def share_out(self, rows: Iterable[TenantRow], level: Amount, kind: Kind = Kind.KV) -> None:
         """Give free bytes, the same to each until it has enough (max-min fairness)."""
         if self.usable(self.free) <= 0:
             return
@@ -103,7 +107,7 @@ class Fill:
         for row in short:  # what rounding to extents left over
             self._give_up_to(row, level(row), self.usable(self.free), kind)
 
-    def gather(self, donors: Sequence[Row], limit: Amount, wanted: int) -> None:
+    def gather(self, donors: Sequence[TenantRow], limit: Amount, wanted: int) -> None:
         """Take layers until `wanted` bytes are free: first those that cost no new copies.
 
         Those are idle tenants' layers that are away already, and active tenants' layers whose
@@ -130,7 +134,7 @@ class Fill:
             extents = min(row.kept, ceil_div(max(0, wanted - self.free), row.extent_bytes))
             self.take(row, extents, Kind.PREFIXES)
 
-    def call_in(self, rows: Iterable[Row], wanted: int) -> None:
+    def call_in(self, rows: Iterable[TenantRow], wanted: int) -> None:
         """Take KV beyond shares until `wanted` bytes are free: low priorities first, then most."""
         for row in sorted(rows, key=lambda r: (r.priority, -r.beyond_share_bytes)):
             short = min(wanted - self.free, row.beyond_share_bytes)
@@ -138,11 +142,11 @@ class Fill:
                 self.take(row, ceil_div(short, row.extent_bytes))
                 row.recalled = True
 
-    def _give_up_to(self, row: Row, level: int, most_bytes: int, kind: Kind) -> None:
+    def _give_up_to(self, row: TenantRow, level: int, most_bytes: int, kind: Kind) -> None:
         if (extents := min(level - row.kv, most_bytes // row.extent_bytes)) > 0:
             self.give(row, extents, kind)
 
 
-def missing(rows: Iterable[Row], level: Amount) -> int:
+def missing(rows: Iterable[TenantRow], level: Amount) -> int:
     """Bytes until all `rows` are served up to `level`."""
     return sum(max(0, level(r) - r.kv) * r.extent_bytes for r in rows)

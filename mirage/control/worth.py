@@ -25,7 +25,7 @@ from typing import NamedTuple
 from mirage.control.step_times import nested_step
 
 
-class Way(StrEnum):
+class KvSource(StrEnum):
     """Where a byte of KV memory comes from; of equal prices the first one is taken."""
 
     UNUSED = "unused KV of others"
@@ -39,7 +39,7 @@ class Way(StrEnum):
 class Price(NamedTuple):
     """`seconds` of serving are lost for `nbytes` of memory."""
 
-    way: Way
+    way: KvSource
     seconds: float
     nbytes: float
 
@@ -95,12 +95,12 @@ def unused(nbytes: float, *, cached_bytes: float, again: float, compute_bytes_s:
     `cached_bytes` of them are nowhere else, are asked for with probability `again` while they
     are gone (or asked for so many times), and then there again at `compute_bytes_s`.
     """
-    return Price(Way.UNUSED, again * _over(cached_bytes, compute_bytes_s), nbytes)
+    return Price(KvSource.UNUSED, again * _over(cached_bytes, compute_bytes_s), nbytes)
 
 
 def idle_layers(model: Layers, alpha: int) -> Price:
     """Layers of a model that does not run: nothing goes down, each is loaded once, at its wake."""
-    return Price(Way.IDLE_LAYERS, alpha * model.load_s, alpha * model.layer_bytes)
+    return Price(KvSource.IDLE_LAYERS, alpha * model.load_s, alpha * model.layer_bytes)
 
 
 def active_layers(model: Layers, before: int, alpha: int, span_s: float) -> Price:
@@ -109,29 +109,29 @@ def active_layers(model: Layers, before: int, alpha: int, span_s: float) -> Pric
     What hides costs nothing.
     """
     seconds = _slower(model.step_s(before), model.step_s(alpha), span_s) if alpha > before else 0.0
-    return Price(Way.LAYERS, seconds, (alpha - before) * model.layer_bytes)
+    return Price(KvSource.LAYERS, seconds, (alpha - before) * model.layer_bytes)
 
 
 def cold_experts(mixture: Mixture, before: int, given: int, span_s: float) -> Price:
     """`given` experts of each layer given away instead of `before`, as with `active_layers`."""
     seconds = _slower(mixture.step_s(before), mixture.step_s(given), span_s)
-    return Price(Way.EXPERTS, seconds, (given - before) * mixture.gain_bytes)
+    return Price(KvSource.EXPERTS, seconds, (given - before) * mixture.gain_bytes)
 
 
 def spill(nbytes: float, *, down_bytes_s: float, up_bytes_s: float) -> Price:
     """KV of requests that do not run goes to the tier below, and comes back for them: once each."""
     seconds = _over(nbytes, down_bytes_s) + _over(nbytes, up_bytes_s)
-    return Price(Way.SPILL, seconds, nbytes)
+    return Price(KvSource.SPILL, seconds, nbytes)
 
 
 def drop(nbytes: float, *, token_bytes: float, prefill_tokens_s: float) -> Price:
     """KV of requests that do not run is forgotten, and computed anew when they do."""
-    return Price(Way.DROP, _over(nbytes, token_bytes * prefill_tokens_s), nbytes)
+    return Price(KvSource.DROP, _over(nbytes, token_bytes * prefill_tokens_s), nbytes)
 
 
 def ordered(prices: Iterable[Price]) -> list[Price]:
-    """Cheapest a byte first; of equals in the order of `Way`. Without what brings nothing."""
-    places = {way: place for place, way in enumerate(Way)}
+    """Cheapest a byte first; of equals in the order of `KvSource`. Without what brings nothing."""
+    places = {way: place for place, way in enumerate(KvSource)}
     having = (p for p in prices if p.per_byte < inf)
     return sorted(having, key=lambda p: (p.per_byte, places[p.way]))
 

@@ -16,11 +16,11 @@ from rich.table import Table
 
 from mirage.config import load
 from mirage.doctor import disk, engine, gpu, host
-from mirage.doctor.finding import Finding, State
-from mirage.errors import Refused
+from mirage.doctor.finding import Finding, FindingState
+from mirage.errors import InputRefused
 from mirage.processes.exits import exits
 
-STYLES = {State.WORKS: "green", State.LIMITED: "yellow", State.MISSING: "red"}
+STYLES = {FindingState.WORKS: "green", FindingState.LIMITED: "yellow", FindingState.MISSING: "red"}
 NOTHING_CAN_SERVE = 1
 
 
@@ -63,14 +63,16 @@ def _of(path: Path | None) -> list[Path]:
     with exits():
         ssd = load(path).tiers.ssd
         if ssd is None:
-            raise Refused(f"{path}: it has no tiers.ssd.directory to try: name a --disk DIR")
+            raise InputRefused(f"{path}: it has no tiers.ssd.directory to try: name a --disk DIR")
     return [ssd.directory]
 
 
 def served_from(found: Iterable[Finding]) -> list[str]:
     """The values of `device.kind` that work here."""
-    stopped = {f.topic for f in found if f.state is State.MISSING}
-    absent = {f.what for f in found if f.topic == engine.TOPIC and f.state is not State.WORKS}
+    stopped = {f.topic for f in found if f.state is FindingState.MISSING}
+    absent = {
+        f.what for f in found if f.topic == engine.TOPIC and f.state is not FindingState.WORKS
+    }
     return [
         kind
         for kind, topic in (("host", host.TOPIC), ("cuda", gpu.TOPIC))

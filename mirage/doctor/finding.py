@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class State(StrEnum):
+class FindingState(StrEnum):
     """As it is printed."""
 
     WORKS = "ok"
@@ -20,18 +20,18 @@ class Finding:
 
     topic: str
     what: str
-    state: State
+    state: FindingState
     found: str
     advice: str = ""
 
 
 def works(topic: str, what: str, found: str) -> Finding:
-    return Finding(topic, what, State.WORKS, found)
+    return Finding(topic, what, FindingState.WORKS, found)
 
 
 def limited(topic: str, what: str, found: str, advice: str) -> Finding:
-    return Finding(topic, what, State.LIMITED, found, advice)
+    return Finding(topic, what, FindingState.LIMITED, found, advice)
 
 
 def missing(topic: str, what: str, found: str, advice: str) -> Finding:
-    return Finding(topic, what, State.MISSING, found, advice)
+    return Finding(topic, what, FindingState.MISSING, found, advice)

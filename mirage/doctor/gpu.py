@@ -10,7 +10,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from mirage.doctor.finding import Finding, State, limited, missing, works
+from mirage.doctor.finding import Finding, FindingState, limited, missing, works
 from mirage.units import align_up, size
 from vmm import libc
 from vmm.driver import VmmError
@@ -41,7 +41,7 @@ def findings(index: int) -> Iterator[Finding]:
         yield missing(TOPIC, "driver and device", str(error), HOST_INSTEAD)
         return
     yield (found := _driver(version))
-    if found.state is State.MISSING:
+    if found.state is FindingState.MISSING:
         return
     yield works(
         TOPIC,

@@ -22,7 +22,7 @@ from mirage.engine.mailbox import Mailbox
 from mirage.protocol import (
     BEAT_S,
     Alive,
-    Failed,
+    CoreFailed,
     FromEngine,
     Hello,
     Pulse,
@@ -70,7 +70,7 @@ class Agent:
         """End both threads. An engine that ends over an `error` says so first. Idempotent."""
         if error is not None and not self._closing:
             fault = faults.of(error)
-            self.send(Failed(type(error).__name__, fault.name if fault else ""))
+            self.send(CoreFailed(type(error).__name__, fault.name if fault else ""))
         self._closing = True
         self.heard = -inf
         self._outgoing.put(None)

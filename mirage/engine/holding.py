@@ -9,7 +9,7 @@ from mirage.engine.fence import Fence
 from mirage.engine.memory import EngineMemory
 
 
-class Holding:
+class EngineHolding:
     """`mirage.control.engine.way.Memory` of an engine's pages and blocks. Its unit is a page."""
 
     def __init__(

@@ -20,10 +20,10 @@ from mirage.engine import stack
 from mirage.engine.backend import Backend
 from mirage.engine.expert_call import split
 from mirage.engine.experts import ExpertLayer, ExpertsStay, find, hook, layout
-from mirage.engine.pieces import Pieces, UnknownPieces
+from mirage.engine.pieces import GraphPieces, UnknownPieces
 from mirage.engine.tensors import Holdings
 from mirage.streaming.experts import ExpertLayout, ExpertStreamer
-from mirage.streaming.transfer import Layer, LayerStreamer
+from mirage.streaming.transfer import LayerFrame, LayerStreamer
 from mirage.units import MIB, align_up
 from vmm.driver import DeviceError, Driver
 from vmm.host import HostBuffer
@@ -75,14 +75,14 @@ class PlacedLayers:
         self.layers: list[torch.nn.Module] = []
         self.stays: str | None = None if moves else "max_percent is 0"
         """Why the layers stay where vLLM put them."""
-        self.pieces: Pieces | None = None
+        self.pieces: GraphPieces | None = None
         """What streams instead of whole layers, if steps are to run in pieces."""
         self.units: list[Unit] = []
         """What moves of each layer, in the order in which it is needed."""
         self.masters: list[HostBuffer] = []
         self.left: list[torch.Tensor] = []
         """Places that small parameters left, poisoned."""
-        self._sizes = stack.Sizes(())
+        self._sizes = stack.MatrixSizes(())
         self._built = False
         self._built_bytes = 0
 
@@ -94,7 +94,7 @@ class PlacedLayers:
         self.layers = stack.find(model)
         why = stack.why_stays(self.layers, model)
         self.stays = self.stays or why
-        self._sizes = stack.Sizes(self.layers)
+        self._sizes = stack.MatrixSizes(self.layers)
         self._built_bytes = max(map(stack.parameter_bytes, self.layers), default=0)
         if why is None:
             # Also where the policy moves none: on a CPU, policies would else differ by kernels, in
@@ -150,7 +150,7 @@ class PlacedLayers:
         name = self._sizes.emptied()
         return stack.GONE.format(name) if name else None
 
-    def in_pieces(self, pieces: Pieces) -> None:
+    def in_pieces(self, pieces: GraphPieces) -> None:
         """Let pieces move. Raises `UnknownPieces` if two need parts of one storage.
 
         Of experts that are in another piece than their layer's it is as if there were none.
@@ -204,7 +204,7 @@ class PlacedLayers:
             _lock(driver, master.address, nbytes)
             driver.copy(master.address, home.address, nbytes)
             self.masters.append(master)
-            homes.append(Layer(index, home, master.address, nbytes, driver.event()))
+            homes.append(LayerFrame(index, home, master.address, nbytes, driver.event()))
         streamer = self._streamer(backend, pool, homes, chunk_bytes)
         if self.pieces is not None:
             self.pieces.order(streamer)
@@ -215,7 +215,7 @@ class PlacedLayers:
         return streamer
 
     def _streamer(
-        self, backend: Backend, pool: PagePool, homes: list[Layer], chunk_bytes: int | None
+        self, backend: Backend, pool: PagePool, homes: list[LayerFrame], chunk_bytes: int | None
     ) -> LayerStreamer:
         driver, compute = backend.driver, backend.compute
         lie = self.expert_layout(driver.page_bytes)

@@ -27,7 +27,7 @@ class UnknownPieces(Exception):
     """A model whose pieces cannot be told apart; the message says why."""
 
 
-class Pieces:
+class GraphPieces:
     """The parameters of each piece, and the attention that it follows."""
 
     def __init__(
@@ -60,7 +60,7 @@ def _between(attend: Forward, streamer: LayerStreamer, index: int) -> Forward:
 
 def watched(
     layers: Sequence[torch.nn.Module], step: Callable[[], Any], moving: set[int] | None = None
-) -> Pieces:
+) -> GraphPieces:
     """Run `step`, which computes the model once or more, and see what each piece needs.
 
     Only of parameters whose ids are in `moving`; None for all. Raises `UnknownPieces` for a model
@@ -77,7 +77,7 @@ def watched(
                 over.enter_context(watch.module(module))
         step()
     watch.check()
-    return Pieces(attentions, _sorted(layers, watch, moving))
+    return GraphPieces(attentions, _sorted(layers, watch, moving))
 
 
 def _attention(index: int, layer: torch.nn.Module) -> Any:

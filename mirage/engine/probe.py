@@ -70,7 +70,7 @@ NO_PREFIXES = (
 )
 
 
-class Refused(Exception):
+class TenantRefused(Exception):
     """A tenant that cannot be served; the message is one line for the user."""
 
 
@@ -83,7 +83,7 @@ def answer(question: dict[str, Any], device: str) -> dict[str, Any]:
         facts = ask(question["argv"], device, elastic=question["elastic"])
     except hollow.NeedsNumbers:
         return {}
-    except (Refused, ArgumentRefused) as error:
+    except (TenantRefused, ArgumentRefused) as error:
         return {"tenant": question["tenant"], "refused": one_line(str(error))}
     except Exception as error:
         reason = one_line(f"vLLM refuses it: {_words(error)}")
@@ -92,35 +92,35 @@ def answer(question: dict[str, Any], device: str) -> dict[str, Any]:
 
 
 def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
-    """The facts behind one server's command line. Raises `Refused`, or what vLLM raises."""
+    """The facts behind one server's command line. Raises `TenantRefused`, or what vLLM raises."""
     args = arguments.parse(argv)
     config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     if reason := arguments.verify(config) or _no_generation_config(config.model_config):
-        raise Refused(reason)
+        raise TenantRefused(reason)
     with set_current_vllm_config(config):
         hollow.alone()
         parameters = PlacedLayers(split=_split(config))
         models = hollow.built(config, lambda model: _built(config, model, parameters), device)
         if reason := _cached_states(config, models[0]) or kernels.missing(models[0]):
-            raise Refused(reason)
+            raise TenantRefused(reason)
         if reason := adapted.refusal(config, models[0], args.lora_modules or ()):
-            raise Refused(reason)
+            raise TenantRefused(reason)
         if reason := tokens.refusal(config, models[0], args.chat_template):
-            raise Refused(reason)
+            raise TenantRefused(reason)
         current_platform.update_block_size_for_backend(config)
         specs = _kv_specs(config)
         if not specs and config.cache_config.enable_prefix_caching:
-            raise Refused(NO_PREFIXES)
+            raise TenantRefused(NO_PREFIXES)
         _resolve_layout(config, specs, elastic=elastic)
         plan = moved.kv_cache_config(config, specs, ENOUGH_BYTES) if specs else None
         if plan is not None and (reason := blocksizes.unread(config, plan)):
-            raise Refused(reason)
+            raise TenantRefused(reason)
     for model in models:
         postload.apply(model, config.model_config.dtype)
     parameters.loaded(models[0])
     packed = (parameters.stays or "").startswith(stack.PACKED.split(" (")[0])
     if packed and config.lora_config is not None:
-        raise Refused(PACKED_LORA)
+        raise TenantRefused(PACKED_LORA)
     # What cannot be built without memory was built on the CPU, for a GPU too.
     devices = (device, config.device_config.device_type)
     block_bytes, runs = block_geometry(plan) if plan is not None else (0, 1)
@@ -147,9 +147,9 @@ def _split(config: Any) -> bool:
 
 
 def _built(config: Any, model: torch.nn.Module, parameters: PlacedLayers) -> None:
-    """Check `model` as vLLM built it, and note it. Raises `Refused` if its files do not fit."""
+    """Check and note `model` as vLLM built it. Raises `TenantRefused` if its files do not fit."""
     if reason := checkpoint.refusal(config, model):
-        raise Refused(reason)
+        raise TenantRefused(reason)
     parameters.found(model)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from mirage.control.engine.way import CallBack, Kind, Map, Move, Parameters, Retire, Unmap, Way
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.fence import Fence
-from mirage.engine.holding import Holding
+from mirage.engine.holding import EngineHolding
 from mirage.engine.memory import EngineMemory
 from mirage.engine.pace import Pace
 from mirage.engine.shortage import Shortage
@@ -47,7 +47,7 @@ class Reconciler:
         """
         self._demote = demote
         self.memory, self.blocks = memory, blocks
-        self.holding = Holding(memory, blocks, fence, may_demote)
+        self.holding = EngineHolding(memory, blocks, fence, may_demote)
         self._way = Way(self.holding, self)
         self._pace = pace or Pace(None, lambda: False)
         self._clock = clock

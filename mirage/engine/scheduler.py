@@ -23,7 +23,7 @@ from vllm.v1.request import RequestStatus
 from mirage.config import Policy
 from mirage.control.demand import Demand
 from mirage.control.engine.wants import Wants
-from mirage.control.reporting import Cached, Held, make_report
+from mirage.control.reporting import Cached, HeldMemory, make_report
 from mirage.control.turn_taking import TurnTaking
 from mirage.counters import Counters
 from mirage.engine import descendants, prefill, runtime
@@ -281,7 +281,7 @@ class ObservingMixin(Mixable):
         return make_report(
             revision=self.revision,
             holds_turn=self._said_holding,
-            held=Held(
+            held=HeldMemory(
                 held_bytes=memory.held_bytes(extents, self.shape.extent_bytes),
                 alpha=memory.alpha,
                 beta=memory.beta,

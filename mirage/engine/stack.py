@@ -142,7 +142,7 @@ def matrix_bytes(module: torch.nn.Module) -> int:
     return sum(p.numel() * p.element_size() for p in own)
 
 
-class Sizes:
+class MatrixSizes:
     """The bytes of the matrices in every module of some layers, as vLLM built them."""
 
     def __init__(self, layers: Iterable[torch.nn.Module]) -> None:

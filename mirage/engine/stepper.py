@@ -28,7 +28,7 @@ class Timed:
     wall_s: float
 
 
-class Stepper:
+class EngineStepper:
     """vLLM's engine from the command line of its server."""
 
     def __init__(self, argv: Sequence[str], seed: str) -> None:

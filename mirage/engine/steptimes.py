@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from mirage.engine.stepper import Stepper, Timed
+from mirage.engine.stepper import EngineStepper, Timed
 from mirage.geometry import footprint
 from mirage.processes.answering import answer
 from mirage.protocol import Allotment
@@ -34,7 +34,7 @@ Question = Mapping[str, Any]
 Answer = dict[str, Any]
 
 
-def prompts(engine: Stepper, asked: Question) -> Iterator[list[Timed]]:
+def prompts(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
     """Prompts alone and together, one step each."""
     for count, tokens in asked["prompts"]:
         rounds = []
@@ -46,7 +46,7 @@ def prompts(engine: Stepper, asked: Question) -> Iterator[list[Timed]]:
         yield rounds
 
 
-def decodes(engine: Stepper, asked: Question) -> Iterator[list[Timed]]:
+def decodes(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
     """Batches of equal contexts, some steps each."""
     for batch, context, output in asked["decodes"]:
         for _ in range(batch):
@@ -55,7 +55,7 @@ def decodes(engine: Stepper, asked: Question) -> Iterator[list[Timed]]:
         yield full[: asked["decode_steps"]]
 
 
-def mixtures(engine: Stepper, asked: Question) -> Iterator[list[Timed]]:
+def mixtures(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
     """One prompt among sequences that decode."""
     for batch, tokens in asked["mixtures"]:
         rounds = []
@@ -69,7 +69,7 @@ def mixtures(engine: Stepper, asked: Question) -> Iterator[list[Timed]]:
         yield rounds
 
 
-def samples(engine: Stepper, asked: Question) -> list[Answer]:
+def samples(engine: EngineStepper, asked: Question) -> list[Answer]:
     """Every point that came about, the quickest pass of each, and the spread of all."""
     passes = [
         [*prompts(engine, asked), *decodes(engine, asked), *mixtures(engine, asked)]
@@ -86,7 +86,7 @@ def samples(engine: Stepper, asked: Question) -> list[Answer]:
     return found
 
 
-def request_s(engine: Stepper, load: tuple[int, int, int], rounds: int, clock: str) -> float:
+def request_s(engine: EngineStepper, load: tuple[int, int, int], rounds: int, clock: str) -> float:
     """Seconds of steps for a request, of which `load` says how many are always running."""
     at_once, prompt, output = load
     requests = left = rounds * at_once
@@ -99,7 +99,7 @@ def request_s(engine: Stepper, load: tuple[int, int, int], rounds: int, clock: s
     return spent / requests
 
 
-def load_s(engine: Stepper, times: int) -> list[float]:
+def load_s(engine: EngineStepper, times: int) -> list[float]:
     """T_T, each time: seconds to load one layer from its master. Empty if none can move."""
     streamer = engine.scheduler.memory.streamer
     if streamer is None:
@@ -113,7 +113,7 @@ def load_s(engine: Stepper, times: int) -> list[float]:
     return _seconds(load, times)
 
 
-def apply_s(engine: Stepper, times: int) -> list[float]:
+def apply_s(engine: EngineStepper, times: int) -> list[float]:
     """Seconds in which an idle engine acts on an allotment that moves layers and KV, each time."""
     scheduler, shape = engine.scheduler, engine.scheduler.shape
     full = len(scheduler.memory.kv.extents.mapped)
@@ -129,7 +129,7 @@ def apply_s(engine: Stepper, times: int) -> list[float]:
     return _seconds(move, times)
 
 
-def reserved_bytes(engine: Stepper) -> int:
+def reserved_bytes(engine: EngineStepper) -> int:
     """Memory of the GPU in use that is neither parameters nor KV of ours; 0 on a host."""
     import torch
 
@@ -142,7 +142,7 @@ def reserved_bytes(engine: Stepper) -> int:
 
 def measure(asked: Question) -> Answer:
     """All that the profile needs to know of one engine."""
-    engine = Stepper(asked["argv"], asked["tenant"])
+    engine = EngineStepper(asked["argv"], asked["tenant"])
     engine.add(*WARM)
     list(engine.drain())
     loads, rounds, clock = asked["loads"], asked["load_rounds"], asked["clock"]

@@ -22,7 +22,7 @@ PerLayer = Count | list[Count]
 """Some models have another size in each layer."""
 
 
-class Sizes(BaseModel):
+class StackSizes(BaseModel):
     """Dimensions of one stack of layers; None is a value that the file leaves to transformers."""
 
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
@@ -49,7 +49,7 @@ class Sizes(BaseModel):
     decoder_layers: Count | None = None
 
 
-class ModelConfig(Sizes):
+class ModelConfig(StackSizes):
     """The content of the file."""
 
     architectures: list[str] | None = None
@@ -58,7 +58,7 @@ class ModelConfig(Sizes):
     use_sliding_window: bool | None = None
     tie_word_embeddings: bool | None = None
     word_embed_proj_dim: Count | None = None
-    text_config: Sizes | None = None
+    text_config: StackSizes | None = None
     vision_config: dict[str, Any] | None = None
     audio_config: dict[str, Any] | None = None
 

@@ -25,34 +25,34 @@ OBJECTS = (
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 
 
-class Strict(BaseModel):
+class FolderFile(BaseModel):
     """Schema of a file whose other keys are left to transformers."""
 
     model_config = ConfigDict(strict=True)
 
 
-class AddedToken(Strict):
+class AddedToken(FolderFile):
     """A token beside the vocabulary."""
 
     id: TokenId
     content: str
 
 
-class Tokenizer(Strict):
+class Tokenizer(FolderFile):
     """``tokenizer.json``."""
 
     model: dict[str, Any]
     added_tokens: list[AddedToken] | None = None
 
 
-class NamedTemplate(Strict):
+class NamedTemplate(FolderFile):
     """One of several chat templates."""
 
     name: str
     template: str
 
 
-class Settings(Strict):
+class Settings(FolderFile):
     """``tokenizer_config.json``."""
 
     tokenizer_class: str | None = None
@@ -61,7 +61,7 @@ class Settings(Strict):
     added_tokens_decoder: dict[str, Any] | None = None
 
 
-class Anything(Strict):
+class Anything(FolderFile):
     """A JSON object."""
 
 

@@ -22,7 +22,7 @@ SHARD = re.compile(r"(.+)-(\d{5,})-of-(\d{5,})\.safetensors")
 NOT_COVERED = "not fully covered"
 
 
-class Index(BaseModel):
+class ShardIndex(BaseModel):
     """File name of each tensor, by the tensor's name."""
 
     model_config = ConfigDict(strict=True)
@@ -69,7 +69,7 @@ def header(path: Path) -> dict[str, list[int]]:
 
 def _indexed(folder: Path) -> list[Path]:
     index = folder / INDEX
-    names = sorted(set(reading.read(index, Index).weight_map.values()))
+    names = sorted(set(reading.read(index, ShardIndex).weight_map.values()))
     if not names:
         raise ConfigError(f"{index}: its weight_map names no file: remove it or fetch it again")
     if odd := next((n for n in names if Path(n).name != n or not n.isprintable()), None):

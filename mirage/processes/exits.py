@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from mirage.errors import Failed, Refused
+from mirage.errors import CommandFailed, InputRefused
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 """Exit codes: what went wrong, what the user can correct, Ctrl-C."""
@@ -15,15 +15,16 @@ FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
 @contextmanager
 def exits(
-    interrupted: str = "interrupted", failures: tuple[type[Exception], ...] = (Failed, OSError)
+    interrupted: str = "interrupted",
+    failures: tuple[type[Exception], ...] = (CommandFailed, OSError),
 ) -> Iterator[None]:
-    """`Refused`, one of `failures` or Ctrl-C in the block ends the process, with one line.
+    """`InputRefused`, one of `failures` or Ctrl-C in the block ends the process, with one line.
 
     `interrupted` is said on Ctrl-C. Other errors are faults of the program, and pass.
     """
     try:
         yield
-    except Refused as error:
+    except InputRefused as error:
         end(f"error: {error}", REFUSED)
     except (KeyboardInterrupt, Exception) as error:
         if isinstance(error, OSError) and error.filename == sys.executable:

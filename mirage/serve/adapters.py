@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mirage.config import Config, ConfigError, Tenant, resolved
-from mirage.errors import Refused
+from mirage.config import Config, ConfigError, TenantSection, resolved
+from mirage.errors import InputRefused
 from mirage.folder.adapter import read_adapter
 from mirage.paths import expanded
 
@@ -57,7 +57,7 @@ def check(config: Config) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     return found, refused
 
 
-def _checked(tenant: Tenant, owners: Mapping[str, str]) -> dict[str, str]:
+def _checked(tenant: TenantSection, owners: Mapping[str, str]) -> dict[str, str]:
     """The adapters of `tenant`. Raises `ValueError`; names in `owners` are taken."""
     adapters = adapters_of(tenant.engine_args)
     if adapters and not any(_given(tenant.engine_args, ENABLE)):
@@ -85,7 +85,7 @@ def _problem(folder: Path, engine_args: Mapping[str, Any]) -> str | None:
     return f"its rank is {rank}: set engine_args.max_lora_rank to {enough}"
 
 
-def _beside(tenant: Tenant, folder: Path) -> Tenant:
+def _beside(tenant: TenantSection, folder: Path) -> TenantSection:
     arguments = dict(tenant.engine_args)
     try:
         modules = _modules(arguments)
@@ -96,14 +96,14 @@ def _beside(tenant: Tenant, folder: Path) -> Tenant:
     arguments = {each: value for each, value in arguments.items() if _named(each) != MODULES}
     try:
         paths = [resolved(folder, expanded(module["path"])) for module in modules]
-    except Refused as error:
+    except InputRefused as error:
         raise _error(tenant, f"lora_modules: {error}") from None
     absolute = [m | {"path": str(path)} for m, path in zip(modules, paths, strict=True)]
     arguments[MODULES] = [json.dumps(module) for module in absolute]
     return tenant.model_copy(update={"engine_args": arguments})
 
 
-def _error(tenant: Tenant, message: str) -> ConfigError:
+def _error(tenant: TenantSection, message: str) -> ConfigError:
     return ConfigError(f"tenant {tenant.name!r}: {message}")
 
 

@@ -25,7 +25,7 @@ from mirage.protocol import (
     PROTOCOL_VERSION,
     Alive,
     Allotment,
-    Failed,
+    CoreFailed,
     FromEngine,
     Hello,
     Pulse,
@@ -260,7 +260,7 @@ class ControlServer:
             self._vitals[tenant].pulsed(message, self.running.seconds)
         elif isinstance(message, Stepped):
             self._keepers.stepped(tenant, message.free_bytes, message.total_bytes)
-        elif isinstance(message, Failed):
+        elif isinstance(message, CoreFailed):
             self._keepers.failed(tenant, message.error, message.fault)
         else:
             raise ProtocolViolation("a second hello")

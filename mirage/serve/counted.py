@@ -8,7 +8,7 @@ from typing import Any
 EVERY_S = 1.0
 
 
-class Counted:
+class Repeated:
     """Says the first event at once, and then how many there were, as long as they go on.
 
     `say` gets their number and the last one; `later` is the event loop's `call_later`.

@@ -27,7 +27,7 @@ async def _no_question() -> str:
     return ""
 
 
-class Device:
+class DeviceHealth:
     """`reason` is empty while it is well. `failing` hears the reason when it is not any more."""
 
     def __init__(

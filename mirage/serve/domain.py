@@ -6,22 +6,22 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from mirage.config import Config, Tenant
+from mirage.config import Config, TenantSection
 from mirage.control.arbiter import Arbiter
 from mirage.control.liveness import FIRST_STEP_S
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.caretaker import Caretaker
 from mirage.serve.control import ControlServer
-from mirage.serve.device import Device, asked
+from mirage.serve.device import DeviceHealth, asked
 from mirage.serve.engine_manager import EngineManager, say
 from mirage.serve.errors import EngineFailed
 from mirage.serve.managed import ManagedEngines, Share
 from mirage.serve.means import Means
 from mirage.serve.outside import Outside
 from mirage.serve.preflight import Preflight
-from mirage.serve.registry import Registry, Sources, TenantServer
+from mirage.serve.registry import DeviceSources, Registry, TenantServer
 from mirage.serve.rundir import RunDir
-from mirage.serve.tiers import Tiers
+from mirage.serve.tiers import TierPool
 from mirage.serve.together import together
 from mirage.units import size
 
@@ -44,7 +44,7 @@ class Domain:
         startup_timeout_s: float,
     ) -> None:
         self._config, self._rundir, self._arbiter = config, rundir, arbiter
-        self.tiers = Tiers(config, rundir.tier_socket)
+        self.tiers = TierPool(config, rundir.tier_socket)
         self._outside = Outside(config.device.memory, means.margin_bytes)
         self.device = _device(config, means, self._end_all)
         self.managers = {
@@ -68,7 +68,7 @@ class Domain:
         backends = {t.name: self._backend(t) for t in config.tenants}
         for name, named in found.adapters.items():
             backends[name].adapters = named
-        sources = Sources(
+        sources = DeviceSources(
             self.tiers.state,
             self.tiers.disk,
             self._outside.told,
@@ -93,7 +93,7 @@ class Domain:
         self._starts = {name: asyncio.Event() for name in self.managers}
         """Set once the first start of a tenant has come to its end."""
 
-    def _backend(self, tenant: Tenant) -> TenantServer:
+    def _backend(self, tenant: TenantSection) -> TenantServer:
         if tenant.name in self.managers:
             return self.managers[tenant.name].backend
         socket = self._rundir.engine_socket(self._config.tenants.index(tenant))
@@ -192,14 +192,14 @@ class Domain:
             manager.kill()
 
 
-def _device(config: Config, means: Means, failing: Callable[[str], None]) -> Device:
+def _device(config: Config, means: Means, failing: Callable[[str], None]) -> DeviceHealth:
     """The device; one of a kind that can fail is asked by a process of its own."""
     kind, index = config.device.kind, config.device.index
     if (program := means.device.get(kind)) is None:
-        return Device(failing=failing, say=say)
+        return DeviceHealth(failing=failing, say=say)
     name = f"GPU {index}" if kind == "cuda" else "the device"
     ask = partial(asked, (*program, str(index)))
-    return Device(name, ask, failing=failing, rest_s=means.rest_s, say=say)
+    return DeviceHealth(name, ask, failing=failing, rest_s=means.rest_s, say=say)
 
 
 def _compiles(config: Config) -> bool:

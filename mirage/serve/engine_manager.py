@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from mirage.config import Config, Tenant
+from mirage.config import Config, TenantSection
 from mirage.control.debts import Debtor, Overdue
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve import launcher
-from mirage.serve.device import Device
+from mirage.serve.device import DeviceHealth
 from mirage.serve.ending import Ending, Evidence, failed_step
 from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit
@@ -40,7 +40,7 @@ SAID_AFTER_S, SAID_EVERY_S = 1.0, 10.0
 """Seconds after which, and then between, reports that an engine waits for memory to start."""
 
 
-class Room(Protocol):
+class ShareRoom(Protocol):
     """The tenant's share of the device."""
 
     def lend(self) -> None:
@@ -69,7 +69,7 @@ class EngineManager:
     def __init__(
         self,
         config: Config,
-        tenant: Tenant,
+        tenant: TenantSection,
         fit: Fit,
         rundir: RunDir,
         reaper: ReaperClient,
@@ -78,7 +78,7 @@ class EngineManager:
         starting: Callable[[], Awaitable[None]] = _nothing,
         over: Callable[[str], Awaitable[None]] = _nothing,
         running: Callable[[], float] = time.monotonic,
-        device: Device | None = None,
+        device: DeviceHealth | None = None,
     ) -> None:
         """`starting` is awaited before an engine starts.
 
@@ -91,7 +91,7 @@ class EngineManager:
         self._name, self._fit, self._startup_timeout_s = tenant.name, fit, startup_timeout_s
         self._rundir, self._reaper, self._starting = rundir, reaper, starting
         self._means, self._over = means, over
-        self._device = device or Device()
+        self._device = device or DeviceHealth()
         self._command = launcher.command(
             config, tenant, fit, socket, rundir.control_socket, means.server
         )
@@ -318,7 +318,7 @@ class EngineManager:
 
     # -- keeping ------------------------------------------------------------------------
 
-    async def keep(self, room: Room) -> None:
+    async def keep(self, room: ShareRoom) -> None:
         """Start the engine again whenever it ends; at once, or after a rest as `failed`.
 
         It starts only while its `room` is free: others first give back what it had lent them.
@@ -342,14 +342,14 @@ class EngineManager:
             await self._have(room)
             pause = await self._start_again()
 
-    async def _device_is_well(self, room: Room) -> None:
+    async def _device_is_well(self, room: ShareRoom) -> None:
         while self._device.reason:
             self.backend.fail(self._device.reason)
             self.backend.comeback.pauses(time.monotonic(), self._device.wait_s)
             room.lend()
             await self._device.well()
 
-    async def _have(self, room: Room) -> None:
+    async def _have(self, room: ShareRoom) -> None:
         """Wait until the room is free. Whoever hangs on it is ended."""
         overdue, since, reason = Overdue(self._hang_s), time.monotonic(), self.backend.reason
         says = since + SAID_AFTER_S

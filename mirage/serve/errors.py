@@ -1,7 +1,7 @@
 """What can go wrong with engines, beside a `mirage.config.ConfigError`."""
 
-from mirage.errors import Failed
+from mirage.errors import CommandFailed
 
 
-class EngineFailed(Failed):
+class EngineFailed(CommandFailed):
     """An engine ended, or did not get ready in time; the message is one line."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirage.config import Config, Policy, Tenant
+from mirage.config import Config, Policy, TenantSection
 from mirage.control.targets import entitled
 from mirage.facts import NO_KV, ExpertFacts, KVGroups, ModelFacts
 from mirage.geometry import least_blocks
-from mirage.serve.page_size import PageSize, Sizes, page_size
+from mirage.serve.page_size import PageSize, PageSizes, page_size
 from mirage.units import align_up, size, sizes
 from vmm.space import extent_blocks
 
@@ -80,8 +80,8 @@ def fit(config: Config, facts: Mapping[str, ModelFacts]) -> tuple[dict[str, Fit]
     return fits, {name: problem for name, problem in problems.items() if problem is not None}
 
 
-def _sizes(config: Config, tenant: Tenant, facts: ModelFacts) -> Sizes:
-    return Sizes(
+def _sizes(config: Config, tenant: TenantSection, facts: ModelFacts) -> PageSizes:
+    return PageSizes(
         name=tenant.name,
         layer_bytes=facts.layer_bytes,
         layers=facts.layers,
@@ -94,7 +94,7 @@ def _sizes(config: Config, tenant: Tenant, facts: ModelFacts) -> Sizes:
 
 
 def _fit_tenant(
-    config: Config, tenant: Tenant, facts: ModelFacts, movable: int, paged: PageSize
+    config: Config, tenant: TenantSection, facts: ModelFacts, movable: int, paged: PageSize
 ) -> Fit:
     page = paged.bytes
     blocks = _extent_blocks(facts, page)
@@ -131,7 +131,7 @@ def _experts_stay(facts: ModelFacts, page: int) -> str | None:
     return facts.experts.stay(page) if facts.experts else facts.experts_stay
 
 
-def _floor_too_high(tenant: Tenant, facts: ModelFacts) -> str | None:
+def _floor_too_high(tenant: TenantSection, facts: ModelFacts) -> str | None:
     """Why fewer layers than `floor_layers` cannot be kept; None if the model has as many."""
     if tenant.floor_layers <= facts.layers:
         return None
@@ -141,7 +141,7 @@ def _floor_too_high(tenant: Tenant, facts: ModelFacts) -> str | None:
     )
 
 
-def _too_large(config: Config, tenant: Tenant, facts: ModelFacts, page: int) -> str | None:
+def _too_large(config: Config, tenant: TenantSection, facts: ModelFacts, page: int) -> str | None:
     """Why a tenant's share is too small for its parameters and one request; None if it is not."""
     grant = entitled(tenant).share_bytes(config.device.memory)
     parameters = _parameter_bytes(facts, page)
@@ -171,14 +171,14 @@ def _parameter_bytes(facts: ModelFacts, page: int) -> int:
     return facts.fixed_bytes + facts.layers * align_up(facts.layer_bytes, page)
 
 
-def _movable_layers(config: Config, tenant: Tenant, facts: ModelFacts) -> int:
+def _movable_layers(config: Config, tenant: TenantSection, facts: ModelFacts) -> int:
     """Layers of this tenant that may be given away at the same time, under this policy."""
     if config.policy is not Policy.MIRAGE or facts.stays is not None:
         return 0
     return int(facts.layers * config.max_percent(tenant) / 100)
 
 
-def _unmovable_bytes(config: Config, tenant: Tenant, facts: ModelFacts, page: int) -> int:
+def _unmovable_bytes(config: Config, tenant: TenantSection, facts: ModelFacts, page: int) -> int:
     """Parameters that hold their memory whatever happens."""
     moves = _movable_layers(config, tenant, facts) * align_up(facts.layer_bytes, page)
     return _parameter_bytes(facts, page) - moves

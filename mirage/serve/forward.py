@@ -17,7 +17,7 @@ from mirage.serve.errorevent import ErrorEvent
 from mirage.serve.headers import to_client, to_engine
 from mirage.serve.openai import ApiError
 from mirage.serve.registry import TenantServer
-from mirage.serve.suspects import REFUSED_S, Blame, Request
+from mirage.serve.suspects import REFUSED_S, Blame, RequestFacts
 from mirage.serve.wholeevents import WholeEvents
 
 BLAME_S = 5.0
@@ -31,7 +31,7 @@ class Forward:
     def __init__(
         self,
         backend: TenantServer,
-        told: Request,
+        told: RequestFacts,
         request: web.Request,
         session: aiohttp.ClientSession,
         closing: Closing,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from mirage.config import Config, Peer
 from mirage.serve.fit import Fit
-from mirage.tiers.ledger import Due, Ledger, PriorityClass
+from mirage.tiers.ledger import Due, PriorityClass, TierLedger
 from mirage.tiers.space import stride_of
 from mirage.tiers.ssd.record import slot_bytes
 from mirage.units import size
@@ -19,7 +19,7 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
     if config.host_tier is None:
         return [f"host pool: not used, policy {config.policy.value} keeps engines as they are"]
     host = config.host_tier
-    book = Ledger(host.bytes)
+    book = TierLedger(host.bytes)
     for name in fits:
         tenant = config.tenant(name)
         book.set(name, due=Due(tenant.priority, tenant.share), standing=PriorityClass.ACTIVE)
@@ -43,7 +43,7 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
     return lines
 
 
-def _experts(config: Config, fits: Mapping[str, Fit], book: Ledger) -> list[str]:
+def _experts(config: Config, fits: Mapping[str, Fit], book: TierLedger) -> list[str]:
     """Of each mixture that may give some, how many find room in its share of all peers."""
     assert config.tiers.peer is not None
     book.resize(config.tiers.peer.bytes)

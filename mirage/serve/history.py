@@ -20,7 +20,7 @@ from mirage.serve.timeline import PAGE_SAMPLES
 ROUTE = "/mirage/timeline"
 
 
-class Asked(NamedTuple):
+class HistoryQuery(NamedTuple):
     """First `limit` samples after `since` seconds."""
 
     since: float | None = None
@@ -41,9 +41,9 @@ def encoded(told: dict[str, Any]) -> bytes:
     return msgspec.json.encode(told)
 
 
-def asked_for(query: Mapping[str, str]) -> Asked:
+def asked_for(query: Mapping[str, str]) -> HistoryQuery:
     """Raises `ApiError`."""
-    return Asked(_since(query.get("since")), _limit(query.get("limit")))
+    return HistoryQuery(_since(query.get("since")), _limit(query.get("limit")))
 
 
 def _since(text: str | None) -> float | None:

@@ -17,9 +17,9 @@ from mirage.arguments.check import (
     check_names,
     normalised,
 )
-from mirage.config import Config, ConfigError, Device, Tenant
+from mirage.config import Config, ConfigError, DeviceSection, TenantSection
 from mirage.control.rules import Rules
-from mirage.errors import Refused
+from mirage.errors import InputRefused
 from mirage.paths import cache_folder, somebody
 from mirage.serve.adapters import adapters_of
 from mirage.serve.fit import Fit
@@ -75,7 +75,7 @@ CAREFUL = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0", "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_
 """Limits for tenants that may fetch: a host that is allowed must not send on to another."""
 
 
-def check_engine_args(config: Config, tenant: Tenant) -> None:
+def check_engine_args(config: Config, tenant: TenantSection) -> None:
     """Raises `ArgumentRefused` for an argument of `tenant` that cannot be served."""
     check_names(tenant.engine_args)
     device = config.device
@@ -89,7 +89,7 @@ def check_engine_args(config: Config, tenant: Tenant) -> None:
 
 def command(
     config: Config,
-    tenant: Tenant,
+    tenant: TenantSection,
     fit: Fit,
     socket: Path,
     control: Path | None,
@@ -106,7 +106,7 @@ def command(
     return [sys.executable, *server, *arguments_of(config, tenant), *flags(arguments)]
 
 
-def arguments_of(config: Config, tenant: Tenant) -> list[str]:
+def arguments_of(config: Config, tenant: TenantSection) -> list[str]:
     """Of the server's command line what says which model is served, and how."""
     arguments: dict[str, Argument] = {
         "model": str(tenant.model),
@@ -134,7 +134,7 @@ def arguments_of(config: Config, tenant: Tenant) -> list[str]:
     return [*flags(kept), *flags(given, joined=True)]
 
 
-def _how_steps_run(device: Device) -> dict[str, Argument]:
+def _how_steps_run(device: DeviceSection) -> dict[str, Argument]:
     """Compiled or not, with graphs or not.
 
     Graphs of steps that are not compiled are captured in pieces by breaking off: see `BREAKABLE`.
@@ -147,7 +147,7 @@ def _how_steps_run(device: Device) -> dict[str, Argument]:
 
 
 def engine_settings(
-    config: Config, tenant: Tenant, fit: Fit, control: Path | None
+    config: Config, tenant: TenantSection, fit: Fit, control: Path | None
 ) -> dict[str, Any]:
     """What our part of the engine is told; bytes and KV blocks."""
     return device_settings(config) | {
@@ -245,12 +245,12 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
     return defaults | dict(os.environ) | fixed
 
 
-def _cache(device: Device, rundir: RunDir) -> Path:
+def _cache(device: DeviceSection, rundir: RunDir) -> Path:
     if device.kind == "host":
         return rundir.cache
     try:
         return cache_folder() / "mirage"
-    except Refused:  # a user without a home serves as well, from a cold start
+    except InputRefused:  # a user without a home serves as well, from a cold start
         return rundir.cache
 
 

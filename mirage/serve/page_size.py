@@ -22,7 +22,7 @@ EXTENTS = 64
 
 
 @dataclass(frozen=True)
-class Sizes:
+class PageSizes:
     """One tenant's, in bytes. `run_bytes` is a KV block's in each of its `runs`; 0 without any."""
 
     name: str
@@ -65,7 +65,7 @@ class PageSize:
     reason: str = ""
 
 
-def page_size(asked: int | None, tenants: Iterable[Sizes]) -> PageSize:
+def page_size(asked: int | None, tenants: Iterable[PageSizes]) -> PageSize:
     """The size that was asked for, else the largest power of two that none of `tenants` minds."""
     if asked is not None:
         return PageSize(asked)
@@ -84,7 +84,7 @@ def _sizes() -> Iterator[int]:
         page *= 2
 
 
-def _objection(tenant: Sizes, page: int) -> str:
+def _objection(tenant: PageSizes, page: int) -> str:
     """What speaks against pages so large; empty for nothing."""
     if (lost := tenant.lost(page)) > LOST:
         return f"with {size(page)} a layer of {tenant.name!r} would lose {lost:.1%}"

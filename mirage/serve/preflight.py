@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mirage import profiles
 from mirage.arguments.check import ArgumentRefused, check_environment
-from mirage.config import Config, ConfigError, Device
+from mirage.config import Config, ConfigError, DeviceSection
 from mirage.folder.model import check_model
 from mirage.serve import adapters, ask, files, launcher
 from mirage.serve.fit import Fit, fit
@@ -112,7 +112,7 @@ class _NoDeviceError(ConfigError):
     """There is no GPU that could be asked."""
 
 
-def _check_memory(device: Device) -> None:
+def _check_memory(device: DeviceSection) -> None:
     has = _present(device)
     if device.memory > has.bytes:
         wanted, there = sizes(device.memory, has.bytes)
@@ -181,7 +181,7 @@ def _check_peers(config: Config) -> None:
             )
 
 
-def speeds(device: Device) -> Speeds:
+def speeds(device: DeviceSection) -> Speeds:
     """Speeds of the machine's link and memory before anything runs, from its hardware profile.
 
     Raises `ConfigError` if `device.profile` cannot be read.
@@ -199,7 +199,7 @@ def speeds(device: Device) -> Speeds:
     return Speeds(found.link_gb_s.value * 1e9, found.bytes_per_s) if found else Speeds()
 
 
-def _present(device: Device) -> HostMemory:
+def _present(device: DeviceSection) -> HostMemory:
     """Memory of this host, or of the GPU. Raises `_NoDeviceError` if there is none."""
     if device.kind == "host":
         return host_memory()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from mirage import profiles
-from mirage.config import Config, ConfigError, Tenant
+from mirage.config import Config, ConfigError, TenantSection
 from mirage.control.profiled import Profiled
 from mirage.profiles import Hardware, Model
 from mirage.serve.served_shape import served_shape
@@ -54,5 +54,5 @@ def of_model(model: Model, hardware: Hardware, prompt: int) -> Profiled:
     )
 
 
-def _longest_prompt(tenant: Tenant) -> int:
+def _longest_prompt(tenant: TenantSection) -> int:
     return max(2, min(PROMPT, tenant.max_model_len))

@@ -18,7 +18,7 @@ BESIDE = ("enable_lora", "kv_cache_dtype", "model_impl", "speculative_config")
 
 
 @dataclass(frozen=True)
-class Row:
+class ProvenFamily:
     """One family: a model of an architecture, quantised or not. `reason` is empty if proven."""
 
     family: str
@@ -39,7 +39,7 @@ class Book:
 
     vllm: str
     date: str
-    rows: Sequence[Row]
+    rows: Sequence[ProvenFamily]
     same_parts: Mapping[str, str]
     """An untried architecture, by the tried one whose module of vLLM builds it."""
 
@@ -77,7 +77,7 @@ def judged(
     return f"{NOT_TRIED} {how} {' and '.join(ways)}{said}"
 
 
-def _summary(known: Book, rows: Sequence[Row]) -> str:
+def _summary(known: Book, rows: Sequence[ProvenFamily]) -> str:
     good = [row for row in rows if row.proven]
     bad = [row for row in rows if not row.proven]
     words = []
@@ -94,7 +94,7 @@ def _summary(known: Book, rows: Sequence[Row]) -> str:
 def read_book(text: str) -> Book:
     """The data file's JSON."""
     data: dict[str, Any] = json.loads(text)
-    rows = [Row(**row) for row in data["rows"]]
+    rows = [ProvenFamily(**row) for row in data["rows"]]
     return Book(data["vllm"], data["date"], rows, data["same_parts"])
 
 

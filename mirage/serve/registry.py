@@ -14,7 +14,7 @@ from mirage.control.moves import Move
 from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
 from mirage.serve.comeback import LOOK_AGAIN_S, Comeback
-from mirage.serve.device import Device
+from mirage.serve.device import DeviceHealth
 from mirage.serve.ending import Ending
 from mirage.serve.suspects import Blame, Suspects
 from mirage.serve.timeline import PAGE_SAMPLES, Timeline
@@ -70,7 +70,7 @@ class TenantServer:
 
 
 @dataclass(frozen=True)
-class Sources:
+class DeviceSources:
     """Sources that tell of the device when asked."""
 
     pool: Callable[[], PoolState | None] = lambda: None
@@ -81,11 +81,11 @@ class Sources:
     """Memory of the device that no grant has."""
     why: Callable[[str], Iterable[Move]] = lambda name: ()
     """Moves by which a plan came to what a tenant shall hold."""
-    device: Callable[..., dict[str, Any]] = Device().told
+    device: Callable[..., dict[str, Any]] = DeviceHealth().told
     """The device; asked with `reasons` as `health` is."""
 
 
-NOTHING = Sources()
+NOTHING = DeviceSources()
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Registry:
     policy: Policy
     device_bytes: int
     backends: dict[str, TenantServer]
-    sources: Sources = NOTHING
+    sources: DeviceSources = NOTHING
     shapes: dict[str, ModelShape] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)

@@ -20,9 +20,9 @@ from mirage.serve.openai import ApiError, errors_as_json, model_cards
 from mirage.serve.registry import EngineState, Registry, TenantServer
 from mirage.serve.resizing import ROUTE, Resize, Resizing
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
-from mirage.serve.suspects import Request
+from mirage.serve.suspects import RequestFacts
 from mirage.serve.unpack import too_large, unpacked
-from mirage.serve.unread import COUNTED, Runner
+from mirage.serve.unread import COUNTED, AnsweringRunner
 from mirage.units import KIB, MIB
 
 MAX_BODY_BYTES = 64 * MIB
@@ -34,7 +34,7 @@ CLIENT_LEFT = 499
 
 
 @dataclass
-class Counted:
+class CountedAs:
     """Tenant and status that one request is counted by."""
 
     tenant: str = ""
@@ -56,14 +56,16 @@ class Router:
         self._host = ""
         self._sessions: dict[str, aiohttp.ClientSession] = {}
         self._closing = Closing()
-        self._runner: Runner | None = None
+        self._runner: AnsweringRunner | None = None
 
     async def start(self, host: str, port: int) -> str:
         """Listen; port 0 takes any free one. Returns the URL. Raises `OSError`."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
         self._host = host
         app.add_routes(self.routes(host))
-        self._runner = Runner(app, lambda status: self.metrics.answered("", status), SHUTDOWN_S)
+        self._runner = AnsweringRunner(
+            app, lambda status: self.metrics.answered("", status), SHUTDOWN_S
+        )
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
         return _url(host, self._runner.addresses[0][1])
@@ -108,7 +110,7 @@ class Router:
     # -- the tenants' API ---------------------------------------------------------------
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
-        counted = Counted()
+        counted = CountedAs()
         try:
             return await self._answer(request, counted)
         except ApiError as error:
@@ -122,7 +124,7 @@ class Router:
             request[COUNTED] = True
             self.metrics.answered(counted.tenant, counted.status)
 
-    async def _answer(self, request: web.Request, counted: Counted) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, counted: CountedAs) -> web.StreamResponse:
         """Raises `ApiError`."""
         body = await self._closing.before(_body(request))
         model, mark = await _read(request, body)
@@ -132,7 +134,7 @@ class Router:
             raise ends()
         _check_ready(backend, model, backend.reason if self._near(request) else "")
         identity = request.headers.get("X-Request-Id", "")
-        told = Request(request.path, model, mark, len(body), identity)
+        told = RequestFacts(request.path, model, mark, len(body), identity)
         forward = Forward(backend, told, request, self._session(backend), self._closing)
         response = await forward.send(body)
         counted.status = CLIENT_LEFT if forward.left else response.status

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirage.arguments.check import ArgumentRefused, normalised
-from mirage.config import Config, ConfigError, Tenant
+from mirage.config import Config, ConfigError, TenantSection
 from mirage.profiles import Model
 from mirage.serve import launcher
 from mirage.serve.shapes import UnknownShape, read_shape
@@ -16,7 +16,7 @@ CHANGING = (
 """Arguments with which a layer, a token of KV or a step is another one than the folder says."""
 
 
-def served_shape(config: Config, tenant: Tenant) -> Model:
+def served_shape(config: Config, tenant: TenantSection) -> Model:
     """Shape of its model. Raises `ConfigError`, and `UnknownShape` if vLLM alone knows it."""
     try:
         launcher.check_engine_args(config, tenant)

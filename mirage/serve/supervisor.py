@@ -38,7 +38,7 @@ EXIT_CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT
 
 
 @dataclass(frozen=True)
-class Options:
+class ServeOptions:
     """What the command line adds to the configuration."""
 
     host: str = "127.0.0.1"
@@ -53,7 +53,7 @@ class Options:
 
 def serve(
     config: Config,
-    options: Options,
+    options: ServeOptions,
     means: Means,
     profiled: Mapping[str, Profiled] = UNPROFILED,
 ) -> int:
@@ -116,7 +116,9 @@ def _telling(what: str, every_s: float) -> Iterator[None]:
 class Supervisor:
     """One run, from the first process to the last: the address, the signals, the order."""
 
-    def __init__(self, config: Config, options: Options, rundir: RunDir, domain: Domain) -> None:
+    def __init__(
+        self, config: Config, options: ServeOptions, rundir: RunDir, domain: Domain
+    ) -> None:
         self._config, self._options, self._rundir = config, options, rundir
         self._domain = domain
         self._ready_file = ReadyFile(options.ready_file)

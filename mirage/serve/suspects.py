@@ -32,7 +32,7 @@ MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestFacts:
     """What may be told of a request: nothing of its text."""
 
     route: str
@@ -56,8 +56,8 @@ class Blame:
     """Requests that were there when the engine ended, and which of them ended it, if known."""
 
     ending: Ending
-    there: tuple[Request, ...] = ()
-    culprit: Request | None = None
+    there: tuple[RequestFacts, ...] = ()
+    culprit: RequestFacts | None = None
     bodies: frozenset[str] = frozenset()
     """Fingerprints of the culprit, or else of all that may have ended it."""
 
@@ -76,7 +76,7 @@ class Blame:
 
 
 @dataclass(frozen=True)
-class Refused:
+class SuspectRefusal:
     """`wait_s` seconds to wait; `known` if the request is the culprit, not just a suspect."""
 
     wait_s: float
@@ -89,8 +89,8 @@ class Suspects:
     def __init__(self, hang_s: float = HANG_S) -> None:
         """`hang_s`: seconds after which a hang is noticed."""
         self._hang_s = hang_s
-        self._running: dict[int, Request] = {}
-        self._broken: deque[tuple[float, Request]] = deque(maxlen=MOST)
+        self._running: dict[int, RequestFacts] = {}
+        self._broken: deque[tuple[float, RequestFacts]] = deque(maxlen=MOST)
         """Requests that broke off lately, and when."""
         self._blames: dict[int, Blame] = {}
         self._suspected: dict[str, float] = {}
@@ -100,21 +100,21 @@ class Suspects:
         """Time until which it counts that a request was answered well, by fingerprint."""
         self._count = 0
 
-    def refuses(self, fingerprint: str, now: float) -> Refused | None:
+    def refuses(self, fingerprint: str, now: float) -> SuspectRefusal | None:
         """Why a request must not be sent to the engine now; None if it may."""
         if (until := self._culprits.get(fingerprint, now)) > now:
-            return Refused(until - now, known=True)
+            return SuspectRefusal(until - now, known=True)
         if not self._runs_alone(fingerprint, now):
             return None  # soon said, however many broke off lately
         others = {r.fingerprint for r in self._there(now)} - {fingerprint}
         if any(self._runs_alone(other, now) for other in others):
-            return Refused(self._wait_s(fingerprint, now), known=False)
+            return SuspectRefusal(self._wait_s(fingerprint, now), known=False)
         return None
 
     def _wait_s(self, fingerprint: str, now: float) -> float:
         """Seconds until the other suspect counts no more; `LATELY_S` if it still runs."""
 
-        def is_other(request: Request) -> bool:
+        def is_other(request: RequestFacts) -> bool:
             other = request.fingerprint
             return other != fingerprint and self._runs_alone(other, now)
 
@@ -123,7 +123,7 @@ class Suspects:
         recent = self._recent(now, LATELY_S)
         return max(t for t, request in recent if is_other(request)) + LATELY_S - now
 
-    def begins(self, request: Request) -> int:
+    def begins(self, request: RequestFacts) -> int:
         """It is sent to the engine; the number that `ends` and `blame` know it by."""
         self._count += 1
         self._running[self._count] = request
@@ -161,7 +161,7 @@ class Suspects:
         """Of the end that met a request; None if its engine has not ended."""
         return self._blames.get(number)
 
-    def _there(self, now: float, lately_s: float = LATELY_S) -> tuple[Request, ...]:
+    def _there(self, now: float, lately_s: float = LATELY_S) -> tuple[RequestFacts, ...]:
         """Requests that run, and those that broke off a moment ago: it may be at work on them.
 
         An engine that hung has been at work on them since before that was noticed.
@@ -179,10 +179,10 @@ class Suspects:
     def _was_good(self, fingerprint: str, now: float) -> bool:
         return self._good.get(fingerprint, now) > now
 
-    def _recent(self, now: float, lately_s: float) -> list[tuple[float, Request]]:
+    def _recent(self, now: float, lately_s: float) -> list[tuple[float, RequestFacts]]:
         return [(since, request) for since, request in self._broken if since + lately_s > now]
 
-    def _judged(self, ending: Ending, there: tuple[Request, ...], now: float) -> Blame:
+    def _judged(self, ending: Ending, there: tuple[RequestFacts, ...], now: float) -> Blame:
         if ending.evidence is Evidence.NOTHING:
             return Blame(ending, there)
         distinct = {request.fingerprint: request for request in there}

@@ -24,7 +24,7 @@ from mirage.tiers.standing import Standings
 logger = logging.getLogger("mirage.serve.tiers")
 
 
-class Tiers:
+class TierPool:
     """Nothing at all where none is configured: then KV blocks live on the device alone."""
 
     def __init__(self, config: Config, socket: Path) -> None:

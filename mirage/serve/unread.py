@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
-from mirage.serve.counted import Counted
+from mirage.serve.counted import Repeated
 from mirage.serve.openai import ApiError
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Protocol(web.RequestHandler):
 
     __slots__ = ("_answered", "_faults", "_refused")
 
-    def __init__(self, manager: web.Server, runner: Runner, **options: Any) -> None:
+    def __init__(self, manager: web.Server, runner: AnsweringRunner, **options: Any) -> None:
         super().__init__(manager, **options)
         self._answered = runner.answered
         self._refused, self._faults = runner.refused, runner.faults
@@ -111,7 +111,7 @@ class Protocol(web.RequestHandler):
         self._faults.note(place(error) if isinstance(error, BaseException) else "no answer")
 
 
-class Runner(web.AppRunner):
+class AnsweringRunner(web.AppRunner):
     """Has an application answer; `answered` hears each status that no handler of it chose."""
 
     __slots__ = ("_options", "answered", "faults", "refused")
@@ -124,10 +124,10 @@ class Runner(web.AppRunner):
         app.on_response_prepare.append(_name_server)
         later = asyncio.get_running_loop().call_later
         self.answered = answered
-        self.refused = Counted(
+        self.refused = Repeated(
             partial(log.warning, "requests that could not be read: %d, last answered %s"), later
         )
-        self.faults = Counted(partial(log.error, "internal errors: %d, last: %s"), later)
+        self.faults = Repeated(partial(log.error, "internal errors: %d, last: %s"), later)
         self._options = {
             "access_log": None,
             "auto_decompress": False,  # on the event loop, half a gigabyte of half a megabyte

@@ -17,7 +17,7 @@ from mirage.units import ceil_div
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class SimulatedRequest:
     """One request. Times in picoseconds, lengths in tokens; -1 for not yet."""
 
     number: int
@@ -90,9 +90,9 @@ class Batch:
         self.gaps = LongestGaps()
         self._due = [0] * (2 * block_tokens)
         """Requests that need a block at a step of each remainder; twice, for slices that wrap."""
-        self._finishes: list[tuple[int, int, Request]] = []
+        self._finishes: list[tuple[int, int, SimulatedRequest]] = []
 
-    def join(self, request: Request) -> None:
+    def join(self, request: SimulatedRequest) -> None:
         """`request.computed` tokens are in KV and it has at least one token to go."""
         b = self.block_tokens
         request.joined = self.steps
@@ -106,7 +106,7 @@ class Batch:
         request.blocks = 0
         heappush(self._finishes, (request.finish, request.number, request))
 
-    def leave(self, request: Request) -> None:
+    def leave(self, request: SimulatedRequest) -> None:
         """Take a request out, its progress and its blocks written into it."""
         b = self.block_tokens
         done = self.steps - request.joined
@@ -127,7 +127,7 @@ class Batch:
         """Blocks that the next step needs."""
         return self._due[self.steps % self.block_tokens]
 
-    def is_due(self, request: Request) -> bool:
+    def is_due(self, request: SimulatedRequest) -> bool:
         """Whether the next step needs a block for this request."""
         return request.residue == self.steps % self.block_tokens
 
@@ -152,7 +152,7 @@ class Batch:
             steps += 1
         return min(steps, most)
 
-    def advance(self, steps: int) -> list[Request]:
+    def advance(self, steps: int) -> list[SimulatedRequest]:
         """Decode `steps` steps, none beyond the next finish; returns those that finished."""
         b = self.block_tokens
         rounds, rest = divmod(steps, b)

@@ -7,18 +7,18 @@ from functools import cache, partial
 from typing import Any
 
 from mirage.config import Config, Policy
-from mirage.config import Tenant as Served
+from mirage.config import TenantSection as Served
 from mirage.control.arbiter import Arbiter
 from mirage.control.targets import base, entitled
 from mirage.facts import KVGroup, KVGroups
 from mirage.simulate import workload
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.costs import StepCosts
 from mirage.simulate.engine import Engine, MakeCosts
 from mirage.simulate.experiment import Setup
 from mirage.simulate.expert_costs import ExpertCosts
 from mirage.simulate.hierarchy import Hierarchy
-from mirage.simulate.holding import Holding
+from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.lanes import Lane
 from mirage.simulate.limits import StepLimits
 from mirage.simulate.loads import TierLoads
@@ -45,7 +45,7 @@ def world(
     seed: int,
     *,
     skipping: bool = True,
-    arrivals: Mapping[str, Iterator[Request]] | None = None,
+    arrivals: Mapping[str, Iterator[SimulatedRequest]] | None = None,
     max_num_seqs: Mapping[str, int] | None = None,
 ) -> World:
     """Engines with their requests, and the deciders of their memory.
@@ -98,7 +98,7 @@ class _Builder:
         self.fraction = setup.share(tenant.name) / setup.total_share if isolated else 1.0
 
     def engine(
-        self, arrivals: Iterator[Request], world: World, hierarchy: Hierarchy | None
+        self, arrivals: Iterator[SimulatedRequest], world: World, hierarchy: Hierarchy | None
     ) -> Engine:
         """The engine, with its share's memory and its requests."""
         setup, name = self.setup, self.tenant.name
@@ -155,10 +155,10 @@ class _Builder:
         """Picoseconds."""
         return round(nbytes / (gb_s * 1e9 * self.fraction) * PS)
 
-    def _holding(self) -> Holding:
+    def _holding(self) -> SimulatedMemory:
         experiment = self.setup.experiment
         copies = _copies(LAYER_SETS[experiment.layer_sets], self.shape.layers)
-        return Holding(self.shape, self.base, copies, experiment.kv_blocks == "scattered")
+        return SimulatedMemory(self.shape, self.base, copies, experiment.kv_blocks == "scattered")
 
     def _limits(self) -> StepLimits:
         experiment, rules = self.setup.experiment, self.rules

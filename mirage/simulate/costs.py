@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mirage.simulate.batch import Batch
-from mirage.simulate.holding import Holding
+from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, Work
 
 
@@ -29,7 +29,7 @@ class StepCosts:
     def __init__(
         self,
         roofline: Roofline,
-        holding: Holding,
+        holding: SimulatedMemory,
         load_ps: int,
         co_runners: Callable[[], tuple[int, int]],
     ) -> None:

@@ -8,9 +8,9 @@ from functools import partial
 from mirage.simulate.lanes import Lane
 from mirage.tiers.below import Above, Below
 from mirage.tiers.blocks import Name
-from mirage.tiers.holes import Range
+from mirage.tiers.holes import ByteRange
 from mirage.tiers.space import stride_of
-from mirage.tiers.ssd.index import Index
+from mirage.tiers.ssd.index import SlotIndex
 
 After = Callable[[int, Callable[[], None]], None]
 """Does something at a time in picoseconds."""
@@ -24,7 +24,7 @@ class Disk(Below):
     """
 
     def __init__(self, capacity: int, read: Lane, write: Lane, now: Now, after: After) -> None:
-        self.index = Index(capacity)
+        self.index = SlotIndex(capacity)
         self.ends: dict[Name, int] = {}
         self._read, self._write, self._now, self._after = read, write, now, after
         self._above: Above | None = None
@@ -39,7 +39,7 @@ class Disk(Below):
         for name in names:
             self.index.keep(name)
 
-    def sink(self, name: Name, place: Range) -> bool:
+    def sink(self, name: Name, place: ByteRange) -> bool:
         slots = self.index.place(name, stride_of(place.nbytes))
         if slots is None:
             return False
@@ -47,7 +47,7 @@ class Disk(Below):
         self._after(self._write.copy(self._now(), place.nbytes), partial(self._sunk, name))
         return True
 
-    def rise(self, name: Name, place: Range) -> bool:
+    def rise(self, name: Name, place: ByteRange) -> bool:
         if self.index.read(name) is None:
             return False
         end = self.ends[name] = self._read.copy(self._now(), place.nbytes)
@@ -84,7 +84,7 @@ class Spilled(Below):
 
     def keep(self, names: Iterable[Name]) -> None: ...
 
-    def sink(self, name: Name, place: Range) -> bool:
+    def sink(self, name: Name, place: ByteRange) -> bool:
         end = self._store(name)
         if end is None:
             return False
@@ -92,7 +92,7 @@ class Spilled(Below):
         self._after(end, partial(self._above.sunk, name, whole=True))
         return True
 
-    def rise(self, name: Name, place: Range) -> bool:
+    def rise(self, name: Name, place: ByteRange) -> bool:
         return False
 
     def end(self) -> None: ...

@@ -14,20 +14,20 @@ from typing import Protocol
 from mirage.control.growth_hold import GrowthHold
 from mirage.control.turn_taking import TurnTaking
 from mirage.protocol import Allotment, Refusal, Report, Turn
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.costs import StepCosts
-from mirage.simulate.holding import Holding
+from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.limits import StepLimits
-from mirage.simulate.loads import Loads
+from mirage.simulate.loads import NoLoads
 from mirage.simulate.moves import Moves
 from mirage.simulate.queues import Queues
 from mirage.simulate.returning import Returning
 from mirage.simulate.reuse import Reuse
 from mirage.simulate.roofline import PS, Roofline
-from mirage.simulate.room import Room
+from mirage.simulate.room import QueueRoom
 from mirage.simulate.scheduling import Scheduler
 from mirage.simulate.speaking import Speaker
-from mirage.simulate.stepping import Horizon, Stepper
+from mirage.simulate.stepping import Horizon, StepTaker
 from mirage.simulate.tally import Tally
 
 
@@ -57,12 +57,12 @@ class Surroundings(Protocol):
     def began(self, engine: Engine) -> None:
         """This engine began a step, or a span of them."""
 
-    def finished(self, engine: Engine, request: Request) -> None:
+    def finished(self, engine: Engine, request: SimulatedRequest) -> None:
         """The last token of a request of this engine has come."""
 
 
-MakeRoom = Callable[[Queues, Holding, GrowthHold, StepLimits], Room]
-MakeCosts = Callable[[Roofline, Holding, int, Callable[[], tuple[int, int]]], StepCosts]
+MakeRoom = Callable[[Queues, SimulatedMemory, GrowthHold, StepLimits], QueueRoom]
+MakeCosts = Callable[[Roofline, SimulatedMemory, int, Callable[[], tuple[int, int]]], StepCosts]
 
 
 class Engine:
@@ -76,21 +76,21 @@ class Engine:
     def __init__(
         self,
         name: str,
-        holding: Holding,
+        holding: SimulatedMemory,
         roofline: Roofline,
         load_ps: int,
         limits: StepLimits,
-        arrivals: Iterator[Request],
+        arrivals: Iterator[SimulatedRequest],
         world: Surroundings,
-        make_room: MakeRoom = Room,
+        make_room: MakeRoom = QueueRoom,
         make_costs: MakeCosts = StepCosts,
         reuse: Reuse | None = None,
-        loads: Loads | None = None,
+        loads: NoLoads | None = None,
         tally: Tally | None = None,
     ) -> None:
         self.name, self.holding, self.limits, self.world = name, holding, limits, world
         self.tally = tally or Tally()
-        self.loads = loads or Loads()
+        self.loads = loads or NoLoads()
         self.turn = TurnTaking(temporal=limits.temporal)
         self.growth_hold = GrowthHold(limits.hold_s, world.now_s)
         self.queues = Queues(arrivals, limits.groups, reuse)
@@ -124,7 +124,7 @@ class Engine:
             self.turn,
             self._co_runners,
         )
-        self.stepper = Stepper(
+        self.stepper = StepTaker(
             self.queues, self.room, self.costs, self._moves, holding, self.tally, self._finished
         )
 
@@ -199,7 +199,7 @@ class Engine:
             self._obey(now)
             self.stirred = True
 
-    def come(self, request: Request, now: int) -> None:
+    def come(self, request: SimulatedRequest, now: int) -> None:
         """A request arrives now, of which nobody knew before."""
         self.queues.come(request)
         if self.stepper.stepping:
@@ -265,6 +265,6 @@ class Engine:
     def _co_runners(self) -> tuple[int, int]:
         return self.world.co_runners(self)
 
-    def _finished(self, request: Request, now: int) -> None:
+    def _finished(self, request: SimulatedRequest, now: int) -> None:
         self.tally.finished(request, now)
         self.world.finished(self, request)

@@ -13,24 +13,24 @@ from mirage.config import (
     Config,
     ConfigError,
     Count,
-    Device,
+    DeviceSection,
     FilePath,
     HostTier,
     Remap,
-    Sharing,
+    SharingSection,
     Strict,
-    Tiers,
+    TiersSection,
     Traffic,
     read_yaml,
     validated,
 )
-from mirage.config import Tenant as Served
+from mirage.config import TenantSection as Served
 from mirage.control.rules import Rules
 from mirage.control.targets import DoesNotFitError, base
 from mirage.profiles import Hardware, Model
 from mirage.protocol import ModelShape
 from mirage.simulate import variants
-from mirage.simulate.routing import Routing
+from mirage.simulate.routing import RouterModel
 from mirage.simulate.tier_settings import SimulatedTiers, speeds
 from mirage.workload.chosen import located
 from mirage.workload.formats import registry
@@ -153,7 +153,7 @@ class Workload(Strict):
             )
 
 
-class Limits(Strict):
+class EngineLimits(Strict):
     """Of each engine, by vLLM's names."""
 
     max_num_seqs: Count = 1024
@@ -163,7 +163,7 @@ class Limits(Strict):
     block_tokens: Count = 16
 
 
-class SimulatedSharing(Sharing):
+class SimulatedSharing(SharingSection):
     """As engines share a GPU, and whether their memory is a wall (MIG) besides."""
 
     isolated: bool = False
@@ -192,14 +192,14 @@ class Experiment(Strict):
     tenants: list[SimulatedTenant] = Field(min_length=1)
     sharing: SimulatedSharing = SimulatedSharing()
     workload: Workload
-    limits: Limits = Limits()
+    limits: EngineLimits = EngineLimits()
     prefix_cache: bool = False
     """Whether engines keep blocks of requests that are over for prompts that begin alike; under
     policies with tiers they always do."""
     tiers: SimulatedTiers | None = None
     """Memory below the device, for the policies that use it."""
     remap: Remap = Remap()
-    routing: Routing | None = None
+    routing: RouterModel | None = None
     """How mixtures' routers prefer some experts; for policies that give those."""
     policies: list[str] = Field(default_factory=lambda: ["mirage"])
     report_s: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.2
@@ -272,9 +272,9 @@ class Setup:
         total = sum(t.share for t in chosen)
         memory = int(self.hardware.memory_bytes * total / 100)
         return Config(
-            device=Device(memory=memory, page=self.hardware.page_bytes),
+            device=DeviceSection(memory=memory, page=self.hardware.page_bytes),
             tenants=[_served(t, total) for t in chosen],
-            sharing=Sharing.model_validate(
+            sharing=SharingSection.model_validate(
                 self.experiment.sharing.model_dump(exclude={"isolated"})
             ),
             policy=variant.policy,
@@ -282,15 +282,15 @@ class Setup:
             tiers=self._served_tiers(variant),
         )
 
-    def _served_tiers(self, variant: variants.Variant) -> Tiers:
+    def _served_tiers(self, variant: variants.Variant) -> TiersSection:
         """The host pool that the deciding code reckons with."""
         tiers = self.experiment.tiers
         if not variant.tiers or tiers is None or not tiers.spill:
-            return Tiers()
+            return TiersSection()
         host = tiers.host
         if host is None or not host.bytes:
-            return Tiers()
-        return Tiers(host=HostTier(bytes=host.bytes, policy=host.policy))
+            return TiersSection()
+        return TiersSection(host=HostTier(bytes=host.bytes, policy=host.policy))
 
     def variant(self, name: str) -> variants.Variant:
         """The policy of that name. Raises `ConfigError` for one that is not known."""

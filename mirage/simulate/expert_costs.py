@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage.simulate.costs import ExpertTimes, StepCosts
-from mirage.simulate.holding import Holding
+from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.roofline import PS, CostBound, Roofline, plus
 from mirage.simulate.routing import Observed, Routers
 
@@ -20,7 +20,7 @@ class ExpertCosts(StepCosts):
     def __init__(
         self,
         roofline: Roofline,
-        holding: Holding,
+        holding: SimulatedMemory,
         load_ps: int,
         co_runners: Callable[[], tuple[int, int]],
         *,

@@ -17,7 +17,7 @@ from mirage.simulate.disk import Disk, Spilled
 from mirage.simulate.lanes import Lane
 from mirage.tiers.below import Below, Nothing
 from mirage.tiers.blocks import Name, Rise, Sink, Tell
-from mirage.tiers.contract import Found, Key, Medium, Member
+from mirage.tiers.contract import Key, Lookup, Medium, Member
 from mirage.tiers.core import Core
 from mirage.tiers.policies import EvictionPolicy
 
@@ -128,15 +128,15 @@ class Hierarchy:
             pool.core.seek(pool.members[guest], request, [name.key])
             self._carry_out(pool)
             answers = pool.answers.setdefault((pool.members[guest], request), {})
-            found = answers.get(name.key, Found.ABSENT)
+            found = answers.get(name.key, Lookup.ABSENT)
             rises = self.disk is not None and name in self.disk.ends
-            if found is Found.READY:
+            if found is Lookup.READY:
                 from_disk = answers.get(_risen(name.key)) is not None
                 return Hit(Medium.SSD if from_disk else pool.medium, self.now)
-            coming = found in (Found.COMING, Found.RISING)
+            coming = found in (Lookup.COMING, Lookup.RISING)
             if coming and rises:
                 assert self.disk is not None
-                answers[_risen(name.key)] = Found.COMING
+                answers[_risen(name.key)] = Lookup.COMING
                 return Hit(Medium.SSD, self.disk.ends[name])
             if coming:
                 return Hit(pool.medium, pool.writes[name])
@@ -189,7 +189,7 @@ class _Pool:
         self.medium, self.core, self.down = medium, core, down
         self.members: list[int] = []
         self.block_bytes: list[int] = []
-        self.answers: dict[tuple[int, int | str], dict[Key, Found]] = {}
+        self.answers: dict[tuple[int, int | str], dict[Key, Lookup]] = {}
         self.writes: dict[Name, int] = {}
         """When a copy down has ended, of those under way."""
 

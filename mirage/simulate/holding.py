@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirage.control.engine.counted import Counted
+from mirage.control.engine.counted import CountedMemory
 from mirage.control.engine.way import Way
 from mirage.protocol import Allotment, ModelShape
 from mirage.units import ceil_div
 
 
-class Holding(Counted):
+class SimulatedMemory(CountedMemory):
     """Layers and KV extents of an engine of `shape`; starts with `base`.
 
     `copies(before, after)` counts the layers that must be loaded when the streamed set of

@@ -10,10 +10,10 @@ from bisect import insort
 from collections import Counter
 from dataclasses import dataclass, field
 
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.hierarchy import Hierarchy, Hit
 from mirage.simulate.lanes import Lane
-from mirage.simulate.reuse import Found, PrefixCache
+from mirage.simulate.reuse import PrefixCache, PrefixFound
 from mirage.simulate.roofline import PS
 from mirage.simulate.savings import Savings
 from mirage.simulate.tally import Tally
@@ -26,10 +26,10 @@ PATIENCE_PS = round(COMING_S * PS)
 
 
 @dataclass(slots=True, eq=False)
-class Load:
+class RequestLoad:
     """Of one request, up to its block number `blocks`."""
 
-    request: Request
+    request: SimulatedRequest
     blocks: int
     begin: int
     """When all of it can be read."""
@@ -42,7 +42,7 @@ class Load:
     """Blocks by where they lie."""
 
 
-class Loads:
+class NoLoads:
     """Nothing lies below: what an engine without tiers does."""
 
     @property
@@ -50,14 +50,14 @@ class Loads:
         """Whether any request waits for blocks."""
         return False
 
-    def arrived(self, request: Request, now: int) -> None:
+    def arrived(self, request: SimulatedRequest, now: int) -> None:
         """It entered the queue: what lies deepest begins to come up."""
 
-    def begin(self, request: Request, found: Found, now: int) -> bool:
+    def begin(self, request: SimulatedRequest, found: PrefixFound, now: int) -> bool:
         """Whether an admitted request waits for blocks from below, beside those it has found."""
         return False
 
-    def advance(self, now: int) -> list[Request]:
+    def advance(self, now: int) -> list[SimulatedRequest]:
         """Those whose wait is over, with what has come for them."""
         return []
 
@@ -69,7 +69,7 @@ class Loads:
         return None
 
 
-class TierLoads(Loads):
+class TierLoads(NoLoads):
     """Loads of a guest of the `hierarchy`; `link` is the way up from host memory."""
 
     def __init__(
@@ -85,7 +85,7 @@ class TierLoads(Loads):
         self._tally, self._savings = tally, savings
         peer = hierarchy.speeds.get(Medium.PEER)
         self._peer = peer.lane() if peer else None
-        self._loads: list[Load] = []
+        self._loads: list[RequestLoad] = []
         """In the order in which they can be read."""
         self._at, self._pace = 0, (1, 1)
         self.cache: PrefixCache
@@ -105,13 +105,13 @@ class TierLoads(Loads):
     def under_way(self) -> bool:
         return bool(self._loads)
 
-    def arrived(self, request: Request, now: int) -> None:
+    def arrived(self, request: SimulatedRequest, now: int) -> None:
         if request.prefix is not None and request.prefix.shared:
             held = self.cache.find(request).blocks
             wanted = self.cache.wanted(request)[held:]
             self._hierarchy.seek(self._guest, request.number, wanted, now)
 
-    def begin(self, request: Request, found: Found, now: int) -> bool:
+    def begin(self, request: SimulatedRequest, found: PrefixFound, now: int) -> bool:
         names = self.cache.wanted(request)[found.blocks :]
         hits = self._hierarchy.seek(self._guest, request.number, names, now)
         in_time = now + PATIENCE_PS
@@ -128,7 +128,7 @@ class TierLoads(Loads):
         insort(self._loads, load, key=lambda x: x.begin)
         return True
 
-    def advance(self, now: int) -> list[Request]:
+    def advance(self, now: int) -> list[SimulatedRequest]:
         self._transfer(now)
         over = [x for x in self._loads if now >= x.late_from or (not x.left and x.end <= now)]
         for load in over:
@@ -153,7 +153,9 @@ class TierLoads(Loads):
             ends.append(min(load.late_from, end))
         return min(ends, default=None)
 
-    def _load(self, request: Request, found: Found, hits: list[Hit], now: int) -> Load:
+    def _load(
+        self, request: SimulatedRequest, found: PrefixFound, hits: list[Hit], now: int
+    ) -> RequestLoad:
         media = Counter(hit.medium for hit in hits)
         over_link = (len(hits) - media[Medium.PEER]) * self._block_bytes
         end = now
@@ -165,7 +167,7 @@ class TierLoads(Loads):
             begin += self._hierarchy.speeds[Medium.HOST].latency_ps
         left = self._link.takes(over_link)
         late_from = now + PATIENCE_PS
-        return Load(request, found.blocks + len(hits), begin, left, end, late_from, media)
+        return RequestLoad(request, found.blocks + len(hits), begin, left, end, late_from, media)
 
     def _transfer(self, until: int) -> None:
         """First who can be read first."""
@@ -185,12 +187,12 @@ class TierLoads(Loads):
             load.left, load.end = 0, max(load.end, time)
         self._at = until
 
-    def _takes(self, load: Load) -> int:
+    def _takes(self, load: RequestLoad) -> int:
         """How long the link has to carry it yet, at the present pace."""
         free, step = self._pace
         return ceil_div(load.left * step, free) if free else PATIENCE_PS
 
-    def _arrived(self, load: Load) -> None:
+    def _arrived(self, load: RequestLoad) -> None:
         request, tokens = load.request, self.cache.block_tokens
         self._tally.counters.bytes_up += load.media.total() * self._block_bytes
         first = request.computed

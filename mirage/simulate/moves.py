@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirage.simulate.holding import Holding
+from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.tally import Tally
 
 
@@ -12,7 +12,7 @@ class Moves:
     Experts take their part of that.
     """
 
-    def __init__(self, holding: Holding, load_ps: int, apply_ps: int, tally: Tally) -> None:
+    def __init__(self, holding: SimulatedMemory, load_ps: int, apply_ps: int, tally: Tally) -> None:
         self._holding, self._tally = holding, tally
         self._load_ps, self._apply_ps = load_ps, apply_ps
         self.ready_at = 0

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from mirage.facts import KVGroups
-from mirage.simulate.batch import Batch, Request
+from mirage.simulate.batch import Batch, SimulatedRequest
 from mirage.simulate.reuse import Reuse
 
 
@@ -21,18 +21,18 @@ class Queues:
     """Requests in the order of `arrivals`, with KV blocks of `block_tokens` tokens."""
 
     def __init__(
-        self, arrivals: Iterator[Request], groups: KVGroups, reuse: Reuse | None = None
+        self, arrivals: Iterator[SimulatedRequest], groups: KVGroups, reuse: Reuse | None = None
     ) -> None:
         self.batch = Batch(groups.groups[0].block_tokens)
         self.reuse = reuse or Reuse()
-        self.running: dict[Request, None] = {}
+        self.running: dict[SimulatedRequest, None] = {}
         """In the order of admission: all that decode, and those of the next two."""
-        self.prefilling: deque[Request] = deque()
-        self.loading: dict[Request, None] = {}
+        self.prefilling: deque[SimulatedRequest] = deque()
+        self.loading: dict[SimulatedRequest, None] = {}
         """Admitted, with blocks, and waiting for what comes up from below."""
-        self.held: list[Request] = []
-        self.waiting: deque[Request] = deque()
-        self.late: list[Request] = []
+        self.held: list[SimulatedRequest] = []
+        self.waiting: deque[SimulatedRequest] = deque()
+        self.late: list[SimulatedRequest] = []
         """In the batch, and not in the step before."""
         self.emitted = 0
         """When the batch's newest tokens came, in picoseconds."""
@@ -80,7 +80,7 @@ class Queues:
 
     # -- waiting ------------------------------------------------------------------------
 
-    def arrive(self, now: int) -> list[Request]:
+    def arrive(self, now: int) -> list[SimulatedRequest]:
         """All that have come by `now` wait; who has come since it was asked last."""
         arrived = []
         while self._upcoming is not None and self._upcoming.arrival <= now:
@@ -90,7 +90,7 @@ class Queues:
             self._upcoming = next(self._arrivals, None)
         return arrived
 
-    def come(self, request: Request) -> None:
+    def come(self, request: SimulatedRequest) -> None:
         """One more, of which nobody knew; it arrives after those that were known."""
         if self._upcoming is None:
             self._upcoming = request
@@ -109,7 +109,7 @@ class Queues:
         else:
             self._start(request)
 
-    def loaded(self, request: Request) -> None:
+    def loaded(self, request: SimulatedRequest) -> None:
         """It waits for no block any more."""
         del self.loading[request]
         self._start(request)
@@ -130,11 +130,11 @@ class Queues:
             return True
         return False
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: SimulatedRequest) -> None:
         self.running[request] = None
         self.prefilling.append(request)
 
-    def _put_back(self, request: Request) -> None:
+    def _put_back(self, request: SimulatedRequest) -> None:
         """Before all that wait, without its blocks."""
         self._other_blocks -= request.blocks
         self.reuse.released(request)
@@ -143,7 +143,7 @@ class Queues:
         self.waiting.appendleft(request)
         self._waiting_blocks += self._to_start(request)
 
-    def _to_start(self, request: Request) -> int:
+    def _to_start(self, request: SimulatedRequest) -> int:
         return self._groups.blocks(request.known + 1)
 
     # -- running ------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Queues:
             self.batch.join(request)
             self.late.append(request)
 
-    def decoded(self, steps: int, now: int) -> list[Request]:
+    def decoded(self, steps: int, now: int) -> list[SimulatedRequest]:
         """The batch has made so many steps; those that finished with them are gone.
 
         What they leave is not `reuse`d yet: their blocks were in use up to the last step.
@@ -178,7 +178,7 @@ class Queues:
             del self.running[request]
         return finished
 
-    def prefilled(self, request: Request) -> bool:
+    def prefilled(self, request: SimulatedRequest) -> bool:
         """A whole prompt is in KV, and one more token has come; True if it was the last."""
         self.prefilling.remove(request)
         self._other_blocks -= request.blocks
@@ -191,7 +191,7 @@ class Queues:
         self.batch.join(request)
         return False
 
-    def _take_out(self, request: Request) -> None:
+    def _take_out(self, request: SimulatedRequest) -> None:
         """Out of the batch, with its blocks."""
         if request in self.late:
             self.late.remove(request)

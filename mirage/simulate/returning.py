@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from mirage.control.turn_taking import TurnTaking
 from mirage.simulate.costs import StepCosts
-from mirage.simulate.holding import Holding
-from mirage.simulate.loads import Loads
+from mirage.simulate.holding import SimulatedMemory
+from mirage.simulate.loads import NoLoads
 from mirage.simulate.moves import Moves
 from mirage.simulate.queues import Queues
-from mirage.simulate.room import Room
+from mirage.simulate.room import QueueRoom
 from mirage.simulate.tally import Tally
 
 
@@ -20,10 +20,10 @@ class Returning:
     def __init__(
         self,
         queues: Queues,
-        room: Room,
-        holding: Holding,
+        room: QueueRoom,
+        holding: SimulatedMemory,
         costs: StepCosts,
-        loads: Loads,
+        loads: NoLoads,
         moves: Moves,
         tally: Tally,
         turn: TurnTaking,

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple, Protocol
 
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.savings import Savings
 from mirage.tiers.blocks import Name
 from mirage.tiers.policies import LRU
 
 
-class Found(NamedTuple):
+class PrefixFound(NamedTuple):
     """What of a prompt is on the device: its first `blocks`, `shared` of them others' as well."""
 
     blocks: int = 0
@@ -40,17 +40,17 @@ class Reuse:
         """Blocks that are kept and no request has."""
         return 0
 
-    def find(self, request: Request) -> Found:
+    def find(self, request: SimulatedRequest) -> PrefixFound:
         """What a waiting request finds on the device."""
-        return Found()
+        return PrefixFound()
 
-    def take(self, request: Request, found: Found) -> None:
+    def take(self, request: SimulatedRequest, found: PrefixFound) -> None:
         """It is admitted, with what it found."""
 
-    def prefilled(self, request: Request) -> None:
+    def prefilled(self, request: SimulatedRequest) -> None:
         """Its prompt is in KV."""
 
-    def released(self, request: Request) -> None:
+    def released(self, request: SimulatedRequest) -> None:
         """It lets go of the blocks of its `computed` tokens."""
 
     def growth(self, free: int) -> int:
@@ -98,7 +98,7 @@ class PrefixCache(Reuse):
 
     # -- what is found ------------------------------------------------------------------
 
-    def find(self, request: Request) -> Found:
+    def find(self, request: SimulatedRequest) -> PrefixFound:
         blocks = shared = 0
         for name in self.wanted(request):
             if name in self._used:
@@ -106,28 +106,28 @@ class PrefixCache(Reuse):
             elif name not in self._names:
                 break
             blocks += 1
-        return Found(blocks, shared)
+        return PrefixFound(blocks, shared)
 
-    def wanted(self, request: Request) -> list[Name]:
+    def wanted(self, request: SimulatedRequest) -> list[Name]:
         """Names of all that it need not compute: at least one token it must."""
         assert request.prefix is not None, "requests have prefixes where they are cached"
         blocks = (request.known - 1) // self.block_tokens
         return request.prefix.names(blocks, self.block_tokens)
 
-    def take(self, request: Request, found: Found) -> None:
+    def take(self, request: SimulatedRequest, found: PrefixFound) -> None:
         self._hold(request, found.blocks, shares=True)
         request.computed = found.blocks * self.block_tokens
         self._savings.add("device", 0, request.computed)
 
-    def loaded(self, request: Request, blocks: int) -> None:
+    def loaded(self, request: SimulatedRequest, blocks: int) -> None:
         """Its first `blocks` have come from below."""
         self._hold(request, blocks, shares=False)
         request.computed = blocks * self.block_tokens
 
-    def prefilled(self, request: Request) -> None:
+    def prefilled(self, request: SimulatedRequest) -> None:
         self._hold(request, request.computed // self.block_tokens, shares=False)
 
-    def _hold(self, request: Request, blocks: int, *, shares: bool) -> None:
+    def _hold(self, request: SimulatedRequest, blocks: int, *, shares: bool) -> None:
         """Its first `blocks` are known by their names from now on.
 
         Unless it `shares` them, what another one holds as well is a copy of its own without a name;
@@ -146,7 +146,7 @@ class PrefixCache(Reuse):
 
     # -- what is left -------------------------------------------------------------------
 
-    def released(self, request: Request) -> None:
+    def released(self, request: SimulatedRequest) -> None:
         assert request.prefix is not None, "requests have prefixes where they are cached"
         blocks = request.computed // self.block_tokens
         names = request.prefix.names(max(blocks, request.named), self.block_tokens)

@@ -7,16 +7,16 @@ from functools import partial
 from mirage.control.demand import Demand
 from mirage.control.engine.wants import Wants
 from mirage.control.growth_hold import GrowthHold
-from mirage.simulate.holding import Holding
+from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.limits import StepLimits
 from mirage.simulate.queues import Queues
 
 
-class Room:
+class QueueRoom:
     """Of one engine: `queues` in the memory of `holding`. All numbers are KV blocks."""
 
     def __init__(
-        self, queues: Queues, holding: Holding, growth_hold: GrowthHold, limits: StepLimits
+        self, queues: Queues, holding: SimulatedMemory, growth_hold: GrowthHold, limits: StepLimits
     ) -> None:
         self._queues, self._holding, self._limits = queues, holding, limits
         self._wants = Wants(

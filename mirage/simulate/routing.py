@@ -26,7 +26,7 @@ SPREAD = 0.25
 Floats = npt.NDArray[np.float64]
 
 
-class Routing(Strict):
+class RouterModel(Strict):
     """How a mixture's routers prefer some experts."""
 
     skew: Annotated[float, Field(ge=0, le=20)]
@@ -36,7 +36,7 @@ class Routing(Strict):
 class Routers:
     """Those of one model, drawn by `seed`."""
 
-    def __init__(self, model: Model, routing: Routing, seed: str) -> None:
+    def __init__(self, model: Model, routing: RouterModel, seed: str) -> None:
         rng = Random(seed)
         exponents = [
             routing.skew * rng.uniform(1 - SPREAD, 1 + SPREAD) for _ in range(model.layers)
@@ -54,7 +54,7 @@ class Routers:
 
 
 class Observed:
-    """What of it an engine has seen, as `mirage.streaming.routing.Routing` counts."""
+    """What of it an engine has seen, as `mirage.streaming.routing.RoutingCounts` counts."""
 
     def __init__(self, routers: Routers) -> None:
         self._routers = routers

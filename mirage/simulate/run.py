@@ -10,7 +10,7 @@ from mirage.simulate import build, workload
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Setup
 from mirage.simulate.roofline import PS
-from mirage.simulate.tally import Counters, Distribution
+from mirage.simulate.tally import Distribution, SimulatedCounters
 from mirage.simulate.world import World
 
 Metrics = dict[str, Any]
@@ -110,7 +110,7 @@ def _latency(name: str, parts: list[Distribution]) -> Metrics:
     return {f"mean_{name}": merged.mean() / MS, **found}
 
 
-def _reused(counters: list[Counters]) -> Metrics:
+def _reused(counters: list[SimulatedCounters]) -> Metrics:
     found = {f"tokens_from_{place}": sum(c.found[place] for c in counters) for place in PLACES}
     return {
         **found,
@@ -123,7 +123,7 @@ def _reused(counters: list[Counters]) -> Metrics:
     }
 
 
-def _counted(counters: list[Counters]) -> Metrics:
+def _counted(counters: list[SimulatedCounters]) -> Metrics:
     return {
         "steps": sum(c.steps for c in counters),
         "preemptions": sum(c.preemptions for c in counters),

@@ -13,14 +13,14 @@ from collections.abc import Callable
 
 from mirage.control.growth_hold import GrowthHold
 from mirage.control.turn_taking import TurnTaking
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.limits import StepLimits
-from mirage.simulate.loads import Loads
+from mirage.simulate.loads import NoLoads
 from mirage.simulate.queues import Queues
-from mirage.simulate.room import Room
+from mirage.simulate.room import QueueRoom
 from mirage.simulate.tally import Tally
 
-Chunk = tuple[Request, int]
+Chunk = tuple[SimulatedRequest, int]
 """A request in prefill, and tokens of its prompt."""
 
 
@@ -30,13 +30,13 @@ class Scheduler:
     def __init__(
         self,
         queues: Queues,
-        room: Room,
+        room: QueueRoom,
         turn: TurnTaking,
         growth_hold: GrowthHold,
         limits: StepLimits,
         tally: Tally,
         report: Callable[[int], None],
-        loads: Loads,
+        loads: NoLoads,
     ) -> None:
         self._queues, self._room, self._turn = queues, room, turn
         self._growth_hold, self._limits = growth_hold, limits

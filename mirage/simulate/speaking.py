@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage.control.demand import Demand
-from mirage.control.reporting import Cached, Held, LayerTimes, make_report
+from mirage.control.reporting import Cached, HeldMemory, LayerTimes, make_report
 from mirage.control.turn_taking import TurnTaking
 from mirage.counters import Counters
 from mirage.protocol import Report
 from mirage.samples import PLACES
 from mirage.simulate.costs import StepCosts
-from mirage.simulate.holding import Holding
+from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.limits import StepLimits
 from mirage.simulate.queues import Queues
 from mirage.simulate.roofline import PS
-from mirage.simulate.room import Room
+from mirage.simulate.room import QueueRoom
 from mirage.simulate.tally import Tally
 
 
@@ -25,9 +25,9 @@ class Speaker:
     def __init__(
         self,
         queues: Queues,
-        room: Room,
+        room: QueueRoom,
         costs: StepCosts,
-        holding: Holding,
+        holding: SimulatedMemory,
         turn: TurnTaking,
         limits: StepLimits,
         tally: Tally,
@@ -60,7 +60,7 @@ class Speaker:
         return make_report(
             revision=holding.revision,
             holds_turn=self._holds_turn(),
-            held=Held(
+            held=HeldMemory(
                 holding.held_bytes,
                 holding.alpha,
                 holding.beta,

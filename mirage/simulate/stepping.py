@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.costs import StepCosts
-from mirage.simulate.holding import Holding
+from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.moves import Moves
 from mirage.simulate.queues import Queues
 from mirage.simulate.roofline import CostBound, Work
-from mirage.simulate.room import Room
+from mirage.simulate.room import QueueRoom
 from mirage.simulate.scheduling import Chunk
 from mirage.simulate.span import Span, largest, steps_alike, steps_until
 from mirage.simulate.tally import Tally
@@ -29,18 +29,18 @@ class Horizon(NamedTuple):
     """No span goes on beyond the step that is under way then, which is one of its own."""
 
 
-class Stepper:
+class StepTaker:
     """Takes the steps of one engine. `finished` hears of each request that is done, and when."""
 
     def __init__(
         self,
         queues: Queues,
-        room: Room,
+        room: QueueRoom,
         costs: StepCosts,
         moves: Moves,
-        holding: Holding,
+        holding: SimulatedMemory,
         tally: Tally,
-        finished: Callable[[Request, int], None],
+        finished: Callable[[SimulatedRequest, int], None],
     ) -> None:
         self._queues, self._room, self._costs, self._moves = queues, room, costs, moves
         self._holding, self._tally, self._finished = holding, tally, finished
@@ -101,7 +101,7 @@ class Stepper:
                 self._prefilled(request, now)
         self.chunks = ()
 
-    def _leave(self, finished: Sequence[Request], now: int) -> None:
+    def _leave(self, finished: Sequence[SimulatedRequest], now: int) -> None:
         """First goes what had to go while they still had their blocks."""
         reuse = self._queues.reuse
         self._moves.wait(reuse.trim(self._room.free - sum(r.blocks for r in finished), now))
@@ -141,7 +141,7 @@ class Stepper:
             gaps.add(span.first_ps + span.growth_ps, span.growth_ps, span.steps - 1, size)
         queues.late = []
 
-    def _prefilled(self, request: Request, now: int) -> None:
+    def _prefilled(self, request: SimulatedRequest, now: int) -> None:
         """The prompt is in KV, and one token more has come."""
         if request.first < 0:
             request.first = now

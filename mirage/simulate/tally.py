@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 
 LIMIT = 2_000_000
 BIN = np.log(1.001)
@@ -117,7 +117,7 @@ class Gaps:
 
 
 @dataclass(slots=True)
-class Counters:
+class SimulatedCounters:
     """Of one engine. Bytes and picoseconds only grow."""
 
     completed: int = 0
@@ -174,7 +174,7 @@ class Tally:
     """All that one engine measures. Picoseconds."""
 
     gaps: Gaps = field(default_factory=Gaps)
-    counters: Counters = field(default_factory=Counters)
+    counters: SimulatedCounters = field(default_factory=SimulatedCounters)
     ttft: Distribution = field(default_factory=Distribution)
     tpot: Distribution = field(default_factory=Distribution)
     e2el: Distribution = field(default_factory=Distribution)
@@ -196,7 +196,7 @@ class Tally:
             return
         self.timeline.add((now_ps, extents, used_blocks, alpha))
 
-    def finished(self, request: Request, now: int) -> None:
+    def finished(self, request: SimulatedRequest, now: int) -> None:
         counters = self.counters
         counters.completed += 1
         counters.prompt_tokens += request.prompt

@@ -14,7 +14,7 @@ from itertools import count, islice, pairwise
 from pathlib import Path
 
 from mirage.config import ConfigError
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.experiment import Setup, SimulatedTenant, Workload
 from mirage.simulate.prefix import Prefix
 from mirage.simulate.roofline import PS
@@ -23,11 +23,11 @@ from mirage.workload.dealing import clip, deal
 from mirage.workload.lengths import OF_TRACE, Lengths, lengths
 from traces.generate import gaps
 
-Row = tuple[int, int, int, trace.Request | None]
+Row = tuple[int, int, int, trace.TraceRequest | None]
 """Arrival in picoseconds, prompt tokens, output tokens, and the row of a trace that it is."""
 
 
-def requests(setup: Setup, seed: int) -> dict[str, Iterator[Request]]:
+def requests(setup: Setup, seed: int) -> dict[str, Iterator[SimulatedRequest]]:
     """Each tenant's requests in order of arrival."""
     tenants = setup.experiment.tenants
     if setup.experiment.workload.arrivals == "trace":
@@ -50,17 +50,17 @@ def peak_end(setup: Setup, seed: int) -> int:
     return max((max(times, default=0) for times in firsts), default=0)
 
 
-def _numbered(setup: Setup, tenant: str, rows: Iterable[Row]) -> Iterator[Request]:
+def _numbered(setup: Setup, tenant: str, rows: Iterable[Row]) -> Iterator[SimulatedRequest]:
     reuses = setup.experiment.prefix_cache or setup.experiment.tiers is not None
     model = setup.tenant(tenant).model.encode()
     for number, (arrival, prompt, output, row) in enumerate(rows):
-        request = Request(number, arrival, prompt, output)
+        request = SimulatedRequest(number, arrival, prompt, output)
         if reuses:
             request.prefix = _prefix(model, f"{tenant} {number}", prompt, row)
         yield request
 
 
-def _prefix(model: bytes, own: str, prompt: int, row: trace.Request | None) -> Prefix:
+def _prefix(model: bytes, own: str, prompt: int, row: trace.TraceRequest | None) -> Prefix:
     if row is None:
         return Prefix(model, own, prompt)
     return Prefix(model, own, prompt, row.session, row.prefix_hashes, row.hash_tokens)
@@ -141,7 +141,7 @@ def _unit_gaps(
 
 
 def _window(
-    rows: list[trace.Request], tenant: SimulatedTenant, seed: int, requests: int
+    rows: list[trace.TraceRequest], tenant: SimulatedTenant, seed: int, requests: int
 ) -> Iterator[float]:
     """Gaps from somewhere in a trace, going on at its beginning after its end."""
     inner = [after.arrival_s - before.arrival_s for before, after in pairwise(rows)]
@@ -149,11 +149,11 @@ def _window(
     return (inner[(start + i) % len(inner)] for i in range(requests))
 
 
-def _window_start(rows: list[trace.Request], tenant: SimulatedTenant, seed: int) -> int:
+def _window_start(rows: list[trace.TraceRequest], tenant: SimulatedTenant, seed: int) -> int:
     return random.Random(f"arrivals {tenant.name} {seed}").randrange(len(rows) - 1)
 
 
-def _rows_of(workload: Workload, seed: int) -> list[trace.Request]:
+def _rows_of(workload: Workload, seed: int) -> list[trace.TraceRequest]:
     assert workload.file is not None
     return _rows(workload.file, _reading(workload, seed))
 
@@ -189,10 +189,10 @@ def _time_scale(path: Path, how: trace.Reading, requests: int | None, rate: floa
 
 
 @lru_cache
-def _rows(path: Path, how: trace.Reading) -> list[trace.Request]:
+def _rows(path: Path, how: trace.Reading) -> list[trace.TraceRequest]:
     # Without texts and hashes, which nothing here looks at: all rows are held.
     rows = [
-        trace.Request(row.arrival_s, row.context_tokens, row.output_tokens)
+        trace.TraceRequest(row.arrival_s, row.context_tokens, row.output_tokens)
         for row in trace.read(path, how)
     ]
     if len(rows) < 2:
@@ -226,7 +226,7 @@ def _from_trace(setup: Setup, seed: int) -> dict[str, Iterator[Row]]:
 
 
 def _dealt(
-    rows: Iterator[trace.Request], names: list[str], workload: Workload, seed: int
+    rows: Iterator[trace.TraceRequest], names: list[str], workload: Workload, seed: int
 ) -> Iterator[tuple[str, Row]]:
     scale = workload.time_scale
     if _scaled(workload):

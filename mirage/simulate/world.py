@@ -1,8 +1,8 @@
 """The event loop: engines that compute in simulated time, and the controller between them.
 
-A `Domain` is memory that may move: one device with the `Arbiter` that serves real engines, or,
-where memory is isolated, one tenant's share. A message takes `message_ps`, a report that follows
-a move leaves once that is over, and an engine acts on what it hears between two steps.
+A `SimulatedDomain` is memory that may move: one device with the `Arbiter` that serves real engines,
+or, where memory is isolated, one tenant's share. A message takes `message_ps`, a report that
+follows a move leaves once that is over, and an engine acts on what it hears between two steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from math import inf
 from mirage.config import ConfigError
 from mirage.control.arbiter import Arbiter
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, Turn
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.engine import Engine
 from mirage.simulate.roofline import PS
 
@@ -38,7 +38,7 @@ class Observer:
     def began(self, engine: Engine) -> None:
         """An engine began a step, or a span of them."""
 
-    def finished(self, engine: Engine, request: Request) -> None:
+    def finished(self, engine: Engine, request: SimulatedRequest) -> None:
         """The last token of a request has come, now."""
 
     def reported(self, engine: Engine, report: Report) -> None:
@@ -48,7 +48,7 @@ class Observer:
         """An event is over, with all that followed from it at the same moment."""
 
 
-class EndlessError(ConfigError):
+class EndlessWorld(ConfigError):
     """An experiment that would not end within `NEVER`."""
 
 
@@ -66,8 +66,8 @@ class World:
         self.message_ps = message_ps
         self.now = 0
         self.engines: list[Engine] = []
-        self.domains: list[Domain] = []
-        self._domain_of: dict[str, Domain] = {}
+        self.domains: list[SimulatedDomain] = []
+        self._domain_of: dict[str, SimulatedDomain] = {}
         self._under_way: list[tuple[int, int, At]] = []
         self._sent = count()
         self.until = NEVER
@@ -75,7 +75,7 @@ class World:
 
     def add(self, arbiter: Arbiter, engines: Sequence[Engine]) -> None:
         """Engines whose memory one arbiter moves."""
-        domain = Domain(arbiter, engines, self.tell)
+        domain = SimulatedDomain(arbiter, engines, self.tell)
         self.domains.append(domain)
         self.engines += engines
         self._domain_of |= {engine.name: domain for engine in engines}
@@ -104,10 +104,10 @@ class World:
         self.observer.happened()
 
     def _check_ended(self, until: int) -> None:
-        """Raises `EndlessError` if work is left that will never be done."""
+        """Raises `EndlessWorld` if work is left that will never be done."""
         left = [e.name for e in self.engines if e.has_work or e.next_event() is not None]
         if until == NEVER and left:
-            raise EndlessError(
+            raise EndlessWorld(
                 f"simulated time passes {NEVER / PS / 86400:.0f} days with work left for "
                 f"{left[0]!r}: raise the rate or a speed of the hardware, or lower time_scale"
             )
@@ -154,7 +154,7 @@ class World:
     def began(self, engine: Engine) -> None:
         self.observer.began(engine)
 
-    def finished(self, engine: Engine, request: Request) -> None:
+    def finished(self, engine: Engine, request: SimulatedRequest) -> None:
         self.observer.finished(engine, request)
 
     # -- the loop -----------------------------------------------------------------------
@@ -184,7 +184,7 @@ class World:
                     engine.wake(self.now)
 
 
-class Domain:
+class SimulatedDomain:
     """One arbiter, and the engines it speaks to."""
 
     def __init__(

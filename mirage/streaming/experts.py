@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from mirage.streaming.replicas import Replicas, wishes
 from mirage.streaming.residency import Expert, Residency
-from mirage.streaming.routing import OBSERVE_CALLS, Routing
-from mirage.streaming.transfer import Compute, Frame, Layer, LayerStreamer, TransferError
+from mirage.streaming.routing import OBSERVE_CALLS, RoutingCounts
+from mirage.streaming.transfer import Compute, Frame, LayerFrame, LayerStreamer, TransferError
 from mirage.streaming.transition import transition
 from vmm.driver import Driver, Page, VmmError
 from vmm.pages import PagePool
@@ -74,7 +74,7 @@ class ExpertStreamer(LayerStreamer):
         self,
         driver: Driver,
         pool: PagePool,
-        layers: Sequence[Layer],
+        layers: Sequence[LayerFrame],
         compute: Compute,
         layout: ExpertLayout,
         *,
@@ -82,7 +82,7 @@ class ExpertStreamer(LayerStreamer):
     ) -> None:
         super().__init__(driver, pool, layers, compute, chunk_bytes=chunk_bytes)
         self.layout = layout
-        self.residency = Residency(Routing(layout.layers, layout.count))
+        self.residency = Residency(RoutingCounts(layout.layers, layout.count))
         self.load_s = 0.0
         """Seconds to load one expert while a step waits, smoothed; 0 while unknown."""
         self.expert_bytes_loaded = 0
@@ -112,13 +112,13 @@ class ExpertStreamer(LayerStreamer):
     def forget(self) -> None:
         """All that was counted and observed; no expert is away."""
         assert not self.experts
-        self.residency = Residency(Routing(self.layout.layers, self.layout.count))
+        self.residency = Residency(RoutingCounts(self.layout.layers, self.layout.count))
         self.expert_bytes_loaded = self.replicas_loaded = self._observed_at = 0
         self._steps, self._looks = 0, False
         self._observed = []
 
     def observed(self) -> list[float]:
-        """`Routing.routed`, not older than some steps; empty while too little was seen."""
+        """`RoutingCounts.routed`, not older than some steps; empty while too little was seen."""
         calls = self.residency.routing.calls
         if calls >= self._observed_at + OBSERVE_CALLS:
             self._observed, self._observed_at = self.residency.routing.routed(), calls
@@ -288,7 +288,7 @@ class ExpertStreamer(LayerStreamer):
         self.slots = []
         return pages
 
-    def _return(self, layer: Layer, pages: list[Page]) -> None:
+    def _return(self, layer: LayerFrame, pages: list[Page]) -> None:
         """A streamed layer is resident again, without its cold experts."""
         spans = self._present(layer)
         for offset, nbytes in spans:
@@ -298,7 +298,7 @@ class ExpertStreamer(LayerStreamer):
 
     # -- one expert ---------------------------------------------------------------------
 
-    def _present(self, layer: Layer) -> list[tuple[int, int]]:
+    def _present(self, layer: LayerFrame) -> list[tuple[int, int]]:
         """Parts of a resident layer's range that are its own: all but cold experts."""
         return self.layout.outside(self.residency.cold.get(layer.index, ()), self.frame_bytes)
 
@@ -314,11 +314,11 @@ class ExpertStreamer(LayerStreamer):
         spans = self.layout.spans(expert.number)
         return [page for span in spans for page in home.unback(*span)]
 
-    def _copy_spans(self, layer: Layer, spans: Iterable[tuple[int, int]]) -> None:
+    def _copy_spans(self, layer: LayerFrame, spans: Iterable[tuple[int, int]]) -> None:
         for offset, nbytes in spans:
             self._copy_part(layer, offset, min(nbytes, layer.nbytes - offset))
 
-    def _arrives(self, layer: Layer) -> None:
+    def _arrives(self, layer: LayerFrame) -> None:
         self.copies.record(layer.ready)
         self.arriving.add(layer)
 

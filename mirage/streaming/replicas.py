@@ -14,7 +14,7 @@ from mirage.streaming.residency import CLEARLY, Expert, Residency
 from vmm.driver import Stream
 
 
-class Wish(NamedTuple):
+class ReplicaWish(NamedTuple):
     """A cold expert, and the share of its layer's steps that route to it."""
 
     expert: Expert
@@ -30,26 +30,28 @@ class Replicas(Protocol):
     def lent(self) -> AbstractContextManager[Mapping[Expert, int]]:
         """Addresses of experts' copies. What is enqueued on `stream` inside may read them."""
 
-    def wish(self, wishes: Sequence[Wish]) -> None:
+    def wish(self, wishes: Sequence[ReplicaWish]) -> None:
         """What is best kept from now on, most wanted first; nothing while no expert is cold."""
 
 
-def wishes(books: Residency) -> list[Wish]:
+def wishes(books: Residency) -> list[ReplicaWish]:
     """All cold experts that any step routes to, the most used first."""
     found = [
-        Wish(Expert(layer, number), books.routing.share(layer, number))
+        ReplicaWish(Expert(layer, number), books.routing.share(layer, number))
         for layer, cold in books.cold.items()
         for number in cold
     ]
     return sorted((w for w in found if w.share > 0), key=lambda w: (-w.share, w.expert))
 
 
-def missing(wished: Sequence[Wish], held: Collection[Expert]) -> Wish | None:
+def missing(wished: Sequence[ReplicaWish], held: Collection[Expert]) -> ReplicaWish | None:
     """The most wanted one that is not held."""
     return next((wish for wish in wished if wish.expert not in held), None)
 
 
-def gives_way(wished: Sequence[Wish], held: Collection[Expert], to: Wish) -> Expert | None:
+def gives_way(
+    wished: Sequence[ReplicaWish], held: Collection[Expert], to: ReplicaWish
+) -> Expert | None:
     """What is given up so that `to` finds room: what nobody wishes, or is clearly less used."""
     shares = {wish.expert: wish.share for wish in wished}
     least = min(held, key=lambda e: (shares.get(e, -1.0), e), default=None)

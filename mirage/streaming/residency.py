@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from mirage.streaming.routing import Routing, keep_cold
+from mirage.streaming.routing import RoutingCounts, keep_cold
 
 CLEARLY = 0.1
 """A cold expert is swapped for a local one if so much larger a share of calls route to it."""
@@ -41,7 +41,7 @@ class Fetch(NamedTuple):
 class Residency:
     """Books of local and cold experts, spare frames, hits and loads."""
 
-    def __init__(self, routing: Routing) -> None:
+    def __init__(self, routing: RoutingCounts) -> None:
         self.routing = routing
         self.given = 0
         """Cold experts of each layer, and spare frames."""

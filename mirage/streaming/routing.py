@@ -16,7 +16,7 @@ OBSERVE_CALLS = 32
 _RESCALE = 1e100
 
 
-class Routing:
+class RoutingCounts:
     """Decayed counts for `layers`, of which each has `count` experts."""
 
     def __init__(self, layers: Iterable[int], count: int, window: int = WINDOW) -> None:

@@ -22,7 +22,7 @@ from threading import get_ident
 from typing import Protocol
 
 from mirage.streaming.layer_sets import nested
-from mirage.streaming.transition import Held, NewSlot, Source, Transition, transition
+from mirage.streaming.transition import NewSlot, SlotState, Source, Transition, transition
 from vmm.driver import Driver, Event, Page, Stream, VmmError
 from vmm.pages import PagePool
 from vmm.space import Range
@@ -159,7 +159,7 @@ class HostCompute:
 
 
 @dataclass(eq=False)
-class Layer:
+class LayerFrame:
     """One decoder layer: its fixed range, its master copy, and what backs it now."""
 
     index: int
@@ -168,19 +168,19 @@ class Layer:
     """Host address of the master copy."""
     nbytes: int
     ready: Event
-    slot: Slot | None = None
+    slot: RingSlot | None = None
 
 
 @dataclass(eq=False)
-class Slot:
+class RingSlot:
     """One frame shared by the layers of a ring, in the order in which they run."""
 
     frame: Frame
-    ring: list[Layer]
+    ring: list[LayerFrame]
     ready: Event
     done: Event
-    target: Layer | None = None
-    following: dict[Layer, Layer] = field(default_factory=dict)
+    target: LayerFrame | None = None
+    following: dict[LayerFrame, LayerFrame] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         turned = self.ring[1:] + self.ring[:1]
@@ -197,7 +197,7 @@ class LayerStreamer:
         self,
         driver: Driver,
         pool: PagePool,
-        layers: Sequence[Layer],
+        layers: Sequence[LayerFrame],
         compute: Compute,
         *,
         chunk_bytes: int | None = None,
@@ -214,8 +214,8 @@ class LayerStreamer:
         self.frame_bytes = layers[0].range.nbytes
         self.frame_pages = self.frame_bytes // driver.page_bytes
         self.alpha, self.beta = 0, 0
-        self.slots: list[Slot] = []
-        self.arriving: set[Layer] = set()
+        self.slots: list[RingSlot] = []
+        self.arriving: set[LayerFrame] = set()
         self.copies = driver.stream()
         self.bytes_streamed = 0
         self._order = nested(len(self.layers))
@@ -276,9 +276,11 @@ class LayerStreamer:
             raise TransferError(f"the streamed set was left half changed: {error}") from error
         self.alpha, self.beta = alpha, beta
 
-    def _held(self) -> list[Held]:
+    def _held(self) -> list[SlotState]:
         return [
-            Held([layer.index for layer in slot.ring], slot.target.index if slot.target else None)
+            SlotState(
+                [layer.index for layer in slot.ring], slot.target.index if slot.target else None
+            )
             for slot in self.slots
         ]
 
@@ -329,12 +331,12 @@ class LayerStreamer:
             self.layers[index].range.unback(0, self.frame_bytes)
         return frames
 
-    def _make_slot(self, new: NewSlot, frame: Frame) -> Slot:
+    def _make_slot(self, new: NewSlot, frame: Frame) -> RingSlot:
         """On the frame of a slot that goes on, which some of the ring have already, or another."""
         before = None if new.kept is None else self.slots[new.kept]
         ring = [self.layers[index] for index in new.ring]
         ready = before.ready if before else self.driver.event()
-        slot = Slot(frame, ring, ready=ready, done=self.driver.event())
+        slot = RingSlot(frame, ring, ready=ready, done=self.driver.event())
         for layer in ring:
             if before is None or layer not in before.ring:
                 layer.range.back(0, frame)
@@ -345,7 +347,7 @@ class LayerStreamer:
             slot.target = self.layers[new.content]
         return slot
 
-    def _make_resident(self, layer: Layer, frame: Frame, loaded: bool) -> None:
+    def _make_resident(self, layer: LayerFrame, frame: Frame, loaded: bool) -> None:
         layer.slot = None
         layer.range.back(0, frame)
         if not loaded:
@@ -358,23 +360,23 @@ class LayerStreamer:
 
     # -- copies -------------------------------------------------------------------------
 
-    def _load_slot(self, slot: Slot, layer: Layer) -> None:
+    def _load_slot(self, slot: RingSlot, layer: LayerFrame) -> None:
         slot.target = layer
         with self.copies.together():
             self.copies.wait_for(slot.done)
             self._copy(layer, slot.ready)
 
-    def load(self, layer: Layer) -> None:
+    def load(self, layer: LayerFrame) -> None:
         """Enqueue the copy of a layer's parameters from their master into its range."""
         self._copy_part(layer, 0, layer.nbytes)
 
-    def _copy_part(self, layer: Layer, offset: int, nbytes: int) -> None:
+    def _copy_part(self, layer: LayerFrame, offset: int, nbytes: int) -> None:
         step, there, here = self._chunk_bytes or nbytes, layer.range.address, layer.master
         end = offset + nbytes
         starts = range(offset, end, step)
         self.copies.copy_all((there + n, here + n, min(step, end - n)) for n in starts)
 
-    def _copy(self, layer: Layer, arrival: Event) -> None:
+    def _copy(self, layer: LayerFrame, arrival: Event) -> None:
         with self.copies.together():
             self.load(layer)
             self.copies.record(arrival)

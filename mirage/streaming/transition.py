@@ -17,7 +17,7 @@ Spare = tuple[Source, int | None]
 
 
 @dataclass(frozen=True)
-class Held:
+class SlotState:
     """A slot as it is: the layers that share it in turn, and the one that it holds."""
 
     ring: Sequence[int]
@@ -37,7 +37,7 @@ class NewSlot:
 
 
 @dataclass(frozen=True)
-class Return:
+class LayerReturn:
     """A streamed layer that turns resident."""
 
     layer: int
@@ -57,13 +57,13 @@ class Transition:
     leaves: Sequence[tuple[int, int]]
     """(slot, layer): layers that are not backed by that slot any more."""
     slots: Sequence[NewSlot]
-    returns: Sequence[Return]
+    returns: Sequence[LayerReturn]
     surplus: Sequence[Source]
     """Frames for the pool."""
 
 
 def transition(
-    slots: Sequence[Held], order: Sequence[int], alpha: int, beta: int, fresh: int
+    slots: Sequence[SlotState], order: Sequence[int], alpha: int, beta: int, fresh: int
 ) -> Transition:
     """The way from `slots` to the first alpha + beta layers of `order` in `beta` slots.
 
@@ -102,7 +102,7 @@ def deal(layers: Sequence[int], beta: int) -> list[list[int]]:
     return [list(layers[number::beta]) for number in range(beta)]
 
 
-def _kept(slots: Sequence[Held], ring: Collection[int]) -> int | None:
+def _kept(slots: Sequence[SlotState], ring: Collection[int]) -> int | None:
     """The slot that holds a layer of `ring` and shares the most with it: its frame may stay.
 
     No two rings share a layer, so none keep the same slot.
@@ -112,7 +112,7 @@ def _kept(slots: Sequence[Held], ring: Collection[int]) -> int | None:
 
 
 def _slot(
-    slots: Sequence[Held],
+    slots: Sequence[SlotState],
     ring: Sequence[int],
     kept: int | None,
     spare: list[Spare],
@@ -124,9 +124,9 @@ def _slot(
     return NewSlot(ring, None, frame, content)
 
 
-def _return(layer: int, spare: list[Spare], leaving: Collection[int]) -> Return:
+def _return(layer: int, spare: list[Spare], leaving: Collection[int]) -> LayerReturn:
     frame, content = _pick(spare, [layer], leaving)
-    return Return(layer, frame, loaded=content is not None)
+    return LayerReturn(layer, frame, loaded=content is not None)
 
 
 def _pick(spare: list[Spare], ring: Sequence[int], leaving: Collection[int]) -> Spare:

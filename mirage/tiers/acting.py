@@ -7,9 +7,19 @@ from functools import partial
 from typing import Protocol
 
 from mirage.tiers.below import Above
-from mirage.tiers.blocks import Lend, Move, Name, Punch, Return, Rise, Sink, Tell, Unlock
+from mirage.tiers.blocks import (
+    LendOrder,
+    Name,
+    PeerCopy,
+    Punch,
+    ReturnOrder,
+    Rise,
+    Sink,
+    Tell,
+    Unlock,
+)
 from mirage.tiers.core import Core
-from mirage.tiers.holes import Range
+from mirage.tiers.holes import ByteRange
 from mirage.tiers.lending.lenders import HolderRefused, Lenders, Owner
 from mirage.tiers.lockers import Lockers
 from mirage.tiers.mover import Mover
@@ -58,12 +68,12 @@ class Acting:
                         self._punch(hole)
                     case Unlock(start):
                         self.lockers.unlock(start)
-                    case Move(name, source, target):
+                    case PeerCopy(name, source, target):
                         self._move(name, source, target)
-                    case Lend(device, memory):
+                    case LendOrder(device, memory):
                         if self._lenders and not self._lenders.lend(device, memory):
                             self.core.lent_in_vain(memory.offset)
-                    case Return(device, memory):
+                    case ReturnOrder(device, memory):
                         if self._lenders and not self._lenders.take_back(device, memory):
                             self.core.returned(memory.offset)
                     case Sink(name, place):
@@ -83,13 +93,13 @@ class Acting:
         self.lockers.close()
         self.regions.close()
 
-    def _move(self, name: Name, source: Range, target: Range) -> None:
+    def _move(self, name: Name, source: ByteRange, target: ByteRange) -> None:
         if self._lenders is None:
             self._mover.move(name, self.regions.view(source), self.regions.view(target))
         elif not self._lenders.move(self.core.peer_of(source.offset), name, source, target.offset):
             self.core.moved(name, whole=False)
 
-    def _punch(self, hole: Range) -> None:
+    def _punch(self, hole: ByteRange) -> None:
         try:
             self.regions.punch(hole)
         except OSError as error:  # the memory stays, nothing else is wrong

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from mirage.tiers.blocks import Name
-from mirage.tiers.holes import Range
+from mirage.tiers.holes import ByteRange
 
 
 class Above(Protocol):
@@ -35,10 +35,10 @@ class Below(Protocol):
     def keep(self, names: Iterable[Name]) -> None:
         """Of what it holds, these go last, in this order."""
 
-    def sink(self, name: Name, place: Range) -> bool:
+    def sink(self, name: Name, place: ByteRange) -> bool:
         """Begin to copy down; False if it does not want the block, and nothing follows."""
 
-    def rise(self, name: Name, place: Range) -> bool:
+    def rise(self, name: Name, place: ByteRange) -> bool:
         """Begin to copy up; False if that is impossible, and nothing follows."""
 
     def end(self) -> None:
@@ -55,10 +55,10 @@ class Nothing:
 
     def keep(self, names: Iterable[Name]) -> None: ...
 
-    def sink(self, name: Name, place: Range) -> bool:
+    def sink(self, name: Name, place: ByteRange) -> bool:
         return False
 
-    def rise(self, name: Name, place: Range) -> bool:
+    def rise(self, name: Name, place: ByteRange) -> bool:
         return False
 
     def end(self) -> None: ...

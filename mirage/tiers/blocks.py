@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from mirage.tiers.contract import Found, Key
-from mirage.tiers.holes import Range
+from mirage.tiers.contract import Key, Lookup
+from mirage.tiers.holes import ByteRange
 
 
 class Name(NamedTuple):
@@ -24,7 +24,7 @@ class Seeker(NamedTuple):
     request: str | int
 
 
-class State(Enum):
+class BlockState(Enum):
     """`WRITTEN`: an engine copies into it. `RISING`: it comes up from below. `READY`: readable."""
 
     WRITTEN = "written"
@@ -43,7 +43,7 @@ class Block:
     """Bytes that its place takes."""
     nbytes: int
     """Bytes of the block."""
-    state: State
+    state: BlockState
     writer: int | None = None
     """The member that reserved it."""
     pins: set[Seeker] = field(default_factory=set)
@@ -58,7 +58,7 @@ class Block:
     @property
     def idle(self) -> bool:
         """Whether it may be evicted."""
-        return self.state is State.READY and not self.pins and not self.sinking
+        return self.state is BlockState.READY and not self.pins and not self.sinking
 
     @property
     def stays(self) -> bool:
@@ -72,7 +72,7 @@ class Tell:
 
     seeker: Seeker
     key: Key
-    found: Found
+    found: Lookup
     offset: int = 0
     """Of its place, if READY."""
 
@@ -81,7 +81,7 @@ class Tell:
 class Punch:
     """Memory to be given back."""
 
-    range: Range
+    range: ByteRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Sink:
     """A block to be copied below; its place does not change before `Core.sunk`."""
 
     name: Name
-    place: Range
+    place: ByteRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,33 +104,33 @@ class Rise:
     """A block to be copied up; its place is nobody else's before `Core.risen`."""
 
     name: Name
-    place: Range
+    place: ByteRange
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PeerCopy:
     """A block of a peer to be copied to host memory; no place changes before `Core.moved`."""
 
     name: Name
-    source: Range
-    target: Range
+    source: ByteRange
+    target: ByteRange
 
 
 @dataclass(frozen=True, slots=True)
-class Lend:
+class LendOrder:
     """Memory that a peer's holder has to make, before anybody hears of a place in it."""
 
     device: str
-    range: Range
+    range: ByteRange
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
+class ReturnOrder:
     """Memory of a peer that nobody needs; it is lent until `Core.returned`."""
 
     device: str
-    range: Range
+    range: ByteRange
 
 
-Action = Tell | Punch | Unlock | Sink | Rise | Move | Lend | Return
+Action = Tell | Punch | Unlock | Sink | Rise | PeerCopy | LendOrder | ReturnOrder
 """What the acting code has to do, in the order in which it is given."""

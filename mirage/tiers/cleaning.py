@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 
 from mirage.tiers.below import Below, Nothing
 from mirage.tiers.blocks import Action, Block, Name, Sink
-from mirage.tiers.held import Held
-from mirage.tiers.holes import Range
+from mirage.tiers.held import HostArena
+from mirage.tiers.holes import ByteRange
 from mirage.tiers.ssd.record import slot_bytes
 
 CLEAN_AHEAD = 64
@@ -20,7 +20,7 @@ CLEAN_AHEAD = 64
 class Cleaning:
     """`act` takes what is to be done."""
 
-    def __init__(self, held: Held, below: Below, act: Callable[[Action], None]) -> None:
+    def __init__(self, held: HostArena, below: Below, act: Callable[[Action], None]) -> None:
         self._held, self._below, self._act = held, below, act
         self.sinking = 0
         """Blocks that are being copied below: never so many that nothing can be evicted."""
@@ -67,4 +67,4 @@ class Cleaning:
     def _sink(self, block: Block) -> None:
         block.offered = block.sinking = True
         self.sinking += 1
-        self._act(Sink(block.name, Range(block.offset, block.nbytes)))
+        self._act(Sink(block.name, ByteRange(block.offset, block.nbytes)))

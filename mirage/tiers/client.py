@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mirage.tiers.contract import ANSWER_S, Found, Key, LentBy, Medium, Member, Place
+from mirage.tiers.contract import ANSWER_S, BlockPlace, Key, LentBy, Lookup, Medium, Member
 from mirage.tiers.line import join
 from mirage.tiers.messages import (
     Abandon,
@@ -35,7 +35,7 @@ class _Request:
 
     def __init__(self, name: str, number: int) -> None:
         self.name, self.number = name, number
-        self.keys: dict[Key, tuple[Found, int]] = {}
+        self.keys: dict[Key, tuple[Lookup, int]] = {}
         self.loaded: set[Key] = set()
         self.risen: set[Key] = set()
         """Those that were on their way up when the pool was asked."""
@@ -85,23 +85,23 @@ class PoolClient:
             self._by_number[known.number] = known
         wanted = list(keys)
         for key in wanted:
-            if known.keys.get(key, (Found.ABSENT, 0))[0] in (Found.ABSENT, Found.BELOW):
-                known.keys[key] = (Found.UNKNOWN, 0)
+            if known.keys.get(key, (Lookup.ABSENT, 0))[0] in (Lookup.ABSENT, Lookup.BELOW):
+                known.keys[key] = (Lookup.UNKNOWN, 0)
         self._say(*(Seek(known.number, some, rise) for some in portions(wanted)))
 
-    def found(self, request: str, key: Key) -> Found:
+    def found(self, request: str, key: Key) -> Lookup:
         known = self._requests.get(request)
         if known is None or key not in known.keys:
-            return Found.ABSENT
-        if known.keys[key][0] not in (Found.ABSENT, Found.BELOW):
+            return Lookup.ABSENT
+        if known.keys[key][0] not in (Lookup.ABSENT, Lookup.BELOW):
             self._listen()
-        return known.keys[key][0] if self._line is not None else Found.ABSENT
+        return known.keys[key][0] if self._line is not None else Lookup.ABSENT
 
-    def places(self, request: str, keys: Iterable[Key]) -> list[Place]:
+    def places(self, request: str, keys: Iterable[Key]) -> list[BlockPlace]:
         known, wanted = self._requests.get(request), list(keys)
         places = []
         for key in wanted:
-            if known is None or known.keys.get(key, (Found.ABSENT, 0))[0] is not Found.READY:
+            if known is None or known.keys.get(key, (Lookup.ABSENT, 0))[0] is not Lookup.READY:
                 raise KeyError(key)
             place = self._place(known.keys[key][1])
             places.append(replace(place, risen=key in known.risen))
@@ -135,7 +135,7 @@ class PoolClient:
 
     # -- storing ------------------------------------------------------------------------
 
-    def reserve(self, keys: Iterable[Key]) -> Mapping[Key, Place]:
+    def reserve(self, keys: Iterable[Key]) -> Mapping[Key, BlockPlace]:
         """See `Pool.reserve`. While an answer is late, no other one is waited for."""
         self._listen()
         wanted = [key for key in keys if key not in self._reserved]
@@ -187,8 +187,12 @@ class PoolClient:
             self._regions.close()
             self._regions = None
 
-    def _place(self, offset: int) -> Place:
-        return Place(Medium.HOST, offset) if self._regions is None else self._regions.place(offset)
+    def _place(self, offset: int) -> BlockPlace:
+        return (
+            BlockPlace(Medium.HOST, offset)
+            if self._regions is None
+            else self._regions.place(offset)
+        )
 
     def _own(self, keys: Iterable[Key]) -> list[Key]:
         own = [key for key in dict.fromkeys(keys) if key in self._reserved]
@@ -225,11 +229,11 @@ class PoolClient:
     def _heard(self, news: News) -> None:
         if (known := self._by_number.get(news.request)) is not None:
             for key, found, offset in news.answers:
-                if found is Found.RECALLED:
+                if found is Lookup.RECALLED:
                     self._recalled.append(known.name)
                     continue
                 known.keys[Key(key)] = (found, offset)
-                if found is Found.RISING:
+                if found is Lookup.RISING:
                     known.risen.add(Key(key))
 
     def _was_given(self, given: Given) -> None:

@@ -6,8 +6,8 @@ dtype and layout, and engines with the same fingerprint share content.
 
 Promises:
 
-- Bytes at a `Place` do not change and do not go away while a request that `found` them READY has
-  not left, or a reservation is neither committed nor abandoned.
+- Bytes at a `BlockPlace` do not change and do not go away while a request that `found` them READY
+  has not left, or a reservation is neither committed nor abandoned.
 - A key is READY for others only after `commit`. What an engine reserved and did not commit before
   it ended is never served.
 - Nothing waits for a disk or another engine. Only `reserve` waits for the pool's answer, and at
@@ -46,7 +46,7 @@ class LentBy(NamedTuple):
     nbytes: int
 
 
-class Found(Enum):
+class Lookup(Enum):
     """What the pool says of a key that a request seeks."""
 
     UNKNOWN = "unknown"
@@ -65,7 +65,7 @@ class Found(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockPlace:
     """Where an engine copies a block from or to."""
 
     medium: Medium
@@ -111,19 +111,19 @@ class Pool(Protocol):
         stay as long as those of what is loaded.
         """
 
-    def found(self, request: str, key: Key) -> Found:
+    def found(self, request: str, key: Key) -> Lookup:
         """What is known of a key that the request seeks; reads answers, and never waits.
 
         ABSENT for a key that it does not seek.
         """
 
-    def places(self, request: str, keys: Iterable[Key]) -> list[Place]:
+    def places(self, request: str, keys: Iterable[Key]) -> list[BlockPlace]:
         """Where READY keys are. Raises `KeyError` for one that is not."""
 
     def leave(self, request: str) -> None:
         """The request needs nothing of the pool any more. Unknown ones are ignored."""
 
-    def reserve(self, keys: Iterable[Key]) -> Mapping[Key, Place]:
+    def reserve(self, keys: Iterable[Key]) -> Mapping[Key, BlockPlace]:
         """Places to copy blocks to, without those that are held and those that find no room."""
 
     def commit(self, keys: Iterable[Key]) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from mirage.tiers.below import Below, Nothing
-from mirage.tiers.blocks import Action, Block, Name, Rise, Seeker, State, Tell
+from mirage.tiers.blocks import Action, Block, BlockState, Name, Rise, Seeker, Tell
 from mirage.tiers.cleaning import Cleaning
-from mirage.tiers.contract import Found, Key, Member
+from mirage.tiers.contract import Key, Lookup, Member
 from mirage.tiers.counts import Counts, PoolState, picture
-from mirage.tiers.held import Held
-from mirage.tiers.holes import Range
-from mirage.tiers.ledger import Due, Ledger, PriorityClass
+from mirage.tiers.held import HostArena
+from mirage.tiers.holes import ByteRange
+from mirage.tiers.ledger import Due, PriorityClass, TierLedger
 from mirage.tiers.locks import Locks
 from mirage.tiers.peered import Peered, PeerPlan
 from mirage.tiers.policies import LRU, EvictionPolicy
@@ -39,11 +39,11 @@ class Core:
         below: Below | None = None,
         peers: PeerPlan = NO_PEERS,
     ) -> None:
-        self.ledger = Ledger(budget)
+        self.ledger = TierLedger(budget)
         self.below = below or Nothing()
         self._actions: list[Action] = []
         self._locks = Locks(span_of(budget), self._act)
-        self._held = Held(self.ledger, policy, self._evicted, self._locks.punch, self._locks)
+        self._held = HostArena(self.ledger, policy, self._evicted, self._locks.punch, self._locks)
         self._held.space.waiting = lambda: self._locks.waiting
         self._cleaning = Cleaning(self._held, self.below, self._act)
         self._peered = Peered(
@@ -199,7 +199,7 @@ class Core:
             del self._written[number][block]
             self._drop(block)
 
-    def lock(self, offset: int) -> Range | None:
+    def lock(self, offset: int) -> ByteRange | None:
         """The slab of host memory that has the block at `offset`, for an engine to lock; None if it
         may not. Locked slabs count as in use until they are `unlocked`."""
         try:
@@ -217,7 +217,7 @@ class Core:
         """A copy up has ended, or did not begin."""
         self._rising.discard(name)
         block = self._held.get(name)
-        if block is None or block.state is not State.RISING:
+        if block is None or block.state is not BlockState.RISING:
             return
         if whole:
             block.offered = True
@@ -261,15 +261,15 @@ class Core:
         self._peered.resize(device, budget)
 
     def returned(self, offset: int) -> None:
-        """The memory of a `Return` is gone."""
+        """The memory of a `ReturnOrder` is gone."""
         self._peered.returned(offset)
 
     def lent_in_vain(self, offset: int) -> None:
-        """There is no memory for a `Lend`."""
+        """There is no memory for a `LendOrder`."""
         self._peered.failed(offset)
 
     def lost(self, device: str) -> None:
-        """The holder of a peer's memory has ended. Every `Return` of it is `returned` at once."""
+        """The holder of a peer's memory has ended: its `ReturnOrder`s are all `returned`."""
         self._peered.lost(device)
 
     def stand(self, tenant: str, standing: PriorityClass) -> None:
@@ -293,27 +293,27 @@ class Core:
         if block is None and self._lies_below(name, member):
             block = self._raise(name, member) if rise else None
             if block is None:
-                self._tell(seeker, key, Found.BELOW)
+                self._tell(seeker, key, Lookup.BELOW)
                 return
         if block is None and member.replicas and self._peered.recalled(name):
-            self._tell(seeker, key, Found.BELOW)
+            self._tell(seeker, key, Lookup.BELOW)
             return
         if block is None:
             self._count(member.tenant).misses += not member.replicas
-            self._tell(seeker, key, Found.ABSENT)
+            self._tell(seeker, key, Lookup.ABSENT)
             return
         mine = self._sought.setdefault(seeker, {})
         again = key in mine
         mine[key] = block
-        if block.state is not State.READY:
+        if block.state is not BlockState.READY:
             self._home(block).pin(block, seeker)
-            self._tell(seeker, key, Found.RISING if name in self._rising else Found.COMING)
+            self._tell(seeker, key, Lookup.RISING if name in self._rising else Lookup.COMING)
             return
         if not again:
             self._home(block).use(block, member.tenant)
             self._count(member.tenant, block).hits += not block.replica
         self._home(block).pin(block, seeker)
-        self._tell(seeker, key, Found.READY, block.offset)
+        self._tell(seeker, key, Lookup.READY, block.offset)
 
     def _lies_below(self, name: Name, member: Member) -> bool:
         """Whether it can be brought up some time: not where the pool has room for no block."""
@@ -322,10 +322,10 @@ class Core:
 
     def _raise(self, name: Name, member: Member) -> Block | None:
         """A block that lies below begins to come up; None without room for it."""
-        block = self._held.place(name, member.tenant, member.block_bytes, State.RISING)
+        block = self._held.place(name, member.tenant, member.block_bytes, BlockState.RISING)
         if block is not None:
             self._rising.add(name)
-            self._actions.append(Rise(name, Range(block.offset, block.nbytes)))
+            self._actions.append(Rise(name, ByteRange(block.offset, block.nbytes)))
         return block
 
     def _ready(self, block: Block) -> None:
@@ -334,9 +334,9 @@ class Core:
         home.ready(block)
         for seeker in block.pins:
             self._count(self._members[seeker.member].tenant, block).hits += not block.replica
-            self._tell(seeker, block.name.key, Found.READY, block.offset)
+            self._tell(seeker, block.name.key, Lookup.READY, block.offset)
             if block.replica and home.retiring(block):
-                self._tell(seeker, block.name.key, Found.RECALLED)
+                self._tell(seeker, block.name.key, Lookup.RECALLED)
         if block.stays:
             self._hand(block)
         home.settle(block)
@@ -351,7 +351,7 @@ class Core:
         """It counts for somebody who needs it."""
         members = [self._members.get(seeker.member) for seeker in replica.pins]
         tenants = {member.tenant for member in members if member is not None}
-        if tenants and replica.tenant not in tenants and replica.state is State.READY:
+        if tenants and replica.tenant not in tenants and replica.state is BlockState.READY:
             self._peered.hand(replica, min(tenants))
 
     def _forget(self, block: Block) -> None:
@@ -360,7 +360,7 @@ class Core:
         for seeker in block.pins:
             self._sought[seeker].pop(block.name.key, None)
             self._count(self._members[seeker.member].tenant).misses += not block.replica
-            self._tell(seeker, block.name.key, Found.ABSENT)
+            self._tell(seeker, block.name.key, Lookup.ABSENT)
         block.pins.clear()
 
     def _drop(self, block: Block) -> None:
@@ -374,7 +374,7 @@ class Core:
         if member.replicas:
             return self._peered.place_replica(name, tenant, nbytes)
         block = self._peered.place(name, tenant, nbytes)
-        return block or self._held.place(name, tenant, nbytes, State.WRITTEN)
+        return block or self._held.place(name, tenant, nbytes, BlockState.WRITTEN)
 
     def _evicted(self, block: Block) -> None:
         self._count(block.tenant, block).evictions += not block.replica
@@ -396,7 +396,7 @@ class Core:
             return self._peered.find_replica(name, member.tenant)
         return self._peered.find(name) or self._held.get(name)
 
-    def _home(self, block: Block) -> Held:
+    def _home(self, block: Block) -> HostArena:
         return self._peered.held if self._peered.owns(block) else self._held
 
     def _count(self, tenant: str, block: Block | None = None) -> Counts:
@@ -405,7 +405,7 @@ class Core:
             return self._peered.count(tenant)
         return self._counts.setdefault(tenant, Counts())
 
-    def _tell(self, seeker: Seeker, key: Key, found: Found, offset: int = 0) -> None:
+    def _tell(self, seeker: Seeker, key: Key, found: Lookup, offset: int = 0) -> None:
         self._actions.append(Tell(seeker, key, found, offset))
 
 

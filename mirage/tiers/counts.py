@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mirage.tiers.ledger import Ledger
+from mirage.tiers.ledger import TierLedger
 from mirage.tiers.peers.device import DeviceState
-from mirage.tiers.space import Space
+from mirage.tiers.space import BlockSpace
 
 
 @dataclass
@@ -73,8 +73,8 @@ class PeersState:
 
 
 def picture(
-    ledger: Ledger,
-    space: Space,
+    ledger: TierLedger,
+    space: BlockSpace,
     blocks: int,
     counts: Mapping[str, Counts],
     peers: PeersState | None = None,
@@ -91,7 +91,7 @@ def picture(
     )
 
 
-def _tenant(tenant: str, ledger: Ledger, counts: Counts) -> TenantState:
+def _tenant(tenant: str, ledger: TierLedger, counts: Counts) -> TenantState:
     own, share = ledger.account(tenant), ledger.share(tenant)
     standing = own.standing.name.lower()
     return TenantState(own.held, own.pinned, own.reserved, share, standing, replace(counts))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from mirage.tiers.acting import Acting
 from mirage.tiers.blocks import Tell
-from mirage.tiers.contract import Found, Key, Member
+from mirage.tiers.contract import Key, Lookup, Member
 from mirage.tiers.core import Core, MemberRefused
 from mirage.tiers.ledger import Due
 from mirage.tiers.messages import (
@@ -27,7 +27,7 @@ from mirage.tiers.messages import (
     Sorry,
     Welcome,
 )
-from mirage.wire import Broken, Channel, Closed
+from mirage.wire import Broken, Channel, ChannelClosed
 
 
 class SentAway(Exception):
@@ -49,7 +49,7 @@ class Guest:
         """It said that it reads and writes no more."""
         self._given: list[Given] = []
         """Answers, sent once all that the core decided before them is done."""
-        self._news: dict[int, list[tuple[bytes, Found, int]]] = {}
+        self._news: dict[int, list[tuple[bytes, Lookup, int]]] = {}
 
     @property
     def who(self) -> str:
@@ -164,7 +164,7 @@ def _sending_away() -> Iterator[None]:
     try:
         yield
     except Broken as error:
-        raise SentAway(str(error), fault=not isinstance(error, Closed)) from None
+        raise SentAway(str(error), fault=not isinstance(error, ChannelClosed)) from None
 
 
 def _why_not(message: Join, tenants: Mapping[str, Due]) -> str | None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirage.tiers.blocks import Block, Name, Seeker, State
-from mirage.tiers.holes import Range
-from mirage.tiers.ledger import Ledger
+from mirage.tiers.blocks import Block, BlockState, Name, Seeker
+from mirage.tiers.holes import ByteRange
+from mirage.tiers.ledger import TierLedger
 from mirage.tiers.policies import EvictionPolicy
 from mirage.tiers.slabs import Offsets
-from mirage.tiers.space import Space, stride_of
+from mirage.tiers.space import BlockSpace, stride_of
 from mirage.tiers.victims import Victims
 
 
-class Held:
+class HostArena:
     """`evicted` hears of blocks that go for want of room, `punch` of memory to be given back.
 
     `rescue` says whether a block whose memory is wanted back is being copied elsewhere first.
@@ -21,16 +21,16 @@ class Held:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: TierLedger,
         policy: Callable[[], EvictionPolicy],
         evicted: Callable[[Block], None],
-        punch: Callable[[Range], None],
+        punch: Callable[[ByteRange], None],
         offsets: Offsets | None = None,
         rescue: Callable[[Block], bool] = lambda block: False,
     ) -> None:
         self._ledger, self._evicted, self._rescue = ledger, evicted, rescue
         self._victims = Victims(ledger, policy)
-        self.space = Space(ledger, self._victims, self._evict, punch, offsets)
+        self.space = BlockSpace(ledger, self._victims, self._evict, punch, offsets)
         self.space.leave = self._go
         self._blocks: dict[Name, Block] = {}
 
@@ -42,7 +42,7 @@ class Held:
         return self._blocks.get(name)
 
     def place(
-        self, name: Name, tenant: str, nbytes: int, state: State, *, replica: bool = False
+        self, name: Name, tenant: str, nbytes: int, state: BlockState, *, replica: bool = False
     ) -> Block | None:
         """A new block that is not READY; None if there is no room."""
         stride = stride_of(nbytes)
@@ -60,7 +60,7 @@ class Held:
 
     def ready(self, block: Block) -> None:
         """It holds what its name says."""
-        block.state, block.writer = State.READY, None
+        block.state, block.writer = BlockState.READY, None
         own = self._ledger.account(block.tenant)
         own.reserved -= block.stride
         own.pinned += block.stride if block.pins else 0
@@ -70,7 +70,7 @@ class Held:
 
     def pin(self, block: Block, seeker: Seeker) -> None:
         """Nothing of it changes until the seeker has left."""
-        if not block.pins and block.state is State.READY:
+        if not block.pins and block.state is BlockState.READY:
             own = self._ledger.account(block.tenant)
             own.pinned += block.stride
             if block.replica:
@@ -81,7 +81,7 @@ class Held:
     def unpin(self, block: Block, seeker: Seeker) -> None:
         """The seeker has left."""
         block.pins.discard(seeker)
-        if not block.pins and block.state is State.READY:
+        if not block.pins and block.state is BlockState.READY:
             own = self._ledger.account(block.tenant)
             own.pinned -= block.stride
             if block.replica:

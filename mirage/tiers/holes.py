@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Range(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes of a region."""
 
     offset: int
@@ -16,7 +16,7 @@ class Holes:
     """All of `span` bytes is free at first."""
 
     def __init__(self, span: int) -> None:
-        self._holes: list[Range] = [Range(0, span)] if span else []
+        self._holes: list[ByteRange] = [ByteRange(0, span)] if span else []
         """Sorted, and no two of them touch."""
 
     @property
@@ -24,7 +24,7 @@ class Holes:
         """Bytes of each hole, by its offset."""
         return [hole.nbytes for hole in self._holes]
 
-    def fit(self, nbytes: int) -> Range | None:
+    def fit(self, nbytes: int) -> ByteRange | None:
         """The smallest hole that `nbytes` fit into, of equals the first; None without."""
         fitting = [hole for hole in self._holes if hole.nbytes >= nbytes]
         return min(fitting, key=lambda hole: (hole.nbytes, hole.offset), default=None)
@@ -36,11 +36,11 @@ class Holes:
             return None
         self._holes.remove(hole)
         if hole.nbytes > nbytes:
-            self._holes.append(Range(hole.offset + nbytes, hole.nbytes - nbytes))
+            self._holes.append(ByteRange(hole.offset + nbytes, hole.nbytes - nbytes))
             self._holes.sort()
         return hole.offset
 
-    def give(self, freed: Range) -> None:
+    def give(self, freed: ByteRange) -> None:
         """They are free again."""
         start, end = freed.offset, freed.offset + freed.nbytes
         kept = []
@@ -51,4 +51,4 @@ class Holes:
                 end = other.offset + other.nbytes
             else:
                 kept.append(other)
-        self._holes = sorted([*kept, Range(start, end - start)])
+        self._holes = sorted([*kept, ByteRange(start, end - start)])

@@ -37,7 +37,7 @@ ALL = Due()
 
 
 @dataclass
-class Account:
+class TierAccount:
     """One tenant, in bytes. All that follows `held` are parts of it."""
 
     due: Due = ALL
@@ -56,18 +56,18 @@ class Account:
         return self.standing, self.due.priority
 
 
-class Ledger:
+class TierLedger:
     """`budget` in bytes."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, TierAccount] = {}
         self._shares: dict[str, int] | None = None
 
-    def account(self, tenant: str) -> Account:
+    def account(self, tenant: str) -> TierAccount:
         """Its own; a new one has class ACTIVE."""
         if tenant not in self._accounts:
-            self._accounts[tenant] = Account()
+            self._accounts[tenant] = TierAccount()
             self._shares = None
         return self._accounts[tenant]
 

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 from mirage.tiers.acting import Acting
 from mirage.tiers.blocks import Name, Tell
-from mirage.tiers.contract import Found, Key, LentBy, Medium, Member, Place
+from mirage.tiers.contract import BlockPlace, Key, LentBy, Lookup, Medium, Member
 from mirage.tiers.core import Core
 from mirage.tiers.lending.lenders import Lenders
 
@@ -60,15 +60,15 @@ class LocalPool:
         self._shared.core.seek(self._number, request, keys, rise=rise)
         self._shared.carry_out()
 
-    def found(self, request: str, key: Key) -> Found:
+    def found(self, request: str, key: Key) -> Lookup:
         self._shared.carry_out()
         return self._answers.get(request, _Answers())[key][0]
 
-    def places(self, request: str, keys: Iterable[Key]) -> list[Place]:
+    def places(self, request: str, keys: Iterable[Key]) -> list[BlockPlace]:
         self._shared.carry_out()
         wanted, answers = list(keys), self._answers.get(request, _Answers())
         for key in wanted:
-            if answers[key][0] is not Found.READY:
+            if answers[key][0] is not Lookup.READY:
                 raise KeyError(key)
         self._loaded.setdefault(request, set()).update(wanted)
         return [replace(self._place(answers[key][1]), risen=key in answers.risen) for key in wanted]
@@ -80,7 +80,7 @@ class LocalPool:
             self._shared.core.leave(self._number, request, len(places), from_peers)
             self._shared.carry_out()
 
-    def reserve(self, keys: Iterable[Key]) -> Mapping[Key, Place]:
+    def reserve(self, keys: Iterable[Key]) -> Mapping[Key, BlockPlace]:
         given = self._shared.core.reserve(self._number, keys)
         self._shared.carry_out()
         return {key: self._place(offset) for key, offset in given.items()}
@@ -116,11 +116,11 @@ class LocalPool:
         if not self._shared.listeners:
             self._shared.acting.close()
 
-    def _place(self, offset: int) -> Place:
+    def _place(self, offset: int) -> BlockPlace:
         return self._shared.acting.regions.place(offset)
 
 
-class _Answers(dict[Key, tuple[Found, int]]):
+class _Answers(dict[Key, tuple[Lookup, int]]):
     """What a request was told of its keys last."""
 
     def __init__(self) -> None:
@@ -128,12 +128,12 @@ class _Answers(dict[Key, tuple[Found, int]]):
         self.risen: set[Key] = set()
         """Those that were on their way up when it asked."""
 
-    def __missing__(self, key: Key) -> tuple[Found, int]:
-        return Found.ABSENT, 0
+    def __missing__(self, key: Key) -> tuple[Lookup, int]:
+        return Lookup.ABSENT, 0
 
     def heard(self, tell: Tell) -> None:
         self[tell.key] = (tell.found, tell.offset)
-        if tell.found is Found.RISING:
+        if tell.found is Lookup.RISING:
             self.risen.add(tell.key)
 
 

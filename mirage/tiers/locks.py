@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage.tiers.blocks import Action, Punch, Unlock
-from mirage.tiers.holes import Holes, Range
-from mirage.tiers.lending.pieces import Pieces
-from mirage.tiers.slabs import Slab
+from mirage.tiers.holes import ByteRange, Holes
+from mirage.tiers.lending.pieces import RangeMap
+from mirage.tiers.slabs import BlockSlab
 
 
 class Locks:
@@ -20,19 +20,19 @@ class Locks:
 
     def __init__(self, span: int, act: Callable[[Action], None]) -> None:
         self._free, self._act = Holes(span), act
-        self._locked: Pieces[Slab] = Pieces()
-        self._holes: dict[int, list[Range]] = {}
+        self._locked: RangeMap[BlockSlab] = RangeMap()
+        self._holes: dict[int, list[ByteRange]] = {}
         """Holes to be punched, by the first offset of their slab: engines were told to let go."""
-        self._closed: dict[int, Range] = {}
+        self._closed: dict[int, ByteRange] = {}
         """Offsets that are free then, likewise."""
 
-    def lock(self, slab: Slab) -> Range | None:
+    def lock(self, slab: BlockSlab) -> ByteRange | None:
         """Range that an engine may lock from now on; None if memory of the slab is wanted back."""
         if slab.retiring or slab.offset in self._holes:
             return None
         if self._locked.get(slab.offset) is None:
             self._locked.add(slab.offset, slab)
-        return Range(slab.offset, slab.nbytes)
+        return ByteRange(slab.offset, slab.nbytes)
 
     def let_go(self, start: int) -> None:
         """No engine has the slab that begins there locked any more."""
@@ -48,7 +48,7 @@ class Locks:
         """Bytes of no block that locked slabs still hold."""
         return sum(hole.nbytes for holes in self._holes.values() for hole in holes)
 
-    def punch(self, hole: Range) -> None:
+    def punch(self, hole: ByteRange) -> None:
         """Give memory back, of one slab, as soon as nobody has it locked."""
         if (found := self._locked.at(hole.offset)) is None:
             self._act(Punch(hole))
@@ -64,7 +64,7 @@ class Locks:
         """The offset of so many bytes; None if there is no room."""
         return self._free.take(nbytes)
 
-    def give(self, freed: Range) -> None:
+    def give(self, freed: ByteRange) -> None:
         """They are free again, those of a locked slab when it is let go of."""
         if self._locked.get(freed.offset) is None:
             self._free.give(freed)
@@ -72,7 +72,7 @@ class Locks:
             self._ask_for(freed.offset)
             self._closed[freed.offset] = freed
 
-    def _ask_for(self, start: int) -> list[Range]:
+    def _ask_for(self, start: int) -> list[ByteRange]:
         """Holes that wait for a slab; engines are told once."""
         if start not in self._holes:
             self._holes[start] = []

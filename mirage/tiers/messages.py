@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from mirage.tiers.contract import Found, Key
+from mirage.tiers.contract import Key, Lookup
 from mirage.wire import Message
 
 VERSION = 7
@@ -86,7 +86,7 @@ class News(Message, frozen=True):
     """Of keys that a request seeks: what was found, and the offset if it is READY."""
 
     request: int
-    answers: list[tuple[bytes, Found, int]]
+    answers: list[tuple[bytes, Lookup, int]]
 
 
 class Given(Message, frozen=True):

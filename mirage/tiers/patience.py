@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirage.tiers.contract import ANSWER_S, Found
+from mirage.tiers.contract import ANSWER_S, Lookup
 
 COMING_S = 1.0
 """Longest wait of a request for blocks on their way up."""
@@ -18,11 +18,11 @@ class Patience:
         self._answer_s, self._coming_s = answer_s, coming_s
         self._silent = False
 
-    def waits(self, found: Found, waited_s: float) -> bool:
+    def waits(self, found: Lookup, waited_s: float) -> bool:
         """Whether a request that waited so long already waits on for a key of this state."""
-        if found is Found.UNKNOWN:
+        if found is Lookup.UNKNOWN:
             self._silent |= waited_s >= self._answer_s
             return not self._silent
         self._silent = False
-        on_its_way = found in (Found.BELOW, Found.RISING, Found.COMING)
+        on_its_way = found in (Lookup.BELOW, Lookup.RISING, Lookup.COMING)
         return on_its_way and waited_s < self._coming_s

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mirage.tiers.below import Below
-from mirage.tiers.blocks import Action, Block, Move, Name, Punch, State, Tell
-from mirage.tiers.contract import Found
+from mirage.tiers.blocks import Action, Block, BlockState, Name, PeerCopy, Punch, Tell
+from mirage.tiers.contract import Lookup
 from mirage.tiers.counts import Counts, PeersState, picture
-from mirage.tiers.held import Held
-from mirage.tiers.holes import Range
-from mirage.tiers.ledger import Ledger
+from mirage.tiers.held import HostArena
+from mirage.tiers.holes import ByteRange
+from mirage.tiers.ledger import TierLedger
 from mirage.tiers.peers.offsets import LeasedOffsets
 from mirage.tiers.policies import EvictionPolicy
 from mirage.tiers.space import stride_of
@@ -49,7 +49,7 @@ class Peered:
         self,
         plan: PeerPlan,
         policy: Callable[[], EvictionPolicy],
-        host: Held,
+        host: HostArena,
         below: Below,
         *,
         act: Callable[[Action], None],
@@ -70,8 +70,8 @@ class Peered:
         )
         self._lost: set[str] = set()
         """Devices whose holder has ended."""
-        self.ledger = Ledger(self.offsets.span)
-        self.held = Held(
+        self.ledger = TierLedger(self.offsets.span)
+        self.held = HostArena(
             self.ledger,
             policy,
             evicted,
@@ -137,13 +137,13 @@ class Peered:
         """A new block that is to be written; None if there is no room."""
         if not self.offsets.span:
             return None
-        return self.held.place(name, tenant, nbytes, State.WRITTEN)
+        return self.held.place(name, tenant, nbytes, BlockState.WRITTEN)
 
     def place_replica(self, name: Name, tenant: str, nbytes: int) -> Block | None:
         """The same, of what host memory has anyway; None beyond the tenant's share."""
         if not self.may_keep(tenant, nbytes):
             return None
-        return self.held.place(name, tenant, nbytes, State.WRITTEN, replica=True)
+        return self.held.place(name, tenant, nbytes, BlockState.WRITTEN, replica=True)
 
     def recall_excess(self) -> None:
         """Shares have changed: replicas beyond them are wanted back."""
@@ -166,7 +166,7 @@ class Peered:
     def _recall(self, block: Block) -> None:
         """Tell those that have a replica to leave."""
         for seeker in block.pins:
-            self._act(Tell(seeker, block.name.key, Found.RECALLED))
+            self._act(Tell(seeker, block.name.key, Lookup.RECALLED))
 
     def clean_ahead(self) -> None:
         """Of what would go next, copy to host memory what has no copy below."""
@@ -181,7 +181,7 @@ class Peered:
     def moved(self, name: Name, *, whole: bool) -> None:
         """A copy to host memory has ended, or did not begin."""
         copy = self._host.get(name)
-        if copy is not None and copy.state is State.RISING:
+        if copy is not None and copy.state is BlockState.RISING:
             (self._copy_ready if whole else self._copy_lost)(copy)
         block = self.held.get(name)
         if block is not None and block.sinking:
@@ -198,7 +198,7 @@ class Peered:
         self._shrink()
 
     def returned(self, offset: int) -> None:
-        """A holder has released the memory of a `Return`."""
+        """A holder has released the memory of a `ReturnOrder`."""
         self.offsets.returned(offset)
 
     def lost(self, device: str) -> None:
@@ -208,7 +208,7 @@ class Peered:
         self._shrink()
 
     def failed(self, offset: int) -> None:
-        """A holder could not make the memory of a `Lend`."""
+        """A holder could not make the memory of a `LendOrder`."""
         self.offsets.failed(offset)
         self._shrink()
 
@@ -235,17 +235,17 @@ class Peered:
     def _has_copy(self, block: Block) -> bool:
         copy = self._host.get(block.name)
         if copy is not None:
-            return copy.state is State.READY
+            return copy.state is BlockState.READY
         return self._below.has(block.name, block.nbytes)
 
     def _move(self, block: Block) -> bool:
         if self._host.get(block.name) is not None:
             return False
-        copy = self._host.place(block.name, block.tenant, block.nbytes, State.RISING)
+        copy = self._host.place(block.name, block.tenant, block.nbytes, BlockState.RISING)
         if copy is None:
             return False
         block.sinking = True
         self._moving += 1
-        source, target = Range(block.offset, block.nbytes), Range(copy.offset, block.nbytes)
-        self._act(Move(block.name, source, target))
+        source, target = ByteRange(block.offset, block.nbytes), ByteRange(copy.offset, block.nbytes)
+        self._act(PeerCopy(block.name, source, target))
         return True

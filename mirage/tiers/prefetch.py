@@ -18,7 +18,7 @@ from itertools import islice
 from math import inf
 from typing import TypeVar
 
-from mirage.tiers.contract import Found, Key
+from mirage.tiers.contract import Key, Lookup
 
 STEPS = 2
 """How many steps ahead blocks are brought up, by what came in the last one."""
@@ -27,8 +27,8 @@ LEAST = 8
 LOOK = 1024
 """Keys that are looked at in one step."""
 
-UNDER_WAY = (Found.UNKNOWN, Found.RISING, Found.COMING)
-SETTLED = (Found.ABSENT, Found.RISING, Found.COMING, Found.READY)
+UNDER_WAY = (Lookup.UNKNOWN, Lookup.RISING, Lookup.COMING)
+SETTLED = (Lookup.ABSENT, Lookup.RISING, Lookup.COMING, Lookup.READY)
 
 
 Request = TypeVar("Request")
@@ -80,7 +80,7 @@ def window(came: float, carried: float, *, steps: int = STEPS, least: int = LEAS
 class _Asked:
     """Who is asked in one step, and whether all that was asked was answered."""
 
-    found: Callable[[str, Key], Found]
+    found: Callable[[str, Key], Lookup]
     on_device: Callable[[Key], bool]
     answered: bool = True
 
@@ -88,7 +88,7 @@ class _Asked:
 class Prefetch:
     """Fed with requests as they come, asked once a step. `found` is the pool's word of a key."""
 
-    def __init__(self, found: Callable[[str, Key], Found]) -> None:
+    def __init__(self, found: Callable[[str, Key], Lookup]) -> None:
         self._found = found
         self._lacks: dict[str, deque[Key]] = {}
         """By request: keys that may lie below, first needed first."""
@@ -167,8 +167,8 @@ class Prefetch:
             if state in UNDER_WAY:
                 continue
             del self._coming[key]
-            came += state is Found.READY
-            if state is Found.BELOW:
+            came += state is Lookup.READY
+            if state is Lookup.BELOW:
                 self._refused.add((request, key))
         return came
 
@@ -181,7 +181,7 @@ class Prefetch:
                 lacks.remove(key)
             elif key in self._coming:
                 continue
-            elif state is Found.UNKNOWN:
+            elif state is Lookup.UNKNOWN:
                 asked.answered = False
                 break
             elif asked.on_device(key):

@@ -12,8 +12,8 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mirage.tiers.contract import LentBy, Medium, Place
-from mirage.tiers.holes import Range
+from mirage.tiers.contract import BlockPlace, LentBy, Medium
+from mirage.tiers.holes import ByteRange
 from vmm import libc
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -46,7 +46,7 @@ class Region:
             raise
         return cls(fd)
 
-    def punch(self, hole: Range) -> None:
+    def punch(self, hole: ByteRange) -> None:
         """Give memory back: zeros are there from now on."""
         libc.punch(self.fd, hole.offset, hole.nbytes)
 
@@ -87,11 +87,11 @@ class Regions:
             raise
         return cls(host, peer, peer_bytes_per_s)
 
-    def place(self, offset: int) -> Place:
+    def place(self, offset: int) -> BlockPlace:
         """Where an offset of the row is."""
         if offset < self.host.nbytes:
-            return Place(Medium.HOST, offset)
-        return Place(Medium.PEER, offset - self.host.nbytes)
+            return BlockPlace(Medium.HOST, offset)
+        return BlockPlace(Medium.PEER, offset - self.host.nbytes)
 
     def memory(self, medium: Medium) -> memoryview:
         """Raises `KeyError` without one."""
@@ -100,17 +100,17 @@ class Regions:
             raise KeyError(medium)
         return region.memory
 
-    def view(self, row: Range) -> memoryview:
+    def view(self, row: ByteRange) -> memoryview:
         """Bytes of the row; they lie in one region."""
         medium, offset = (place := self.place(row.offset)).medium, place.offset
         return self.memory(medium)[offset : offset + row.nbytes]
 
-    def punch(self, hole: Range) -> None:
+    def punch(self, hole: ByteRange) -> None:
         """Give memory back. Raises `OSError`."""
         place = self.place(hole.offset)
         region = self.host if place.medium is Medium.HOST else self.peer
         assert region is not None, hole
-        region.punch(Range(place.offset, hole.nbytes))
+        region.punch(ByteRange(place.offset, hole.nbytes))
 
     def bytes_per_s(self, medium: Medium) -> float | None:
         """At what pace it is copied; None is as fast as it goes."""

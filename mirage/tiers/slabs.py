@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from mirage.tiers.holes import Range
+from mirage.tiers.holes import ByteRange
 
 
 class Offsets(Protocol):
@@ -23,12 +23,12 @@ class Offsets(Protocol):
     def take(self, nbytes: int) -> int | None:
         """The offset of so many bytes; None if there is no room."""
 
-    def give(self, freed: Range) -> None:
+    def give(self, freed: ByteRange) -> None:
         """They are free again."""
 
 
 @dataclass(eq=False)
-class Slab:
+class BlockSlab:
     """`blocks` places of `stride` bytes each from `offset` on."""
 
     offset: int
@@ -59,14 +59,14 @@ class Fragmentation(NamedTuple):
     free: int
 
 
-def runs(offsets: list[int], stride: int) -> list[Range]:
+def runs(offsets: list[int], stride: int) -> list[ByteRange]:
     """Places of `stride` bytes, those that touch as one."""
-    found: list[Range] = []
+    found: list[ByteRange] = []
     for offset in sorted(offsets):
         if found and found[-1].offset + found[-1].nbytes == offset:
-            found[-1] = Range(found[-1].offset, found[-1].nbytes + stride)
+            found[-1] = ByteRange(found[-1].offset, found[-1].nbytes + stride)
         else:
-            found.append(Range(offset, stride))
+            found.append(ByteRange(offset, stride))
     return found
 
 
@@ -75,31 +75,31 @@ class Slabs:
 
     def __init__(self, offsets: Offsets) -> None:
         self._offsets = offsets
-        self._open: dict[int, Slab] = {}
+        self._open: dict[int, BlockSlab] = {}
         """By their first offset."""
-        self._of: dict[int, Slab] = {}
+        self._of: dict[int, BlockSlab] = {}
         """By the offset of each block in use."""
-        self._empty: dict[int, Slab] = {}
+        self._empty: dict[int, BlockSlab] = {}
         """Those without a block, by their first offset."""
-        self._having: dict[int, dict[int, Slab]] = {}
+        self._having: dict[int, dict[int, BlockSlab]] = {}
         """Those with a free place, by stride and first offset: few, of many that are full."""
-        self._current: dict[int, Slab] = {}
+        self._current: dict[int, BlockSlab] = {}
         """By stride: where blocks are taken from."""
         self.counted = 0
 
-    def of(self, offset: int) -> Slab:
+    def of(self, offset: int) -> BlockSlab:
         """The slab of a block in use. Raises `KeyError`."""
         return self._of[offset]
 
-    def at(self, offset: int) -> Slab:
+    def at(self, offset: int) -> BlockSlab:
         """The open slab that begins there. Raises `KeyError`."""
         return self._open[offset]
 
-    def all(self) -> list[Slab]:
+    def all(self) -> list[BlockSlab]:
         """Every open slab."""
         return list(self._open.values())
 
-    def empty(self) -> list[Slab]:
+    def empty(self) -> list[BlockSlab]:
         """Open slabs without a block."""
         return list(self._empty.values())
 
@@ -116,13 +116,13 @@ class Slabs:
         if offset is None:
             return False
         places = [offset + stride * number for number in reversed(range(blocks))]
-        slab = Slab(offset, stride, blocks, places)
+        slab = BlockSlab(offset, stride, blocks, places)
         self._open[offset] = self._empty[offset] = slab
         self._having.setdefault(stride, {})[offset] = slab
         self.counted += stride * blocks
         return True
 
-    def close(self, slab: Slab) -> Range:
+    def close(self, slab: BlockSlab) -> ByteRange:
         """An empty slab's offsets are for others; its memory can be given back."""
         if slab.used:
             raise ValueError(f"the slab at {slab.offset} still has {len(slab.used)} blocks")
@@ -132,10 +132,10 @@ class Slabs:
         if self._current.get(slab.stride) is slab:
             del self._current[slab.stride]
         self.counted -= slab.counted
-        self._offsets.give(Range(slab.offset, slab.nbytes))
-        return Range(slab.offset, slab.nbytes)
+        self._offsets.give(ByteRange(slab.offset, slab.nbytes))
+        return ByteRange(slab.offset, slab.nbytes)
 
-    def retire(self, slab: Slab) -> list[Range]:
+    def retire(self, slab: BlockSlab) -> list[ByteRange]:
         """It takes no new block; what can be given back at once."""
         before = slab.counted
         slab.retiring = True
@@ -163,7 +163,7 @@ class Slabs:
         self._of[offset] = slab
         return offset
 
-    def give(self, offset: int) -> Range | None:
+    def give(self, offset: int) -> ByteRange | None:
         """A place is free again; what can be given back of it, None if it is kept for others."""
         slab = self._of.pop(offset)
         slab.used.remove(offset)
@@ -176,4 +176,4 @@ class Slabs:
         self.counted -= slab.stride
         if not slab.used:
             self.close(slab)
-        return Range(offset, slab.stride)
+        return ByteRange(offset, slab.stride)

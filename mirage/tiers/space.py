@@ -7,9 +7,9 @@ from collections.abc import Callable
 from itertools import islice
 
 from mirage.tiers.blocks import Block, Name
-from mirage.tiers.holes import Holes, Range
-from mirage.tiers.ledger import Ledger
-from mirage.tiers.slabs import Offsets, Slab, Slabs
+from mirage.tiers.holes import ByteRange, Holes
+from mirage.tiers.ledger import TierLedger
+from mirage.tiers.slabs import BlockSlab, Offsets, Slabs
 from mirage.tiers.victims import Victims
 from mirage.units import MIB, align_up
 
@@ -33,7 +33,7 @@ def stride_of(block_bytes: int) -> int:
     return align_up(block_bytes, PAGE)
 
 
-class Space:
+class BlockSpace:
     """All blocks by their places. `evict` forgets a block and gives its place back by `give`.
 
     Memory to be given back is handed to `punch`. `offsets` are all that a region has, by default.
@@ -46,10 +46,10 @@ class Space:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: TierLedger,
         victims: Victims,
         evict: Callable[[Block], None],
-        punch: Callable[[Range], None],
+        punch: Callable[[ByteRange], None],
         offsets: Offsets | None = None,
     ) -> None:
         self.may_go: Callable[[Block], bool] = lambda block: block.idle
@@ -110,12 +110,12 @@ class Space:
                 break
             self._retire(slab)
 
-    def drain(self, slab: Slab) -> None:
+    def drain(self, slab: BlockSlab) -> None:
         """Its memory is wanted back: idle blocks leave at once, others when they are idle."""
         if not slab.retiring:
             self._retire(slab)
 
-    def blocks_in(self, slab: Slab) -> list[Block]:
+    def blocks_in(self, slab: BlockSlab) -> list[Block]:
         """By their places."""
         return [self._blocks[offset] for offset in sorted(slab.used)]
 
@@ -173,11 +173,11 @@ class Space:
         """True if there will be memory for a block without an eviction."""
         return self.waiting() > 0 and self.slabs.counted + stride <= self._ledger.budget
 
-    def _may_go(self, slab: Slab, tenants: list[str]) -> bool:
+    def _may_go(self, slab: BlockSlab, tenants: list[str]) -> bool:
         blocks = (self._blocks[offset] for offset in slab.used)
         return all(self.may_go(block) and block.tenant in tenants for block in blocks)
 
-    def _empty(self, slab: Slab, go: Callable[[Block], None] | None = None) -> None:
+    def _empty(self, slab: BlockSlab, go: Callable[[Block], None] | None = None) -> None:
         """All of its idle blocks go."""
         for offset in sorted(slab.used):
             if self._blocks[offset].idle:
@@ -185,7 +185,7 @@ class Space:
 
     # -- shrinking ----------------------------------------------------------------------
 
-    def to_retire(self) -> list[Slab]:
+    def to_retire(self) -> list[BlockSlab]:
         """Slabs, first to go first: without pinned blocks in the order of their first victim,
         then by the pinned blocks in them."""
         pinned = {slab: self._held_fast(slab) for slab in self.slabs.all() if not slab.retiring}
@@ -194,10 +194,10 @@ class Space:
         rank = {slab: place for place, slab in enumerate(slabs)}
         return sorted(pinned, key=lambda s: (pinned[s], rank.get(s, len(rank)), s.offset))
 
-    def _held_fast(self, slab: Slab) -> int:
+    def _held_fast(self, slab: BlockSlab) -> int:
         return sum(not self._blocks[offset].idle for offset in slab.used)
 
-    def _retire(self, slab: Slab) -> None:
+    def _retire(self, slab: BlockSlab) -> None:
         self._empty(slab, self.leave)
         for returned in self.slabs.retire(slab):
             self._punch(returned)

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mirage.tiers.blocks import Block, Name
-from mirage.tiers.ledger import Ledger, PriorityClass
+from mirage.tiers.ledger import PriorityClass, TierLedger
 from mirage.tiers.policies import EvictionPolicy
 
 
 class Victims:
     """READY blocks of all tenants, each tenant's under a policy of its own."""
 
-    def __init__(self, ledger: Ledger, make: Callable[[], EvictionPolicy]) -> None:
+    def __init__(self, ledger: TierLedger, make: Callable[[], EvictionPolicy]) -> None:
         self._ledger, self._make = ledger, make
         self._policies: dict[str, EvictionPolicy] = {}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 
 
-class Calls(Collection[Call]):
+class Calls(Collection[TenantRequest]):
     """Calls that are made anew each time one goes through them, from a trace and a seed."""
 
-    def __init__(self, make: Callable[[], Iterator[Call]]) -> None:
+    def __init__(self, make: Callable[[], Iterator[TenantRequest]]) -> None:
         """Goes through them once, so that what is wrong with them is found before they are used."""
         self._make = make
         self._length = self.clipped = 0
@@ -21,7 +21,7 @@ class Calls(Collection[Call]):
             names.setdefault(call.tenant)
         self.tenants = list(names)
 
-    def __iter__(self) -> Iterator[Call]:
+    def __iter__(self) -> Iterator[TenantRequest]:
         return self._make()
 
     def __len__(self) -> int:
@@ -31,13 +31,13 @@ class Calls(Collection[Call]):
         return any(call == each for each in self)
 
 
-def tenants(calls: Collection[Call]) -> list[str]:
+def tenants(calls: Collection[TenantRequest]) -> list[str]:
     """Who is asked anything, in the order of the first call."""
     if isinstance(calls, Calls):
         return calls.tenants
     return list(dict.fromkeys(call.tenant for call in calls))
 
 
-def clipped(calls: Collection[Call]) -> int:
+def clipped(calls: Collection[TenantRequest]) -> int:
     """How many were cut to their tenant's context."""
     return calls.clipped if isinstance(calls, Calls) else sum(c.clipped for c in calls)

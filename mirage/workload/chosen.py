@@ -14,7 +14,7 @@ from mirage.config import Traffic
 from mirage.paths import expanded
 from mirage.workload import public, trace
 from mirage.workload.dealing import deal
-from mirage.workload.trace import Reading, Request, TraceError
+from mirage.workload.trace import Reading, TraceError, TraceRequest
 from traces import SAMPLE
 
 SAMPLE_NAME = "sample"
@@ -60,7 +60,7 @@ class Chosen:
         window: Window,
         limit: int | None,
         skipped: Counter[str],
-    ) -> Iterator[tuple[str, Request]]:
+    ) -> Iterator[tuple[str, TraceRequest]]:
         """Each request and its tenant, by time. Raises `TraceError`.
 
         A window is one of each trace, a limit one of all of them together.
@@ -112,11 +112,11 @@ def shown(named: str | Mapping[str, str]) -> str:
 def located(text: str, near: Path | None = None) -> Path:
     """The file of a trace; a relative path is one from `near`.
 
-    Raises `TraceError` for a public trace that was not fetched, `Refused` for an unknown home.
+    Raises `TraceError` for a public trace that was not fetched, `InputRefused` for an unknown home.
     """
     path = SAMPLE if text == SAMPLE_NAME else (near or Path()) / expanded(text)
     return public.cached(text) if text in public.TRACES and not path.exists() else path
 
 
-def _named(name: str, requests: Iterator[Request]) -> Iterator[tuple[str, Request]]:
+def _named(name: str, requests: Iterator[TraceRequest]) -> Iterator[tuple[str, TraceRequest]]:
     return ((name, request) for request in requests)

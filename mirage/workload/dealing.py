@@ -14,8 +14,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mirage.config import Config, Tenant, Traffic
-from mirage.workload.trace import Request, scaled
+from mirage.config import Config, TenantSection, Traffic
+from mirage.workload.trace import TraceRequest, scaled
 
 PRINTABLE = bytes(32 + value % 95 for value in range(256))
 """Which printable ASCII character stands for each byte."""
@@ -24,7 +24,7 @@ SESSIONS_KEPT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TenantRequest:
     """One request to one tenant: when (seconds since the start), how long (tokens)."""
 
     index: int
@@ -43,8 +43,12 @@ class Call:
 
 
 def build(
-    config: Config, requests: Iterable[Request], time_scale: float, length_scale: float, seed: int
-) -> list[Call]:
+    config: Config,
+    requests: Iterable[TraceRequest],
+    time_scale: float,
+    length_scale: float,
+    seed: int,
+) -> list[TenantRequest]:
     """One call per request, in order, all of them held."""
     names = [tenant.name for tenant in config.tenants]
     dealt = deal(requests, names, config.replay.traffic, seed)
@@ -52,8 +56,11 @@ def build(
 
 
 def calls(
-    config: Config, dealt: Iterable[tuple[str, Request]], time_scale: float, length_scale: float
-) -> Iterator[Call]:
+    config: Config,
+    dealt: Iterable[tuple[str, TraceRequest]],
+    time_scale: float,
+    length_scale: float,
+) -> Iterator[TenantRequest]:
     """One call per request with its tenant's name, in order, one at a time."""
     tenants = {tenant.name: tenant for tenant in config.tenants}
     turns: OrderedDict[str, int] = OrderedDict()
@@ -64,10 +71,10 @@ def calls(
 
 
 def deal(
-    requests: Iterable[Request], names: list[str], traffic: Traffic, seed: int
-) -> Iterator[tuple[str, Request]]:
+    requests: Iterable[TraceRequest], names: list[str], traffic: Traffic, seed: int
+) -> Iterator[tuple[str, TraceRequest]]:
     """Each request with its tenant, one at a time."""
-    seen: deque[Request] = deque()
+    seen: deque[TraceRequest] = deque()
     places: OrderedDict[str, str] = OrderedDict()
 
     def arrivals() -> Iterator[float]:
@@ -138,10 +145,12 @@ def _turn(turns: OrderedDict[str, int], session: str) -> int:
     return turn
 
 
-def _call(index: int, request: Request, tenant: Tenant, hash_tokens: float, turn: int) -> Call:
+def _call(
+    index: int, request: TraceRequest, tenant: TenantSection, hash_tokens: float, turn: int
+) -> TenantRequest:
     asked = (request.context_tokens, request.output_tokens)
     context, output = clip(*asked, tenant.max_model_len)
-    return Call(
+    return TenantRequest(
         index,
         request.arrival_s,
         tenant.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import islice
 
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 
 REQUESTS, AT_ONCE = 128, 32
 """Requests by which a machine is measured, and those of them that are under way at a time."""
@@ -13,7 +13,7 @@ AMPLE = 4
 """Times the device's memory meanwhile, so that KV memory limits nothing."""
 
 
-def evenly(calls: Collection[Call], most: int) -> list[Call]:
+def evenly(calls: Collection[TenantRequest], most: int) -> list[TenantRequest]:
     """At most `most` calls, one of every so many, so that all phases and tenants have theirs."""
     every = max(1, -(-len(calls) // most))
     return list(islice(calls, 0, None, every))

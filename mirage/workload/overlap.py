@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Collection
 from hashlib import blake2b
 
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 from mirage.workload.prompts import prompt_of
 
 MOST_CALLS = 20_000
 """Of a workload whose prompts are looked at: their texts are made for it."""
 
 
-def repeated_tokens(calls: Collection[Call], seed: int, block_tokens: int) -> int | None:
+def repeated_tokens(calls: Collection[TenantRequest], seed: int, block_tokens: int) -> int | None:
     """Tokens in whole blocks at the beginning of prompts that began earlier ones of their tenant.
 
     A character counts as a token. Of a prompt at least one token is left, as vLLM computes one.

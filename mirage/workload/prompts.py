@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import random
 
-from mirage.workload.dealing import PRINTABLE, Call, prompt
+from mirage.workload.dealing import PRINTABLE, TenantRequest, prompt
 
 
-def prompt_of(call: Call, seed: int) -> str:
+def prompt_of(call: TenantRequest, seed: int) -> str:
     """`call.context_tokens` printable ASCII characters."""
     pieces, begin = [], 0
     for number, known in enumerate(call.prefix_hashes, start=1):

@@ -45,7 +45,7 @@ class Public(Strict):
 def folder() -> Path:
     """Folder of this user's fetched traces: ``mirage/traces`` in the cache folder.
 
-    Raises `Refused` if this user has no cache folder.
+    Raises `InputRefused` if this user has no cache folder.
     """
     return cache_folder() / "mirage" / "traces"
 

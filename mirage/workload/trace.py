@@ -16,7 +16,7 @@ from pathlib import Path
 from mirage.workload.formats import registry
 from mirage.workload.formats.arrivals import poisson
 from mirage.workload.formats.contract import Format
-from mirage.workload.formats.request import MAX_TOKENS, EndlessError, Request, TraceError
+from mirage.workload.formats.request import MAX_TOKENS, EndlessTrace, TraceError, TraceRequest
 from mirage.workload.formats.source import Source
 from mirage.workload.rates import LARGEST_RATE, checked
 
@@ -24,10 +24,10 @@ __all__ = [
     "AS_IT_SAYS",
     "LARGEST_RATE",
     "MAX_TOKENS",
-    "EndlessError",
+    "EndlessTrace",
     "Reading",
-    "Request",
     "TraceError",
+    "TraceRequest",
     "has_arrivals",
     "parse_window",
     "read",
@@ -56,7 +56,7 @@ AS_IT_SAYS = Reading()
 
 def read(
     path: Path, how: Reading = AS_IT_SAYS, skipped: Counter[str] | None = None
-) -> Generator[Request, None, None]:
+) -> Generator[TraceRequest, None, None]:
     """The requests of a file in order, one at a time; the file is open until it is closed.
 
     Rows that are no requests, as failed ones, are left out and counted in `skipped`, by reason.
@@ -83,7 +83,7 @@ def select(
     limit: int | None = None,
     how: Reading = AS_IT_SAYS,
     skipped: Counter[str] | None = None,
-) -> list[Request]:
+) -> list[TraceRequest]:
     """What `stream` gives, all of it held."""
     return list(stream(path, window, limit, how, skipped))
 
@@ -94,7 +94,7 @@ def stream(
     limit: int | None = None,
     how: Reading = AS_IT_SAYS,
     skipped: Counter[str] | None = None,
-) -> Iterator[Request]:
+) -> Iterator[TraceRequest]:
     """The requests that arrive in ``window[0] <= t < window[1]`` seconds, at most `limit`.
 
     Arrivals count from the window's start. Raises `TraceError`, also for an empty window.
@@ -116,7 +116,7 @@ def stream(
     yield from chosen
 
 
-def scaled(request: Request, time_scale: float, length_scale: float) -> Request:
+def scaled(request: TraceRequest, time_scale: float, length_scale: float) -> TraceRequest:
     """Gaps times `time_scale`, lengths times `length_scale` (at least one token each).
 
     Hashes and texts stay as the file has them.
@@ -156,7 +156,7 @@ def _form(source: Source, how: Reading) -> Format:
     return registry.named(how.format) if how.format else registry.of(source)
 
 
-def _requests(source: Source, how: Reading) -> Iterator[Request]:
+def _requests(source: Source, how: Reading) -> Iterator[TraceRequest]:
     form = _form(source, how)
     requests = form.read(source)
     if form.has_arrivals:
@@ -190,7 +190,7 @@ def _length(path: Path, how: Reading) -> str:
     return f"the trace is {last:.1f} s long, "
 
 
-def _inside(requests: Iterable[Request], start: float, end: float) -> Iterator[Request]:
+def _inside(requests: Iterable[TraceRequest], start: float, end: float) -> Iterator[TraceRequest]:
     for request in requests:
         if request.arrival_s >= end:
             return

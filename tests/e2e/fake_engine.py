@@ -36,7 +36,7 @@ from mirage.protocol import (
     BEAT_S,
     PROTOCOL_VERSION,
     Allotment,
-    Failed,
+    CoreFailed,
     Hello,
     ModelShape,
     Pulse,
@@ -150,7 +150,7 @@ def step(control: socket.socket, tenant: str, stuck: threading.Event) -> None:
         control.sendall(encode(Stepped(*free_and_all)))
     elif how == "raises":
         print("(EngineCore pid=7) RuntimeError: expected BFloat16", file=sys.stderr, flush=True)
-        control.sendall(encode(Failed("RuntimeError")))
+        control.sendall(encode(CoreFailed("RuntimeError")))
         os._exit(1)
     elif how == "crashes":
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -177,7 +177,7 @@ def eat() -> None:
 
 def fail(control: socket.socket, error: str = "ZeroDivisionError", fault: str = "") -> None:
     """End as vLLM's core does: first its last words, then its process."""
-    control.sendall(encode(Failed(error, fault)))
+    control.sendall(encode(CoreFailed(error, fault)))
     os._exit(1)
 
 

@@ -19,10 +19,10 @@ from mirage.tools.profile.parts import Part, Parts
 from mirage.tools.profile.plan import QUICK
 from mirage.tools.replay import html, report
 from mirage.tools.replay.client import Outcome
-from mirage.tools.replay.run import Run
-from mirage.tools.replay.timeline import Timeline
+from mirage.tools.replay.run import PolicyRun
+from mirage.tools.replay.timeline import RecordedTimeline
 from mirage.tools.replay.trail import trail
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 
 ROOT = Path(__file__).parents[2]
 POLICIES = {"static": 3.0, "pooled": 2.0, "mirage": 1.0}
@@ -45,13 +45,15 @@ def replayed(folder: Path) -> Path:
     setting = report.Setting("configs/demo.yaml", "a" * 80 + ".csv", (0.0, 60.0), 0.1, 0.2, 7, None)
     runs = [_run(policy, slow) for policy, slow in POLICIES.items()]
     path = folder / "report.html"
-    provenance = report.Provenance(command="mirage replay configs/demo.yaml " + "--word x " * 20)
+    provenance = report.ReplayProvenance(
+        command="mirage replay configs/demo.yaml " + "--word x " * 20
+    )
     path.write_text(html.render(report.build(setting, runs, provenance=provenance), runs))
     return path
 
 
-def _run(policy: str, slow: float) -> Run:
-    calls = [Call(n, n / 10, "ab"[n % 2], 10, 4, clipped=False) for n in range(40)]
+def _run(policy: str, slow: float) -> PolicyRun:
+    calls = [TenantRequest(n, n / 10, "ab"[n % 2], 10, 4, clipped=False) for n in range(40)]
     outcomes = [
         Outcome(
             call=call,
@@ -75,8 +77,12 @@ def _run(policy: str, slow: float) -> Run:
         return TenantSample(20 + t, 10, t, 2, 3, 1, 50_000, **counted)
 
     samples = [Sample(float(t), {n: sample(t) for n in "ab"}) for t in range(5)]
-    return Run(
-        policy, calls, outcomes, 8.0, Timeline(samples, 200_000, {"a": shape, "b": shape}, 1)
+    return PolicyRun(
+        policy,
+        calls,
+        outcomes,
+        8.0,
+        RecordedTimeline(samples, 200_000, {"a": shape, "b": shape}, 1),
     )
 
 

@@ -23,7 +23,7 @@ from mirage.engine.agent import Agent
 from mirage.engine.mailbox import Mailbox
 from mirage.protocol import (
     PROTOCOL_VERSION,
-    Failed,
+    CoreFailed,
     FromEngine,
     Hello,
     ModelShape,
@@ -190,6 +190,6 @@ def test_a_message_that_meets_a_fault_of_the_gpu_ends_the_engine_by_that(
             channel.say(Refusal(1))
             heard = list(channel.until_end())
     until(lambda: ended)
-    said = [message.fault for message in heard if isinstance(message, Failed)]
+    said = [message.fault for message in heard if isinstance(message, CoreFailed)]
     assert said == ([] if fault is None else [fault])
     assert ended == [(os.getpid(), signal.SIGTERM)]

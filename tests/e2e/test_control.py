@@ -17,7 +17,7 @@ from mirage.protocol import (
     PROTOCOL_VERSION,
     Alive,
     Allotment,
-    Failed,
+    CoreFailed,
     Hello,
     ModelShape,
     Pulse,
@@ -510,7 +510,7 @@ def test_memory_of_a_lost_engine_is_lent_only_when_its_process_is_dead(tmp_path:
 def test_an_engine_says_over_what_it_ends(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         engine = await site.engine("a")
-        await engine.say(Failed("ValueError"))
+        await engine.say(CoreFailed("ValueError"))
         assert await site.failed.get() == ("a", "ValueError")
 
     run(tmp_path, scenario)

@@ -28,10 +28,10 @@ from mirage.tools.replay.client import PATIENT, Habits, Journal
 from mirage.tools.replay.command import replay_command
 from mirage.tools.replay.policies import VARIANTS
 from mirage.tools.replay.run import replay_on
-from mirage.tools.replay.stream import Refused
+from mirage.tools.replay.stream import StatusRefused
 from mirage.tools.replay.trail import trail
 from mirage.workload import trace
-from mirage.workload.dealing import Call, prompt
+from mirage.workload.dealing import TenantRequest, prompt
 from traces import SAMPLE
 
 pytestmark = pytest.mark.e2e
@@ -40,12 +40,12 @@ HERE = Path(__file__).parent
 FAKE = HERE / "fake_serve.py"
 
 
-def call(index: int, tenant: str = "a", at_s: float = 0.0, output: int = 4) -> Call:
-    return Call(index, at_s, tenant, 5, output, False)
+def call(index: int, tenant: str = "a", at_s: float = 0.0, output: int = 4) -> TenantRequest:
+    return TenantRequest(index, at_s, tenant, 5, output, False)
 
 
 def sent(
-    calls: list[Call],
+    calls: list[TenantRequest],
     timeout_s: float = 60.0,
     fake: Fake | None = None,
     habits: Habits = PATIENT,
@@ -128,7 +128,7 @@ def test_a_connection_that_is_cut():
     assert found[1] is None and found[0]
 
 
-def turn(number: int, session: str, at_s: float = 0.0, output: int = 4) -> Call:
+def turn(number: int, session: str, at_s: float = 0.0, output: int = 4) -> TenantRequest:
     return replace(call(number, at_s=at_s, output=output), session=session, turn=number)
 
 
@@ -197,7 +197,10 @@ def test_a_key_is_sent_with_every_request():
     ("error", "says"),
     [
         (TimeoutError(), "no end within 5 s: look at it, or raise --timeout"),
-        (Refused(401, "Unauthorized"), "HTTP 401: Unauthorized: give --key, or MIRAGE_API_KEY"),
+        (
+            StatusRefused(401, "Unauthorized"),
+            "HTTP 401: Unauthorized: give --key, or MIRAGE_API_KEY",
+        ),
     ],
 )
 def test_what_a_first_request_without_an_answer_came_to(monkeypatch, error, says):
@@ -253,7 +256,7 @@ def test_a_cancel_keeps_what_has_ended_and_hangs_up():
 # One run.
 
 
-def replayed(fake: Fake, calls: list[Call], with_timeline: bool = True):
+def replayed(fake: Fake, calls: list[TenantRequest], with_timeline: bool = True):
     async def run():
         async with TestServer(fake.app(with_timeline)) as there:
             return await replay_on(str(there.make_url("/")), calls, 0, 60.0, Journal())

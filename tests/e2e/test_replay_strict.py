@@ -15,17 +15,17 @@ from strict_serve import LENGTH, OWN, Strict
 
 from mirage.tools.replay.child import ServerError
 from mirage.tools.replay.client import Journal
-from mirage.tools.replay.run import Run, replay_on
-from mirage.workload.dealing import Call
+from mirage.tools.replay.run import PolicyRun, replay_on
+from mirage.workload.dealing import TenantRequest
 
 pytestmark = pytest.mark.e2e
 
-CALLS = [Call(n, 0.0, "a", 5, 8, clipped=False) for n in range(4)]
+CALLS = [TenantRequest(n, 0.0, "a", 5, 8, clipped=False) for n in range(4)]
 VLLM_S = {"ignore_eos", "return_token_ids"}
 
 
-def replayed(server: Strict) -> Run:
-    async def run() -> Run:
+def replayed(server: Strict) -> PolicyRun:
+    async def run() -> PolicyRun:
         async with TestServer(server.app()) as there:
             return await replay_on(str(there.make_url("/")), CALLS, 0, 60.0, Journal())
 

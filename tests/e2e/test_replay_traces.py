@@ -18,7 +18,7 @@ from mirage.tools.replay.client import Journal
 from mirage.tools.replay.command import replay_command
 from mirage.tools.replay.run import replay_on
 from mirage.workload.calls import Calls
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 from mirage.workload.trace import TraceError
 
 pytestmark = pytest.mark.e2e
@@ -102,12 +102,12 @@ def test_each_tenant_is_asked_by_its_own_trace_and_turns_share_prompts(server, t
 def test_a_trace_that_is_gone_when_it_is_sent_is_told_in_its_own_words(server):
     passes = []
 
-    def made() -> Iterator[Call]:
+    def made() -> Iterator[TenantRequest]:
         passes.append(len(passes))
         for index in range(3):
             if passes[-1] and index == 2:
                 raise TraceError("t.csv: cannot be read (No such file or directory)")
-            yield Call(index, 0.0, "a", 5, 1, False)
+            yield TenantRequest(index, 0.0, "a", 5, 1, False)
 
     url = f"http://127.0.0.1:{server.server_port}"
     with pytest.raises(TraceError, match=r"t\.csv: cannot be read"):

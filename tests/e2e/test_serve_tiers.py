@@ -16,9 +16,9 @@ import pytest
 from supervised import WITH_FAKES, Served, assert_gone, serving, write_config
 
 from mirage.config import ConfigError, load
-from mirage.serve.tiers import Tiers
+from mirage.serve.tiers import TierPool
 from mirage.tiers.client import PoolClient
-from mirage.tiers.contract import Found, Key, Medium, Member
+from mirage.tiers.contract import Key, Lookup, Medium, Member
 from mirage.tiers.region import Region
 
 pytestmark = pytest.mark.e2e
@@ -49,8 +49,8 @@ def test_it_hears_of_engines_and_is_told_of(tmp_path: Path) -> None:
             a.memory(Medium.HOST)[places[keys(1)[0]].offset] = 7
             a.commit(keys(1))
             b.seek("r", keys(1, 9))
-            served.until("it is found", lambda: b.found("r", keys(1)[0]) is Found.READY)
-            assert b.found("r", keys(9)[0]) is Found.ABSENT
+            served.until("it is found", lambda: b.found("r", keys(1)[0]) is Lookup.READY)
+            assert b.found("r", keys(9)[0]) is Lookup.ABSENT
             (place,) = b.places("r", keys(1))
             assert b.memory(Medium.HOST)[place.offset] == 7
             served.until("it is booked", lambda: told(served, "a")["held_bytes"] == 2 * BLOCK)
@@ -61,8 +61,8 @@ def test_it_hears_of_engines_and_is_told_of(tmp_path: Path) -> None:
             ask = {"model": "a", "prompt": "pids"}
             os.kill(served.request("POST", "/v1/completions", ask)[1]["core"], signal.SIGKILL)
             served.until("its places are free", lambda: told(served, "a")["reserved_bytes"] == 0)
-            assert a.found("r", keys(1)[0]) is Found.ABSENT
-            assert b.found("r", keys(1)[0]) is Found.READY
+            assert a.found("r", keys(1)[0]) is Lookup.ABSENT
+            assert b.found("r", keys(1)[0]) is Lookup.READY
 
             metrics = served.request("GET", "/metrics")[1].decode()
             for line in (
@@ -92,7 +92,7 @@ def test_nothing_is_left_of_a_killed_server(tmp_path: Path) -> None:
             assert_gone(family)
             assert pool.reserve(keys(3)) == {}
             pool.seek("r", keys(1))
-            assert pool.found("r", keys(1)[0]) is Found.ABSENT
+            assert pool.found("r", keys(1)[0]) is Lookup.ABSENT
         assert not folder.exists()
 
 
@@ -112,7 +112,7 @@ def test_a_pool_that_cannot_be_made_is_one_line(
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     monkeypatch.setattr(Region, "create", fail)
-    tiers = Tiers(load(write_config(tmp_path, "a", tiers=TIERS)), tmp_path / "tiers.sock")
+    tiers = TierPool(load(write_config(tmp_path, "a", tiers=TIERS)), tmp_path / "tiers.sock")
     with pytest.raises(ConfigError, match=r"no host pool can be made \(Cannot allocate memory\)"):
         tiers.start()
     asyncio.run(tiers.stop())
@@ -125,7 +125,7 @@ def test_a_folder_that_another_server_has_is_one_line(tmp_path: Path) -> None:
     with serving(config) as served:
         told = served.request("GET", "/mirage/state")[1]["ssd"]
         assert (told["capacity_bytes"], told["blocks"], told["failed"]) == (1 << 20, 0, False)
-        other = Tiers(load(config), tmp_path / "tiers.sock")
+        other = TierPool(load(config), tmp_path / "tiers.sock")
         with pytest.raises(ConfigError, match=r"tiers.ssd.directory .*another process has it: nam"):
             other.start()
         asyncio.run(other.stop())

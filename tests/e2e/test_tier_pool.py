@@ -25,9 +25,9 @@ import pytest
 from mirage.tiers.below import Above
 from mirage.tiers.blocks import Name
 from mirage.tiers.client import PoolClient
-from mirage.tiers.contract import Found, Key, Medium, Member
+from mirage.tiers.contract import Key, Lookup, Medium, Member
 from mirage.tiers.core import Core
-from mirage.tiers.holes import Range
+from mirage.tiers.holes import ByteRange
 from mirage.tiers.ledger import Due, PriorityClass
 from mirage.tiers.messages import VERSION, Join, Leave, Seek
 from mirage.tiers.server import PoolServer
@@ -226,7 +226,7 @@ def test_a_killed_server_leaves_engines_as_if_nothing_were_stored(
 def test_without_a_server_nothing_is_found(tmp_path: Path) -> None:
     with closing(client(tmp_path / "nobody.sock")) as pool:
         pool.seek("r", [Key(b"1")])
-        assert pool.found("r", Key(b"1")) is Found.ABSENT
+        assert pool.found("r", Key(b"1")) is Lookup.ABSENT
         assert pool.reserve([Key(b"1")]) == {}
         with pytest.raises(KeyError):
             pool.places("r", [Key(b"1")])
@@ -378,19 +378,19 @@ class Shelf:
     def has(self, name: Name, nbytes: int) -> bool:
         return name in self.held
 
-    def sink(self, name: Name, place: Range) -> bool:
+    def sink(self, name: Name, place: ByteRange) -> bool:
         self.tasks.put(partial(self.down, name, place))
         return True
 
-    def rise(self, name: Name, place: Range) -> bool:
+    def rise(self, name: Name, place: ByteRange) -> bool:
         self.tasks.put(partial(self.up, name, place))
         return True
 
-    def down(self, name: Name, place: Range) -> None:
+    def down(self, name: Name, place: ByteRange) -> None:
         self.held[name] = bytes(self.memory[place.offset : place.offset + place.nbytes])
         self.above.sunk(name, whole=True)
 
-    def up(self, name: Name, place: Range) -> None:
+    def up(self, name: Name, place: ByteRange) -> None:
         self.rises += 1
         whole = bool(self.rises % 3)
         text = self.held[name][: place.nbytes if whole else place.nbytes // 2]
@@ -421,10 +421,10 @@ def test_a_tier_below_takes_what_goes_and_brings_it_back(tmp_path: Path) -> None
             key, request = Key(b"%d" % number), f"r{number}"
             pool.seek(request, [key])
             states = set()
-            while not states & {Found.READY, Found.ABSENT}:
+            while not states & {Lookup.READY, Lookup.ABSENT}:
                 states.add(pool.found(request, key))
-            absent += Found.ABSENT in states
-            if Found.READY in states:
+            absent += Lookup.ABSENT in states
+            if Lookup.READY in states:
                 ready += 1
                 (place,) = pool.places(request, [key])
                 assert bytes(memory[place.offset : place.offset + 3]) == b"%03d" % number
@@ -462,10 +462,10 @@ def test_what_host_memory_has_alone_is_written_before_the_end(
     server = serve()
     with closing(client(tmp_path / "tiers.sock")) as pool:
         pool.seek("r", stored)
-        settled = {Found.READY, Found.ABSENT}
+        settled = {Lookup.READY, Lookup.ABSENT}
         eventually(lambda: {pool.found("r", key) for key in stored} <= settled)
         states = {pool.found("r", key) for key in stored}
-        assert states == ({Found.READY} if seconds else {Found.ABSENT})
+        assert states == ({Lookup.READY} if seconds else {Lookup.ABSENT})
         memory = pool.memory(Medium.HOST)
         places = pool.places("r", stored) if seconds else []
         for key, place in zip(stored, places, strict=bool(seconds)):
@@ -516,7 +516,7 @@ def test_what_lies_on_the_disk_already_is_not_driven_out_by_what_was_used_before
         eventually(lambda: not server._asked(lambda: server._core.sinking))
         with closing(client(tmp_path / "tiers.sock")) as pool:
             pool.seek("r", [Key(b"0")])
-            eventually(lambda: pool.found("r", Key(b"0")) is Found.READY)
+            eventually(lambda: pool.found("r", Key(b"0")) is Lookup.READY)
         eventually(lambda: not server._asked(lambda: server._core.ledger.account("c").pinned))
         assert server.save(10.0, 8 * slot_bytes(BLOCK)) == 0
     assert kept(tmp_path) == {0, *range(5, 12)}

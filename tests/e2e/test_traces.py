@@ -19,7 +19,7 @@ import typer
 from typer.testing import CliRunner
 
 from mirage.simulate.experiment import load
-from mirage.tools.replay.preparation import Options, settle
+from mirage.tools.replay.preparation import ReplayOptions, settle
 from mirage.tools.traces.command import traces_command
 from mirage.tools.traces.download import UnreachableError, fetch
 from mirage.workload import public
@@ -351,7 +351,7 @@ def test_replay_and_simulate_find_it_by_name(server, cache, tmp_path):
         "device: {memory: 1GiB}\n"
         "tenants: [{name: a, model: m, share: 50}, {name: b, model: m, share: 50}]\n"
     )
-    plan = settle(config, Options(trace="tiny", output=tmp_path / "out"))
+    plan = settle(config, ReplayOptions(trace="tiny", output=tmp_path / "out"))
     assert len(plan.calls) == len(ROWS)
     experiment = tmp_path / "e.yaml"
     experiment.write_text(

@@ -11,12 +11,12 @@ from tune_case import write, write_trace
 
 from mirage.config import load
 from mirage.tools.replay import child
-from mirage.tools.replay.policies import Variant
+from mirage.tools.replay.policies import ReplayVariant
 from mirage.tools.tune import live
-from mirage.tools.tune.answer import Wish
+from mirage.tools.tune.answer import TuneWish
 from mirage.tools.tune.command import command as repeating
 from mirage.tools.tune.command import tune
-from mirage.tools.tune.question import Options
+from mirage.tools.tune.question import TuneOptions
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -29,7 +29,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def serve_command(
-        path: Path, variant: Variant, ready_file: Path, memory: int | None
+        path: Path, variant: ReplayVariant, ready_file: Path, memory: int | None
     ) -> list[str]:
         load(path)
         names.append(path.stem)
@@ -45,8 +45,8 @@ def test_runs_take_turns_are_kept_and_decide(
     started: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, trace = write(tmp_path), write_trace(tmp_path)
-    options, output = Options(str(trace), "h100"), tmp_path / "out"
-    wish = Wish(trials=4, processes=1, live=1, live_repeats=2)
+    options, output = TuneOptions(str(trace), "h100"), tmp_path / "out"
+    wish = TuneWish(trials=4, processes=1, live=1, live_repeats=2)
     found = tune(path, options, wish, output)
     report = json.loads((output / "tune.json").read_text())
     entered = list(report["live"]["measured"])
@@ -100,8 +100,8 @@ def test_live_on_the_demonstration_models(tmp_path: Path) -> None:
     path.write_text(text.replace("max_num_seqs: 10", "max_num_seqs: 8"))
     trace = tmp_path / "t.yaml"
     trace.write_text("kind: synthetic\nrate: 5\nlengths: alpaca\nrequests: 80\n")
-    wish = Wish(trials=2, processes=1, live=1, live_repeats=1)
-    tune(path, Options(str(trace), "host"), wish, tmp_path / "out")
+    wish = TuneWish(trials=2, processes=1, live=1, live_repeats=1)
+    tune(path, TuneOptions(str(trace), "host"), wish, tmp_path / "out")
     report = json.loads((tmp_path / "out" / "tune.json").read_text())
     requests = report["live"]["requests"]
     assert all(each["completed"] == [requests] for each in report["live"]["measured"].values())

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.wire import HEADER, LONGEST, Broken, Channel, Closed, Decoder, encode, receive
+from mirage.wire import HEADER, LONGEST, Broken, Channel, ChannelClosed, Decoder, encode, receive
 
 pytestmark = pytest.mark.e2e
 
@@ -112,7 +112,7 @@ def test_what_is_no_message_is_one_line(line: tuple[Line, Line], data: bytes, wo
     assert there.has_next
     with pytest.raises(Broken, match=words) as error:
         there.next()
-    assert not isinstance(error.value, Closed)
+    assert not isinstance(error.value, ChannelClosed)
 
 
 def test_descriptors_that_nobody_expects_do_not_arrive() -> None:
@@ -180,7 +180,7 @@ def test_who_does_not_read_is_waited_for_and_then_given_up() -> None:
             for _ in range(1000):
                 here.say(Number(0, b"x" * 10_000))
         here.tell(Word("late"))
-        with pytest.raises(Closed):
+        with pytest.raises(ChannelClosed):
             while True:
                 here.read()
 
@@ -190,9 +190,9 @@ def test_the_end_is_heard_after_what_was_said(line: tuple[Line, Line]) -> None:
     here.say(Word("a"), Word("b"))
     here.close()
     assert list(there.until_end()) == [Word("a"), Word("b")]
-    with pytest.raises(Closed, match="it has gone"):
+    with pytest.raises(ChannelClosed, match="it has gone"):
         there.wait()
-    with pytest.raises(Closed):
+    with pytest.raises(ChannelClosed):
         for _ in range(3):
             there.say(Word("c"))
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from mirage.tiers.client import PoolClient
-from mirage.tiers.contract import Found, Key, Medium, Member, Place
+from mirage.tiers.contract import BlockPlace, Key, Lookup, Medium, Member
 
 socket, tenant, block_bytes = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 pool = PoolClient(socket, Member(tenant, b"weights", block_bytes), answer_s=5.0)
@@ -38,7 +38,7 @@ if sys.argv[4:]:
     borrower = Borrower(pool.lenders(), partial(Slab.borrow, CudaDriver(tensors_on="cpu")))
 
 
-def write(place: Place, text: bytes) -> None:
+def write(place: BlockPlace, text: bytes) -> None:
     if borrower is not None and place.medium is Medium.PEER:
         ctypes.memmove(borrower.use(place.offset), text, len(text))
         borrower.let_go(place.offset)
@@ -46,7 +46,7 @@ def write(place: Place, text: bytes) -> None:
         pool.memory(place.medium)[place.offset : place.offset + len(text)] = text
 
 
-def read(place: Place, nbytes: int) -> bytes:
+def read(place: BlockPlace, nbytes: int) -> bytes:
     if borrower is not None and place.medium is Medium.PEER:
         there = ctypes.string_at(borrower.use(place.offset), nbytes)
         borrower.let_go(place.offset)
@@ -84,11 +84,11 @@ def hold(request: str, *numbers: int) -> dict[int, str]:
     pool.seek(request, wanted)
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
-        if Found.UNKNOWN not in (states := [pool.found(request, key) for key in wanted]):
+        if Lookup.UNKNOWN not in (states := [pool.found(request, key) for key in wanted]):
             break
         time.sleep(0.001)
     for key, state in zip(wanted, states, strict=True):
-        if state is Found.READY:
+        if state is Lookup.READY:
             (place,) = pool.places(request, [key])
             text = content(key)
             there = read(place, len(text))

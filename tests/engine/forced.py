@@ -18,7 +18,7 @@ from mirage.engine.proof import UnsupportedModel
 if __name__ == "__main__":
     models, family = sys.argv[1:]
     stack.why_stays = lambda layers, model: None
-    stack.Sizes.emptied = lambda self: None  # type: ignore[method-assign]
+    stack.MatrixSizes.emptied = lambda self: None  # type: ignore[method-assign]
     try:
         llm = make_llm(make_model(family, Path(models)), mirage={})
     except UnsupportedModel as error:

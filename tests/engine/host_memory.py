@@ -11,7 +11,7 @@ from vllm.v1.core.block_pool import BlockPool
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.settings import EngineSettings
 from mirage.streaming.experts import ExpertLayout, ExpertStreamer, Piece
-from mirage.streaming.transfer import Layer, LayerStreamer
+from mirage.streaming.transfer import LayerFrame, LayerStreamer
 from tests.tampered.memory import Poisoning
 from vmm.host import HostBuffer
 from vmm.space import ExtentMap, Range
@@ -55,12 +55,12 @@ class HostMemory:
         self.blocks.become_elastic(1, START)
         memory.regrant(grant_of(0, START))
 
-    def _layer(self, index: int) -> Layer:
+    def _layer(self, index: int) -> LayerFrame:
         master, home = self.masters[index], Range(self.memory.driver, LAYER_BYTES)
         master.tensor().fill_(index + 1)
         home.back(0, self.memory.pool.take(LAYER_PAGES, "layer"))
         self.memory.driver.copy(home.address, master.address, LAYER_BYTES)
-        return Layer(index, home, master.address, LAYER_BYTES, self.memory.driver.event())
+        return LayerFrame(index, home, master.address, LAYER_BYTES, self.memory.driver.event())
 
     def close(self) -> None:
         """Give everything back."""

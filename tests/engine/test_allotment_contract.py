@@ -37,7 +37,7 @@ from mirage.control.targets import unnumbered
 from mirage.engine.fence import Fence
 from mirage.engine.reconcile import Reconciler
 from mirage.protocol import Allotment, ModelShape
-from mirage.simulate.holding import Holding
+from mirage.simulate.holding import SimulatedMemory
 from tests.examples import examples
 
 pytestmark = pytest.mark.engine
@@ -145,7 +145,9 @@ class Simulated:
     """`mirage.simulate.holding`, and a count of the blocks in use."""
 
     def __init__(self) -> None:
-        self.holding = Holding(SHAPE, unnumbered(SHAPE, 0, 0, START), lambda before, after: 0)
+        self.holding = SimulatedMemory(
+            SHAPE, unnumbered(SHAPE, 0, 0, START), lambda before, after: 0
+        )
         self.taken: list[int] = []
 
     def aim(self, allotment: Allotment) -> bool:

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from mirage.doctor import engine
-from mirage.doctor.finding import Finding, State
+from mirage.doctor.finding import Finding, FindingState
 from mirage.doctor.names import hooks
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -21,16 +21,18 @@ def found() -> dict[str, Finding]:
 
 
 def test_all_is_there() -> None:
-    assert all(found()[what].state is State.WORKS for what in ("vLLM", "hooks", "CUDA graphs"))
+    assert all(
+        found()[what].state is FindingState.WORKS for what in ("vLLM", "hooks", "CUDA graphs")
+    )
 
 
 def test_what_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(hooks.HOOKS, MANAGER, ("watermark_blocks", "watermark_bricks"))
     monkeypatch.setitem(hooks.GRAPHS, "vllm.v1.graph_atlas:Atlas", ("dispatch(...)",))
     there = found()
-    assert there["hooks"].state is State.MISSING
+    assert there["hooks"].state is FindingState.MISSING
     assert there["hooks"].found.startswith(f"{MANAGER}.watermark_bricks is not there (")
-    assert there["CUDA graphs"].state is State.LIMITED, "steps run eagerly without"
+    assert there["CUDA graphs"].state is FindingState.LIMITED, "steps run eagerly without"
     assert there["CUDA graphs"].found.startswith("vllm.v1.graph_atlas:Atlas.dispatch is not there")
 
 
@@ -38,7 +40,7 @@ def test_what_takes_something_else_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(hooks.HOOKS, QUEUE, ("remove(block, later=...)",))
     monkeypatch.setitem(hooks.GRAPHS, DISPATCHER, ("dispatch(..., forbidden_modes=...)",))
     there = found()
-    assert there["hooks"].state is State.MISSING
+    assert there["hooks"].state is FindingState.MISSING
     assert f"{QUEUE}.remove(self, block): " in there["hooks"].found
-    assert there["CUDA graphs"].state is State.LIMITED
+    assert there["CUDA graphs"].state is FindingState.LIMITED
     assert "unexpected keyword argument 'forbidden_modes'" in there["CUDA graphs"].found

@@ -19,7 +19,7 @@ from mirage.engine import expert_call
 from mirage.engine.expert_call import OPERATOR, captured, runner_of, split
 from mirage.engine.experts import ExpertLayer, ExpertsStay, find
 from mirage.engine.params import PlacedLayers
-from mirage.engine.pieces import Pieces
+from mirage.engine.pieces import GraphPieces
 
 pytestmark = pytest.mark.engine
 LAYERS = 4
@@ -81,7 +81,7 @@ def placed(order: tuple[int, int]) -> PlacedLayers:
     made.experts = [ExpertLayer(n, list(layer[2:]), None) for n, layer in enumerate(layers)]
     # Norm and experts follow attention, and what the next attention needs follows these.
     behind = [[*layers[n][1:], layers[1 - n][0]] for n in range(2)]
-    made.in_pieces(Pieces([], [behind[n] for n in order]))
+    made.in_pieces(GraphPieces([], [behind[n] for n in order]))
     return made
 
 

@@ -79,7 +79,7 @@ class Absorbing(Block):
 
 def test_layers_move_though_attention_has_packed_a_projection() -> None:
     model = Model(Absorbing)
-    sizes = stack.Sizes(model.layers)
+    sizes = stack.MatrixSizes(model.layers)
     for layer in model.layers:
         layer.load()
     assert sizes.emptied() is None

@@ -15,7 +15,7 @@ from children import must, spawn_anew
 from mirage.engine import memory
 from mirage.engine.memory import EngineMemory
 from mirage.engine.params import PlacedLayers
-from mirage.engine.pieces import Pieces, UnknownPieces, watched
+from mirage.engine.pieces import GraphPieces, UnknownPieces, watched
 
 pytestmark = pytest.mark.engine
 COUNT = 3
@@ -60,7 +60,7 @@ class Model(torch.nn.Module):
 def test_whatever_stands_in_the_way_whole_layers_stream(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(*_: object) -> Pieces:
+    def fails(*_: object) -> GraphPieces:
         raise AssertionError("Current vLLM config is not set")
 
     monkeypatch.setattr(memory, "watched", fails)
@@ -94,7 +94,7 @@ def ordered(count: int) -> list[tuple[str, int]]:
     return [told for step in steps for told in step]
 
 
-def seen(model: Model, step: Callable[[], Any] | None = None) -> Pieces:
+def seen(model: Model, step: Callable[[], Any] | None = None) -> GraphPieces:
     return watched(list(model.blocks), step or model.forward)
 
 

@@ -11,14 +11,14 @@ import pytest
 
 from benchmarks import ablated as launcher
 from benchmarks.ablations import ablated, parsed, setup, with_rules
-from mirage.config import Config, Device, Remap, Tenant
+from mirage.config import Config, DeviceSection, Remap, TenantSection
 from mirage.control.rules import Rules
 
 pytestmark = pytest.mark.lab
 ROOT = Path(__file__).parents[2]
 CONFIG = Config(
-    device=Device(memory=1 << 30),
-    tenants=[Tenant(name="a", model=Path("a"), share=50)],
+    device=DeviceSection(memory=1 << 30),
+    tenants=[TenantSection(name="a", model=Path("a"), share=50)],
     remap=Remap(rest_s=3),
 )
 WORLD = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.claims.judging import Band, Results
-from mirage.errors import Failed
+from mirage.errors import CommandFailed
 
 pytestmark = pytest.mark.lab
 
@@ -58,5 +58,5 @@ def test_seeds_without_the_figure_do_not_count() -> None:
 
 
 def test_a_row_without_any_figure_is_no_row() -> None:
-    with pytest.raises(Failed, match="B0: no seed has what it is about"):
+    with pytest.raises(CommandFailed, match="B0: no seed has what it is about"):
         judged([None, None])

@@ -9,10 +9,10 @@ import msgspec
 from mirage.profiles import Model
 from mirage.protocol import ModelShape
 from mirage.tools.profile.fitting import Fitted, predicted_s, step
-from mirage.tools.profile.plan import QUICK, Limits, points
+from mirage.tools.profile.plan import QUICK, MeasuringLimits, points
 
 KNOWN = Fitted(overhead_s=4e-3, sequence_s=8e-5, bytes_per_s=6e9, flop_per_s=9e10, error=0.0)
-LIMITS = Limits(sequences=16, length=330, budget=512, block_tokens=32, blocks=300)
+LIMITS = MeasuringLimits(sequences=16, length=330, budget=512, block_tokens=32, blocks=300)
 LINK, LATENCY = 10e9, 5e-6
 """Bytes a second, and seconds of any copy."""
 MIXED = 0.5

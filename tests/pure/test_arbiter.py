@@ -8,7 +8,15 @@ import pytest
 from msgspec import structs
 from world import SHAPE
 
-from mirage.config import Config, Device, HostTier, Policy, Sharing, Tenant, Tiers
+from mirage.config import (
+    Config,
+    DeviceSection,
+    HostTier,
+    Policy,
+    SharingSection,
+    TenantSection,
+    TiersSection,
+)
 from mirage.control.arbiter import Arbiter
 from mirage.geometry import footprint
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, Turn
@@ -17,13 +25,13 @@ pytestmark = pytest.mark.pure
 
 
 def arbiter(mode: str, drain: bool | str = "auto", below: int = 0) -> Arbiter:
-    tenants = [Tenant(name=n, model=Path(n), share=50) for n in "ab"]
+    tenants = [TenantSection(name=n, model=Path(n), share=50) for n in "ab"]
     config = Config(
-        device=Device(memory=3400),
+        device=DeviceSection(memory=3400),
         tenants=tenants,
-        sharing=Sharing(mode=mode, turn_s=1.0, drain=drain),
+        sharing=SharingSection(mode=mode, turn_s=1.0, drain=drain),
         policy=Policy.MIRAGE,
-        tiers=Tiers(host=HostTier(bytes=below) if below else None),
+        tiers=TiersSection(host=HostTier(bytes=below) if below else None),
     )
     made = Arbiter.of(config)
     for name in "ab":

@@ -11,10 +11,10 @@ from itertools import islice, pairwise
 import pytest
 
 from mirage.config import ConfigError, Traffic
-from mirage.tools.replay.preparation import Options, PlanError, settle
+from mirage.tools.replay.preparation import PlanError, ReplayOptions, settle
 from mirage.workload.calls import Calls, clipped, tenants
 from mirage.workload.chosen import chosen, located
-from mirage.workload.dealing import Call, assign
+from mirage.workload.dealing import TenantRequest, assign
 from mirage.workload.trace import AS_IT_SAYS, Reading, TraceError, read
 from traces import SAMPLE
 
@@ -125,7 +125,7 @@ def settled(tmp_path):
     def settled(trace: str | None, **options):
         if (more := options.pop("config", None)) is not None:
             config.write_text(config.read_text() + more)
-        return settle(config, Options(trace=trace, output=tmp_path / "out", **options))
+        return settle(config, ReplayOptions(trace=trace, output=tmp_path / "out", **options))
 
     return settled
 
@@ -181,7 +181,7 @@ def test_lengths_of_turns_are_scaled_together(settled, tmp_path):
     path = tmp_path / "talk.yaml"
     asked = "sessions: {turns: 3, think_s: 1}\nprefixes: {count: 2, tokens: 100}\nrequests: 200\n"
     path.write_text(SYNTHETIC.format(rate=5) + asked)
-    calls: list[Call] = list(settled(str(path), length_scale=0.1).calls)
+    calls: list[TenantRequest] = list(settled(str(path), length_scale=0.1).calls)
     assert {call.hash_tokens for call in calls} == {10.0}
     assert {call.prefix_hashes for call in calls} == {(0,), (1,)}
     assert all(call.session for call in calls)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.counted import EVERY_S, Counted
+from mirage.serve.counted import EVERY_S, Repeated
 
 pytestmark = pytest.mark.pure
 
@@ -40,7 +40,7 @@ class Clock:
 @given(st.lists(st.integers(0, 80), max_size=50))
 def test_lines_are_a_second_apart_and_count_every_event(eighths: list[int]) -> None:
     clock, lines = Clock(), list[tuple[float, int, str]]()
-    counted = Counted(lambda count, last: lines.append((clock.now, count, last)), clock.later)
+    counted = Repeated(lambda count, last: lines.append((clock.now, count, last)), clock.later)
     times = sorted(eighth / 8 for eighth in eighths)
     for number, at in enumerate(times):
         clock.forward(at)
@@ -54,7 +54,7 @@ def test_lines_are_a_second_apart_and_count_every_event(eighths: list[int]) -> N
 
 def test_the_first_is_told_at_once() -> None:
     clock, lines = Clock(), list[tuple[int, str]]()
-    counted = Counted(lambda count, last: lines.append((count, last)), clock.later)
+    counted = Repeated(lambda count, last: lines.append((count, last)), clock.later)
     counted.note("a")
     counted.note("b")
     counted.note("c")

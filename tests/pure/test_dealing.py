@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mirage.config import Config, Traffic
 from mirage.workload.dealing import assign, build, clip, prompt
-from mirage.workload.trace import Request
+from mirage.workload.trace import TraceRequest
 
 pytestmark = pytest.mark.pure
 
@@ -27,7 +27,8 @@ def config(max_model_len=1024, names=NAMES, **traffic) -> Config:
 
 
 requests = st.lists(
-    st.builds(Request, st.floats(0, 500), st.integers(1, 5000), st.integers(1, 2000)), max_size=40
+    st.builds(TraceRequest, st.floats(0, 500), st.integers(1, 5000), st.integers(1, 2000)),
+    max_size=40,
 ).map(lambda found: sorted(found, key=lambda request: request.arrival_s))
 
 
@@ -63,7 +64,7 @@ def test_a_limit_keeps_the_beginning(requests, seed, count):
 
 def test_this_seed_gives_this_workload():
     """A change here breaks every comparison with an earlier report."""
-    arrivals = [Request(7.0 * number, 5, 5) for number in range(12)]
+    arrivals = [TraceRequest(7.0 * number, 5, 5) for number in range(12)]
     calls = build(config(), arrivals, 1.0, 1.0, seed=1)
     assert "".join(call.tenant for call in calls) == "aaaaabcccaba"
     assert prompt(1, 0, 8) == "=)2|]FBL"
@@ -119,7 +120,9 @@ def test_clip_fits_and_never_adds(context, output, room):
 
 
 def test_clipped_calls_say_so():
-    calls = build(config(max_model_len=100), [Request(0, 60, 40), Request(1, 61, 40)], 1, 1, 0)
+    calls = build(
+        config(max_model_len=100), [TraceRequest(0, 60, 40), TraceRequest(1, 61, 40)], 1, 1, 0
+    )
     assert [call.clipped for call in calls] == [False, True]
     assert calls[1].context_tokens + calls[1].output_tokens == 100
 

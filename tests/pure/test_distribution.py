@@ -18,7 +18,7 @@ import yaml
 import traces
 from mirage import cli
 from mirage.config import read_yaml
-from mirage.errors import Refused
+from mirage.errors import InputRefused
 
 pytestmark = pytest.mark.pure
 
@@ -145,7 +145,7 @@ def test_a_tool_without_its_packages_says_what_to_install(
 ) -> None:
     for name in ("optuna", "scipy"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InputRefused) as refused:
         cli._check_tools(command)
     assert str(refused.value) == (
         f"mirage {command} needs optuna, scipy: run pip install '.[tools]' in the checkout of "

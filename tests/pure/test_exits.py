@@ -9,7 +9,7 @@ from pydantic import BaseModel, field_serializer
 from pydantic_core import PydanticSerializationError
 
 from mirage.config import ConfigError
-from mirage.errors import Failed, Refused
+from mirage.errors import CommandFailed, InputRefused
 from mirage.processes.exits import exits
 from mirage.tools.report.files import make_room, write_all
 
@@ -19,9 +19,13 @@ pytestmark = pytest.mark.pure
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (Refused("--seed x: write\n a number"), 2, "mirage: error: --seed x: write a number\n"),
+        (
+            InputRefused("--seed x: write\n a number"),
+            2,
+            "mirage: error: --seed x: write a number\n",
+        ),
         (ConfigError("c.yaml: no tenants"), 2, "mirage: error: c.yaml: no tenants\n"),
-        (Failed("the server ended"), 1, "mirage: error: the server ended\n"),
+        (CommandFailed("the server ended"), 1, "mirage: error: the server ended\n"),
         (FileNotFoundError(2, "No such file", "a.csv"), 1, "mirage: error: a.csv: No such file\n"),
         (OSError("no route"), 1, "mirage: error: no route\n"),
         (KeyboardInterrupt(), 130, "mirage: interrupted\n"),
@@ -39,7 +43,7 @@ def test_an_error_is_one_line_and_a_code(
 def test_a_fault_of_the_program_passes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ZeroDivisionError), exits():
         raise ZeroDivisionError
-    with pytest.raises(OSError, match="no route"), exits(failures=(Failed,)):
+    with pytest.raises(OSError, match="no route"), exits(failures=(CommandFailed,)):
         raise OSError("no route")
     assert capsys.readouterr() == ("", "")
 

@@ -12,7 +12,7 @@ from world import SHAPE
 
 from mirage.config import Policy
 from mirage.control.planner import plan
-from mirage.control.spilling import Turns
+from mirage.control.spilling import TurnLengths
 from mirage.control.tenant_rows import Terms, row_of
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import experts_gain, footprint
@@ -81,11 +81,11 @@ def test_in_turns_experts_stay_away_as_long_as_spilling_costs_more() -> None:
     """The others' requests sit on what the woken mixture gives; a step with all four takes twice
     as long."""
     routed = [0.0, 0.0, 0.0, 6.0, 12.0, 100.0]
-    few, many = (bears(Turns(s, below_bytes=1 << 30), routed) for s in (1e-2, 1e4))
+    few, many = (bears(TurnLengths(s, below_bytes=1 << 30), routed) for s in (1e-2, 1e4))
     assert few == 4 and many == 2
 
 
-def bears(turns: Turns, routed: list[float]) -> int:
+def bears(turns: TurnLengths, routed: list[float]) -> int:
     t = mixture(10, 1000, routed=routed)
     row = row_of(t, Terms(SHARE, Policy.MIRAGE, RULES, 1, turns), rests=True)
     assert row.gives_experts

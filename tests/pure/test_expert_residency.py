@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mirage.control.worth import Batches, Mixture, best, cold_experts
 from mirage.streaming.giving import affordable
 from mirage.streaming.residency import Expert, Residency
-from mirage.streaming.routing import Routing
+from mirage.streaming.routing import RoutingCounts
 
 pytestmark = pytest.mark.pure
 
@@ -27,7 +27,7 @@ events = st.lists(
 @given(events)
 def test_whatever_is_routed_to_is_there_and_frames_suffice(todo) -> None:
     """`mapped` is what an engine that obeys has in device memory."""
-    books = Residency(Routing(LAYERS, COUNT))
+    books = Residency(RoutingCounts(LAYERS, COUNT))
     mapped = {Expert(layer, n) for layer in LAYERS for n in range(COUNT)}
     for event in todo:
         if isinstance(event, int):
@@ -53,7 +53,7 @@ def test_whatever_is_routed_to_is_there_and_frames_suffice(todo) -> None:
 
 
 def test_what_a_step_uses_keeps_its_frame() -> None:
-    books = Residency(Routing((0, 1), 4))
+    books = Residency(RoutingCounts((0, 1), 4))
     books.give(2)
     assert books.cold[0] == {2, 3}
     assert books.route(0, {2}) == ([], [Expert(0, 2)])
@@ -66,7 +66,7 @@ def test_what_a_step_uses_keeps_its_frame() -> None:
 
 
 def test_the_coldest_go_and_stay_cold() -> None:
-    books = Residency(Routing(LAYERS, COUNT))
+    books = Residency(RoutingCounts(LAYERS, COUNT))
     for _ in range(50):
         for layer in LAYERS:
             books.routing.seen(layer, {0, 1, 3})
@@ -78,7 +78,7 @@ def test_the_coldest_go_and_stay_cold() -> None:
 
 
 def test_what_turns_hot_is_swapped_without_a_copy_more() -> None:
-    books = Residency(Routing((0,), 4))
+    books = Residency(RoutingCounts((0,), 4))
     for _ in range(200):
         books.routing.seen(0, {0, 1})
     books.give(2)
@@ -93,7 +93,7 @@ def test_what_turns_hot_is_swapped_without_a_copy_more() -> None:
 
 
 def test_like_shares_are_not_swapped_to_and_fro() -> None:
-    books = Residency(Routing((0,), 4))
+    books = Residency(RoutingCounts((0,), 4))
     books.give(2)
     for step in range(400):
         used = {step % 4}
@@ -104,7 +104,9 @@ def test_like_shares_are_not_swapped_to_and_fro() -> None:
 
 @given(st.lists(numbers, min_size=1, max_size=400))
 def test_shares_are_shares(calls) -> None:
-    routing = Routing((0,), COUNT, window=1)  # weighs a call twice the one before: soon rescaled
+    routing = RoutingCounts(
+        (0,), COUNT, window=1
+    )  # weighs a call twice the one before: soon rescaled
     for used in calls:
         routing.seen(0, used)
     assert all(0 <= routing.share(0, n) <= 1 + 1e-9 for n in range(COUNT))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from model_folder import OPT_13B, make_unweighed, write_safetensors
 
 from mirage import profiles
-from mirage.config import Config, ConfigError, Device
+from mirage.config import Config, ConfigError, DeviceSection
 from mirage.control.hidden_layers import hidden_alpha
 from mirage.control.hiding import hides
 from mirage.control.rules import Rules
@@ -366,19 +366,21 @@ def test_a_batch_that_the_engine_never_runs_does_not_count() -> None:
 
 def test_the_nearest_profile_is_taken_and_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirage.tools.explain.machine._gpu", lambda index: "NVIDIA H200")
-    assert machine(None, Device(kind="cuda", memory=GIB)).name == "h200"
+    assert machine(None, DeviceSection(kind="cuda", memory=GIB)).name == "h200"
     monkeypatch.setattr("mirage.tools.explain.machine._gpu", lambda index: None)
-    gpu = machine(None, Device(kind="cuda", memory=GIB))
+    gpu = machine(None, DeviceSection(kind="cuda", memory=GIB))
     assert (gpu.name, gpu.why) == nearest(None)
-    host = machine(None, Device(memory=GIB, link_gb_s=0.5))
+    host = machine(None, DeviceSection(memory=GIB, link_gb_s=0.5))
     assert host.name == "host"
     assert host.hardware.link_gb_s.value == 0.5
-    assert machine("a100", Device(memory=GIB, link_gb_s=0.5)).hardware.link_gb_s.value == 26.3
-    own = machine(None, Device(memory=GIB, profile="h100"))
+    assert (
+        machine("a100", DeviceSection(memory=GIB, link_gb_s=0.5)).hardware.link_gb_s.value == 26.3
+    )
+    own = machine(None, DeviceSection(memory=GIB, profile="h100"))
     assert (own.name, own.why) == ("h100", "device.profile")
     assert own.hardware.link_gb_s.value == 51
     with pytest.raises(ConfigError, match="no hardware profile is named 'x': known are a100, "):
-        machine("x", Device(memory=GIB))
+        machine("x", DeviceSection(memory=GIB))
 
 
 def test_numbers_as_people_read_them() -> None:

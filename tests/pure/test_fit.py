@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from model_facts import full_attention, make_facts
 
-from mirage.config import Config, ConfigError, Device
+from mirage.config import Config, ConfigError, DeviceSection
 from mirage.facts import ExpertFacts, KVGroup, KVGroups
 from mirage.serve.fit import Fit, fit
 from mirage.serve.page_size import PageSize
@@ -237,7 +237,7 @@ def test_the_table_says_what_experts_can_give(changes: Any, facts: Any, words: s
 
 def test_the_table_says_how_large_pages_are_if_that_was_left_open() -> None:
     config = make_config(50, memory=8 << 30)
-    config = config.model_copy(update={"device": Device(kind="cuda", memory=8 << 30)})
+    config = config.model_copy(update={"device": DeviceSection(kind="cuda", memory=8 << 30)})
     facts = make_facts(8, 129 * MIB, MIB)
     found = fitted(config, {"a": facts})
     lines = fit_table(config, found).splitlines()

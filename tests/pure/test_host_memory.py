@@ -10,7 +10,7 @@ import pytest
 
 from mirage.config import Config, ConfigError
 from mirage.doctor import host
-from mirage.doctor.finding import State
+from mirage.doctor.finding import FindingState
 from mirage.serve import limits, preflight
 from mirage.units import GIB, KIB, MIB
 from vmm.host_memory import HostMemory, host_memory, limit_files, promised_bytes
@@ -147,13 +147,13 @@ def test_fewer_addresses_than_an_engine_takes_are_refused(monkeypatch: pytest.Mo
     needed = limits.ENGINE_ADDRESSES + GIB // 2
     monkeypatch.setattr(resource, "getrlimit", lambda _: (needed, needed))
     limits.check_limits(config())
-    assert host.addresses().state is State.LIMITED
+    assert host.addresses().state is FindingState.LIMITED
     monkeypatch.setattr(resource, "getrlimit", lambda _: (needed - 1, needed))
     with pytest.raises(ConfigError, match=r"bytes of addresses \(ulimit -v\), an engine takes"):
         limits.check_limits(config())
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
     limits.check_limits(config())
-    assert host.addresses().state is State.WORKS
+    assert host.addresses().state is FindingState.WORKS
 
 
 def test_an_error_names_the_limit_that_it_may_have_met(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 from mirage.workload.load import at_once, capacity_per_s, evenly
 from mirage.workload.rates import mean_rate
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.pure
 
 
 def calls(times):
-    return [Call(index, at, "a", 8, 2, False) for index, at in enumerate(times)]
+    return [TenantRequest(index, at, "a", 8, 2, False) for index, at in enumerate(times)]
 
 
 @given(st.integers(0, 400), st.integers(1, 50))

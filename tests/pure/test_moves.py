@@ -24,7 +24,7 @@ from test_planner import (
 from world import SHAPE
 
 from mirage.config import Policy
-from mirage.control.moves import FREE, Flow, Kind, Move, Place, Reason, Step, moves
+from mirage.control.moves import FREE, Flow, Kind, Move, PassRecord, Place, Reason, moves
 from mirage.control.planner import Plan, plan
 from mirage.control.rules import Rules
 from mirage.control.tenant_state import TenantSnapshot
@@ -226,7 +226,7 @@ def test_every_reason_is_a_sentence() -> None:
 
 
 def paid(free: int, *flows: Flow) -> list[tuple[str, str, int]]:
-    made = moves([Step(Reason.GROWTH, free, list(flows))])
+    made = moves([PassRecord(Reason.GROWTH, free, list(flows))])
     return [(str(m.source), str(m.to), m.nbytes) for m in made]
 
 

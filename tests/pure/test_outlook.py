@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.ablations import ablated
-from mirage.config import Config, ConfigError, Device, Policy, Sharing, Tenant
+from mirage.config import Config, ConfigError, DeviceSection, Policy, SharingSection, TenantSection
 from mirage.control.lending import worth_lending
 from mirage.profiles import of_device
 from mirage.serve.fit import Fit
@@ -27,9 +27,9 @@ GH200 = Speeds(427e9, 3.2e12)
 
 def config(mode: str = "temporal", turn_s: float = 1.0, policy: Policy = Policy.MIRAGE) -> Config:
     return Config(
-        device=Device(memory=80 * GB),
-        tenants=[Tenant(name=n, model=Path(n), share=50) for n in "ab"],
-        sharing=Sharing(mode=mode, turn_s=turn_s),
+        device=DeviceSection(memory=80 * GB),
+        tenants=[TenantSection(name=n, model=Path(n), share=50) for n in "ab"],
+        sharing=SharingSection(mode=mode, turn_s=turn_s),
         policy=policy,
     )
 
@@ -129,9 +129,9 @@ def test_an_unknown_gpu_has_no_profile() -> None:
 
 
 def test_a_profile_of_its_own_says_what_a_machine_can(tmp_path: Path) -> None:
-    assert speeds(Device(memory=GIB, profile="a100")) == Speeds(26.3e9, 2039e9 * 0.8)
-    assert speeds(Device(memory=GIB, profile="a100", link_gb_s=0.5)).link == 0.5e9
+    assert speeds(DeviceSection(memory=GIB, profile="a100")) == Speeds(26.3e9, 2039e9 * 0.8)
+    assert speeds(DeviceSection(memory=GIB, profile="a100", link_gb_s=0.5)).link == 0.5e9
     # Of the bundled host's steps none was bound by memory: that is no bandwidth.
-    assert speeds(Device(memory=GIB, profile="host")).memory is None
+    assert speeds(DeviceSection(memory=GIB, profile="host")).memory is None
     with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read"):
-        speeds(Device(memory=GIB, profile=str(tmp_path / "none.yaml")))
+        speeds(DeviceSection(memory=GIB, profile=str(tmp_path / "none.yaml")))

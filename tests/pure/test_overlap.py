@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.workload import overlap
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 from mirage.workload.overlap import repeated_tokens
 from mirage.workload.prompts import prompt_of
 
 pytestmark = pytest.mark.pure
 
 
-def turn(index: int, tokens: int, session: str = "s", tenant: str = "a") -> Call:
-    return Call(index, 0.0, tenant, tokens, 4, clipped=False, session=session)
+def turn(index: int, tokens: int, session: str = "s", tenant: str = "a") -> TenantRequest:
+    return TenantRequest(index, 0.0, tenant, tokens, 4, clipped=False, session=session)
 
 
 def test_turns_repeat_whole_blocks_of_the_turn_before() -> None:
@@ -41,7 +41,7 @@ def test_hashes_are_shared_by_sessions() -> None:
 
 
 def test_where_nothing_is_shared_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert repeated_tokens([Call(0, 0.0, "a", 9, 4, clipped=False)], 0, 4) is None
+    assert repeated_tokens([TenantRequest(0, 0.0, "a", 9, 4, clipped=False)], 0, 4) is None
     monkeypatch.setattr(overlap, "MOST_CALLS", 1)
     assert repeated_tokens([turn(0, 100), turn(1, 100)], 0, 32) is None
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.page_size import EXTENTS, LARGEST, LOST, SMALLEST, PageSize, Sizes, page_size
+from mirage.serve.page_size import EXTENTS, LARGEST, LOST, SMALLEST, PageSize, PageSizes, page_size
 from mirage.units import GIB, KIB, MIB
 
 pytestmark = pytest.mark.pure
@@ -18,12 +18,12 @@ def sizes(
     layers: int = 40,
     block: int = 2 * MIB,
     share: int = 70 * GIB,
-) -> Sizes:
-    return Sizes(name, layer, layers, GIB, block, 1, share, 129)
+) -> PageSizes:
+    return PageSizes(name, layer, layers, GIB, block, 1, share, 129)
 
 
 TENANTS = st.builds(
-    Sizes,
+    PageSizes,
     name=st.sampled_from("abc"),
     layer_bytes=st.integers(1, 2 * GIB),
     layers=st.integers(1, 100),
@@ -36,7 +36,7 @@ TENANTS = st.builds(
 
 
 @given(st.lists(TENANTS, min_size=1, max_size=3))
-def test_nobody_minds_it_and_somebody_would_mind_the_next(tenants: list[Sizes]) -> None:
+def test_nobody_minds_it_and_somebody_would_mind_the_next(tenants: list[PageSizes]) -> None:
     found = page_size(None, tenants)
     page = found.bytes
     assert SMALLEST <= page <= LARGEST and page & (page - 1) == 0 and found.reason
@@ -44,7 +44,7 @@ def test_nobody_minds_it_and_somebody_would_mind_the_next(tenants: list[Sizes]) 
     assert page == LARGEST or not all(accepts(tenant, 2 * page) for tenant in tenants)
 
 
-def accepts(tenant: Sizes, page: int) -> bool:
+def accepts(tenant: PageSizes, page: int) -> bool:
     extent = tenant.extent_bytes(page)
     coarse = extent > tenant.extent_bytes(SMALLEST) and extent * EXTENTS > tenant.kv_bytes(page)
     loses_its_place = tenant.fits(SMALLEST) and not tenant.fits(page)
@@ -52,7 +52,7 @@ def accepts(tenant: Sizes, page: int) -> bool:
 
 
 @given(st.lists(TENANTS, min_size=1, max_size=3), st.sampled_from([4096, 1 << 16, 1 << 30]))
-def test_what_is_asked_for_is_what_there_is(tenants: list[Sizes], asked: int) -> None:
+def test_what_is_asked_for_is_what_there_is(tenants: list[PageSizes], asked: int) -> None:
     assert page_size(asked, tenants) == PageSize(asked)
 
 

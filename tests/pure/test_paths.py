@@ -14,7 +14,7 @@ import yaml
 
 from mirage import cli, profiles
 from mirage.config import Config, ConfigError, load
-from mirage.errors import Refused
+from mirage.errors import InputRefused
 from mirage.paths import cache_folder, expanded, somebody, word
 from mirage.processes.exits import exits
 from mirage.serve import adapters
@@ -75,7 +75,7 @@ def test_a_path_means_what_it_does_in_a_shell(written: Any, meant: Any) -> None:
     ],
 )
 def test_a_path_that_means_nothing_is_refused(written: str, why: str) -> None:
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(InputRefused, match=why):
         expanded(written)
 
 
@@ -122,7 +122,7 @@ def test_every_path_of_a_configuration_is_read_so(place: str, tmp_path: Path) ->
     file.write_text(yaml.safe_dump(raw))
     assert found(load(file)) == Path("/home/me/a")
     file.write_text(yaml.safe_dump(raw).replace("~/a", "$NOWHERE/a"))
-    with pytest.raises(Refused, match=r"\$NOWHERE is not set"):
+    with pytest.raises(InputRefused, match=r"\$NOWHERE is not set"):
         found(load(file))
 
 
@@ -145,9 +145,11 @@ def test_every_path_of_a_command_line_is_read_so(
 @pytest.mark.usefixtures("nobody")
 def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for ask in (cache_folder, public.folder):
-        with pytest.raises(Refused, match="no home is known of this user: set HOME, or XDG_CACHE"):
+        with pytest.raises(
+            InputRefused, match="no home is known of this user: set HOME, or XDG_CACHE"
+        ):
             ask()
-    with pytest.raises(Refused, match="no such home is known"):
+    with pytest.raises(InputRefused, match="no such home is known"):
         expanded("~/x")
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     assert public.folder() == Path("/caches/mirage/traces")

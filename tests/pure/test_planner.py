@@ -18,7 +18,7 @@ from mirage.control.expert_asks import experts_out
 from mirage.control.hidden_layers import hidden_alpha
 from mirage.control.planner import plan
 from mirage.control.rules import Rules
-from mirage.control.spilling import Turns
+from mirage.control.spilling import TurnLengths
 from mirage.control.targets import base, most_alpha, most_experts, unnumbered
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import experts_gain, footprint
@@ -89,7 +89,7 @@ def planned(
     *tenants: TenantSnapshot,
     policy: Policy = Policy.MIRAGE,
     remap: Rules = REMAP,
-    turns: Turns | None = None,
+    turns: TurnLengths | None = None,
     now: float = inf,
 ):
     """{name: (alpha, kv_extents)}, checked to fit into the device."""
@@ -364,7 +364,9 @@ def test_low_priorities_are_called_back_first_and_nobody_below_a_share() -> None
 def test_in_turns_nobody_is_called_back() -> None:
     running = tenant("a", 24, active=False, kv=28, times=(9.0, 1.0))
     awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
-    targets = plan([running, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP, turns=Turns(1.0)).targets
+    targets = plan(
+        [running, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP, turns=TurnLengths(1.0)
+    ).targets
     assert not any(target.recall for target in targets.values()) and targets["a"].kv_extents == 24
 
 
@@ -400,7 +402,7 @@ def test_in_turns_so_much_is_lent_as_brings_more_than_its_way_back_costs(
     """A layer takes 4 s and is a tenth of all KV: of 320 s, in which eighty load, seven pay."""
     asks = tenant("a", 10, *wishes, times=(4.0, 1.0))
     asleep = tenant("b", active=False, times=(4.0, 1.0), last_busy=5.0)
-    targets = planned(asks, asleep, turns=Turns(turn_s), now=5.0)
+    targets = planned(asks, asleep, turns=TurnLengths(turn_s), now=5.0)
     assert targets["a"][0] + targets["b"][0] == given
 
 
@@ -409,7 +411,7 @@ def test_in_turns_only_whole_layers_are_worth_lending(wishes: tuple[int, int]) -
     """765 bytes would pay; an eighth layer would have to come back as a whole."""
     asks = tenant("a", 10, *wishes, times=(4.0, 1.0))
     asleep = tenant("b", active=False, times=(4.0, 1.0))
-    assert planned(asks, asleep, turns=Turns(320.0)) == {"a": (0, 32), "b": (7, 2)}
+    assert planned(asks, asleep, turns=TurnLengths(320.0)) == {"a": (0, 32), "b": (7, 2)}
 
 
 @pytest.mark.parametrize(("drains", "given"), [(True, 8), (False, 3)])
@@ -419,7 +421,7 @@ def test_in_turns_so_much_is_lent_as_the_others_can_give_when_the_donor_runs(
     """The borrower has two layers to give, and the donor hides one."""
     asks = tenant("a", 10, 24, times=(4.0, 0.1), percent=20)
     asleep = tenant("b", active=False, times=(4.0, 1.0))
-    assert planned(asks, asleep, turns=Turns(1e6, drains))["b"][0] == given
+    assert planned(asks, asleep, turns=TurnLengths(1e6, drains))["b"][0] == given
 
 
 @pytest.mark.parametrize(("used", "covered"), [(18, True), (24, True), (25, False)])
@@ -440,27 +442,27 @@ def test_in_turns_a_fixed_part_may_be_lent_instead_of_what_pays(part: float, giv
     """Of a pool of 20 extents, which are 10 layers."""
     asks, asleep = tenant("a", 2, 40), tenant("b", kv=2)
     fixed = REMAP.model_copy(update={"lend_pool": part})
-    assert planned(asks, asleep, turns=Turns(1.0, drains=True), remap=fixed)["b"][0] == given
+    assert planned(asks, asleep, turns=TurnLengths(1.0, drains=True), remap=fixed)["b"][0] == given
 
 
 def test_in_turns_layers_that_running_requests_sit_on_count_as_lent() -> None:
     """Else each turn would lend some more, and leave it to the next one's owner."""
     runs = tenant("a", 22, 20, 0, kv=22, times=(4.0, 1.0))
     asleep = tenant("b", active=False, alpha=3, kv=2, times=(4.0, 1.0))
-    assert planned(runs, asleep, turns=Turns(160.0)) == {"a": (0, 22), "b": (2, 2)}
+    assert planned(runs, asleep, turns=TurnLengths(160.0)) == {"a": (0, 22), "b": (2, 2)}
 
 
 def test_without_a_cap_all_is_lent_in_any_turn() -> None:
     asks = tenant("a", 10, 24, times=(4.0, 1.0))
     asleep = tenant("b", active=False, times=(4.0, 1.0))
     uncapped = REMAP.model_copy(update={"decode_cap": False})
-    assert planned(asks, asleep, turns=Turns(1.0), remap=uncapped)["b"][0] == 8
+    assert planned(asks, asleep, turns=TurnLengths(1.0), remap=uncapped)["b"][0] == 8
 
 
 def test_what_runs_on_lent_layers_is_never_asked_back_either() -> None:
     runs = tenant("a", 34, 0, 0, kv=34, times=(4.0, 0.1))
     asleep = tenant("b", active=False, alpha=9, kv=2, times=(4.0, 0.1))
-    assert planned(runs, asleep, turns=Turns(1.0)) == planned(runs, asleep)
+    assert planned(runs, asleep, turns=TurnLengths(1.0)) == planned(runs, asleep)
 
 
 def test_what_requests_run_on_is_not_asked_back_from_who_can_bear_it() -> None:
@@ -623,7 +625,7 @@ WHEN = st.fixed_dictionaries(
     {
         "turns": st.none()
         | st.builds(
-            Turns,
+            TurnLengths,
             st.sampled_from([1.0, 100.0, 1e4]),
             st.booleans(),
             st.sampled_from([0, 60, 1 << 30]),

@@ -9,7 +9,7 @@ import pytest
 
 from mirage.engine.prefill import computed, starting
 from mirage.engine.tiers.counts import TierCounts
-from mirage.tiers.contract import Medium, Place
+from mirage.tiers.contract import BlockPlace, Medium
 
 pytestmark = pytest.mark.pure
 
@@ -61,8 +61,8 @@ def test_who_begins_and_begins_again() -> None:
 
 def test_loaded_tokens_are_told_by_where_they_lay() -> None:
     counts = TierCounts()
-    host, risen = Place(Medium.HOST, 0), Place(Medium.HOST, 1, risen=True)
-    counts.loaded(96, [host, risen, Place(Medium.PEER, 2)])
+    host, risen = BlockPlace(Medium.HOST, 0), BlockPlace(Medium.HOST, 1, risen=True)
+    counts.loaded(96, [host, risen, BlockPlace(Medium.PEER, 2)])
     counts.loaded(65, [host, host, risen])
     assert counts.tokens_saved == sum(counts.tokens_from.values()) == 161
     assert counts.tokens_from[Medium.PEER] == 32

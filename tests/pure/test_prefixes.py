@@ -15,7 +15,7 @@ from test_planner import REMAP, SHARE, planned, tenant
 from mirage.config import Policy
 from mirage.control.planner import plan
 from mirage.control.prefixes import lending
-from mirage.control.spilling import Turns
+from mirage.control.spilling import TurnLengths
 from mirage.control.tenant_state import AGAIN_S, RecentRate, TenantSnapshot
 
 pytestmark = pytest.mark.pure
@@ -109,7 +109,7 @@ def test_prefixes_do_not_keep_a_woken_model_waiting() -> None:
 
 
 def test_in_turns_nothing_is_kept() -> None:
-    turns = Turns(1.0)
+    turns = TurnLengths(1.0)
     assert planned(*pair(), turns=turns) == planned(*pair(again_s=0.0), turns=turns)
 
 

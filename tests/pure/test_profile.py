@@ -19,11 +19,20 @@ from mirage.profiles import hardware as read_hardware
 from mirage.tools.profile import hardware, html
 from mirage.tools.profile.children import CACHE, one_cache
 from mirage.tools.profile.fitting import fit, line, step
-from mirage.tools.profile.hardware import Provenance
+from mirage.tools.profile.hardware import ProfileProvenance
 from mirage.tools.profile.measuring import Measuring, all_parts
 from mirage.tools.profile.parts import Part, Parts
-from mirage.tools.profile.plan import FEW, QUICK, THOROUGH, Effort, Limits, Load, points, thinned
-from mirage.tools.profile.result import Run, result
+from mirage.tools.profile.plan import (
+    FEW,
+    QUICK,
+    THOROUGH,
+    Effort,
+    MeasuringLimits,
+    SteadyLoad,
+    points,
+    thinned,
+)
+from mirage.tools.profile.result import RunFacts, result
 from mirage.tools.profile.serving import Extra, between, extra, serving
 from mirage.tools.profile.spread import spread
 from mirage.tools.profile.understanding import Measured, doubts, understood
@@ -33,8 +42,10 @@ pytestmark = pytest.mark.pure
 MEASURED = set(Hardware.model_fields) - {"tiers"}
 """What a profile says of a machine: tiers are for the simulator alone."""
 NAMES = ["a", "b"]
-WHERE = Provenance("mirage profile", "2 x Some CPU", "2026-01-01", "c.yaml", 90 << 20, 1 << 16)
-LOADS = dict.fromkeys(NAMES, (Load(*known.FEW), Load(*known.MANY)))
+WHERE = ProfileProvenance(
+    "mirage profile", "2 x Some CPU", "2026-01-01", "c.yaml", 90 << 20, 1 << 16
+)
+LOADS = dict.fromkeys(NAMES, (SteadyLoad(*known.FEW), SteadyLoad(*known.MANY)))
 
 
 def measured() -> Measured:
@@ -131,7 +142,7 @@ def test_by_the_clock_on_the_wall_requests_are_timed_at_the_client() -> None:
 # -- what is measured -------------------------------------------------------------------------
 
 any_limits = st.builds(
-    Limits,
+    MeasuringLimits,
     sequences=st.integers(1, 600),
     length=st.integers(24, 40_000),
     budget=st.integers(16, 16_384),
@@ -141,7 +152,7 @@ any_limits = st.builds(
 
 
 @given(any_limits, st.sampled_from([QUICK, THOROUGH]))
-def test_every_point_is_within_the_limits(limits: Limits, effort: Effort) -> None:
+def test_every_point_is_within_the_limits(limits: MeasuringLimits, effort: Effort) -> None:
     chosen = points(limits, effort)
     assert chosen.prompts
     for count, tokens in chosen.prompts:
@@ -156,7 +167,7 @@ def test_every_point_is_within_the_limits(limits: Limits, effort: Effort) -> Non
 
 
 @given(any_limits)
-def test_a_load_is_one_that_the_engine_bears(limits: Limits) -> None:
+def test_a_load_is_one_that_the_engine_bears(limits: MeasuringLimits) -> None:
     load = FEW.limited(limits)
     assert 1 <= load.at_once <= limits.sequences
     assert load.prompt >= 1 and load.output >= 2
@@ -164,7 +175,7 @@ def test_a_load_is_one_that_the_engine_bears(limits: Limits) -> None:
 
 
 def test_the_demo_s_points_are_those_of_the_cross_check() -> None:
-    chosen = points(Limits(32, 330, 1024, 32, 400), THOROUGH)
+    chosen = points(MeasuringLimits(32, 330, 1024, 32, 400), THOROUGH)
     assert [tokens for count, tokens in chosen.prompts if count == 1] == [
         *(4, 16, 32, 64, 96, 128, 192, 256, 320),
     ]
@@ -296,7 +307,7 @@ def test_an_interrupted_profile_goes_on_where_it_was(
 def test_the_page_stands_alone_and_shows_every_figure() -> None:
     found = measured()
     figures = hardware.figures(found, WHERE, Extra(*known.SERVED))
-    run = Run(
+    run = RunFacts(
         "Some <CPU>", WHERE, {"mirage": "1"}, "quick", 2, {"served": 0.5}, {"served": 9.0}, []
     )
     engines = {name: known.engine(known.model()) for name in NAMES}
@@ -314,7 +325,9 @@ def test_the_page_stands_alone_and_shows_every_figure() -> None:
 def test_a_doubt_is_on_the_page() -> None:
     found = measured()
     figures = hardware.figures(found, WHERE, Extra(0.0, 0.0))
-    run = Run("A", WHERE, {}, "quick", 2, {"served": 3.0}, {"served": 9.0}, ["it was not quiet"])
+    run = RunFacts(
+        "A", WHERE, {}, "quick", 2, {"served": 3.0}, {"served": 9.0}, ["it was not quiet"]
+    )
     engines = {"a": known.engine(known.model())}
     page = html.render(
         result(run, found, figures, engines, known.transfers(), {"a": known.model()})

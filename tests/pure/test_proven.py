@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from mirage.serve.proven import Book, Row, beside, book, judged, read_book, verdict
+from mirage.serve.proven import Book, ProvenFamily, beside, book, judged, read_book, verdict
 
 pytestmark = pytest.mark.pure
 
 
 def row(
     family: str, architecture: str, reason: str = "", quantisation: str = "", *beside: str
-) -> Row:
-    return Row(family, architecture, quantisation, not reason, 18, 40, reason, beside)
+) -> ProvenFamily:
+    return ProvenFamily(family, architecture, quantisation, not reason, 18, 40, reason, beside)
 
 
 KNOWN = Book(

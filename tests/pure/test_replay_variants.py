@@ -10,7 +10,13 @@ import pytest
 from mirage.config import Config, Policy
 from mirage.simulate.variants import VARIANTS as SIMULATED
 from mirage.tools.replay import child
-from mirage.tools.replay.policies import VARIANTS, PolicyRefused, Variant, chosen, tiers_unused
+from mirage.tools.replay.policies import (
+    VARIANTS,
+    PolicyRefused,
+    ReplayVariant,
+    chosen,
+    tiers_unused,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -35,7 +41,7 @@ def test_all_that_the_configuration_has() -> None:
 
 def test_each_once_and_in_the_order_given() -> None:
     named = chosen("mirage-tiers, static,mirage-tiers", config(**TIERED))
-    assert named == [Variant(Policy.MIRAGE, tiers=True), Variant(Policy.STATIC)]
+    assert named == [ReplayVariant(Policy.MIRAGE, tiers=True), ReplayVariant(Policy.STATIC)]
 
 
 @pytest.mark.parametrize("name", ["magic", "static-tiers", "", "mirage-"])

@@ -13,17 +13,17 @@ from rich.console import Console
 from mirage.samples import Sample, TenantSample, TenantShape
 from mirage.tools.replay import html, pictures, report, table
 from mirage.tools.replay.client import Outcome
-from mirage.tools.replay.run import Run
-from mirage.tools.replay.timeline import Timeline
+from mirage.tools.replay.run import PolicyRun
+from mirage.tools.replay.timeline import RecordedTimeline
 from mirage.tools.replay.trail import NOTHING, trail
 from mirage.tools.report import comparison, drawing
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 
 pytestmark = pytest.mark.pure
 
 SETTING = report.Setting("demo.yaml", "sample", (0.0, 60.0), 0.1, 0.2, 7, None)
 SHAPE = TenantShape(layers=12, layer_bytes=1000, extent_bytes=100, extent_blocks=4)
-CALLS = [Call(i, i / 10, "ab"[i % 2], 10, 4, clipped=i == 3) for i in range(6)]
+CALLS = [TenantRequest(i, i / 10, "ab"[i % 2], 10, 4, clipped=i == 3) for i in range(6)]
 REQUIRED = [
     *("policy", "completed", "failed", "preemptions", "duration"),
     *("request_throughput", "output_throughput", "layers_remapped_max"),
@@ -55,17 +55,17 @@ def outcomes(slow=1.0, count=6) -> list[Outcome]:
     ]
 
 
-def timeline(preempted: int, alpha: int) -> Timeline:
+def timeline(preempted: int, alpha: int) -> RecordedTimeline:
     def tenant(t: int, alpha: int) -> TenantSample:
         counted = {"preemptions": 5 + preempted * t, "bytes_streamed": 1000 * t, "stall_s": 0.5 * t}
         return TenantSample(20 + t, 10, alpha, 2, 3, 1, 50_000, **counted)
 
     samples = [Sample(float(t), {"a": tenant(t, alpha), "b": tenant(t, 0)}) for t in range(5)]
-    return Timeline(samples, 200_000, {"a": SHAPE, "b": SHAPE}, 1)
+    return RecordedTimeline(samples, 200_000, {"a": SHAPE, "b": SHAPE}, 1)
 
 
-def run(policy="static", slow=1.0, preempted=0, alpha=0, **changes) -> Run:
-    return Run(
+def run(policy="static", slow=1.0, preempted=0, alpha=0, **changes) -> PolicyRun:
+    return PolicyRun(
         **{
             "policy": policy,
             "calls": CALLS,
@@ -333,7 +333,7 @@ def test_a_distribution_reaches_all_values():
 # What was computed before, and conversations.
 
 
-def tiered(policy: str, found: int) -> Run:
+def tiered(policy: str, found: int) -> PolicyRun:
     """A run that finds so many tokens on the device, twice as many in host memory, in 4 s."""
 
     def sample(t: int) -> TenantSample:
@@ -343,7 +343,7 @@ def tiered(policy: str, found: int) -> Run:
         return TenantSample(20, 10, 0, 0, 3, 1, 50_000, **figures)
 
     samples = [Sample(float(t), {"a": sample(t), "b": sample(0)}) for t in range(5)]
-    return run(policy, timeline=Timeline(samples, 200_000, {"a": SHAPE, "b": SHAPE}, 1))
+    return run(policy, timeline=RecordedTimeline(samples, 200_000, {"a": SHAPE, "b": SHAPE}, 1))
 
 
 def test_what_tiers_did_counts_from_the_start_of_the_run():

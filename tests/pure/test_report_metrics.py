@@ -11,7 +11,7 @@ from mirage.tools.replay.client import Outcome
 from mirage.tools.replay.metrics import latencies_ms, summarize
 from mirage.tools.replay.timeline import (
     MAX_POINTS,
-    Timeline,
+    RecordedTimeline,
     TimelineError,
     columns,
     cut,
@@ -23,13 +23,13 @@ from mirage.tools.replay.timeline import (
     peak,
 )
 from mirage.tools.replay.trail import NOTHING
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 
 pytestmark = pytest.mark.pure
 
 
 def outcome(ttft, *itl, tokens=None, error=None, prompt=10) -> Outcome:
-    call = Call(0, 0.0, "a", prompt, 5, False)
+    call = TenantRequest(0, 0.0, "a", prompt, 5, False)
     count = len(itl) + 1 if tokens is None else tokens
     return Outcome(call, 0, 0, 0, ttft, ttft + sum(itl), itl, prompt, count, NOTHING, error)
 
@@ -93,7 +93,7 @@ def tenant(**fields) -> TenantSample:
 
 
 SHAPE = TenantShape(layers=12, layer_bytes=100, extent_bytes=10, extent_blocks=1)
-TIMELINE = Timeline(
+TIMELINE = RecordedTimeline(
     samples=[
         Sample(9.0, {"a": tenant(preemptions=1)}),
         Sample(10.0, {"a": tenant(preemptions=2, kv_blocks=10, alpha=1)}),
@@ -129,7 +129,7 @@ def test_ends_that_the_server_no_longer_keeps_are_part_of_the_run():
 
 
 def test_peak_of_nothing():
-    assert peak(Timeline([], 1, {}, 1), lambda sample: sample.alpha) == 0
+    assert peak(RecordedTimeline([], 1, {}, 1), lambda sample: sample.alpha) == 0
 
 
 def test_columns():
@@ -144,7 +144,7 @@ def test_columns():
 @pytest.mark.parametrize("count", [1, MAX_POINTS, MAX_POINTS + 1, 5 * MAX_POINTS])
 def test_columns_are_thinned(count):
     samples = [Sample(float(t), {"a": tenant()}) for t in range(count)]
-    found = columns(Timeline(samples, 1, {"a": SHAPE}, 1))
+    found = columns(RecordedTimeline(samples, 1, {"a": SHAPE}, 1))
     assert min(count, MAX_POINTS) / 2 <= len(found["t"]) <= MAX_POINTS
     assert len(found["tenants"]["a"]["beta"]) == len(found["t"])
 

@@ -10,7 +10,7 @@ from mirage.tools.replay.display import display
 from mirage.tools.replay.trail import NOTHING
 from mirage.tools.report import progress
 from mirage.tools.tune.progress import shown as stages
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 
 pytestmark = pytest.mark.pure
 
@@ -25,7 +25,7 @@ def journal(sent: int, failed: int, finished: int) -> Journal:
     found = Journal()
     for number in range(sent):
         found.note_sent()
-        call = Call(number, 0.0, "a", 1, 1, False)
+        call = TenantRequest(number, 0.0, "a", 1, 1, False)
         if number < finished:
             error = "no" if number < failed else None
             found.note(Outcome(call, 0, 0, number / 2, 0, 0, (), 1, 1, NOTHING, error))

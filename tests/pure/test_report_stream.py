@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.tools.replay.stream import Answer, StreamError, error_message
+from mirage.tools.replay.stream import StreamedAnswer, StreamError, error_message
 
 pytestmark = pytest.mark.pure
 
@@ -26,7 +26,7 @@ STREAM = token("ä", 1) + token("", 2) + b": ping\n\n" + token("c", 3) + USAGE +
 
 
 def test_times_text_and_counts():
-    answer = Answer(sent_at=10.0)
+    answer = StreamedAnswer(sent_at=10.0)
     answer.feed(token("a", 5), 10.5)
     answer.feed(token("b", 6), 10.75)
     answer.feed(token("c", 7), 11.5)
@@ -39,7 +39,7 @@ def test_times_text_and_counts():
 
 @given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=30), windows=st.booleans())
 def test_any_cut_reads_the_same(cuts, windows):
-    answer = Answer(0.0)
+    answer = StreamedAnswer(0.0)
     edges = [0, *sorted(cuts), len(STREAM)]
     for start, end in pairwise(edges):
         part = STREAM[start:end]
@@ -50,21 +50,21 @@ def test_any_cut_reads_the_same(cuts, windows):
 
 @pytest.mark.parametrize(("ids", "tokens"), [(((1,), (2,)), 2), (((), ()), 2), (((1, 2), (3,)), 3)])
 def test_without_usage_tokens_are_counted(ids, tokens):
-    answer = Answer(0.0)
+    answer = StreamedAnswer(0.0)
     answer.feed(b"".join(token("x", *some) for some in ids) + DONE, 1.0)
     answer.close()
     assert answer.output_tokens == tokens
 
 
 def test_a_stream_that_breaks_off():
-    answer = Answer(0.0)
+    answer = StreamedAnswer(0.0)
     answer.feed(token("a", 1) + token("b", 2) + b'data: {"choi', 1.0)
     with pytest.raises(StreamError, match="broke off after 2 tokens"):
         answer.close()
 
 
 def test_a_stream_without_tokens():
-    answer = Answer(0.0)
+    answer = StreamedAnswer(0.0)
     answer.feed(USAGE + DONE, 1.0)
     with pytest.raises(StreamError, match="no token"):
         answer.close()
@@ -72,13 +72,13 @@ def test_a_stream_without_tokens():
 
 def test_an_error_in_the_stream():
     with pytest.raises(StreamError, match="engine is dead"):
-        Answer(0.0).feed(event(error={"message": "engine is dead", "code": 500}), 1.0)
+        StreamedAnswer(0.0).feed(event(error={"message": "engine is dead", "code": 500}), 1.0)
 
 
 @pytest.mark.parametrize("payload", [b"data: {oops\n", b"data: 17\n", b"data: \xff\n"])
 def test_an_event_that_is_none(payload):
     with pytest.raises(StreamError, match="not an event of the API"):
-        Answer(0.0).feed(payload, 1.0)
+        StreamedAnswer(0.0).feed(payload, 1.0)
 
 
 @pytest.mark.parametrize(

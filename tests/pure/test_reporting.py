@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.control.demand import Demand
-from mirage.control.reporting import Held, LayerTimes, make_report
+from mirage.control.reporting import HeldMemory, LayerTimes, make_report
 from mirage.counters import Counters
 from mirage.protocol import Report
 from mirage.units import ceil_div
@@ -22,7 +22,9 @@ def report(wanted: Demand, used: int = 7, usable: int = 19, extent_blocks: int =
     return make_report(
         revision=3,
         holds_turn=True,
-        held=Held(1000, 2, 1, 5, -(-(used + 1) // extent_blocks) if used else 0, used, usable),
+        held=HeldMemory(
+            1000, 2, 1, 5, -(-(used + 1) // extent_blocks) if used else 0, used, usable
+        ),
         wanted=wanted,
         extent_blocks=extent_blocks,
         running=6,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from mirage.config import PeerTier, Tiers
+from mirage.config import PeerTier, TiersSection
 from mirage.serve.resizing import Resize, Resizing
 
 pytestmark = pytest.mark.pure
@@ -164,7 +164,7 @@ def test_a_body_that_says_nothing_of_use(body: bytes) -> None:
 
 def test_peers_need_host_memory_below_them() -> None:
     with pytest.raises(ValueError, match="peer needs a host pool below it"):
-        Tiers(peer=PeerTier(devices={"gpu1": 1}))
+        TiersSection(peer=PeerTier(devices={"gpu1": 1}))
     for devices in ({}, {"": 1}, {"a b": 1}, {"gpu1": 0}):
         with pytest.raises(ValueError):
             PeerTier(devices=devices)

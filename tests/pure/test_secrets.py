@@ -14,7 +14,7 @@ from mirage.arguments.check import ArgumentRefused, check_environment, check_nam
 from mirage.arguments.table import TABLE
 from mirage.config import Config
 from mirage.secrets import HIDDEN, is_name, places, redacted
-from mirage.tools.replay.preparation import Options
+from mirage.tools.replay.preparation import ReplayOptions
 from mirage.tools.replay.provenance import command
 
 pytestmark = pytest.mark.pure
@@ -131,7 +131,7 @@ def test_a_configuration_as_json_has_no_secrets() -> None:
 
 
 def test_a_servers_address_in_a_report_has_no_password() -> None:
-    told = command(Path("c.yaml"), Options(server=f"http://me:{SECRET}@host:8000"))
+    told = command(Path("c.yaml"), ReplayOptions(server=f"http://me:{SECRET}@host:8000"))
     assert told == "mirage replay c.yaml --server 'http://***@host:8000'"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage.simulate.batch import Batch, Request
+from mirage.simulate.batch import Batch, SimulatedRequest
 from tests.examples import examples
 
 pytestmark = pytest.mark.pure
@@ -29,7 +29,7 @@ class Naive:
     """One (computed, left) pair for each request, stepped one token at a time."""
 
     block_tokens: int
-    requests: dict[Request, list[int]] = field(default_factory=dict)
+    requests: dict[SimulatedRequest, list[int]] = field(default_factory=dict)
 
     @property
     def blocks(self) -> int:
@@ -39,14 +39,14 @@ class Naive:
     def context(self) -> int:
         return sum(computed for computed, _ in self.requests.values())
 
-    def due(self) -> set[Request]:
+    def due(self) -> set[SimulatedRequest]:
         b = self.block_tokens
         return {r for r, (computed, _) in self.requests.items() if computed % b == 0}
 
     def next_finish(self) -> int:
         return min(left for _, left in self.requests.values())
 
-    def step(self) -> list[Request]:
+    def step(self) -> list[SimulatedRequest]:
         for pair in self.requests.values():
             pair[0] += 1
             pair[1] -= 1
@@ -68,13 +68,13 @@ class Naive:
         return most
 
 
-def number(request: Request) -> int:
+def number(request: SimulatedRequest) -> int:
     return request.number
 
 
-def joining(number: int, computed: int, left: int) -> Request:
+def joining(number: int, computed: int, left: int) -> SimulatedRequest:
     """As the engine joins it: its newest token is not in KV yet."""
-    request = Request(number, 0, prompt=computed, output=left + 1, generated=1)
+    request = SimulatedRequest(number, 0, prompt=computed, output=left + 1, generated=1)
     request.computed = computed
     return request
 
@@ -89,7 +89,7 @@ def same(batch: Batch, naive: Naive) -> None:
         assert batch.next_finish() == naive.next_finish()
 
 
-def take_out(batch: Batch, naive: Naive, request: Request) -> None:
+def take_out(batch: Batch, naive: Naive, request: SimulatedRequest) -> None:
     """Out of both; its progress and blocks are its own again."""
     batch.leave(request)
     computed, to_go = naive.requests.pop(request)
@@ -98,7 +98,7 @@ def take_out(batch: Batch, naive: Naive, request: Request) -> None:
     assert request.joined == request.finish == -1
 
 
-def put_in(batch: Batch, naive: Naive, request: Request) -> None:
+def put_in(batch: Batch, naive: Naive, request: SimulatedRequest) -> None:
     naive.requests[request] = [request.computed, request.output - request.generated]
     batch.join(request)
 
@@ -107,7 +107,7 @@ def put_in(batch: Batch, naive: Naive, request: Request) -> None:
 @examples(250)
 def test_it_is_what_stepping_every_request_gives(block_tokens, events) -> None:
     batch, naive = Batch(block_tokens), Naive(block_tokens)
-    outside: list[Request] = []
+    outside: list[SimulatedRequest] = []
     for order, (what, some, more) in enumerate(events):
         if what == "join":
             put_in(batch, naive, joining(-order, some, more))

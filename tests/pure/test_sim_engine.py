@@ -16,9 +16,9 @@ from mirage.control.targets import unnumbered
 from mirage.facts import KVGroup, KVGroups
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.engine import Engine
-from mirage.simulate.holding import Holding
+from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.limits import StepLimits
 from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, Work
 from tests.examples import examples
@@ -54,7 +54,7 @@ class Alone:
     def began(self, engine: Engine) -> None:
         pass
 
-    def finished(self, engine: Engine, request: Request) -> None:
+    def finished(self, engine: Engine, request: SimulatedRequest) -> None:
         pass
 
     def run(self, engine: Engine, until: int = 10**18) -> int:
@@ -85,7 +85,7 @@ class Given:
 def lone(
     world: Alone,
     blocks: int,
-    requests: Iterator[Request] | list[Request] = (),
+    requests: Iterator[SimulatedRequest] | list[SimulatedRequest] = (),
     bounds: tuple[CostBound, ...] = (),
     **limits,
 ) -> Engine:
@@ -101,7 +101,7 @@ def lone(
         "report_ps": PS // 5,
         "apply_ps": 0,
     }
-    holding = Holding(SHAPE, unnumbered(SHAPE, 0, 1, blocks + 1), lambda before, after: 0)
+    holding = SimulatedMemory(SHAPE, unnumbered(SHAPE, 0, 1, blocks + 1), lambda before, after: 0)
     line: Any = Roofline(profiles.model("opt-13b"), profiles.hardware("gh200"))
     if bounds:
         line = Given(bounds)
@@ -110,7 +110,7 @@ def lone(
 
 
 def decoding(
-    engine: Engine, lengths: list[tuple[int, int]], kind: type[Request] = Request
+    engine: Engine, lengths: list[tuple[int, int]], kind: type[SimulatedRequest] = SimulatedRequest
 ) -> Engine:
     """With requests of (tokens in KV, tokens to go) in its batch."""
     for number, (computed, left) in enumerate(lengths):
@@ -166,7 +166,7 @@ def test_spans_end_where_single_steps_would(lengths, blocks, arrivals, elastic, 
     """Everything that is counted is the same, step by step or many at once."""
     found = []
     for skipping in (True, False):
-        coming = [Request(100 + i, *row) for i, row in enumerate(sorted(arrivals))]
+        coming = [SimulatedRequest(100 + i, *row) for i, row in enumerate(sorted(arrivals))]
         world = Alone(skipping, refusing=True)
         limits = {"elastic": elastic, "max_num_batched_tokens": budget}
         engine = decoding(lone(world, blocks, coming, **limits), lengths)
@@ -212,7 +212,7 @@ looked_at: Counter[int] = Counter()
 """How often each request, by its number, was looked at."""
 
 
-class Watched(Request):
+class Watched(SimulatedRequest):
     """A request that counts how often anything of it is read or written."""
 
     def __getattribute__(self, name: str) -> Any:
@@ -225,10 +225,10 @@ class Watched(Request):
         object.__setattr__(self, name, value)
 
 
-class Walked(dict[Request, None]):
+class Walked(dict[SimulatedRequest, None]):
     """Running requests that nobody may walk through."""
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[SimulatedRequest]:
         raise AssertionError("a step of pure decode walks through all that run")
 
     __reversed__ = keys = items = values = __iter__  # type: ignore[assignment]

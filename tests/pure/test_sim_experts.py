@@ -16,7 +16,7 @@ from mirage.config import ConfigError
 from mirage.geometry import footprint
 from mirage.simulate import build, run
 from mirage.simulate.experiment import Experiment, Setup
-from mirage.simulate.routing import Observed, Routers, Routing
+from mirage.simulate.routing import Observed, RouterModel, Routers
 from mirage.simulate.variants import variant
 from mirage.simulate.world import Observer, World
 from mirage.streaming.routing import OBSERVE_CALLS
@@ -84,7 +84,7 @@ class Watch(Observer):
 def test_a_token_needs_as_many_experts_as_the_model_has_active_ones(
     skew: float, seed: int, tokens: int
 ) -> None:
-    routers = Routers(MODEL, Routing(skew=skew), f"{seed}")
+    routers = Routers(MODEL, RouterModel(skew=skew), f"{seed}")
     assert np.allclose(routers.needed.sum(axis=1), MODEL.active_experts)
     assert routers.needed.min() >= 0 and routers.needed.max() <= 1
     routed = routers.routed(tokens)
@@ -97,19 +97,19 @@ def test_a_token_needs_as_many_experts_as_the_model_has_active_ones(
 
 
 def test_even_routing_needs_all_alike() -> None:
-    routers = Routers(MODEL, Routing(skew=0), "0")
+    routers = Routers(MODEL, RouterModel(skew=0), "0")
     assert np.allclose(routers.needed, MODEL.active_experts / MODEL.experts)
     assert routers.routed(1)[4] == pytest.approx(4 * MODEL.layers / 8)
 
 
 def test_layers_differ_and_a_seed_is_the_same_again() -> None:
-    one, same, other = (Routers(MODEL, Routing(skew=2), s).needed for s in ("1", "1", "2"))
+    one, same, other = (Routers(MODEL, RouterModel(skew=2), s).needed for s in ("1", "1", "2"))
     assert (one == same).all() and not (one == other).all()
     assert len({row.tobytes() for row in one}) == MODEL.layers
 
 
 def test_what_is_observed_follows_what_is_routed() -> None:
-    routers = Routers(MODEL, Routing(skew=2), "0")
+    routers = Routers(MODEL, RouterModel(skew=2), "0")
     observed = Observed(routers)
     observed.step(10, OBSERVE_CALLS - 1)
     assert observed.routed() == ()
@@ -120,7 +120,7 @@ def test_what_is_observed_follows_what_is_routed() -> None:
 
 
 def test_a_span_is_observed_as_its_steps_are() -> None:
-    routers = Routers(MODEL, Routing(skew=2), "0")
+    routers = Routers(MODEL, RouterModel(skew=2), "0")
     spans, single = Observed(routers), Observed(routers)
     for tokens, steps in ((10, 40), (200, 3), (30, 60)):
         spans.step(tokens, steps)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.simulate import build
-from mirage.simulate.batch import LongestGaps, Request
+from mirage.simulate.batch import LongestGaps, SimulatedRequest
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.variants import variant
@@ -26,9 +26,9 @@ def test_the_longest_since_any_step(gaps: list[int], since: int) -> None:
 
 class Finished(Observer):
     def __init__(self) -> None:
-        self.requests: dict[str, list[tuple[Request, int]]] = {}
+        self.requests: dict[str, list[tuple[SimulatedRequest, int]]] = {}
 
-    def finished(self, engine: Engine, request: Request) -> None:
+    def finished(self, engine: Engine, request: SimulatedRequest) -> None:
         self.requests.setdefault(engine.name, []).append((request, engine.world.now_s()))
 
 

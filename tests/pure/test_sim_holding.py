@@ -10,7 +10,7 @@ from mirage.control.targets import unnumbered
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape
 from mirage.simulate.build import _copies
-from mirage.simulate.holding import Holding
+from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.roofline import LAYER_SETS
 from mirage.streaming.layer_sets import even, nested
 from tests.examples import examples
@@ -48,7 +48,7 @@ class Recorded:
         return self.count
 
 
-def state(holding: Holding) -> tuple[int, int, int]:
+def state(holding: SimulatedMemory) -> tuple[int, int, int]:
     return holding.alpha, holding.beta, holding.extents
 
 
@@ -59,8 +59,8 @@ def allotment(shape: ModelShape, revision: int, alpha: int, beta: int, extents: 
 SHAPE = ModelShape(40, 100, 50, 30, 4, 16, MOST, 1, 40)
 
 
-def holding(extents=10, copies=None) -> Holding:
-    return Holding(SHAPE, unnumbered(SHAPE, 0, 1, extents), copies or Recorded())
+def holding(extents=10, copies=None) -> SimulatedMemory:
+    return SimulatedMemory(SHAPE, unnumbered(SHAPE, 0, 1, extents), copies or Recorded())
 
 
 # -- settling ---------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_every_pass_gives_before_it_takes_and_keeps_what_is_used(
     shape, start, targets, scattered
 ) -> None:
     """Passes with ever other numbers of blocks in use, some before the last one settled."""
-    holding = Holding(shape, unnumbered(shape, 0, 1, start), Recorded(), scattered)
+    holding = SimulatedMemory(shape, unnumbered(shape, 0, 1, start), Recorded(), scattered)
     for revision, (part, beta, extents, use) in enumerate(targets, start=1):
         target = allotment(shape, revision, round(part * (shape.layers - 3)), beta, extents)
         assert holding.aim(target)
@@ -141,7 +141,7 @@ def test_blocks_that_shall_go_may_not_be_allocated_any_more() -> None:
 @given(used=st.integers(0, 200), per_extent=st.integers(1, 9))
 def test_busy_extents_hold_the_used_blocks_and_the_null_block(used, per_extent) -> None:
     shape = ModelShape(40, 100, 50, 30, per_extent, 16, MOST, 1, 40)
-    busy = Holding(shape, unnumbered(shape, 0, 1, 10), Recorded()).extents_of(used)
+    busy = SimulatedMemory(shape, unnumbered(shape, 0, 1, 10), Recorded()).extents_of(used)
     if used:
         assert (busy - 1) * per_extent < used + 1 <= busy * per_extent
     else:
@@ -154,7 +154,7 @@ def test_scattered_blocks_keep_more_extents_and_never_more_than_there_are(
 ) -> None:
     shape = ModelShape(40, 100, 50, 30, per_extent, 16, MOST, 1, 40)
     dense, scattered = (
-        Holding(shape, unnumbered(shape, 0, 1, extents), Recorded(), way).extents_of(used)
+        SimulatedMemory(shape, unnumbered(shape, 0, 1, extents), Recorded(), way).extents_of(used)
         for way in (False, True)
     )
     assert dense <= scattered <= max(dense, extents, 1)
@@ -180,7 +180,7 @@ def test_layers_come_back_one_by_one_as_the_grant_allows() -> None:
 @settings(deadline=None)
 def test_copies_are_counted_once_for_each_pass_that_moves(targets) -> None:
     copies = Recorded()
-    made = Holding(SHAPE, unnumbered(SHAPE, 0, 1, 10), copies)
+    made = SimulatedMemory(SHAPE, unnumbered(SHAPE, 0, 1, 10), copies)
     for revision, (part, beta, extents, _) in enumerate(targets, start=1):
         made.aim(allotment(SHAPE, revision, round(part * 37), beta, extents))
         before = state(made)

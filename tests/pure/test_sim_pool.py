@@ -9,7 +9,7 @@ from rich.console import Console
 
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.tools.report import progress
-from mirage.tools.simulate.pool import Job, run_all
+from mirage.tools.simulate.pool import SimulationJob, run_all
 from mirage.tools.simulate.progress import counting
 
 pytestmark = pytest.mark.pure
@@ -28,13 +28,15 @@ class Watcher:
         self.requests = requests
 
 
-def jobs(peak: dict | None = None) -> list[Job]:
+def jobs(peak: dict | None = None) -> list[SimulationJob]:
     tenants = [{"name": "a", "model": "llama-3-8b", "share": 60, "rate": 5}]
     workload = {"requests": REQUESTS, "peak": peak}
     setup = Setup(
         Experiment.model_validate({"title": "t", "tenants": tenants, "workload": workload})
     )
-    return [Job(setup, policy, seed) for seed in (0, 1) for policy in ("static", "mirage")]
+    return [
+        SimulationJob(setup, policy, seed) for seed in (0, 1) for policy in ("static", "mirage")
+    ]
 
 
 @pytest.mark.parametrize("processes", [1, 2])

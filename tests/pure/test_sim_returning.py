@@ -10,8 +10,8 @@ import pytest
 from mirage.control.turn_taking import TurnTaking
 from mirage.facts import KVGroup, KVGroups
 from mirage.protocol import ModelShape, Turn
-from mirage.simulate.batch import Request
-from mirage.simulate.loads import Loads
+from mirage.simulate.batch import SimulatedRequest
+from mirage.simulate.loads import NoLoads
 from mirage.simulate.queues import Queues
 from mirage.simulate.returning import Returning
 from mirage.simulate.tally import Tally
@@ -22,18 +22,20 @@ SHAPE = ModelShape(12, 100, 0, 40, 4, 16, 200, 2, 12)
 GROUPS = KVGroups((KVGroup("full_attention", 12, 16, 64),))
 
 
-class Arriving(Loads):
+class Arriving(NoLoads):
     """All that loads has come."""
 
     def __init__(self, queues: Queues) -> None:
         self.queues = queues
 
-    def advance(self, now: int) -> list[Request]:
+    def advance(self, now: int) -> list[SimulatedRequest]:
         return list(self.queues.loading)
 
 
 def test_what_comes_after_the_turn_is_given_up_once_it_is_there() -> None:
-    queues = Queues(iter([Request(0, 0, 100, 10), Request(1, 0, 100, 10)]), GROUPS)
+    queues = Queues(
+        iter([SimulatedRequest(0, 0, 100, 10), SimulatedRequest(1, 0, 100, 10)]), GROUPS
+    )
     queues.arrive(0)
     queues.admit(7)
     queues.admit(7, loading=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mirage import profiles
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.prefix import Prefix
 from mirage.simulate.reuse import PrefixCache
 from mirage.simulate.roofline import Roofline
@@ -27,9 +27,11 @@ def cache(tally: Tally | None = None) -> PrefixCache:
     return PrefixCache(BLOCK, Savings(tally or Tally(), ROOFLINE))
 
 
-def hashed(number: int, prompt: int, hashes: list[int], hash_tokens: int = 8) -> Request:
+def hashed(number: int, prompt: int, hashes: list[int], hash_tokens: int = 8) -> SimulatedRequest:
     kept = tuple(hashes[: -(-prompt // hash_tokens)])
-    return Request(number, 0, prompt, 4, prefix=Prefix(b"m", str(number), prompt, None, kept, 8))
+    return SimulatedRequest(
+        number, 0, prompt, 4, prefix=Prefix(b"m", str(number), prompt, None, kept, 8)
+    )
 
 
 # -- names ------------------------------------------------------------------------------
@@ -74,7 +76,7 @@ def test_a_session_is_one_text_with_its_answers_and_others_have_their_own() -> N
 # -- what is found ----------------------------------------------------------------------
 
 
-def finished(kept: PrefixCache, request: Request) -> None:
+def finished(kept: PrefixCache, request: SimulatedRequest) -> None:
     found = kept.find(request)
     kept.take(request, found)
     request.computed = request.known
@@ -85,9 +87,9 @@ def finished(kept: PrefixCache, request: Request) -> None:
 def test_a_later_turn_finds_all_full_blocks_before_it_but_computes_a_token() -> None:
     tally = Tally()
     kept = cache(tally)
-    finished(kept, Request(0, 0, 16, 4, prefix=Prefix(b"m", "0", 16, "chat")))
-    same = Request(1, 0, 16, 4, prefix=Prefix(b"m", "1", 16, "chat"))
-    later = Request(2, 0, 40, 4, prefix=Prefix(b"m", "2", 40, "chat"))
+    finished(kept, SimulatedRequest(0, 0, 16, 4, prefix=Prefix(b"m", "0", 16, "chat")))
+    same = SimulatedRequest(1, 0, 16, 4, prefix=Prefix(b"m", "1", 16, "chat"))
+    later = SimulatedRequest(2, 0, 40, 4, prefix=Prefix(b"m", "2", 40, "chat"))
     assert kept.find(same).blocks == 3, "its last token is computed"
     assert kept.find(later).blocks == 4
     kept.take(later, kept.find(later))
@@ -151,7 +153,7 @@ class Cached(RuleBasedStateMachine):
         self.below = Slow()
         savings = Savings(Tally(), ROOFLINE)
         self.kept = PrefixCache(BLOCK, savings, self.below, window=6)
-        self.running: list[Request] = []
+        self.running: list[SimulatedRequest] = []
         self.now = self.number = 0
 
     @property

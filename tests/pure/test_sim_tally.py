@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage.simulate import tally
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.tally import Distribution, Gaps, Tally
 
 pytestmark = pytest.mark.pure
@@ -202,7 +202,7 @@ def test_latencies_are_those_of_vllm_bench_serve(lives, limit) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tally, "LIMIT", limit)
         for number, (arrival, wait, rest, output) in enumerate(lives):
-            request = Request(number, arrival, 11, output, first=arrival + wait)
+            request = SimulatedRequest(number, arrival, 11, output, first=arrival + wait)
             made.finished(request, arrival + wait + rest)
         made.flush()
     close = {"rel": 1e-3 if limit < len(lives) else 1e-12}

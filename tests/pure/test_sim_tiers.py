@@ -300,12 +300,12 @@ def test_late_blocks_are_computed() -> None:
 
 def test_loads_share_the_link_with_streamed_layers() -> None:
     """Only what a step leaves of the link is theirs."""
-    from mirage.simulate.loads import Load, TierLoads
+    from mirage.simulate.loads import RequestLoad, TierLoads
 
     loads = TierLoads.__new__(TierLoads)
     loads._loads, loads._at = [], 0
     loads.pace(1, 4)
-    loads._loads.append(Load(None, 1, 0, 100, 0, PS))  # type: ignore[arg-type]
+    loads._loads.append(RequestLoad(None, 1, 0, 100, 0, PS))  # type: ignore[arg-type]
     loads._transfer(200)
     assert loads._loads[0].left == 50
     loads.pace(0, 4)

@@ -20,7 +20,7 @@ from mirage import profiles
 from mirage.geometry import footprint
 from mirage.protocol import Report
 from mirage.simulate import build, run, workload
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Peak, Setup
 from mirage.simulate.roofline import PS, Streaming, Work
@@ -83,7 +83,7 @@ class Watch(Observer):
 
     world: World
     broken: dict[str, str] = field(default_factory=dict)
-    done: dict[str, list[tuple[Request, int, int]]] = field(default_factory=dict)
+    done: dict[str, list[tuple[SimulatedRequest, int, int]]] = field(default_factory=dict)
     """By engine: (request, its first token, its last)."""
     most: Counter[str] = field(default_factory=Counter)
     """The most bytes, layers and extents at any time, by engine."""
@@ -103,7 +103,7 @@ class Watch(Observer):
 
     # -- what the world tells -----------------------------------------------------------
 
-    def finished(self, engine: Engine, request: Request) -> None:
+    def finished(self, engine: Engine, request: SimulatedRequest) -> None:
         self.done[engine.name].append((request, request.first, self.world.now))
 
     def reported(self, engine: Engine, report: Report) -> None:
@@ -172,7 +172,7 @@ class Watch(Observer):
         self.must("T_c", found == pytest.approx(exact), (engine.name, co_runners, found, exact))
 
 
-def blocks(engine: Engine, request: Request) -> int:
+def blocks(engine: Engine, request: SimulatedRequest) -> int:
     """KV blocks of a running request, counted from its tokens alone."""
     queues, block_tokens = engine.queues, engine.limits.block_tokens
     if request.joined < 0 and request not in queues.held:

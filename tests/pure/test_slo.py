@@ -7,13 +7,13 @@ from mirage.tools.replay.client import Outcome
 from mirage.tools.replay.metrics import summarize
 from mirage.tools.replay.trail import NOTHING
 from mirage.tools.report.slo import Slo, parse
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 
 pytestmark = pytest.mark.pure
 
 
 def outcome(ttft: float, *itl: float, error: str | None = None, abandoned: bool = False) -> Outcome:
-    call, ends = Call(0, 0.0, "a", 10, 5, False), ttft + sum(itl)
+    call, ends = TenantRequest(0, 0.0, "a", 10, 5, False), ttft + sum(itl)
     tokens = 1 + len(itl)
     return Outcome(call, 0, 0, ends, ttft, ends, itl, 10, tokens, NOTHING, error, abandoned)
 

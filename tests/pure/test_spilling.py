@@ -14,7 +14,7 @@ from test_planner import REMAP, SHAPE, SHARE, tenant
 from mirage.config import Config, Policy
 from mirage.control.controller import Controller
 from mirage.control.planner import plan
-from mirage.control.spilling import Turns, worth_spilling
+from mirage.control.spilling import TurnLengths, worth_spilling
 from mirage.control.turn_taking import TurnTaking
 from mirage.protocol import Turn
 
@@ -27,7 +27,7 @@ FAST = (1e-3, 1.0)
 
 
 def spilled(
-    used: int, kv: int, turns: Turns, times: tuple[float, float] = FAST, unknown: bool = False
+    used: int, kv: int, turns: TurnLengths, times: tuple[float, float] = FAST, unknown: bool = False
 ) -> int:
     """Bytes that a tenant gives up which holds `kv` extents and uses so many of them."""
     suspended = tenant("a", used, kv=kv, times=times)
@@ -38,15 +38,15 @@ def spilled(
 
 
 def test_what_a_turn_loads_many_times_is_given_up() -> None:
-    assert spilled(20, 20, Turns(1e4, below_bytes=MUCH)) == 20 * SHAPE.extent_bytes
+    assert spilled(20, 20, TurnLengths(1e4, below_bytes=MUCH)) == 20 * SHAPE.extent_bytes
 
 
 def test_what_takes_most_of_a_turn_to_bring_back_is_kept() -> None:
-    assert spilled(20, 20, Turns(1.0, below_bytes=MUCH), SLOW) == 0
+    assert spilled(20, 20, TurnLengths(1.0, below_bytes=MUCH), SLOW) == 0
 
 
 def test_while_nobody_knows_how_fast_the_link_is_all_is_kept() -> None:
-    assert spilled(20, 20, Turns(1e4, below_bytes=MUCH), unknown=True) == 0
+    assert spilled(20, 20, TurnLengths(1e4, below_bytes=MUCH), unknown=True) == 0
 
 
 @given(
@@ -60,7 +60,7 @@ def test_no_more_is_given_up_than_is_used_and_there_is_room_for(
     used: int, kv: int, turn_s: float, below: int, load_s: float
 ) -> None:
     def found(below: int = below, load_s: float = load_s, turn_s: float = turn_s) -> int:
-        return spilled(used, kv, Turns(turn_s, below_bytes=below), (load_s, 1.0))
+        return spilled(used, kv, TurnLengths(turn_s, below_bytes=below), (load_s, 1.0))
 
     assert 0 <= found() <= min(used * SHAPE.extent_bytes, below)
     assert found(below=0) == 0
@@ -75,7 +75,7 @@ def test_in_turns_nobody_is_called_back(turn_s: float, used: int, policy: Policy
         used = min(used, 18)
     suspended = tenant("a", used, active=False, kv=used, percent=20, times=SLOW)
     awake = tenant("b", 1, alpha=9, kv=2, times=SLOW)
-    turns = Turns(turn_s, below_bytes=MUCH)
+    turns = TurnLengths(turn_s, below_bytes=MUCH)
     found = plan([suspended, awake], 2 * SHARE, 0, policy, REMAP, turns=turns).targets
     assert not any(target.recall for target in found.values())
     assert found["a"].kv_extents >= used
@@ -146,4 +146,4 @@ def test_tiers_of_a_configuration_are_what_is_below(extra: dict[str, object], be
     config = Config.model_validate(
         {"device": {"memory": "1GiB"}, "tenants": tenants, "sharing": sharing, **extra}
     )
-    assert Controller.of(config)._turns == Turns(5.0, False, below)
+    assert Controller.of(config)._turns == TurnLengths(5.0, False, below)

@@ -12,7 +12,7 @@ from mirage.serve.suspects import (
     REFUSED_S,
     SUSPECTED_S,
     WELL_S,
-    Request,
+    RequestFacts,
     Suspects,
 )
 
@@ -23,8 +23,8 @@ HANG = Ending("engine", hang="no sign of life for 30 s")
 KILLED = Ending(status=-9)
 
 
-def request(name: str) -> Request:
-    return Request("/v1/completions", "m", name, 100)
+def request(name: str) -> RequestFacts:
+    return RequestFacts("/v1/completions", "m", name, 100)
 
 
 def begin(suspects: Suspects, *names: str) -> list[int]:

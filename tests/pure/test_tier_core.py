@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mirage.tiers.blocks import Move, Name, Punch, Rise, Sink, Tell, Unlock
-from mirage.tiers.contract import Found, Key, Member
+from mirage.tiers.blocks import Name, PeerCopy, Punch, Rise, Sink, Tell, Unlock
+from mirage.tiers.contract import Key, Lookup, Member
 from mirage.tiers.core import Core, MemberRefused
 from mirage.tiers.counts import PoolState
 from mirage.tiers.ledger import Due, PriorityClass
@@ -49,18 +49,18 @@ def store(core: Core, number: int, *numbers: int) -> dict[Key, int]:
     return given
 
 
-def told(core: Core) -> dict[Key, Found]:
+def told(core: Core) -> dict[Key, Lookup]:
     return {act.key: act.found for act in core.actions() if isinstance(act, Tell)}
 
 
-def found(core: Core, number: int, *numbers: int, request: str = "r") -> list[Found]:
+def found(core: Core, number: int, *numbers: int, request: str = "r") -> list[Lookup]:
     core.actions()
     core.seek(number, request, keys(*numbers))
     answers = told(core)
     return [answers[key(n)] for n in numbers]
 
 
-READY, ABSENT, COMING = Found.READY, Found.ABSENT, Found.COMING
+READY, ABSENT, COMING = Lookup.READY, Lookup.ABSENT, Lookup.COMING
 
 
 def test_what_one_commits_another_of_the_same_weights_finds() -> None:
@@ -323,7 +323,7 @@ def test_what_would_go_next_lies_below_and_comes_back() -> None:
         shelf.names.add(act.name)
         core.sunk(act.name, whole=True)
     store(core, a, 10, 11, 12)
-    assert found(core, a, 1, 2, 3) == [Found.RISING, ABSENT, ABSENT]
+    assert found(core, a, 1, 2, 3) == [Lookup.RISING, ABSENT, ABSENT]
 
 
 def test_before_the_end_what_was_used_last_goes_down_first() -> None:
@@ -384,7 +384,7 @@ def test_what_lies_below_is_a_miss_where_the_pool_has_room_for_no_block() -> Non
     core.resize(0)
     assert found(core, a, 1) == [ABSENT]
     core.resize(KIB4)
-    assert found(core, a, 1, request="s") == [Found.RISING]
+    assert found(core, a, 1, request="s") == [Lookup.RISING]
 
 
 def test_what_lies_below_comes_up_when_that_is_asked_for_and_there_is_room() -> None:
@@ -396,16 +396,16 @@ def test_what_lies_below_comes_up_when_that_is_asked_for_and_there_is_room() -> 
     acts = core.actions()
     assert not any(isinstance(act, Rise) for act in acts)
     assert {act.key: act.found for act in acts if isinstance(act, Tell)} == {
-        **dict.fromkeys(keys(0, 1, 2), Found.BELOW),
+        **dict.fromkeys(keys(0, 1, 2), Lookup.BELOW),
         key(3): ABSENT,
     }
-    assert found(core, a, 0, 1, 2) == [Found.RISING, Found.RISING, Found.BELOW]
+    assert found(core, a, 0, 1, 2) == [Lookup.RISING, Lookup.RISING, Lookup.BELOW]
     for n in (0, 1):
         core.risen(Name(b"a", key(n)), whole=True)
     assert told(core) == dict.fromkeys(keys(0, 1), READY)
-    assert found(core, a, 2) == [Found.BELOW]  # what its own request needs stays
+    assert found(core, a, 2) == [Lookup.BELOW]  # what its own request needs stays
     core.leave(a, "r")
-    assert found(core, a, 2, request="s") == [Found.RISING]
+    assert found(core, a, 2, request="s") == [Lookup.RISING]
 
 
 NOTHING = Name(b"", Key(b""))
@@ -475,7 +475,7 @@ class Engines(RuleBasedStateMachine):
                 self.unlocking.add(act.start)
             elif isinstance(act, Rise):
                 self.rising[act.name] = act.place.offset
-            elif isinstance(act, Move):
+            elif isinstance(act, PeerCopy):
                 assert self.holds(act.name, act.source.offset)
                 assert act.source.offset >= self.core.span > act.target.offset
                 self.moving[act.name] = (act.source.offset, act.target.offset)
@@ -488,7 +488,7 @@ class Engines(RuleBasedStateMachine):
     def hear(self, act: Tell) -> None:
         number, request = act.seeker
         self.coming.discard((number, request, act.key))
-        if act.found in (COMING, Found.RISING):
+        if act.found in (COMING, Lookup.RISING):
             self.coming.add((number, request, act.key))
         if act.found is READY:
             assert self.holds(self.name(number, act.key), act.offset)

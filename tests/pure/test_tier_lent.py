@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from mirage.tiers.blocks import Lend, Move, Punch, Return, Tell
-from mirage.tiers.contract import Found, Key, Member
+from mirage.tiers.blocks import LendOrder, PeerCopy, Punch, ReturnOrder, Tell
+from mirage.tiers.contract import Key, Lookup, Member
 from mirage.tiers.core import Core
 from mirage.tiers.peered import PeerPlan
 
@@ -27,8 +27,8 @@ class World:
         self.me = self.core.join(Member("a", b"w", block))
         self.made: dict[int, int] = {}
         self.returning: list[int] = []
-        self.moves: list[Move] = []
-        self.found: dict[Key, tuple[Found, int]] = {}
+        self.moves: list[PeerCopy] = []
+        self.found: dict[Key, tuple[Lookup, int]] = {}
         self.reserved: set[Key] = set()
         self.lost = False
 
@@ -39,7 +39,7 @@ class World:
 
     def _do(self, action: object) -> None:
         match action:
-            case Lend(device, memory):
+            case LendOrder(device, memory):
                 assert device == "gpu1" and not self.lost
                 assert memory.nbytes % GRANULE == 0
                 assert all(
@@ -48,13 +48,13 @@ class World:
                 )
                 self.made[memory.offset] = memory.nbytes
                 assert sum(self.made.values()) <= PEER, "never beyond the budget"
-            case Return(_, memory):
+            case ReturnOrder(_, memory):
                 assert self.made[memory.offset] == memory.nbytes
                 if self.lost:
                     self.take_back(memory.offset)
                 else:
                     self.returning.append(memory.offset)
-            case Move():
+            case PeerCopy():
                 self.moves.append(action)
             case Tell(_, key, found, offset):
                 self.found[key] = found, offset
@@ -86,12 +86,12 @@ class World:
         self.act()
         return [offset >= self.core.span for offset in given.values()]
 
-    def seek(self, number: int, request: str) -> Found:
+    def seek(self, number: int, request: str) -> Lookup:
         key = Key(b"%d" % number)
         self.core.seek(self.me, request, [key])
         self.act()
         found, offset = self.found[key]
-        if found is Found.READY:
+        if found is Lookup.READY:
             self.check_there(offset)
         return found
 
@@ -130,7 +130,7 @@ def test_a_lease_counts_until_its_memory_is_gone() -> None:
     world.core.resize_peer("gpu1", 0)
     world.act()
     (offset,) = world.returning
-    assert world.held() == GRANULE and world.seek(1, "r") is Found.ABSENT
+    assert world.held() == GRANULE and world.seek(1, "r") is Lookup.ABSENT
     assert world.core.state().peers.revocations == 0  # type: ignore[union-attr]
     world.core.resize_peer("gpu1", PEER)
     world.core.resize_peer("gpu1", 0)  # again, while it is on its way
@@ -143,7 +143,7 @@ def test_a_lease_counts_until_its_memory_is_gone() -> None:
 def test_what_requests_need_is_given_back_when_they_leave() -> None:
     world = World()
     world.store(1)
-    assert world.seek(1, "r") is Found.READY
+    assert world.seek(1, "r") is Lookup.READY
     world.core.resize_peer("gpu1", 0)
     world.act()
     assert not world.returning
@@ -152,19 +152,19 @@ def test_what_requests_need_is_given_back_when_they_leave() -> None:
     assert not world.returning, "it is copied to host memory first"
     world.end_moves()
     assert len(world.returning) == 1
-    assert world.seek(1, "s") is Found.READY
+    assert world.seek(1, "s") is Lookup.READY
 
 
 def test_of_a_lost_holder_nothing_is_found_and_nothing_is_moved() -> None:
     world = World()
     world.store(1, 2)
     world.reserve(3)
-    assert world.seek(1, "r") is Found.READY
+    assert world.seek(1, "r") is Lookup.READY
     world.lost = True
     world.core.lost("gpu1")
     world.act()
     assert not world.moves
-    assert world.seek(2, "s") is Found.ABSENT
+    assert world.seek(2, "s") is Lookup.ABSENT
     assert world.store(4) == [False]
     world.core.leave(world.me, "r")
     world.core.abandon(world.me, [Key(b"3")])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mirage.tiers.blocks import Move, Tell
-from mirage.tiers.contract import Found, Key, Member
+from mirage.tiers.blocks import PeerCopy, Tell
+from mirage.tiers.contract import Key, Lookup, Member
 from mirage.tiers.core import Core
 from mirage.tiers.peered import PeerPlan
 
@@ -20,12 +20,12 @@ class Pool:
     def __init__(self, *, backed: bool = True, peer: int = 4, host: int = 8) -> None:
         self.core = Core(host * PAGE, peers=PeerPlan({"gpu1": peer * PAGE}, backed=backed))
         self.me = self.core.join(Member("a", b"w", PAGE))
-        self.moves: list[Move] = []
-        self.told: dict[Key, tuple[Found, bool]] = {}
+        self.moves: list[PeerCopy] = []
+        self.told: dict[Key, tuple[Lookup, bool]] = {}
 
     def act(self) -> None:
         for act in self.core.actions():
-            if isinstance(act, Move):
+            if isinstance(act, PeerCopy):
                 self.moves.append(act)
             elif isinstance(act, Tell):
                 self.told[act.key] = act.found, act.offset >= self.core.span
@@ -37,7 +37,7 @@ class Pool:
         self.act()
         return [offset >= self.core.span for offset in given.values()]
 
-    def seek(self, number: int, request: str = "r") -> tuple[Found, bool]:
+    def seek(self, number: int, request: str = "r") -> tuple[Lookup, bool]:
         key = Key(b"%d" % number)
         self.core.seek(self.me, request, [key])
         self.act()
@@ -65,9 +65,9 @@ class Pool:
 def test_blocks_go_to_the_peer_first_and_to_host_memory_when_it_is_full() -> None:
     pool = Pool()
     assert pool.store(1, 2, 3, 4, 5) == [True] * 4 + [False]
-    assert pool.seek(1) == (Found.READY, True)
-    assert pool.seek(5) == (Found.READY, False)
-    assert pool.seek(6) == (Found.ABSENT, False)
+    assert pool.seek(1) == (Lookup.READY, True)
+    assert pool.seek(5) == (Lookup.READY, False)
+    assert pool.seek(6) == (Lookup.ABSENT, False)
 
 
 def test_what_would_go_next_is_copied_down_and_makes_room() -> None:
@@ -75,8 +75,8 @@ def test_what_would_go_next_is_copied_down_and_makes_room() -> None:
     pool.store(1, 2, 3, 4)
     assert pool.end_moves() == 1
     assert pool.store(5) == [True]
-    assert pool.seek(1) == (Found.READY, False)
-    assert pool.seek(5) == (Found.READY, True)
+    assert pool.seek(1) == (Lookup.READY, False)
+    assert pool.seek(5) == (Lookup.READY, True)
     peers = pool.core.state().peers
     assert peers is not None
     assert peers.held.tenants["a"].counts.evictions == 1
@@ -88,11 +88,11 @@ def test_backed_blocks_are_in_host_memory_before_the_peer_has_its_memory_back() 
     pool.end_moves()
     pool.revoke()
     assert (pool.lent, len(pool.moves)) == (2, 2)
-    assert pool.seek(1) == (Found.COMING, False)
+    assert pool.seek(1) == (Lookup.COMING, False)
     pool.end_moves()
     assert pool.lent == 0
-    assert pool.told[Key(b"1")] == (Found.READY, False)
-    assert pool.seek(2) == (Found.READY, False)
+    assert pool.told[Key(b"1")] == (Lookup.READY, False)
+    assert pool.seek(2) == (Lookup.READY, False)
     assert pool.store(3) == [False]
     pool.revoke(4)
     assert pool.store(4) == [True]
@@ -103,23 +103,23 @@ def test_lossy_blocks_are_gone_at_once() -> None:
     pool.store(1)
     pool.revoke()
     assert (pool.lent, pool.moves) == (0, [])
-    assert pool.seek(1) == (Found.ABSENT, False)
+    assert pool.seek(1) == (Lookup.ABSENT, False)
 
 
 @pytest.mark.parametrize("backed", [True, False])
 def test_a_pinned_block_stays_until_its_request_leaves(backed: bool) -> None:
     pool = Pool(backed=backed)
     pool.store(1)
-    assert pool.seek(1) == (Found.READY, True)
+    assert pool.seek(1) == (Lookup.READY, True)
     pool.revoke()
     assert pool.lent == 1
-    assert pool.seek(1) == (Found.READY, True)  # who had it may still read it
-    assert pool.seek(1, "late")[0] is Found.ABSENT  # and nobody else begins to
+    assert pool.seek(1) == (Lookup.READY, True)  # who had it may still read it
+    assert pool.seek(1, "late")[0] is Lookup.ABSENT  # and nobody else begins to
     pool.core.leave(pool.me, "r")
     pool.act()
     assert pool.end_moves() == backed
     assert pool.lent == 0
-    assert pool.seek(1, "later")[0] is (Found.READY if backed else Found.ABSENT)
+    assert pool.seek(1, "later")[0] is (Lookup.READY if backed else Lookup.ABSENT)
 
 
 def test_a_copy_that_fails_is_not_tried_for_ever() -> None:
@@ -128,7 +128,7 @@ def test_a_copy_that_fails_is_not_tried_for_ever() -> None:
     pool.revoke()
     assert pool.end_moves(whole=False) == 1
     assert (pool.lent, pool.moves) == (0, [])
-    assert pool.seek(1) == (Found.ABSENT, False)
+    assert pool.seek(1) == (Lookup.ABSENT, False)
 
 
 def test_a_writer_that_is_lost_holds_the_peer_until_its_end() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.tiers.contract import Found, Key
+from mirage.tiers.contract import Key, Lookup
 from mirage.tiers.prefetch import LEAST, STEPS, Prefetch, ahead, fitting, window
 
 pytestmark = pytest.mark.pure
@@ -22,11 +22,11 @@ class Disk:
     """Answers as a pool: what a request seeks is BELOW until it was asked to come up and came."""
 
     def __init__(self) -> None:
-        self.states: dict[tuple[str, Key], Found] = {}
-        self.prefetch = Prefetch(lambda r, k: self.states.get((r, k), Found.ABSENT))
+        self.states: dict[tuple[str, Key], Lookup] = {}
+        self.prefetch = Prefetch(lambda r, k: self.states.get((r, k), Lookup.ABSENT))
         self.asked: list[Key] = []
 
-    def enter(self, request: str, *numbers: int, state: Found = Found.BELOW) -> None:
+    def enter(self, request: str, *numbers: int, state: Lookup = Lookup.BELOW) -> None:
         self.states |= {(request, key): state for key in keys(*numbers)}
         self.prefetch.sought(request, keys(*numbers))
 
@@ -35,13 +35,13 @@ class Disk:
         self.asked = [key for some in chosen.values() for key in some]
         for request, some in chosen.items():
             for key in some:
-                self.states[request, key] = Found.COMING
+                self.states[request, key] = Lookup.COMING
         return self.asked
 
-    def come(self, state: Found = Found.READY) -> None:
+    def come(self, state: Lookup = Lookup.READY) -> None:
         """All that is under way."""
         for pair, found in self.states.items():
-            if found is Found.COMING:
+            if found is Lookup.COMING:
                 self.states[pair] = state
 
 
@@ -104,10 +104,10 @@ def test_a_block_that_two_lack_comes_once() -> None:
 
 def test_who_was_not_answered_keeps_its_place() -> None:
     disk = Disk()
-    disk.enter("a", 1, state=Found.UNKNOWN)
+    disk.enter("a", 1, state=Lookup.UNKNOWN)
     disk.enter("b", 2)
     assert disk.step("a", "b") == []
-    disk.states["a", keys(1)[0]] = Found.ABSENT
+    disk.states["a", keys(1)[0]] = Lookup.ABSENT
     assert disk.step("a", "b") == keys(2)
 
 
@@ -115,7 +115,7 @@ def test_without_room_it_is_asked_again_and_not_waited_for() -> None:
     disk = Disk()
     disk.enter("a", 1)
     assert disk.step("a") == keys(1)
-    disk.come(Found.BELOW)
+    disk.come(Lookup.BELOW)
     assert disk.prefetch.next([]) == {} and disk.prefetch.refused("a", keys(1)[0])
     assert disk.step("a") == keys(1) and not disk.prefetch.refused("a", keys(1)[0])
 
@@ -145,9 +145,9 @@ def test_all_that_is_sought_comes_up_once_in_order(data: st.DataObject) -> None:
     for _ in range(60):
         risen += disk.step(*names)
         assert len(disk.prefetch._coming) <= max(LEAST, STEPS * len(risen))
-        for pair in [p for p, f in disk.states.items() if f is Found.COMING]:
+        for pair in [p for p, f in disk.states.items() if f is Lookup.COMING]:
             if data.draw(st.booleans()):
-                disk.states[pair] = Found.READY
+                disk.states[pair] = Lookup.READY
     disk.come()
     while some := disk.step(*names):
         risen += some

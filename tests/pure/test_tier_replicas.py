@@ -6,8 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mirage.tiers.blocks import Block, Move, Punch, State, Tell
-from mirage.tiers.contract import Found, Key, Member
+from mirage.tiers.blocks import Block, BlockState, PeerCopy, Punch, Tell
+from mirage.tiers.contract import Key, Lookup, Member
 from mirage.tiers.core import Core, MemberRefused
 from mirage.tiers.ledger import Due, PriorityClass
 from mirage.tiers.peered import PeerPlan
@@ -30,34 +30,34 @@ class Pool:
         join = self.core.join
         self.kv = {t: join(Member(t, f"{t} kv".encode(), PAGE)) for t in "ab"}
         self.replicas = {t: join(Member(t, b"experts", REPLICA, replicas=True)) for t in "ab"}
-        self.told: dict[tuple[int, str | int, Key], Found] = {}
+        self.told: dict[tuple[int, str | int, Key], Lookup] = {}
         self.recalled: set[tuple[int, str | int]] = set()
         self.punched: list[tuple[int, int]] = []
 
     def act(self) -> None:
         while actions := self.core.actions():
             for act in actions:
-                if isinstance(act, Tell) and act.found is Found.RECALLED:
+                if isinstance(act, Tell) and act.found is Lookup.RECALLED:
                     self.recalled.add(act.seeker)
                 elif isinstance(act, Tell):
                     self.told[(*act.seeker, act.key)] = act.found
-                elif isinstance(act, Move):
+                elif isinstance(act, PeerCopy):
                     self.core.moved(act.name, whole=True)
                 elif isinstance(act, Punch):
                     self.punched.append((act.range.offset, act.range.nbytes))
 
-    def keep(self, tenant: str, number: int) -> Found:
+    def keep(self, tenant: str, number: int) -> Lookup:
         """As an engine does: seek it, else make it."""
         me, name = self.replicas[tenant], str(number)
         key = Key(name.encode())
         self.core.seek(me, name, [key])
         self.act()
-        if self.told[me, name, key] is Found.ABSENT and self.core.reserve(me, [key]):
+        if self.told[me, name, key] is Lookup.ABSENT and self.core.reserve(me, [key]):
             self.core.seek(me, name, [key])
             self.core.commit(me, [key])
             self.act()
         found = self.told[me, name, key]
-        if found is not Found.READY:
+        if found is not Lookup.READY:
             self.leave(tenant, number)
         return found
 
@@ -88,24 +88,24 @@ class Pool:
 def test_a_tenant_has_no_more_of_them_than_its_share() -> None:
     pool = Pool()
     found = [pool.keep("a", n) for n in range(5)]
-    assert found == [Found.READY] * 4 + [Found.ABSENT]  # half of 16 pages, 2 each
+    assert found == [Lookup.READY] * 4 + [Lookup.ABSENT]  # half of 16 pages, 2 each
     pool.leave("a", 0)
-    assert pool.keep("a", 9) is Found.READY
+    assert pool.keep("a", 9) is Lookup.READY
 
 
 def test_engines_of_the_same_weights_share_them() -> None:
     pool = Pool()
     pool.keep("a", 1)
     before = pool.core.state().peers
-    assert pool.keep("b", 1) is Found.READY
+    assert pool.keep("b", 1) is Lookup.READY
     assert pool.core.state().peers.held.blocks == before.held.blocks == 1  # type: ignore[union-attr]
 
 
 def test_one_that_another_needs_costs_nothing() -> None:
     pool = Pool()
-    assert pool.keep("b", 9) is Found.READY
-    assert [pool.keep("a", n) for n in range(4)] == [Found.READY] * 4  # all of its share
-    assert pool.keep("a", 9) is Found.READY
+    assert pool.keep("b", 9) is Lookup.READY
+    assert [pool.keep("a", n) for n in range(4)] == [Lookup.READY] * 4  # all of its share
+    assert pool.keep("a", 9) is Lookup.READY
     pool.core.stand("b", PriorityClass.IDLE)
     assert not pool.recalled
     pool.leave("b", 9)
@@ -119,22 +119,22 @@ def test_one_that_is_wanted_back_is_not_shared() -> None:
     pool.core.stand("b", PriorityClass.EVICTABLE)
     pool.act()
     assert pool.recalled == {(pool.replicas["b"], "9")}
-    assert pool.keep("a", 9) is Found.BELOW  # not for want of room
-    assert pool.keep("a", 8) is Found.READY
+    assert pool.keep("a", 9) is Lookup.BELOW  # not for want of room
+    assert pool.keep("a", 8) is Lookup.READY
     pool.leave("b", 9)
-    assert pool.keep("a", 9) is Found.READY
+    assert pool.keep("a", 9) is Lookup.READY
 
 
 def test_who_needs_one_no_more_does_not_pay_for_it() -> None:
     pool = Pool()
     for n in range(4):
-        assert pool.keep("a", n) is Found.READY
-        assert pool.keep("b", n) is Found.READY
+        assert pool.keep("a", n) is Lookup.READY
+        assert pool.keep("b", n) is Lookup.READY
     for n in range(4):
         pool.leave("a", n)
     assert not pool.recalled
-    assert pool.keep("b", 8) is Found.ABSENT  # its share is full
-    assert [pool.keep("a", n) for n in range(4, 8)] == [Found.READY] * 4
+    assert pool.keep("b", 8) is Lookup.ABSENT  # its share is full
+    assert [pool.keep("a", n) for n in range(4, 8)] == [Lookup.READY] * 4
     pool.core.stand("a", PriorityClass.EVICTABLE)
     pool.act()
     assert pool.recalled == {(pool.replicas["a"], str(n)) for n in range(4, 8)}
@@ -142,8 +142,8 @@ def test_who_needs_one_no_more_does_not_pay_for_it() -> None:
 
 def test_one_that_is_handed_on_may_be_one_too_many() -> None:
     pool = Pool()
-    assert pool.keep("a", 9) is Found.READY
-    assert [pool.keep("b", n) for n in (0, 1, 2, 3, 9)] == [Found.READY] * 5
+    assert pool.keep("a", 9) is Lookup.READY
+    assert [pool.keep("b", n) for n in (0, 1, 2, 3, 9)] == [Lookup.READY] * 5
     assert not pool.recalled
     pool.core.dead("a")
     pool.act()
@@ -155,11 +155,11 @@ def test_blocks_that_have_a_copy_make_room_and_those_that_are_needed_do_not() ->
     pool = Pool()
     assert all(pool.store("a", *range(PEER)))
     pool.store("a", 99)
-    assert pool.keep("a", 1) is Found.READY
+    assert pool.keep("a", 1) is Lookup.READY
     pool = Pool(peer=4)
     pool.store("a", 0, 1, 2, 3)
     pool.core.seek(pool.kv["a"], "r", [Key(b"%d" % n) for n in range(4)])
-    assert pool.keep("a", 1) is Found.ABSENT
+    assert pool.keep("a", 1) is Lookup.ABSENT
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -170,10 +170,10 @@ def test_one_that_is_needed_hides_no_block_behind_it(again: bool) -> None:
     """
     pool = Pool(peer=1024)
     for n in range(200):
-        assert pool.keep("a", n) is Found.READY
+        assert pool.keep("a", n) is Lookup.READY
     for n in range(200 if again else 0):
         pool.leave("a", n)
-        assert pool.keep("a", n) is Found.READY
+        assert pool.keep("a", n) is Lookup.READY
     assert all(pool.store("a", *range(1000, 1000 + 1024 - 400)))
     assert pool.store("a", 5000) == [True]
 
@@ -272,7 +272,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(tenant=tenants, number=numbers)
     def keep(self, tenant: str, number: int) -> None:
-        if (tenant, number) not in self.kept and self.pool.keep(tenant, number) is Found.READY:
+        if (tenant, number) not in self.kept and self.pool.keep(tenant, number) is Lookup.READY:
             self.kept.add((tenant, number))
 
     @rule(tenant=tenants, number=numbers)
@@ -323,7 +323,7 @@ class Machine(RuleBasedStateMachine):
             own, mine = peered.ledger.account(tenant), [b for b in blocks if b.tenant == tenant]
             assert own.held == sum(b.stride for b in mine)
             assert own.pinned == sum(b.stride for b in mine if b.pins)
-            needed = [b for b in mine if b.replica and (b.pins or b.state is not State.READY)]
+            needed = [b for b in mine if b.replica and (b.pins or b.state is not BlockState.READY)]
             assert own.replicas == sum(b.stride for b in needed)
         for block in blocks:
             seekers = {t for t, n in self.kept if Key(b"%d" % n) == block.name.key}

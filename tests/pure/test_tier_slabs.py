@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mirage.tiers.holes import Holes, Range
+from mirage.tiers.holes import ByteRange, Holes
 from mirage.tiers.slabs import Slabs
 from tests.examples import examples
 
@@ -49,12 +49,12 @@ def test_a_retiring_slab_gives_back_block_by_block() -> None:
     slabs.open(2, 3)
     one, two = slabs.take(2), slabs.take(2)
     slab = slabs.of(one)
-    assert slabs.retire(slab) == [Range(4, 2)]
+    assert slabs.retire(slab) == [ByteRange(4, 2)]
     assert slabs.counted == 4
     assert slabs.take(2) is None
-    assert slabs.give(one) == Range(one, 2)
+    assert slabs.give(one) == ByteRange(one, 2)
     assert slabs.counted == 2
-    assert slabs.give(two) == Range(two, 2)
+    assert slabs.give(two) == ByteRange(two, 2)
     assert slabs.counted == 0
     assert slabs.all() == []
     with pytest.raises(KeyError):
@@ -98,14 +98,14 @@ class Cut(RuleBasedStateMachine):
         place = data.draw(st.sampled_from(sorted(self.blocks)))
         retiring = self.slabs.of(place).retiring
         given = self.slabs.give(place)
-        assert given == (Range(place, self.blocks[place]) if retiring else None)
+        assert given == (ByteRange(place, self.blocks[place]) if retiring else None)
         del self.blocks[place]
 
     @precondition(lambda self: self.slabs.empty())
     @rule()
     def close(self) -> None:
         slab = self.slabs.empty()[0]
-        assert self.slabs.close(slab) == Range(slab.offset, slab.nbytes)
+        assert self.slabs.close(slab) == ByteRange(slab.offset, slab.nbytes)
 
     @precondition(lambda self: self.blocks)
     @rule(data=st.data())

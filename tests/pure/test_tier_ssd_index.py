@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Key
-from mirage.tiers.ssd.index import Index, Slot
+from mirage.tiers.ssd.index import FileSlot, SlotIndex
 
 pytestmark = pytest.mark.pure
 
@@ -18,31 +18,31 @@ STRIDES = (2, 5)
 
 
 def test_the_least_recently_used_goes() -> None:
-    index = Index(6)
+    index = SlotIndex(6)
     for name in NAMES[:3]:
         index.place(name, 2)
         index.written(name)
-    assert index.read(NAMES[0]) == Slot(2, 0)
+    assert index.read(NAMES[0]) == FileSlot(2, 0)
     index.was_read(NAMES[0])
-    assert index.place(NAMES[3], 2) == (Slot(2, 1), [])
+    assert index.place(NAMES[3], 2) == (FileSlot(2, 1), [])
     assert not index.has(NAMES[1], 2) and index.has(NAMES[0], 2)
 
 
 def test_room_for_another_size_is_made_of_several() -> None:
-    index = Index(6)
+    index = SlotIndex(6)
     for name in NAMES[:3]:
         index.place(name, 2)
         index.written(name)
     slot, gone = index.place(NAMES[3], 5) or (None, [])
-    assert slot == Slot(5, 0)
-    assert sorted(gone) == [Slot(2, 0), Slot(2, 1), Slot(2, 2)]
+    assert slot == FileSlot(5, 0)
+    assert sorted(gone) == [FileSlot(2, 0), FileSlot(2, 1), FileSlot(2, 2)]
 
 
 def test_what_was_found_is_held_and_gaps_are_free() -> None:
-    index = Index(8)
-    assert index.adopt(NAMES[0], Slot(2, 1))
-    assert index.adopt(NAMES[1], Slot(2, 4))
-    assert not index.adopt(NAMES[1], Slot(2, 5))
+    index = SlotIndex(8)
+    assert index.adopt(NAMES[0], FileSlot(2, 1))
+    assert index.adopt(NAMES[1], FileSlot(2, 4))
+    assert not index.adopt(NAMES[1], FileSlot(2, 5))
     taken = {index.place(name, 2)[0].number for name in NAMES[2:4]}  # type: ignore[index]
     assert taken <= {0, 2, 3, 5}
     assert index.held == 8
@@ -53,11 +53,11 @@ class Slots(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = Index(CAPACITY)
-        self.written: dict[Name, Slot] = {}
-        self.ready: dict[Name, Slot] = {}
+        self.index = SlotIndex(CAPACITY)
+        self.written: dict[Name, FileSlot] = {}
+        self.ready: dict[Name, FileSlot] = {}
         self.reads: dict[Name, int] = {}
-        self.leaving: list[Slot] = []
+        self.leaving: list[FileSlot] = []
 
     @rule(name=st.sampled_from(NAMES), stride=st.sampled_from(STRIDES))
     def place(self, name: Name, stride: int) -> None:

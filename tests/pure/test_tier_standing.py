@@ -16,7 +16,7 @@ from mirage.protocol import Report
 from mirage.serve import preflight
 from mirage.serve.fit import fit
 from mirage.serve.hierarchy import hierarchy
-from mirage.tiers.ledger import Due, Ledger, PriorityClass
+from mirage.tiers.ledger import Due, PriorityClass, TierLedger
 from mirage.tiers.standing import RECENT_S, Standings
 from mirage.units import GIB, MIB
 from vmm.host_memory import HostMemory
@@ -185,7 +185,7 @@ def test_who_waits_for_its_turn_is_recent() -> None:
 
 
 def test_a_share_is_per_cent_of_the_medium() -> None:
-    book = Ledger(60)
+    book = TierLedger(60)
     for name, share in (("a", 50), ("b", 30), ("c", 10)):
         book.set(name, due=Due(share=share))
     assert [book.share(name) for name in "abc"] == [30, 18, 6]
@@ -196,7 +196,7 @@ def test_a_share_is_per_cent_of_the_medium() -> None:
 
 
 def test_shares_beyond_the_whole_medium_count_in_proportion() -> None:
-    book = Ledger(60)
+    book = TierLedger(60)
     for name, priority in (("a", -3), ("b", 100), ("c", -3)):
         book.set(name, due=Due(priority))
     assert [book.share(name) for name in "abc"] == [20, 20, 20], "a priority says who yields first"

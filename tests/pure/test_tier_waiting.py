@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.engine.tiers.recent import Recent
-from mirage.tiers.contract import Found, Key
+from mirage.tiers.contract import Key, Lookup
 from mirage.tiers.patience import Patience
 
 pytestmark = pytest.mark.pure
@@ -15,20 +15,20 @@ pytestmark = pytest.mark.pure
 
 def test_a_request_waits_until_it_is_late() -> None:
     patience = Patience(answer_s=0.05, coming_s=1.0)
-    assert patience.waits(Found.UNKNOWN, 0.04) and patience.waits(Found.COMING, 0.9)
-    assert not patience.waits(Found.COMING, 1.0)
+    assert patience.waits(Lookup.UNKNOWN, 0.04) and patience.waits(Lookup.COMING, 0.9)
+    assert not patience.waits(Lookup.COMING, 1.0)
 
 
 def test_a_silent_pool_is_waited_for_once() -> None:
     patience = Patience(answer_s=0.05)
-    assert not patience.waits(Found.UNKNOWN, 0.05)
-    assert not patience.waits(Found.UNKNOWN, 0.0)
-    patience.waits(Found.ABSENT, 0.0)
-    assert patience.waits(Found.UNKNOWN, 0.0)
+    assert not patience.waits(Lookup.UNKNOWN, 0.05)
+    assert not patience.waits(Lookup.UNKNOWN, 0.0)
+    patience.waits(Lookup.ABSENT, 0.0)
+    assert patience.waits(Lookup.UNKNOWN, 0.0)
 
 
-@given(st.sampled_from([Found.ABSENT, Found.READY]), st.floats(0, 10))
-def test_what_is_known_is_not_waited_for(found: Found, waited_s: float) -> None:
+@given(st.sampled_from([Lookup.ABSENT, Lookup.READY]), st.floats(0, 10))
+def test_what_is_known_is_not_waited_for(found: Lookup, waited_s: float) -> None:
     assert not Patience().waits(found, waited_s)
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mirage.workload.trace import (
     MAX_TOKENS,
     Reading,
-    Request,
     TraceError,
+    TraceRequest,
     parse_window,
     read,
     scaled,
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.pure
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 ROWS = ["2023-11-16 18:17:03.9799600,4808,10", "2023-11-16 18:17:04.0319600,3180,8"]
-TWO = [Request(0.0, 4808, 10), Request(0.052, 3180, 8)]
+TWO = [TraceRequest(0.0, 4808, 10), TraceRequest(0.052, 3180, 8)]
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ seconds = [f"2023-11-16 00:00:{second:02d},{second + 1},1" for second in range(0
 
 def test_window_is_half_open_and_moves_the_start(make):
     chosen = select(make(*seconds), (10, 30))
-    assert chosen == [Request(0.0, 11, 1), Request(10.0, 21, 1)]
+    assert chosen == [TraceRequest(0.0, 11, 1), TraceRequest(10.0, 21, 1)]
 
 
 def test_limit(make):
@@ -220,7 +220,7 @@ def test_windows_side_by_side_hold_every_request_once(tmp_path_factory, rows, cu
     assert found == [row[1:] for row in rows]
 
 
-requests = st.builds(Request, st.floats(0, 1e6), tokens, tokens)
+requests = st.builds(TraceRequest, st.floats(0, 1e6), tokens, tokens)
 scales = st.floats(0.001, 1000)
 
 

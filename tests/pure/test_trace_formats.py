@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 
 from mirage.workload.formats import source
 from mirage.workload.formats.registry import FORMATS
-from mirage.workload.trace import AS_IT_SAYS, MAX_TOKENS, Reading, Request, TraceError, read, select
+from mirage.workload.trace import (
+    AS_IT_SAYS,
+    MAX_TOKENS,
+    Reading,
+    TraceError,
+    TraceRequest,
+    read,
+    select,
+)
 from tests.examples import examples
 
 pytestmark = pytest.mark.pure
@@ -82,32 +90,35 @@ SAMPLES = {
     "custom": lines({"prompt": "What is the capital?", "output_tokens": 10}, {"prompt": "Hi"}),
 }
 MEANT = {
-    "azure": [Request(0.0, 4808, 10), Request(0.052, 3180, 8)],
-    "burstgpt": [Request(0.0, 472, 18), Request(40.0, 20, 30)],
+    "azure": [TraceRequest(0.0, 4808, 10), TraceRequest(0.052, 3180, 8)],
+    "burstgpt": [TraceRequest(0.0, 472, 18), TraceRequest(40.0, 20, 30)],
     "mooncake": [
-        Request(0.0, 1000, 52, None, (46, 47), 512),
-        Request(3.053, 513, 26, None, (46, 48), 512),
+        TraceRequest(0.0, 1000, 52, None, (46, 47), 512),
+        TraceRequest(3.053, 513, 26, None, (46, 48), 512),
     ],
     "guidellm": [
-        Request(0.0, 1000, 52, None, (46, 47), 512),
-        Request(0.25, 513, 26, None, (46, 48), 512),
+        TraceRequest(0.0, 1000, 52, None, (46, 47), 512),
+        TraceRequest(0.25, 513, 26, None, (46, 48), 512),
     ],
-    "timed": [Request(0.0, 40, 132, None, (7, 8, 9), 16), Request(59.5, 8, 5, None, (7,), 16)],
+    "timed": [
+        TraceRequest(0.0, 40, 132, None, (7, 8, 9), 16),
+        TraceRequest(59.5, 8, 5, None, (7,), 16),
+    ],
     "ragpulse": [
-        Request(0.0, 1537, 192, "a", (8302, 14332, 15199, 7398), 512),
-        Request(11.5, 1200, 86, "b", (8302, 14332, 15198), 512),
+        TraceRequest(0.0, 1537, 192, "a", (8302, 14332, 15199, 7398), 512),
+        TraceRequest(11.5, 1200, 86, "b", (8302, 14332, 15198), 512),
     ],
     "sharegpt": [
-        Request(0.0, 5, 1, "one", prompt="Say a word"),
-        Request(0.0, 10, 7, "one", prompt="And another one"),
+        TraceRequest(0.0, 5, 1, "one", prompt="Say a word"),
+        TraceRequest(0.0, 10, 7, "one", prompt="And another one"),
     ],
     "alpaca": [
-        Request(0.0, 4, 1, prompt="Name a colour"),
-        Request(0.0, 5, 2, prompt="Sum up\n\nA long text"),
+        TraceRequest(0.0, 4, 1, prompt="Name a colour"),
+        TraceRequest(0.0, 5, 2, prompt="Sum up\n\nA long text"),
     ],
     "custom": [
-        Request(0.0, 5, 10, prompt="What is the capital?"),
-        Request(0.0, 1, 256, prompt="Hi"),
+        TraceRequest(0.0, 5, 10, prompt="What is the capital?"),
+        TraceRequest(0.0, 1, 256, prompt="Hi"),
     ],
 }
 NAMES = sorted(set(FORMATS) - {"synthetic"})
@@ -119,7 +130,7 @@ def how(name: str, given: str | None = None) -> Reading:
     return Reading(given, None if FORMATS[name].has_arrivals else 1000.0)
 
 
-def without_arrivals(name, requests) -> list[Request]:
+def without_arrivals(name, requests) -> list[TraceRequest]:
     """Requests with what their file says: drawn arrivals are none of it."""
     timed = FORMATS[name].has_arrivals
     return [request if timed else replace(request, arrival_s=0.0) for request in requests]
@@ -179,7 +190,10 @@ def test_burstgpt_with_sessions(write):
             "19440161.25,,2,ChatGPT,36,29,65,API log",
         )
     )
-    assert list(read(path)) == [Request(0.0, 906, 446, "1722ac82"), Request(51.25, 36, 29)]
+    assert list(read(path)) == [
+        TraceRequest(0.0, 906, 446, "1722ac82"),
+        TraceRequest(51.25, 36, 29),
+    ]
 
 
 LMM = "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens"
@@ -202,7 +216,7 @@ AZURES = [
 @pytest.mark.parametrize("rows", AZURES)
 def test_azure_of_2025_is_read_without_its_pictures(write, caplog, rows):
     path = write(lines(*rows))
-    assert list(read(path)) == [Request(0.0, 4808, 10), Request(0.25, 3180, 8)]
+    assert list(read(path)) == [TraceRequest(0.0, 4808, 10), TraceRequest(0.25, 3180, 8)]
     assert list(read(path)) == list(read(path, Reading("azure")))
     (said,) = (record.getMessage() for record in caplog.records)
     assert said.startswith(str(path)) and "pictures (NumImages) are left out" in said
@@ -638,7 +652,7 @@ def test_burstgpt_is_read_back(path, rows, extra):
     path.write_bytes(lines(header, *found))
     session = "s-1" if extra else None
     assert list(read(path)) == [
-        Request((time - times[0]) / 1000, asked, answered, session)
+        TraceRequest((time - times[0]) / 1000, asked, answered, session)
         for time, (_, asked, answered) in zip(times, rows, strict=True)
     ]
 
@@ -665,7 +679,7 @@ def test_timed_rows_are_read_back(path, name, size, unit, data, array):
     ]
     path.write_bytes(json.dumps(rows).encode() if array else lines(*rows))
     assert list(read(path, Reading(name))) == [
-        Request((time - times[0]) / unit, asked, answered, None, ids, size)
+        TraceRequest((time - times[0]) / unit, asked, answered, None, ids, size)
         for time, (_, asked, answered, ids) in zip(times, drawn, strict=True)
     ]
 
@@ -690,7 +704,7 @@ def test_ragpulse_is_read_back(path, data, array):
     for time, (_, asked, answered, parts, name) in zip(times, drawn, strict=True):
         ids = tuple(one for part in parts for one in part)[: ceil(asked / 512)]
         size = 512 if ids else 0
-        meant.append(Request(float(time - times[0]), asked, answered, name, ids, size))
+        meant.append(TraceRequest(float(time - times[0]), asked, answered, name, ids, size))
     assert list(read(path, Reading("ragpulse"))) == meant
 
 
@@ -726,7 +740,7 @@ def test_sharegpt_is_read_back(path, chats):
         for question, answer in chat:
             said += len(question)
             lengths = tokens_of(said), tokens_of(len(answer))
-            meant.append(Request(0.0, *lengths, f"chat {number}", prompt=question))
+            meant.append(TraceRequest(0.0, *lengths, f"chat {number}", prompt=question))
             said += len(answer)
     found = read(path, how("sharegpt"))
     assert without_arrivals("sharegpt", found) == without_arrivals("sharegpt", meant)
@@ -744,7 +758,7 @@ def test_alpaca_is_read_back(path, entries, array):
     for instruction, given_text, answer in entries:
         prompt = f"{instruction}\n\n{given_text}" if given_text else instruction
         lengths = tokens_of(len(prompt)), tokens_of(len(answer))
-        meant.append(Request(0.0, *lengths, prompt=prompt))
+        meant.append(TraceRequest(0.0, *lengths, prompt=prompt))
     found = read(path, how("alpaca"))
     assert without_arrivals("alpaca", found) == without_arrivals("alpaca", meant)
 
@@ -758,7 +772,7 @@ def test_custom_is_read_back(path, entries):
     ]
     path.write_bytes(lines(*rows))
     meant = [
-        Request(0.0, tokens_of(len(prompt)), 256 if output is None else output, prompt=prompt)
+        TraceRequest(0.0, tokens_of(len(prompt)), 256 if output is None else output, prompt=prompt)
         for prompt, output in entries
     ]
     found = read(path, how("custom"))

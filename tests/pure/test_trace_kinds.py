@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from mirage.workload.trace import (
     AS_IT_SAYS,
     Reading,
-    Request,
     TraceError,
+    TraceRequest,
     has_arrivals,
     read,
     select,
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.pure
 
 AZURE = b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,4808,10\n"
 TWO = AZURE + b"2023-11-16 18:17:04.4,3180,8\n"
-MEANT = [Request(0.0, 4808, 10), Request(0.5, 3180, 8)]
+MEANT = [TraceRequest(0.0, 4808, 10), TraceRequest(0.5, 3180, 8)]
 SYNTHETIC = b"kind: synthetic\nrate: 5\nlengths: short\nrequests: 3\n"
 PACKED = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
 
@@ -62,7 +62,7 @@ def test_a_packed_trace_is_read_as_it_is_unpacked(write, how, name):
     path = write(PACKED[how](TWO), "trace.csv.gz")
     assert list(read(path, Reading(name))) == MEANT
     assert has_arrivals(path)
-    assert select(path, (0.25, 9)) == [Request(0.25, 3180, 8)]
+    assert select(path, (0.25, 9)) == [TraceRequest(0.25, 3180, 8)]
 
 
 @pytest.mark.parametrize("how", PACKED)

@@ -15,7 +15,7 @@ import configs
 from mirage.workload.formats.registry import of
 from mirage.workload.formats.source import Source
 from mirage.workload.lengths import lengths
-from mirage.workload.trace import MAX_TOKENS, Reading, Request, TraceError, read, select
+from mirage.workload.trace import MAX_TOKENS, Reading, TraceError, TraceRequest, read, select
 
 pytestmark = pytest.mark.pure
 
@@ -32,7 +32,7 @@ def write(tmp_path):
     return written
 
 
-def gaps(requests: list[Request]) -> list[float]:
+def gaps(requests: list[TraceRequest]) -> list[float]:
     return [after.arrival_s - before.arrival_s for before, after in pairwise(requests)]
 
 

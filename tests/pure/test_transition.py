@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.streaming.layer_sets import nested
-from mirage.streaming.transition import Held, Source, Transition, deal, transition
+from mirage.streaming.transition import SlotState, Source, Transition, deal, transition
 
 pytestmark = pytest.mark.pure
 
@@ -31,7 +31,7 @@ class Model:
 
     def change(self, alpha: int, beta: int) -> Transition:
         fresh = max(0, self.alpha - alpha)
-        held = [Held(ring, self.holds[frame]) for frame, ring in self.slots]
+        held = [SlotState(ring, self.holds[frame]) for frame, ring in self.slots]
         found = transition(held, self.order, alpha, beta, fresh)
         new = list(range(self.frames, self.frames + fresh))
         self.frames += fresh

@@ -10,8 +10,8 @@ from tune_case import write, write_trace
 from mirage.tools.report.slo import Slo
 from mirage.tools.tune import contest
 from mirage.tools.tune.contest import Contest, entrants, winner
-from mirage.tools.tune.goals import Goal, Row, WindowResult
-from mirage.tools.tune.question import Options, ask
+from mirage.tools.tune.goals import CompletedRequest, Goal, WindowResult
+from mirage.tools.tune.question import TuneOptions, ask
 from mirage.tools.tune.search import Searched
 
 pytestmark = pytest.mark.pure
@@ -21,7 +21,9 @@ TTFT = Goal("ttft_p50", Slo())
 
 
 def result(ttft: float, count: int = 1, duration_s: float = 1.0) -> WindowResult:
-    return WindowResult(tuple([Row(ttft, 0.01, 0.02, ttft + 0.1, 11)] * count), duration_s)
+    return WindowResult(
+        tuple([CompletedRequest(ttft, 0.01, 0.02, ttft + 0.1, 11)] * count), duration_s
+    )
 
 
 def test_the_median_wins_and_not_the_best_repeat() -> None:
@@ -46,7 +48,7 @@ def test_one_that_completed_nothing_does_not_win() -> None:
 def question(tmp_path_factory: pytest.TempPathFactory):
     folder: Path = tmp_path_factory.mktemp("contest")
     write(folder)
-    return ask(folder / "c.yaml", Options(str(write_trace(folder)), "h100"))
+    return ask(folder / "c.yaml", TuneOptions(str(write_trace(folder)), "h100"))
 
 
 def answered(question, *choices, best: float = 30.0):

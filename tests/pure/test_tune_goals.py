@@ -13,21 +13,21 @@ from mirage.tools.report.slo import Slo
 from mirage.tools.report.slo import parse as parse_slo
 from mirage.tools.tune.goals import (
     OBJECTIVES,
+    CompletedRequest,
     Goal,
-    Row,
     WindowResult,
     figures,
     parse_objective,
     share_met,
 )
 from mirage.tools.tune.windows import LEAST_WINDOW, cut
-from mirage.workload.trace import Request
+from mirage.workload.trace import TraceRequest
 
 pytestmark = pytest.mark.pure
 
-FAST = Row(ttft=0.1, tpot=0.01, longest=0.02, e2el=1.1, tokens=101)
-SLOW = Row(ttft=2.0, tpot=0.05, longest=0.9, e2el=7.0, tokens=101)
-ONE_TOKEN = Row(ttft=0.3, tpot=0.0, longest=0.0, e2el=0.3, tokens=1)
+FAST = CompletedRequest(ttft=0.1, tpot=0.01, longest=0.02, e2el=1.1, tokens=101)
+SLOW = CompletedRequest(ttft=2.0, tpot=0.05, longest=0.9, e2el=7.0, tokens=101)
+ONE_TOKEN = CompletedRequest(ttft=0.3, tpot=0.0, longest=0.0, e2el=0.3, tokens=1)
 
 
 # -- limits -----------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_the_better_of_two_gains_over_the_other(one: float, other: float) -> Non
 
 @given(total=st.integers(8 * LEAST_WINDOW, 5000), largest=st.integers(LEAST_WINDOW, 400))
 def test_windows_never_overlap_and_every_second_one_is_held_back(total: int, largest: int) -> None:
-    requests = [Request(float(i), i + 1, 1) for i in range(total)]
+    requests = [TraceRequest(float(i), i + 1, 1) for i in range(total)]
     found = cut(requests, largest)
     windows = sorted((*found.searched, *found.held_back), key=lambda window: window.number)
     assert [w.number for w in found.searched] == [0, 2, 4, 6]
@@ -125,4 +125,4 @@ def test_windows_never_overlap_and_every_second_one_is_held_back(total: int, lar
 
 def test_a_trace_that_is_too_short_is_one_line() -> None:
     with pytest.raises(ConfigError, match="the trace has 79 requests: 80 are needed"):
-        cut([Request(float(i), 1, 1) for i in range(79)])
+        cut([TraceRequest(float(i), 1, 1) for i in range(79)])

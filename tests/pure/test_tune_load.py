@@ -15,11 +15,11 @@ from mirage.config import Config, Policy, load
 from mirage.profiles import Hardware
 from mirage.simulate import build
 from mirage.tools.report.slo import Slo
-from mirage.tools.tune.goals import Row, WindowResult
+from mirage.tools.tune.goals import CompletedRequest, WindowResult
 from mirage.tools.tune.load import computed_per_s, each_pressing
-from mirage.tools.tune.question import Options, ask
+from mirage.tools.tune.question import TuneOptions, ask
 from mirage.tools.tune.runs import runner
-from mirage.tools.tune.simulated import Run, simulate
+from mirage.tools.tune.simulated import WindowRun, simulate
 
 pytestmark = pytest.mark.pure
 
@@ -28,10 +28,13 @@ BORNE = {Policy.STATIC: 1.5, Policy.POOLED: 0.8, Policy.MIRAGE: 0.3}
 """Times the gaps, above which every request is in time."""
 
 
-def machine(runs: Sequence[Run]) -> list[WindowResult | None]:
+def machine(runs: Sequence[WindowRun]) -> list[WindowResult | None]:
     """Stands for simulation."""
     late = [run.slower <= BORNE[run.config.policy] for run in runs]
-    return [WindowResult((Row(9.0 if each else 0.1, 0.0, 0.0, 1.0, 5),), 1.0) for each in late]
+    return [
+        WindowResult((CompletedRequest(9.0 if each else 0.1, 0.0, 0.0, 1.0, 5),), 1.0)
+        for each in late
+    ]
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def test_a_configuration_of_another_policy_is_not_asked_as_mirage(config: Config
 
 def computed(path: Path, **changes: Any) -> float:
     """By simulation, on one window of 20 requests."""
-    question = ask(path, Options(str(write_trace(path.parent)), profile="h100"))
+    question = ask(path, TuneOptions(str(write_trace(path.parent)), profile="h100"))
     bench = replace(question.bench(1.0), **changes)
     with runner(bench, 1, lambda: None) as run:
         return computed_per_s(run, question.config, [0], 20, seed=0)
@@ -64,7 +67,7 @@ def test_what_is_computed_depends_on_the_machine_alone(tmp_path: Path) -> None:
     path = write(tmp_path)
     once = computed(path)
     assert computed(path, time_scale=9.0) == once, "no time of the trace counts"
-    hardware = ask(path, Options(str(tmp_path / "trace.csv"), profile="h100")).machine.hardware
+    hardware = ask(path, TuneOptions(str(tmp_path / "trace.csv"), profile="h100")).machine.hardware
     assert computed(path, hardware=slower(hardware, 2.0)) == pytest.approx(once / 2, rel=0.02)
 
 
@@ -89,8 +92,8 @@ def slower(hardware: Hardware, times: float) -> Hardware:
 
 
 def test_in_a_closed_loop_so_many_are_always_under_way(tmp_path: Path) -> None:
-    question = ask(write(tmp_path), Options(str(write_trace(tmp_path)), profile="h100"))
-    result = simulate(question.bench(1.0), Run(question.config, 0, 0, at_once=3))
+    question = ask(write(tmp_path), TuneOptions(str(write_trace(tmp_path)), profile="h100"))
+    result = simulate(question.bench(1.0), WindowRun(question.config, 0, 0, at_once=3))
     assert result is not None
     rows = result.rows
     assert len(rows) == len(question.cut.searched[0].requests)
@@ -102,7 +105,7 @@ def test_in_a_closed_loop_so_many_are_always_under_way(tmp_path: Path) -> None:
 
 def test_a_rate_is_that_of_the_searched_windows(tmp_path: Path) -> None:
     path = write(tmp_path, replay={"time_scale": 2.0})
-    question = ask(path, Options(str(write_trace(tmp_path))))
+    question = ask(path, TuneOptions(str(write_trace(tmp_path))))
     windows = question.cut.searched
     gaps = [
         b.arrival_s - a.arrival_s
@@ -116,8 +119,8 @@ def test_a_closed_loop_is_the_same_step_by_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request that comes to an engine in the midst of many steps is seen after one of them."""
-    question = ask(write(tmp_path), Options(str(write_trace(tmp_path)), profile="h100"))
-    run = Run(question.config, 0, 0, at_once=3)
+    question = ask(write(tmp_path), TuneOptions(str(write_trace(tmp_path)), profile="h100"))
+    run = WindowRun(question.config, 0, 0, at_once=3)
     skipping = simulate(question.bench(1.0), run)
     each = partial(build.world, skipping=False)
     monkeypatch.setattr("mirage.tools.tune.simulated.build.world", each)

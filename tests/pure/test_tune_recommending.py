@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mirage.tools.tune.recommending import MOST_LOAD, Load
+from mirage.tools.tune.recommending import MOST_LOAD, OfferedLoad
 
 pytestmark = pytest.mark.pure
 
 
-def load(pooled: float, mirage: float) -> Load:
-    return Load(8.0, {"static": pooled / 2, "pooled": pooled, "mirage": mirage})
+def load(pooled: float, mirage: float) -> OfferedLoad:
+    return OfferedLoad(8.0, {"static": pooled / 2, "pooled": pooled, "mirage": mirage})
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from tune_case import write, write_trace
 
 from mirage.config import Config, ConfigError
 from mirage.tools.report.slo import Slo
-from mirage.tools.tune.answer import Answer, Wish
+from mirage.tools.tune.answer import Recommendation, TuneWish
 from mirage.tools.tune.choosing import chosen, most_values
 from mirage.tools.tune.command import command
-from mirage.tools.tune.goals import Goal, Row, WindowResult
-from mirage.tools.tune.question import ENDLESS_ROWS, Options, Question, ask
-from mirage.tools.tune.runs import Runner, runner
+from mirage.tools.tune.goals import CompletedRequest, Goal, WindowResult
+from mirage.tools.tune.question import ENDLESS_ROWS, Question, TuneOptions, ask
+from mirage.tools.tune.runs import WindowRunner, runner
 from mirage.tools.tune.search import FILE, Searched, Task, first_choices, importances, search
-from mirage.tools.tune.simulated import Run
+from mirage.tools.tune.simulated import WindowRun
 from mirage.tools.tune.space import Choice
 from mirage.workload.public import TRACES, folder
 from mirage.workload.trace import TraceError
@@ -38,7 +38,7 @@ class Interrupted:
         self.left = after
         self.windows = 0
 
-    def __call__(self, runs: Sequence[Run]) -> list[WindowResult | None]:
+    def __call__(self, runs: Sequence[WindowRun]) -> list[WindowResult | None]:
         found: list[WindowResult | None] = []
         for run in runs:
             if self.left is not None and self.windows >= self.left:
@@ -55,13 +55,13 @@ def outcome(config: Config, window: int) -> WindowResult | None:
         return None
     seconds = 1 + abs(config.max_percent(tenant) - 40) / 50 + config.remap.rest_s / 1000
     noise = random.Random(f"{window} {config.remap.serve}").random() / 10
-    return WindowResult((Row(seconds + noise, 0.01, 0.02, 2.0, 10),), 1.0)
+    return WindowResult((CompletedRequest(seconds + noise, 0.01, 0.02, 2.0, 10),), 1.0)
 
 
 @pytest.fixture(scope="module")
 def question(tmp_path_factory: pytest.TempPathFactory) -> Question:
     folder = tmp_path_factory.mktemp("search")
-    return ask(write(folder), Options(trace=str(write_trace(folder))))
+    return ask(write(folder), TuneOptions(trace=str(write_trace(folder))))
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +144,9 @@ def test_another_question_has_another_fingerprint(question: Question, tmp_path: 
     assert same.fingerprint(slo="a") == question.fingerprint(slo="a")
     others = [
         question.fingerprint(slo="b"),
-        ask(question.path, Options(question.options.trace, "a100")).fingerprint(slo="a"),
-        ask(question.path, Options(question.options.trace, seed=1)).fingerprint(slo="a"),
-        ask(question.path, Options()).fingerprint(slo="a"),
+        ask(question.path, TuneOptions(question.options.trace, "a100")).fingerprint(slo="a"),
+        ask(question.path, TuneOptions(question.options.trace, seed=1)).fingerprint(slo="a"),
+        ask(question.path, TuneOptions()).fingerprint(slo="a"),
         ask(write(tmp_path, sharing={"mode": "temporal"}), question.options).fingerprint(slo="a"),
     ]
     assert len({question.fingerprint(slo="a"), *others}) == 6
@@ -154,10 +154,10 @@ def test_another_question_has_another_fingerprint(question: Question, tmp_path: 
 
 def test_the_sample_by_its_name_is_the_one_that_is_taken_without_a_name(tmp_path: Path) -> None:
     path = write(tmp_path, replay={})
-    usual, named = ask(path, Options()), ask(path, Options("sample"))
+    usual, named = ask(path, TuneOptions()), ask(path, TuneOptions("sample"))
     assert named.fingerprint() == usual.fingerprint()
     assert named.load_is_given is usual.load_is_given is False
-    assert ask(path, Options(str(write_trace(tmp_path)))).load_is_given
+    assert ask(path, TuneOptions(str(write_trace(tmp_path)))).load_is_given
 
 
 def test_the_trace_of_the_configuration_is_the_one_that_is_taken_without_a_name(
@@ -165,12 +165,14 @@ def test_the_trace_of_the_configuration_is_the_one_that_is_taken_without_a_name(
 ) -> None:
     given = write_trace(tmp_path)
     path = write(tmp_path, replay={"trace": given.name})
-    asked = ask(path, Options())
-    assert asked.fingerprint() == ask(path, Options(str(given))).fingerprint()
+    asked = ask(path, TuneOptions())
+    assert asked.fingerprint() == ask(path, TuneOptions(str(given))).fingerprint()
     assert (asked.trace_name, asked.load_is_given) == (given.name, True)
     path = write(tmp_path, replay={"trace": given.name, "load": 0.5})
-    assert not ask(path, Options()).load_is_given, "it is a part of what a real machine computes"
-    assert ask(path, Options(str(given))).load_is_given
+    assert not ask(path, TuneOptions()).load_is_given, (
+        "it is a part of what a real machine computes"
+    )
+    assert ask(path, TuneOptions(str(given))).load_is_given
 
 
 def test_the_format_of_a_trace_may_be_named(tmp_path: Path) -> None:
@@ -181,18 +183,18 @@ def test_the_format_of_a_trace_may_be_named(tmp_path: Path) -> None:
     (tmp_path / "bare.jsonl").write_text("\n".join(rows))
     path = write(tmp_path, replay={"trace": "bare.jsonl"})
     with pytest.raises(TraceError, match=r"mooncake .* or timed .*--trace-format"):
-        ask(path, Options())
-    found = cast(Answer, SimpleNamespace(goal=GOAL))
+        ask(path, TuneOptions())
+    found = cast(Recommendation, SimpleNamespace(goal=GOAL))
     for name, seconds in (("timed", 99.0), ("mooncake", 0.099)):
-        options = Options(trace_format=name)
+        options = TuneOptions(trace_format=name)
         assert ask(path, options).cut.held_back[-1].end_s == pytest.approx(seconds)
-        words = command(path, options, Wish(), found, tmp_path)
+        words = command(path, options, TuneWish(), found, tmp_path)
         assert words[words.index("--trace-format") + 1] == name
 
 
 def test_of_a_trace_without_end_no_more_is_read_than_the_windows_hold(tmp_path: Path) -> None:
     (tmp_path / "endless.yaml").write_text("kind: synthetic\nrate: 5\nlengths: sharegpt\n")
-    asked = ask(write(tmp_path, replay={"trace": "endless.yaml"}), Options())
+    asked = ask(write(tmp_path, replay={"trace": "endless.yaml"}), TuneOptions())
     assert asked.requests == ENDLESS_ROWS
     windows = (*asked.cut.searched, *asked.cut.held_back)
     assert sum(len(window.requests) for window in windows) == ENDLESS_ROWS
@@ -201,7 +203,7 @@ def test_of_a_trace_without_end_no_more_is_read_than_the_windows_hold(tmp_path: 
 def test_a_trace_per_tenant_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path = write(tmp_path, replay={"trace": {"chat": "sample"}})
     with pytest.raises(ConfigError, match="tune takes one, give --trace"):
-        ask(path, Options())
+        ask(path, TuneOptions())
 
 
 def test_a_public_trace_is_looked_for_where_it_was_fetched(
@@ -210,20 +212,20 @@ def test_a_public_trace_is_looked_for_where_it_was_fetched(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path, name = write(tmp_path), next(iter(TRACES))
     with pytest.raises(TraceError, match=f"{name}: was not fetched yet"):
-        ask(path, Options(name))
+        ask(path, TuneOptions(name))
     cached = folder() / TRACES[name].file
     cached.parent.mkdir(parents=True)
     write_trace(tmp_path).rename(cached)
-    assert (asked := ask(path, Options(name))).trace_name == name
+    assert (asked := ask(path, TuneOptions(name))).trace_name == name
     assert asked.requests == 160
 
 
 def test_processes_and_one_process_find_the_same(question: Question) -> None:
     bench = question.bench(0.5)
     configs = [question.config, question.space.apply({"max_percent:chat": 0.0})]
-    runs = [Run(config, window, 0) for config in configs for window in (0, 1)]
+    runs = [WindowRun(config, window, 0) for config in configs for window in (0, 1)]
     ended: list[None] = []
-    alone = Runner(bench, None, lambda: ended.append(None))(runs)
+    alone = WindowRunner(bench, None, lambda: ended.append(None))(runs)
     with runner(bench, 2, lambda: None) as run:
         assert run(runs) == alone
     assert len(ended) == len(runs)

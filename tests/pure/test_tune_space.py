@@ -15,35 +15,35 @@ from tune_case import write
 from mirage.config import Config, load
 from mirage.tools.explain.machine import machine
 from mirage.tools.explain.subjects import subjects
-from mirage.tools.tune.space import Choice, Space, changes, fixed, space
+from mirage.tools.tune.space import Choice, SearchSpace, changes, fixed, space
 from mirage.tools.tune.written import tuned
 
 pytestmark = pytest.mark.pure
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Space:
+def made(tmp_path_factory: pytest.TempPathFactory) -> SearchSpace:
     return of(write(tmp_path_factory.mktemp("space")))
 
 
-def of(path: Path) -> Space:
+def of(path: Path) -> SearchSpace:
     config = load(path)
     known = subjects(config, machine("gh200", config.device).hardware, 512)
     return space(config, known.fits, [2.0, 5.0])
 
 
-def choices(knobs: Space) -> st.SearchStrategy[Choice]:
+def choices(knobs: SearchSpace) -> st.SearchStrategy[Choice]:
     return st.fixed_dictionaries(
         {}, optional={knob.name: st.sampled_from(knob.values) for knob in knobs.knobs}
     )
 
 
-def test_leaving_all_alone_is_a_choice_like_any_other(made: Space) -> None:
+def test_leaving_all_alone_is_a_choice_like_any_other(made: SearchSpace) -> None:
     assert made.apply({}) == made.config
     assert made.apply({knob.name: knob.default for knob in made.knobs}) == made.config
 
 
-def test_every_knob_has_the_value_of_the_file_and_others(made: Space) -> None:
+def test_every_knob_has_the_value_of_the_file_and_others(made: SearchSpace) -> None:
     names = {knob.name for knob in made.knobs}
     assert {"share:chat", "max_percent:code", "floor_layers:chat", "serve", "tbt_ms"} <= names
     assert {"max_num_seqs", "max_num_batched_tokens", "rest_s"} <= names
@@ -62,7 +62,7 @@ def test_turns_are_a_knob_where_there_are_any(tmp_path: Path, mode: str) -> None
 
 
 @given(data=st.data())
-def test_any_choice_is_a_configuration_that_fits(made: Space, data: st.DataObject) -> None:
+def test_any_choice_is_a_configuration_that_fits(made: SearchSpace, data: st.DataObject) -> None:
     config = made.apply(data.draw(choices(made)))
     assert Config.model_validate(config.model_dump()) == config
     assert sum(t.share for t in config.tenants) <= sum(t.share for t in made.config.tenants) + 1e-6
@@ -74,13 +74,13 @@ def test_any_choice_is_a_configuration_that_fits(made: Space, data: st.DataObjec
 
 
 @pytest.mark.parametrize("percent", [0.0, 30.0])
-def test_a_fixed_percentage_is_that_of_all_models(made: Space, percent: float) -> None:
+def test_a_fixed_percentage_is_that_of_all_models(made: SearchSpace, percent: float) -> None:
     own = made.apply({"max_percent:chat": 50.0})
     config = fixed(own, percent)
     assert [config.max_percent(t) for t in config.tenants] == [percent, percent]
 
 
-def test_a_knob_that_is_not_there_is_refused(made: Space) -> None:
+def test_a_knob_that_is_not_there_is_refused(made: SearchSpace) -> None:
     with pytest.raises(KeyError):
         made.apply({"turn_s": 1.0})
 
@@ -89,7 +89,9 @@ def test_a_knob_that_is_not_there_is_refused(made: Space) -> None:
 
 
 @given(data=st.data())
-def test_the_file_that_is_written_reads_as_the_choice(made: Space, data: st.DataObject) -> None:
+def test_the_file_that_is_written_reads_as_the_choice(
+    made: SearchSpace, data: st.DataObject
+) -> None:
     config = made.apply(data.draw(choices(made)))
     text = tuned(content(made), changes(made.config, config), ["Why."])
     read = Config.model_validate(yaml.safe_load(text))
@@ -97,7 +99,9 @@ def test_the_file_that_is_written_reads_as_the_choice(made: Space, data: st.Data
     assert read.model_dump() == config.model_dump()
 
 
-def test_a_changed_value_says_what_it_was_and_all_else_stays(made: Space, tmp_path: Path) -> None:
+def test_a_changed_value_says_what_it_was_and_all_else_stays(
+    made: SearchSpace, tmp_path: Path
+) -> None:
     raw = content(made) | {"dtype": "bfloat16"}
     config = made.apply({"max_percent:code": 30.0, "tbt_ms": 5.0})
     lines = tuned(raw, changes(made.config, config), ["It pays. " * 20]).splitlines()
@@ -108,7 +112,7 @@ def test_a_changed_value_says_what_it_was_and_all_else_stays(made: Space, tmp_pa
     assert [line for line in lines if line.startswith("# It pays.")]
 
 
-def test_a_limit_that_is_taken_away_is_said(made: Space) -> None:
+def test_a_limit_that_is_taken_away_is_said(made: SearchSpace) -> None:
     before = made.config.model_copy(
         update={"remap": made.config.remap.model_copy(update={"tbt_ms": 5.0})}
     )
@@ -118,7 +122,7 @@ def test_a_limit_that_is_taken_away_is_said(made: Space) -> None:
     assert Config.model_validate(yaml.safe_load(text)).remap.tbt_ms is None
 
 
-def content(made: Space) -> dict[str, Any]:
+def content(made: SearchSpace) -> dict[str, Any]:
     """The file that the configuration was read from, its paths as they were found."""
     tenants = [
         {"name": t.name, "model": os.fspath(t.model), "share": t.share, "max_model_len": 1024}

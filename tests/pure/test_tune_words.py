@@ -11,12 +11,12 @@ import pytest
 from tune_case import write, write_trace
 
 from mirage.tools.report.slo import Slo
-from mirage.tools.tune.answer import Answer
+from mirage.tools.tune.answer import Recommendation
 from mirage.tools.tune.goals import Goal
 from mirage.tools.tune.pictures import pareto
-from mirage.tools.tune.question import Options, ask
+from mirage.tools.tune.question import TuneOptions, ask
 from mirage.tools.tune.table import about
-from mirage.tools.tune.words import Found, sentences
+from mirage.tools.tune.words import Findings, sentences
 
 pytestmark = pytest.mark.pure
 
@@ -25,7 +25,7 @@ HELD = {"static": 1.0, "pooled": 2.0, "default": 3.0, "tuned": 3.5, "tuned at 0 
     "fixed 10 %": 2.2,
     "fixed 30 %": 2.8,
 }
-FOUND = Found(
+FOUND = Findings(
     goal=Goal("goodput", Slo(ttft_ms=500)),
     searched=HELD,
     held_back=HELD,
@@ -104,9 +104,9 @@ def test_a_tie_on_unseen_windows_is_no_gain() -> None:
 def test_what_is_judged_on_few_requests_is_told(
     tmp_path: Path, requests: int, told: int | None
 ) -> None:
-    question = ask(write(tmp_path), Options(trace=str(write_trace(tmp_path, requests))))
+    question = ask(write(tmp_path), TuneOptions(trace=str(write_trace(tmp_path, requests))))
     plain = {"slower": 1.0, "slo_is_derived": False, "pressing": {}, "load": None}
-    answer = cast(Answer, SimpleNamespace(goal=FOUND.goal, **plain))
+    answer = cast(Recommendation, SimpleNamespace(goal=FOUND.goal, **plain))
     said = [line for line in about(question, answer) if line.startswith("So few requests")]
     assert [f"({told})" in line for line in said] == ([] if told is None else [True])
 

@@ -10,7 +10,7 @@ import yaml
 from tune_case import write, write_trace
 
 from mirage.tools.tune import moved
-from mirage.tools.tune.question import Options, ask
+from mirage.tools.tune.question import TuneOptions, ask
 
 pytestmark = pytest.mark.pure
 
@@ -30,7 +30,7 @@ def test_the_replay_s_traces_are_found_from_there(
     tmp_path: Path, named: str | dict[str, str], expected: str | dict[str, str]
 ) -> None:
     trace = write_trace(tmp_path)
-    question = ask(write(tmp_path, replay={"trace": named}), Options(trace=trace))
+    question = ask(write(tmp_path, replay={"trace": named}), TuneOptions(trace=trace))
     content = yaml.safe_load(moved.tuned(question, question.config, ["why"], tmp_path / "out"))
     assert content["replay"]["trace"] == expected
     assert content["tenants"][0]["model"] == "../model"
@@ -54,6 +54,8 @@ def test_the_folder_of_a_disk_is_found_from_there(
 
 def written_from(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     """What ``out/tuned.yaml`` says for a configuration with these keys."""
-    question = ask(write(tmp_path, **changes), Options(trace=write_trace(tmp_path), profile="h100"))
+    question = ask(
+        write(tmp_path, **changes), TuneOptions(trace=write_trace(tmp_path), profile="h100")
+    )
     text = moved.tuned(question, question.config, ["why"], tmp_path / "out")
     return dict(yaml.safe_load(text))

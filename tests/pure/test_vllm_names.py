@@ -12,7 +12,13 @@ import pytest
 from mirage.doctor.names.agreement import names, problems
 from mirage.doctor.names.hooks import hooked
 from mirage.doctor.names.reading import gather
-from mirage.doctor.names.signature import Call, said, signature, why_no_replacement, why_not_called
+from mirage.doctor.names.signature import (
+    CallArguments,
+    said,
+    signature,
+    why_no_replacement,
+    why_not_called,
+)
 from mirage.doctor.names.tables import minors, once, table, tables
 from mirage.doctor.names.tree import Tree
 from mirage.doctor.names.uses import Need
@@ -331,6 +337,6 @@ def test_a_stand_in_takes_every_call(theirs: str, ours: str, why: str | None) ->
 
 
 def test_a_call_with_more_to_it_is_held_against_what_is_known_of_it() -> None:
-    assert why_not_called("a, b", Call(("",), more=True)) is None
-    assert why_not_called("a, b", Call(("",), ("c",), more=True)) is not None
-    assert why_not_called("a, b", Call(("", "", ""), more=True)) is not None
+    assert why_not_called("a, b", CallArguments(("",), more=True)) is None
+    assert why_not_called("a, b", CallArguments(("",), ("c",), more=True)) is not None
+    assert why_not_called("a, b", CallArguments(("", "", ""), more=True)) is not None

@@ -11,7 +11,7 @@ from world import SHAPE, World
 from mirage.config import Policy
 from mirage.control.moves import Kind, Reason
 from mirage.protocol import Allotment
-from mirage.serve.registry import Registry, Sources, TenantServer
+from mirage.serve.registry import DeviceSources, Registry, TenantServer
 
 pytestmark = pytest.mark.pure
 
@@ -55,7 +55,7 @@ def test_the_state_tells_it_in_words(tmp_path: Path) -> None:
     backends = {name: TenantServer(name, tmp_path / name, 128) for name in "ab"}
     registry = Registry(Policy.MIRAGE, 1 << 30, backends)
     assert registry.state()["engines"]["a"]["moves"] == []
-    registry = Registry(Policy.MIRAGE, 1 << 30, backends, Sources(why=world.controller.why))
+    registry = Registry(Policy.MIRAGE, 1 << 30, backends, DeviceSources(why=world.controller.why))
     (move,) = (m for m in registry.state()["engines"]["b"]["moves"] if "layers" in m["from"])
     assert move == {
         "from": "layers of b",

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from mirage.control.hiding import largest_alpha
 from mirage.control.worth import (
     Batches,
+    KvSource,
     Layers,
     Mixture,
     Price,
-    Way,
     active_layers,
     best,
     cheapest,
@@ -68,11 +68,11 @@ def test_a_link_that_is_full_makes_the_step() -> None:
 
 
 def test_each_way_in_numbers() -> None:
-    assert idle_layers(MODEL, 3) == Price(Way.IDLE_LAYERS, pytest.approx(0.3), 3000)
+    assert idle_layers(MODEL, 3) == Price(KvSource.IDLE_LAYERS, pytest.approx(0.3), 3000)
     assert kv(5000).seconds == pytest.approx(1.0)
     assert drop(5000, token_bytes=10, prefill_tokens_s=100).seconds == pytest.approx(5.0)
     # A step of 0.5 s is 0.01 s longer, so of 51 seconds one is lost.
-    assert cold_experts(MIXTURE, 0, 2, 51.0) == Price(Way.EXPERTS, pytest.approx(1.0), 200)
+    assert cold_experts(MIXTURE, 0, 2, 51.0) == Price(KvSource.EXPERTS, pytest.approx(1.0), 200)
     free = unused(5000, cached_bytes=2000, again=0.5, compute_bytes_s=1000)
     assert free.seconds == pytest.approx(1.0)
     assert unused(5000, cached_bytes=0, again=1, compute_bytes_s=0).seconds == 0
@@ -97,7 +97,7 @@ def test_spilling_beats_computing_where_the_link_is_quicker() -> None:
 
 def test_idle_layers_are_cheaper_than_kv_that_moves_both_ways() -> None:
     assert idle_layers(MODEL, 1).per_byte < kv(1000).per_byte
-    equal = Price(Way.SPILL, 0.0, 1), Price(Way.UNUSED, 0.0, 9)
+    equal = Price(KvSource.SPILL, 0.0, 1), Price(KvSource.UNUSED, 0.0, 9)
     assert cheapest(equal) == equal[1]
 
 
@@ -107,27 +107,57 @@ def test_what_brings_nothing_is_no_way() -> None:
 
 
 def test_experts_that_nobody_needs_cost_nothing() -> None:
-    assert cold_experts(MIXTURE, 0, 1, 9.0) == Price(Way.EXPERTS, 0.0, 100)
-    assert cheapest([cold_experts(MIXTURE, 0, 1, 9.0), kv(1000)]).way is Way.EXPERTS
-    assert cheapest([cold_experts(MIXTURE, 0, 4, 9.0), kv(1000)]).way is Way.SPILL
+    assert cold_experts(MIXTURE, 0, 1, 9.0) == Price(KvSource.EXPERTS, 0.0, 100)
+    assert cheapest([cold_experts(MIXTURE, 0, 1, 9.0), kv(1000)]).way is KvSource.EXPERTS
+    assert cheapest([cold_experts(MIXTURE, 0, 4, 9.0), kv(1000)]).way is KvSource.SPILL
 
 
 @pytest.mark.parametrize(
     ("layers", "experts", "kv_bytes", "found"),
     [
         # Of equals layers, which no routing can make dearer.
-        (Price(Way.LAYERS, 0.0, 300), Price(Way.EXPERTS, 0.0, 300), 1000, Way.LAYERS),
-        (Price(Way.LAYERS, 0.0, 300), Price(Way.EXPERTS, 0.1, 300), 1000, Way.LAYERS),
+        (
+            Price(KvSource.LAYERS, 0.0, 300),
+            Price(KvSource.EXPERTS, 0.0, 300),
+            1000,
+            KvSource.LAYERS,
+        ),
+        (
+            Price(KvSource.LAYERS, 0.0, 300),
+            Price(KvSource.EXPERTS, 0.1, 300),
+            1000,
+            KvSource.LAYERS,
+        ),
         # 1,400 bytes instead of 1,300 for 5 % of the time are worth it, and for 10 % are not.
-        (Price(Way.LAYERS, 0.0, 300), Price(Way.EXPERTS, 0.05, 400), 1000, Way.EXPERTS),
-        (Price(Way.LAYERS, 0.0, 300), Price(Way.EXPERTS, 0.10, 400), 1000, Way.LAYERS),
+        (
+            Price(KvSource.LAYERS, 0.0, 300),
+            Price(KvSource.EXPERTS, 0.05, 400),
+            1000,
+            KvSource.EXPERTS,
+        ),
+        (
+            Price(KvSource.LAYERS, 0.0, 300),
+            Price(KvSource.EXPERTS, 0.10, 400),
+            1000,
+            KvSource.LAYERS,
+        ),
         # A large cache gains little by either.
-        (Price(Way.LAYERS, 0.0, 300), Price(Way.EXPERTS, 0.05, 400), 9000, Way.LAYERS),
-        (Price(Way.LAYERS, 0.0, 0), Price(Way.EXPERTS, 0.05, 400), 1000, Way.EXPERTS),
+        (
+            Price(KvSource.LAYERS, 0.0, 300),
+            Price(KvSource.EXPERTS, 0.05, 400),
+            9000,
+            KvSource.LAYERS,
+        ),
+        (
+            Price(KvSource.LAYERS, 0.0, 0),
+            Price(KvSource.EXPERTS, 0.05, 400),
+            1000,
+            KvSource.EXPERTS,
+        ),
     ],
 )
 def test_of_layers_and_experts_that_with_which_more_is_served(
-    layers: Price, experts: Price, kv_bytes: int, found: Way
+    layers: Price, experts: Price, kv_bytes: int, found: KvSource
 ) -> None:
     chosen = best([experts, layers], Batches(kv_bytes), 1.0)
     assert chosen is not None and chosen.way is found
@@ -135,7 +165,7 @@ def test_of_layers_and_experts_that_with_which_more_is_served(
 
 def test_of_nothing_nothing_is_best() -> None:
     assert best([], Batches(1000), 1.0) is None
-    assert best([Price(Way.LAYERS, 0.0, 0)], Batches(1000), 1.0) is None
+    assert best([Price(KvSource.LAYERS, 0.0, 0)], Batches(1000), 1.0) is None
 
 
 @given(
@@ -148,7 +178,7 @@ def test_the_best_way_serves_most(
     drawn: list[tuple[float, int]], kv_bytes: int, staying: float, span_s: float
 ) -> None:
     """Tokens a second: larger batches, over longer steps."""
-    ways = [Price(Way.EXPERTS, lost * span_s, nbytes) for lost, nbytes in drawn]
+    ways = [Price(KvSource.EXPERTS, lost * span_s, nbytes) for lost, nbytes in drawn]
     chosen = best(ways, Batches(kv_bytes, staying), span_s)
     if chosen is None:
         assert not any(nbytes for _, nbytes in drawn)
@@ -191,8 +221,8 @@ def test_what_is_streamed_is_never_dearer_than_what_was_left(
         assert active_layers(model, hidden, alpha, span_s).per_byte <= kv(1, bytes_s).per_byte
 
 
-@given(st.lists(st.tuples(st.sampled_from(Way), st.floats(0, 1e9), st.integers(0, 1 << 40))))
-def test_order_is_by_the_byte(drawn: list[tuple[Way, float, int]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from(KvSource), st.floats(0, 1e9), st.integers(0, 1 << 40))))
+def test_order_is_by_the_byte(drawn: list[tuple[KvSource, float, int]]) -> None:
     prices = [Price(*one) for one in drawn]
     found = ordered(prices)
     assert sorted(found) == sorted(p for p in prices if p.nbytes)

@@ -13,7 +13,7 @@ from mirage.config import PATIENCE_S, Policy
 from mirage.control.controller import Command, Controller
 from mirage.control.demand import lacks_growth
 from mirage.control.rules import Rules
-from mirage.control.spilling import Turns
+from mirage.control.spilling import TurnLengths
 from mirage.control.targets import base, is_sent, most_alpha
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
@@ -214,13 +214,13 @@ class World:
         temporal: bool = False,
         below_bytes: int = 0,
     ) -> None:
-        """`below_bytes`: as in `Turns`."""
+        """`below_bytes`: as in `TurnLengths`."""
         self.device_bytes, self.policy, self.remap = device_bytes, policy, remap
         self.below_bytes = below_bytes
         self.tenants = {n: t for n, (t, _) in tenants.items()}
         self.shapes = {n: s for n, (_, s) in tenants.items()}
         self.temporal = temporal
-        turns = Turns(1.0, below_bytes=below_bytes) if temporal else None
+        turns = TurnLengths(1.0, below_bytes=below_bytes) if temporal else None
         self.controller = Controller(
             self.tenants.values(), device_bytes, policy, remap, turns=turns
         )

@@ -10,10 +10,10 @@ from pathlib import Path
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Key, Member
 from mirage.tiers.core import Core
-from mirage.tiers.holes import Range
+from mirage.tiers.holes import ByteRange
 from mirage.tiers.local import LocalPool
 from mirage.tiers.space import PAGE
-from mirage.tiers.ssd.index import Slot
+from mirage.tiers.ssd.index import FileSlot
 from mirage.tiers.ssd.store import SsdStore
 
 HOST_BLOCKS = 400
@@ -34,14 +34,14 @@ class SlowStore(SsdStore):
         self.under_way = self.most_under_way = 0
         self._counting = threading.Lock()
 
-    def rise(self, name: Name, place: Range) -> bool:
+    def rise(self, name: Name, place: ByteRange) -> bool:
         self.risen.append(name.key)
         with self._counting:
             self.under_way += 1
             self.most_under_way = max(self.most_under_way, self.under_way)
         return super().rise(name, place)
 
-    def _read(self, name: Name, place: Range, slot: Slot) -> None:
+    def _read(self, name: Name, place: ByteRange, slot: FileSlot) -> None:
         time.sleep(self.read_s)
         super()._read(name, place, slot)
         with self._counting:

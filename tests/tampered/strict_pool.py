@@ -9,7 +9,7 @@ import mmap
 import os
 from collections.abc import Iterable, Mapping
 
-from mirage.tiers.contract import Found, Key, LentBy, Medium, Member, Place
+from mirage.tiers.contract import BlockPlace, Key, LentBy, Lookup, Medium, Member
 
 
 class StrictPool:
@@ -25,7 +25,7 @@ class StrictPool:
         self._free = list(range(blocks))
         self._held: dict[Key, int] = {}
         self._reserved: dict[Key, int] = {}
-        self._seeking: dict[str, dict[Key, Found]] = {}
+        self._seeking: dict[str, dict[Key, Lookup]] = {}
         self.silent = False
         """Answers nothing any more."""
         self.dead = False
@@ -49,24 +49,24 @@ class StrictPool:
             self.sought += 1
             if key in self._held:
                 self._held[key] = self._held.pop(key)
-            if known.get(key) is not Found.READY:
-                here = Found.BELOW if self.deep and not rise else Found.READY
-                known[key] = here if key in self._held else Found.ABSENT
+            if known.get(key) is not Lookup.READY:
+                here = Lookup.BELOW if self.deep and not rise else Lookup.READY
+                known[key] = here if key in self._held else Lookup.ABSENT
 
-    def found(self, request: str, key: Key) -> Found:
+    def found(self, request: str, key: Key) -> Lookup:
         if self.dead:
-            return Found.ABSENT
+            return Lookup.ABSENT
         if self.silent:
-            return Found.UNKNOWN
-        state = self._seeking.get(request, {}).get(key, Found.ABSENT)
+            return Lookup.UNKNOWN
+        state = self._seeking.get(request, {}).get(key, Lookup.ABSENT)
         asked = self._asked[request, key] = self._asked.get((request, key), 0) + 1
-        return Found.COMING if state is Found.READY and asked <= self.slow else state
+        return Lookup.COMING if state is Lookup.READY and asked <= self.slow else state
 
-    def places(self, request: str, keys: Iterable[Key]) -> list[Place]:
+    def places(self, request: str, keys: Iterable[Key]) -> list[BlockPlace]:
         if self.dead or self.loses:
             raise KeyError(request)
         known, wanted = self._seeking[request], list(keys)
-        if any(known.get(key) is not Found.READY for key in wanted):
+        if any(known.get(key) is not Lookup.READY for key in wanted):
             raise KeyError(request)
         return [self._place(self._held[key]) for key in wanted]
 
@@ -76,8 +76,8 @@ class StrictPool:
 
     # -- storing ------------------------------------------------------------------------
 
-    def reserve(self, keys: Iterable[Key]) -> Mapping[Key, Place]:
-        given: dict[Key, Place] = {}
+    def reserve(self, keys: Iterable[Key]) -> Mapping[Key, BlockPlace]:
+        given: dict[Key, BlockPlace] = {}
         if self.dead or self.silent:
             return given
         for key in keys:
@@ -143,7 +143,7 @@ class StrictPool:
 
     def _evict(self) -> bool:
         found = (pair for known in self._seeking.values() for pair in known.items())
-        pinned = {key for key, state in found if state is Found.READY}
+        pinned = {key for key, state in found if state is Lookup.READY}
         for key in self._held:
             if key not in pinned:
                 self._spoil(self._held.pop(key))
@@ -156,6 +156,6 @@ class StrictPool:
         self._region[number * size : (number + 1) * size] = b"\xff" * size
         self._free.append(number)
 
-    def _place(self, number: int) -> Place:
+    def _place(self, number: int) -> BlockPlace:
         medium = Medium.HOST if number % self._peers else Medium.PEER
-        return Place(medium, number * self.member.block_bytes)
+        return BlockPlace(medium, number * self.member.block_bytes)

@@ -15,7 +15,7 @@ from cuda.bindings import driver as cu
 
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
-from vmm import Closed, Misaligned, OutOfMemory, Page, PagePool, VmmError, host_buffer
+from vmm import DriverClosed, Misaligned, OutOfMemory, Page, PagePool, VmmError, host_buffer
 from vmm.cuda import CudaDriver
 from vmm.cuda_device import device_count, device_facts, driver_version
 from vmm.driver import DeviceError, DeviceLost, DeviceUnavailable
@@ -150,7 +150,7 @@ class TestContext:
         if child == 0:
             try:
                 gpu.create(1)
-            except Closed:
+            except DriverClosed:
                 os._exit(7)
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

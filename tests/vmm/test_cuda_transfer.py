@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirage.streaming.transfer import Layer, LayerStreamer, StreamCompute, TransferError
+from mirage.streaming.transfer import LayerFrame, LayerStreamer, StreamCompute, TransferError
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
 from vmm import Event, PagePool, Range, host_buffer
@@ -60,7 +60,7 @@ class Model:
             home = Range(driver, PAGE)
             home.back(0, pool.take(1, "layer"))
             driver.copy(home.address, master.address, PAGE)
-            layers.append(Layer(index, home, master.address, PAGE, driver.event()))
+            layers.append(LayerFrame(index, home, master.address, PAGE, driver.event()))
         self.out = Range(driver, PAGE)
         self.out.back(0, pool.take(1, "out"))
         computed = compute(lambda: self.stream, driver.synchronize, driver.event)

@@ -10,7 +10,7 @@ import pytest
 from mirage.config import Config, ConfigError
 from mirage.doctor import engine, gpu, host
 from mirage.doctor.command import served_from
-from mirage.doctor.finding import Finding, State, limited, missing, works
+from mirage.doctor.finding import Finding, FindingState, limited, missing, works
 from mirage.serve.preflight import _check_peers
 from mirage.serve.tiers import granule_of
 from tests.vmm.conftest import standin as loaded
@@ -36,7 +36,7 @@ def by_name(findings: Iterator[Finding]) -> dict[str, Finding]:
 def test_a_gpu_that_can_everything(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libc, "prefer", lambda *_: 0)  # as outside of a container
     found = by_name(gpu.findings(0))
-    assert {f.state for f in found.values()} == {State.WORKS}, found
+    assert {f.state for f in found.values()} == {FindingState.WORKS}, found
     assert found["device"].found == "MIRAGE stand-in, 1.0 GiB, compute 9.0"
     assert "2048 KiB" in found["virtual memory management"].found
     assert "GB/s" in found["link, host to device"].found
@@ -45,11 +45,11 @@ def test_a_gpu_that_can_everything(standin: StandIn, monkeypatch: pytest.MonkeyP
 def test_a_driver_that_is_older_than_what_calls_it(standin: StandIn) -> None:
     standin.version(12040)
     found = by_name(gpu.findings(0))
-    assert found["driver"].state is State.MISSING
+    assert found["driver"].state is FindingState.MISSING
     assert "CUDA 12.4, and there is cuda-python for CUDA 13" in found["driver"].found
     assert "580" in found["driver"].advice and "link, host to device" not in found
     standin.version(13010)
-    assert by_name(gpu.findings(0))["driver"].state is State.WORKS
+    assert by_name(gpu.findings(0))["driver"].state is FindingState.WORKS
 
 
 @pytest.mark.parametrize("error", [800, 801])
@@ -57,7 +57,7 @@ def test_a_gpu_that_refuses_to_lock_host_memory(standin: StandIn, error: int) ->
     """Locking is not permitted, or not supported, as in confidential mode."""
     standin.fail(1, "cuMemHostRegister", error)
     found = by_name(gpu.findings(0))
-    assert found["locked host memory"].state is State.LIMITED
+    assert found["locked host memory"].state is FindingState.LIMITED
     assert "max_percent: 0" in found["locked host memory"].advice
     assert "link, host to device" not in found
     assert served_from([*found.values()]) == served_from([*by_name(gpu.findings(0)).values()])
@@ -83,7 +83,7 @@ def test_a_container_that_refuses_memory_near_the_gpu(
 
 def test_the_kernels_own_word_on_a_node_that_is_not_there() -> None:
     (found,) = gpu._near(999)
-    assert found.state is State.LIMITED and "mbind is refused" in found.found
+    assert found.state is FindingState.LIMITED and "mbind is refused" in found.found
 
 
 def test_a_machine_without_numa_nodes_has_no_such_line() -> None:
@@ -92,31 +92,31 @@ def test_a_machine_without_numa_nodes_has_no_such_line() -> None:
 
 def test_a_device_that_is_not_there(standin: StandIn) -> None:
     found = by_name(gpu.findings(3))
-    assert found["driver and device"].state is State.MISSING
+    assert found["driver and device"].state is FindingState.MISSING
     assert "device 3" in found["driver and device"].found
 
 
 def test_a_device_that_cannot_map(standin: StandIn) -> None:
     standin.flags(vmm_supported=False)
     found = by_name(gpu.findings(0))
-    assert found["virtual memory management"].state is State.MISSING
+    assert found["virtual memory management"].state is FindingState.MISSING
     assert "link, host to device" not in found, "nothing that needs it is tried"
 
 
 def test_a_device_that_exports_nothing_is_said(standin: StandIn) -> None:
     standin.flags(shareable=False)
     found = by_name(gpu.findings(0))["pages between processes"]
-    assert found.state is State.LIMITED and "tiers.peer" in found.advice
+    assert found.state is FindingState.LIMITED and "tiers.peer" in found.advice
 
 
 def test_gpus_that_lend_memory(standin: StandIn) -> None:
     assert "memory of other GPUs" not in by_name(gpu.findings(0)), "there is one"
     standin.flags(devices=3)
     found = by_name(gpu.findings(1))["memory of other GPUs"]
-    assert (found.state, found.found) == (State.WORKS, "reaches that of GPU 0, 2")
+    assert (found.state, found.found) == (FindingState.WORKS, "reaches that of GPU 0, 2")
     standin.peers(False)
     found = by_name(gpu.findings(1))["memory of other GPUs"]
-    assert found.state is State.LIMITED and "tiers.peer" in found.advice
+    assert found.state is FindingState.LIMITED and "tiers.peer" in found.advice
 
 
 def lending(nbytes: int = 1 << 22, device: int = 1) -> Config:
@@ -156,16 +156,16 @@ def test_peers_are_looked_at_before_anything_starts(standin: StandIn) -> None:
 def test_a_link_that_cannot_be_measured(standin: StandIn, call: str) -> None:
     standin.fail(1, call)
     found = by_name(gpu.findings(0))
-    assert found["link"].state is State.MISSING and found["link"].advice
+    assert found["link"].state is FindingState.MISSING and found["link"].advice
 
 
 def test_host_memory(standin: StandIn) -> None:
     found = by_name(host.findings())
-    assert found["pages in reserved addresses"].state is State.WORKS
+    assert found["pages in reserved addresses"].state is FindingState.WORKS
     assert "GB/s" in found["pages in reserved addresses"].found
 
 
-def worker(kind: str, state: State = State.WORKS) -> Finding:
+def worker(kind: str, state: FindingState = FindingState.WORKS) -> Finding:
     return Finding(engine.TOPIC, engine.worker(kind), state, "")
 
 
@@ -180,7 +180,10 @@ BOTH = [worker("host"), worker("cuda")]
         ([*BOTH, missing("GPU", "driver and device", "", "x")], ["host"]),
         ([*BOTH, missing("engine", "hooks", "", "x")], []),
         ([*BOTH, missing("host", "pages", "", "x")], ["cuda"]),
-        ([worker("host"), worker("cuda", State.LIMITED), works("GPU", "link", "")], ["host"]),
+        (
+            [worker("host"), worker("cuda", FindingState.LIMITED), works("GPU", "link", "")],
+            ["host"],
+        ),
     ],
 )
 def test_what_can_be_served_from(found: list[Finding], kinds: list[str]) -> None:

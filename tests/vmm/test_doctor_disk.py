@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mirage.doctor import disk
-from mirage.doctor.finding import Finding, State
+from mirage.doctor.finding import Finding, FindingState
 
 pytestmark = pytest.mark.vmm
 
@@ -37,7 +37,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, name: str, code: int, *, direct: boo
 
 def test_a_folder_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
     finding = found(tmp_path)
-    assert finding.state in (State.WORKS, State.LIMITED)
+    assert finding.state in (FindingState.WORKS, FindingState.LIMITED)
     speeds = re.findall(r"at ([0-9.]+) GB/s", finding.found)
     assert len(speeds) == 2 and all(float(speed) >= 0 for speed in speeds)
     assert list(tmp_path.iterdir()) == []
@@ -45,14 +45,14 @@ def test_a_folder_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "below"
-    assert found(folder).state in (State.WORKS, State.LIMITED)
+    assert found(folder).state in (FindingState.WORKS, FindingState.LIMITED)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     finding = found(tmp_path / "file")
-    assert (finding.state, finding.advice[:11]) == (State.MISSING, "name a fold")
+    assert (finding.state, finding.advice[:11]) == (FindingState.MISSING, "name a fold")
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
@@ -61,7 +61,7 @@ def test_one_that_cannot_be_written(
 ) -> None:
     refuse(monkeypatch, "open", code, direct=False)
     finding = found(tmp_path)
-    assert finding.state is State.MISSING
+    assert finding.state is FindingState.MISSING
     assert finding.found == f"nothing can be stored there: {os.strerror(code)}"
     assert "tiers.ssd.directory" in finding.advice
 
@@ -69,7 +69,7 @@ def test_one_that_cannot_be_written(
 def test_a_full_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, "pwritev", errno.ENOSPC, direct=False)
     finding = found(tmp_path)
-    assert finding.state is State.MISSING and "the disk is full" in finding.advice
+    assert finding.state is FindingState.MISSING and "the disk is full" in finding.advice
     assert list(tmp_path.iterdir()) == []
 
 
@@ -83,7 +83,7 @@ def test_one_that_writes_less_than_it_was_told(
 def test_without_o_direct_it_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, "open", errno.EINVAL, direct=True)
     finding = found(tmp_path)
-    assert (finding.state, finding.found[:11]) == (State.LIMITED, "no O_DIRECT")
+    assert (finding.state, finding.found[:11]) == (FindingState.LIMITED, "no O_DIRECT")
     assert "page cache" in finding.advice
     assert list(tmp_path.iterdir()) == []
 
@@ -101,4 +101,4 @@ def test_one_that_opens_with_o_direct_and_refuses_to_write(
 
     monkeypatch.setattr(os, "pwritev", first_fails)
     finding = found(tmp_path)
-    assert (finding.state, finding.found[:11]) == (State.LIMITED, "no O_DIRECT")
+    assert (finding.state, finding.found[:11]) == (FindingState.LIMITED, "no O_DIRECT")

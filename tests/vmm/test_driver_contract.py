@@ -16,7 +16,7 @@ from vmm import (
     StillMapped,
     UnknownPage,
 )
-from vmm.driver import Closed, Driver
+from vmm.driver import Driver, DriverClosed
 
 pytestmark = pytest.mark.vmm
 
@@ -304,7 +304,7 @@ class TestStreams:
         stream.close()
         assert event.reached()
         assert first_byte(driver, address) == 8
-        with pytest.raises(Closed):
+        with pytest.raises(DriverClosed):
             stream.fill(address, 9, 1)
 
 
@@ -332,5 +332,5 @@ class TestClose:
             stream.synchronize,
         ]
         for call in calls:
-            with pytest.raises(Closed):
+            with pytest.raises(DriverClosed):
                 call()

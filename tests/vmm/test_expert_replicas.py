@@ -14,7 +14,7 @@ from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers.expert_replicas import ExpertReplicas, keep_on_peers
 from mirage.streaming.experts import ExpertLayout, ExpertStreamer, Piece
 from mirage.streaming.residency import Expert
-from mirage.streaming.transfer import Compute, HostCompute, Layer, StreamCompute
+from mirage.streaming.transfer import Compute, HostCompute, LayerFrame, StreamCompute
 from mirage.tiers.core import Core
 from mirage.tiers.ledger import Due
 from mirage.tiers.lending.lenders import Lenders
@@ -82,7 +82,7 @@ class World:
         assert made is not None
         return made
 
-    def _layer(self, index: int) -> Layer:
+    def _layer(self, index: int) -> LayerFrame:
         master, home = self.masters[index].tensor(), Range(self.driver, LAYER)
         for number in range(COUNT):
             for offset, nbytes in EXPERTS.spans(number):
@@ -90,7 +90,7 @@ class World:
         self.driver.pin(self.masters[index].address, LAYER)
         home.back(0, self.pool.take(LAYER // PAGE, "layer"))
         self.driver.copy(home.address, self.masters[index].address, LAYER)
-        return Layer(index, home, self.masters[index].address, LAYER, self.driver.event())
+        return LayerFrame(index, home, self.masters[index].address, LAYER, self.driver.event())
 
     def lend(self, experts: int) -> None:
         self.server.resize_peer("p", experts * EXPERTS.nbytes).result()

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirage.engine.tiers.copier import Copier, Job
+from mirage.engine.tiers.copier import Copier, CopyJob
 from mirage.streaming.transfer import StreamCompute
-from mirage.tiers.contract import Medium, Place
+from mirage.tiers.contract import BlockPlace, Medium
 from vmm import Driver, HostDriver
 
 pytestmark = pytest.mark.vmm
@@ -38,13 +38,13 @@ class Below:
         starts = (self.device + layer * self.run for layer in range(LAYERS))
         return [(start + block * BYTES, BYTES) for start in starts]
 
-    def address(self, place: Place) -> int:
+    def address(self, place: BlockPlace) -> int:
         if self.lost:
             raise KeyError(place)
         return ctypes.addressof(self.memory) + place.offset
 
-    def place(self, number: int) -> Place:
-        return Place(Medium.HOST, number * LAYERS * BYTES)
+    def place(self, number: int) -> BlockPlace:
+        return BlockPlace(Medium.HOST, number * LAYERS * BYTES)
 
     def fill(self, block: int, byte: int) -> None:
         for address, nbytes in self.runs(block):
@@ -74,7 +74,7 @@ def below(driver: Driver) -> Iterator[Below]:
     made.close()
 
 
-def done(below: Below, *, up: bool) -> list[Job]:
+def done(below: Below, *, up: bool) -> list[CopyJob]:
     below.copier.wait(up=up)
     return below.copier.finished(up=up)
 
@@ -83,23 +83,23 @@ def test_blocks_come_back_elsewhere(below: Below) -> None:
     places = random.Random(1).sample(range(BLOCKS - 1), 6)
     for block in range(6):
         below.fill(block, block + 1)
-    down = Job(False, range(6), [below.place(number) for number in places])
+    down = CopyJob(False, range(6), [below.place(number) for number in places])
     below.copier.submit(down)
     assert done(below, up=False) == [down] and not down.failed
-    up = Job(True, range(8, 14), down.places)
+    up = CopyJob(True, range(8, 14), down.places)
     below.copier.submit(up)
     assert done(below, up=True) == [up] and not up.failed
     assert [below.read(block) for block in range(8, 14)] == [{n + 1} for n in range(6)]
 
 
 def test_nothing_moves_before_the_pump(below: Below) -> None:
-    below.copier.submit(Job(False, [0], [below.place(0)]))
+    below.copier.submit(CopyJob(False, [0], [below.place(0)]))
     assert below.copier.finished(up=False) == []
     assert bytes(below.memory) == bytes(len(below.memory))
 
 
 def test_a_portion_is_what_the_link_has_left(below: Below) -> None:
-    job = Job(False, range(5), [below.place(number) for number in range(5)])
+    job = CopyJob(False, range(5), [below.place(number) for number in range(5)])
     below.copier.submit(job)
     below.copier.pump(0)
     assert job.issued == 1
@@ -110,8 +110,8 @@ def test_a_portion_is_what_the_link_has_left(below: Below) -> None:
 
 
 def test_loads_go_first(below: Below) -> None:
-    down = Job(False, [0, 1], [below.place(0), below.place(1)])
-    up = Job(True, [2, 3], [below.place(2), below.place(3)])
+    down = CopyJob(False, [0, 1], [below.place(0), below.place(1)])
+    up = CopyJob(True, [2, 3], [below.place(2), below.place(3)])
     below.copier.submit(down)
     below.copier.submit(up)
     below.copier.pump(2 * LAYERS * BYTES)
@@ -119,8 +119,8 @@ def test_loads_go_first(below: Below) -> None:
 
 
 def test_loads_that_always_wait_keep_no_store_from_its_end(below: Below) -> None:
-    down = Job(False, [0, 1], [below.place(0), below.place(1)])
-    up = Job(True, range(2, 6), [below.place(number) for number in range(2, 6)])
+    down = CopyJob(False, [0, 1], [below.place(0), below.place(1)])
+    up = CopyJob(True, range(2, 6), [below.place(number) for number in range(2, 6)])
     below.copier.submit(down)
     below.copier.submit(up)
     issued = []
@@ -131,8 +131,8 @@ def test_loads_that_always_wait_keep_no_store_from_its_end(below: Below) -> None
 
 
 def test_of_loads_those_of_the_nearest_request_go_first(below: Below) -> None:
-    first = Job(True, [0, 1], [below.place(0), below.place(1)], rank=1)
-    urgent = Job(True, [2, 3], [below.place(2), below.place(3)], rank=0)
+    first = CopyJob(True, [0, 1], [below.place(0), below.place(1)], rank=1)
+    urgent = CopyJob(True, [2, 3], [below.place(2), below.place(3)], rank=0)
     below.copier.submit(first)
     below.copier.pump(0)
     below.copier.submit(urgent)
@@ -142,13 +142,13 @@ def test_of_loads_those_of_the_nearest_request_go_first(below: Below) -> None:
 
 def test_a_failed_job_ends_alone(below: Below) -> None:
     below.lost = True
-    lost = Job(True, [0], [below.place(0)])
+    lost = CopyJob(True, [0], [below.place(0)])
     below.copier.submit(lost)
     assert done(below, up=True) == [lost] and lost.failed
     below.lost = False
     below.fill(1, 7)
-    down = Job(False, [1], [below.place(1)])
-    up = Job(True, [2], [below.place(1)])
+    down = CopyJob(False, [1], [below.place(1)])
+    up = CopyJob(True, [2], [below.place(1)])
     below.copier.submit(down)
     assert done(below, up=False) == [down] and not down.failed
     below.copier.submit(up)
@@ -161,11 +161,11 @@ def test_a_stream_that_failed_is_replaced() -> None:
         below = Below(driver)
         real = below.runs
         below.copier._runs = lambda block: [(below.device + below.nbytes, BYTES)]
-        bad = Job(False, [0], [below.place(0)])
+        bad = CopyJob(False, [0], [below.place(0)])
         below.copier.submit(bad)
         assert done(below, up=False) == [bad] and bad.failed
         below.copier._runs = real
-        good = Job(False, [0], [below.place(0)])
+        good = CopyJob(False, [0], [below.place(0)])
         below.copier.submit(good)
         assert done(below, up=False) == [good] and not good.failed
         below.close()

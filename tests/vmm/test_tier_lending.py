@@ -19,7 +19,7 @@ from cuda.bindings import driver as cu
 
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Key, LentBy
-from mirage.tiers.holes import Range
+from mirage.tiers.holes import ByteRange
 from mirage.tiers.lending import engine_line, holder
 from mirage.tiers.lending.borrower import Borrower
 from mirage.tiers.lending.lenders import HolderRefused, Lenders
@@ -31,9 +31,9 @@ from mirage.tiers.lending.messages import (
     FromHolder,
     FromServer,
     Here,
-    Lend,
-    Return,
+    LendMemory,
     Returned,
+    ReturnMemory,
     ToEngine,
     Want,
 )
@@ -138,10 +138,10 @@ class World:
         self.by = self.lenders.start(self.told, self.host.fd, {PEER: BASE}, size)
 
     def lend(self, start: int, pages: int = 1) -> bool:
-        return self.lenders.lend(PEER, Range(BASE + start, pages * PAGE))
+        return self.lenders.lend(PEER, ByteRange(BASE + start, pages * PAGE))
 
     def take_back(self, start: int) -> bool:
-        return self.lenders.take_back(PEER, Range(BASE + start, PAGE))
+        return self.lenders.take_back(PEER, ByteRange(BASE + start, PAGE))
 
     def kill(self) -> None:
         os.kill(self.lenders.pids()[PEER], signal.SIGKILL)
@@ -248,11 +248,11 @@ def test_blocks_are_moved_to_host_memory(world: World, engines: Engines) -> None
     world.lend(0)
     ctypes.memset(engine.use(4096), 7, 4096)
     engine.let_go(4096)
-    assert world.lenders.move(PEER, name, Range(BASE + 4096, 4096), PAGE)
+    assert world.lenders.move(PEER, name, ByteRange(BASE + 4096, 4096), PAGE)
     eventually(lambda: world.told.words == [("moved", name, True)])
     assert bytes(world.host.memory[PAGE : PAGE + 4096]) == b"\7" * 4096
     assert not any(world.host.memory[:PAGE])
-    world.lenders.move(PEER, name, Range(BASE + 8 * PAGE, 4096), PAGE)
+    world.lenders.move(PEER, name, ByteRange(BASE + 8 * PAGE, 4096), PAGE)
     eventually(lambda: world.told.words[1:] == [("moved", name, False)])
 
 
@@ -269,7 +269,7 @@ def test_what_goes_to_host_memory_is_locked_neither_there_nor_each_time(
     server, theirs = channels()
     with closing(server), closing(theirs), closing(Region.create(2 * PAGE)) as host:
         lending = holder.Holder(far, theirs, tmp_path / "s", host)
-        lending._obey(Lend(0, PAGE))
+        lending._obey(LendMemory(0, PAGE))
         found = lending._lent.get(0)
         assert found is not None and found.slab is not None
         content = bytes(range(250)) * 80
@@ -300,7 +300,7 @@ def test_an_engine_that_is_slow_to_read_is_told_everything(
             each.socket.settimeout(20)
         engine.socket.connect(str(tmp_path / "s"))
         for offset in range(0, 16 * PAGE, PAGE):
-            server.say(Lend(offset, PAGE))
+            server.say(LendMemory(offset, PAGE))
             engine.say(Want(offset))
             message, fds = engine.wait()
             assert message == Here(offset, PAGE)
@@ -309,7 +309,7 @@ def test_an_engine_that_is_slow_to_read_is_told_everything(
         (line,) = (key.data for key in keys if key.data is not None)
         line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         for offset in range(0, 16 * PAGE, PAGE):
-            server.say(Return(offset))
+            server.say(ReturnMemory(offset))
         eventually(lambda: line.unsent > 0)
         for offset in range(0, 16 * PAGE, PAGE):
             assert engine.wait()[0] == Drop(offset)
@@ -382,7 +382,7 @@ def test_what_was_asked_of_a_killed_holder_comes_to_nothing(world: World, engine
     engine.use(0)
     world.take_back(0)
     os.kill(world.lenders.pids()[PEER], signal.SIGSTOP)
-    world.lenders.move(PEER, name, Range(BASE, 4096), 0)
+    world.lenders.move(PEER, name, ByteRange(BASE, 4096), 0)
     world.kill()
     eventually(lambda: len(world.told.words) == 3)
     assert world.told.words == [("lost", PEER), ("moved", name, False), ("returned", BASE)]

@@ -9,9 +9,9 @@ import pytest
 
 from mirage.tiers.below import Above
 from mirage.tiers.blocks import Name
-from mirage.tiers.contract import Found, Key, Medium, Member
+from mirage.tiers.contract import Key, Lookup, Medium, Member
 from mirage.tiers.core import Core
-from mirage.tiers.holes import Range
+from mirage.tiers.holes import ByteRange
 from mirage.tiers.local import LocalPool
 from mirage.tiers.policies import POLICIES
 from mirage.tiers.region import Region
@@ -46,7 +46,7 @@ def reads(pool: LocalPool, number: int, request: str = "r", nbytes: int = BLOCK)
     """Whether it is there; what is there must be right."""
     (key,) = keys(number)
     pool.seek(request, [key])
-    if pool.found(request, key) is not Found.READY:
+    if pool.found(request, key) is not Lookup.READY:
         return False
     (place,) = pool.places(request, [key])
     text = content(key, nbytes)
@@ -126,7 +126,7 @@ def test_nobody_makes_the_region_shorter(pool: LocalPool) -> None:
 def test_a_hole_reads_as_zeros_and_holds_no_memory() -> None:
     region = Region.create(4 * BLOCK)
     region.memory[:] = b"x" * (4 * BLOCK)
-    region.punch(Range(BLOCK, 2 * BLOCK))
+    region.punch(ByteRange(BLOCK, 2 * BLOCK))
     assert region.used_bytes() == 2 * BLOCK
     assert bytes(region.memory) == b"x" * BLOCK + bytes(2 * BLOCK) + b"x" * BLOCK
     region.close()
@@ -138,7 +138,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.held: dict[Name, bytes] = {}
-        self.begun: list[tuple[Name, Range, bool]] = []
+        self.begun: list[tuple[Name, ByteRange, bool]] = []
 
     def begin(self, above: Above, memory: memoryview) -> None:
         self.above, self.memory = above, memory
@@ -146,11 +146,11 @@ class Shelf:
     def has(self, name: Name, nbytes: int) -> bool:
         return name in self.held
 
-    def sink(self, name: Name, place: Range) -> bool:
+    def sink(self, name: Name, place: ByteRange) -> bool:
         self.begun.append((name, place, True))
         return True
 
-    def rise(self, name: Name, place: Range) -> bool:
+    def rise(self, name: Name, place: ByteRange) -> bool:
         self.begun.append((name, place, False))
         return True
 
@@ -179,7 +179,7 @@ def test_what_was_evicted_comes_back_from_below() -> None:
     risen = 0
     for number in lying:
         if not reads(pool, number, f"r{number}"):
-            assert pool.found(f"r{number}", *keys(number)) is Found.RISING
+            assert pool.found(f"r{number}", *keys(number)) is Lookup.RISING
             risen += 1
             shelf.work()
             assert reads(pool, number, f"r{number}")

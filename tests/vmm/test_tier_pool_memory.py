@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from mirage.engine.tiers.copier import Copier, Job
+from mirage.engine.tiers.copier import Copier, CopyJob
 from mirage.engine.tiers.pool_memory import PoolMemory
 from mirage.streaming.transfer import StreamCompute
-from mirage.tiers.contract import Medium, Place
+from mirage.tiers.contract import BlockPlace, Medium
 from mirage.tiers.region import Region
-from mirage.tiers.slabs import Range
+from mirage.tiers.slabs import ByteRange
 from tests.vmm.conftest import PAGE, PAGES
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
@@ -66,8 +66,8 @@ class World:
     def locked(self) -> int:
         return sum(self.driver._pinned.values())
 
-    def store(self, block: int, number: int) -> Job:
-        job = Job(False, [block], [Place(Medium.HOST, number * BLOCK)])
+    def store(self, block: int, number: int) -> CopyJob:
+        job = CopyJob(False, [block], [BlockPlace(Medium.HOST, number * BLOCK)])
         self.copier.submit(job)
         self.copier.pump()
         return job
@@ -113,10 +113,10 @@ def test_a_hole_is_punched_in_what_nobody_has_locked(world: World) -> None:
     world.store(0, 5)
     world.copier.wait(up=False)
     world.copier.finished(up=False)
-    world.pool.region.punch(Range(5 * BLOCK, BLOCK))
+    world.pool.region.punch(ByteRange(5 * BLOCK, BLOCK))
     assert world.pool.region.used_bytes() == 0
     os.pwrite(world.pool.region.fd, b"\x09" * BLOCK, 5 * BLOCK)  # another engine
-    job = Job(True, [1], [Place(Medium.HOST, 5 * BLOCK)])
+    job = CopyJob(True, [1], [BlockPlace(Medium.HOST, 5 * BLOCK)])
     world.copier.submit(job)
     world.copier.wait(up=True)
     assert world.copier.finished(up=True) == [job] and not job.failed
@@ -124,8 +124,8 @@ def test_a_hole_is_punched_in_what_nobody_has_locked(world: World) -> None:
 
 
 def test_a_place_that_two_requests_load_is_locked_once(world: World) -> None:
-    place = Place(Medium.HOST, 0)
-    jobs = [Job(True, [block], [place]) for block in (2, 3)]
+    place = BlockPlace(Medium.HOST, 0)
+    jobs = [CopyJob(True, [block], [place]) for block in (2, 3)]
     for job in jobs:
         world.copier.submit(job)
     world.copier.pump()
@@ -135,7 +135,7 @@ def test_a_place_that_two_requests_load_is_locked_once(world: World) -> None:
 
 
 def test_a_job_that_failed_leaves_nothing_locked(world: World) -> None:
-    job = Job(False, [0, 1 << 20], [Place(Medium.HOST, 0), Place(Medium.HOST, BLOCK)])
+    job = CopyJob(False, [0, 1 << 20], [BlockPlace(Medium.HOST, 0), BlockPlace(Medium.HOST, BLOCK)])
     world.copier.submit(job)
     world.copier.pump()
     assert world.copier.finished(up=False) == [job] and job.failed
@@ -150,13 +150,13 @@ def test_what_cannot_be_locked_is_said_once(
 
     monkeypatch.setattr(world.driver, "pin", refuse)
     for number in (1, 2):
-        world.memory.use(Place(Medium.HOST, number * BLOCK))
-        world.memory.let_go(Place(Medium.HOST, number * BLOCK))
+        world.memory.use(BlockPlace(Medium.HOST, number * BLOCK))
+        world.memory.let_go(BlockPlace(Medium.HOST, number * BLOCK))
     assert len(caplog.records) == 1 and "unlocked" in caplog.text
 
 
 def test_places_outside_are_refused(world: World) -> None:
     with pytest.raises(KeyError):
-        world.memory.use(Place(Medium.HOST, PLACES * BLOCK))
+        world.memory.use(BlockPlace(Medium.HOST, PLACES * BLOCK))
     with pytest.raises(KeyError):
-        world.memory.use(Place(Medium.PEER, 0))
+        world.memory.use(BlockPlace(Medium.PEER, 0))

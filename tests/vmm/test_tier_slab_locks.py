@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from mirage.engine.tiers.copier import Copier, Job
+from mirage.engine.tiers.copier import Copier, CopyJob
 from mirage.engine.tiers.pool_memory import PoolMemory
 from mirage.streaming.transfer import StreamCompute
 from mirage.tiers.client import PoolClient
-from mirage.tiers.contract import Found, Key, Medium, Member, Place
+from mirage.tiers.contract import BlockPlace, Key, Lookup, Medium, Member
 from mirage.tiers.core import Core
-from mirage.tiers.holes import Range
+from mirage.tiers.holes import ByteRange
 from mirage.tiers.ledger import Due
 from mirage.tiers.lending import engine_line
 from mirage.tiers.lending.messages import Gone, Want
@@ -55,11 +55,11 @@ class Pool:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path, self.engines = path, list[Engine]()
-        self.wrongly = list[Range]()
+        self.wrongly = list[ByteRange]()
         """Punched while locked."""
         punch = Region.punch
 
-        def checked(region: Region, hole: Range) -> None:
+        def checked(region: Region, hole: ByteRange) -> None:
             if any(engine.has_locked(hole) for engine in self.engines):
                 self.wrongly.append(hole)
             punch(region, hole)
@@ -112,20 +112,20 @@ class Engine:
         """Blocks."""
         return sum(self.driver._pinned.values()) // BLOCK
 
-    def has_locked(self, hole: Range) -> bool:
+    def has_locked(self, hole: ByteRange) -> bool:
         start, end = self.start + hole.offset, self.start + hole.offset + hole.nbytes
         pinned = list(self.driver._pinned.items())
         return any(at < end and start < at + nbytes for at, nbytes in pinned)
 
-    def begin(self, numbers: range) -> Job:
+    def begin(self, numbers: range) -> CopyJob:
         """Block n of the device goes to the place of key n."""
         places = self.pool.reserve(keys(numbers))
-        job = Job(False, [n % BLOCKS for n in numbers], [places[key] for key in keys(numbers)])
+        job = CopyJob(False, [n % BLOCKS for n in numbers], [places[key] for key in keys(numbers)])
         self.copier.submit(job)
         self.copier.pump()
         return job
 
-    def end(self, job: Job, numbers: range) -> None:
+    def end(self, job: CopyJob, numbers: range) -> None:
         self.copier.wait(up=False)
         assert self.copier.finished(up=False) == [job] and not job.failed
         self.pool.commit(keys(numbers))
@@ -136,17 +136,17 @@ class Engine:
             job = self.begin(range(number, number + 1))
             self.end(job, range(number, number + 1))
 
-    def find(self, numbers: range, request: str = "r") -> list[Place]:
+    def find(self, numbers: range, request: str = "r") -> list[BlockPlace]:
         self.pool.seek(request, keys(numbers))
         eventually(
-            lambda: all(self.pool.found(request, k) is not Found.UNKNOWN for k in keys(numbers))
+            lambda: all(self.pool.found(request, k) is not Lookup.UNKNOWN for k in keys(numbers))
         )
         return self.pool.places(request, keys(numbers))
 
     def load(self, numbers: range) -> None:
         """And see that it is what was stored."""
         for number, place in zip(numbers, self.find(numbers), strict=True):
-            job = Job(True, [0], [place])
+            job = CopyJob(True, [0], [place])
             self.copier.submit(job)
             self.copier.wait(up=True)
             assert self.copier.finished(up=True) == [job] and not job.failed
@@ -223,7 +223,7 @@ def test_a_slab_that_a_copy_uses_is_good_for_another_one(standin: StandIn, pool:
     places, slabs = engine.find(range(2)), engine.memory._slabs
     assert slabs is not None
     standin.delay(1e6)
-    jobs = [Job(True, [block], [places[block]]) for block in range(2)]
+    jobs = [CopyJob(True, [block], [places[block]]) for block in range(2)]
     for job in jobs:
         engine.copier.submit(job)
         engine.copier.pump()

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from mirage.tiers.blocks import Name
-from mirage.tiers.contract import Found, Key, Medium, Member
+from mirage.tiers.contract import Key, Lookup, Medium, Member
 from mirage.tiers.core import Core
-from mirage.tiers.holes import Range
+from mirage.tiers.holes import ByteRange
 from mirage.tiers.local import LocalPool
 from mirage.tiers.region import Region
 from mirage.tiers.space import PAGE
@@ -66,12 +66,12 @@ class Bench:
         self.said.append(("risen", name, whole))
 
     def put(self, number: int, place: int = 0, fingerprint: bytes = b"weights") -> bool:
-        where = Range(place * PLACE, NBYTES)
+        where = ByteRange(place * PLACE, NBYTES)
         self.region.memory[where.offset : where.offset + NBYTES] = content(number)
         return self.store.sink(name(number, fingerprint), where) and self._answer("sunk")
 
     def get(self, number: int, fingerprint: bytes = b"weights") -> bytes | None:
-        where = Range((PLACES - 1) * PLACE, NBYTES)
+        where = ByteRange((PLACES - 1) * PLACE, NBYTES)
         asked = name(number, fingerprint)
         if not self.store.has(asked, NBYTES) or not self.store.rise(asked, where):
             return None
@@ -251,7 +251,7 @@ def test_after_a_failure_one_block_is_tried_alone(
         tried.clear()
         full[:] = [True] if fails else []
         gate.clear()
-        taken = [bench.store.sink(name(n), Range(n * PLACE, NBYTES)) for n in range(8)]
+        taken = [bench.store.sink(name(n), ByteRange(n * PLACE, NBYTES)) for n in range(8)]
         gate.set()
         assert sum(taken) == 1 and bench._answer("sunk") is not fails
         assert len(tried) == 1
@@ -355,8 +355,8 @@ def reads(pool: LocalPool, store: SsdStore, number: int) -> bool:
     """Whether it is there, at once or after it came up; what is there must be right."""
     key, request = Key(b"%d" % number), f"r{number}"
     pool.seek(request, [key])
-    wait(lambda: pool.found(request, key) is not Found.RISING)
-    ready = pool.found(request, key) is Found.READY
+    wait(lambda: pool.found(request, key) is not Lookup.RISING)
+    ready = pool.found(request, key) is Lookup.READY
     if ready:
         (place,) = pool.places(request, [key])
         there = pool.memory(Medium.HOST)[place.offset : place.offset + BLOCK]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from mirage.streaming.transfer import HostCompute, Layer, LayerStreamer, TransferError
+from mirage.streaming.transfer import HostCompute, LayerFrame, LayerStreamer, TransferError
 from tests.examples import examples
 from tests.tampered.pool import PoisoningPool
 from vmm.driver import GrantExceeded
@@ -45,7 +45,7 @@ class Model:
             home.back(0, self.pool.take(LAYER_PAGES, "layer"))
             self.driver.copy(home.address, master.address, NBYTES)
             self.masters.append(master)
-            layers.append(Layer(index, home, master.address, NBYTES, self.driver.event()))
+            layers.append(LayerFrame(index, home, master.address, NBYTES, self.driver.event()))
         self.compute = HostCompute()
         self.streamer = LayerStreamer(
             self.driver, self.pool, layers, self.compute, chunk_bytes=chunk_bytes

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from mirage.config import Config, Tenant
+from mirage.config import Config, TenantSection
 from mirage.facts import ModelFacts
 from mirage.serve import ask
 from mirage.serve.fit import fit
@@ -60,7 +60,7 @@ def _ask(
             yield each.name, _said(each, facts, dtype)
 
 
-def _said(asked: Tenant, facts: ModelFacts, dtype: str) -> dict[str, Any]:
+def _said(asked: TenantSection, facts: ModelFacts, dtype: str) -> dict[str, Any]:
     """The fit of one tenant, in the words of an engine's `ModelShape`."""
     alone = asked.model_copy(update={"share": 100.0})
     fits, too_large = fit(_config([alone], dtype), {asked.name: facts})
@@ -78,11 +78,11 @@ def _said(asked: Tenant, facts: ModelFacts, dtype: str) -> dict[str, Any]:
     }
 
 
-def tenant(family: Family, models: Path, share: float) -> Tenant:
+def tenant(family: Family, models: Path, share: float) -> TenantSection:
     """As the zoo asks about it and serves it; `share` in per cent."""
     path = (models / family.name).resolve()
     arguments = family.all_arguments(path)
-    return Tenant(
+    return TenantSection(
         name=family.name,
         model=path,
         share=share,
@@ -93,7 +93,7 @@ def tenant(family: Family, models: Path, share: float) -> Tenant:
     )
 
 
-def _config(tenants: list[Tenant], dtype: str) -> Config:
+def _config(tenants: list[TenantSection], dtype: str) -> Config:
     device = {"memory": DEVICE_BYTES, "page": PAGE_BYTES}
     return Config.model_validate({"device": device, "tenants": tenants, "dtype": dtype})
 

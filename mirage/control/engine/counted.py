@@ -7,7 +7,7 @@ from mirage.geometry import footprint
 from mirage.protocol import ModelShape
 
 
-class Counted:
+class CountedMemory:
     """`mirage.control.engine.way.Memory` of an engine of `shape`. Its unit is a byte."""
 
     def __init__(

@@ -62,7 +62,7 @@ class Memory(Protocol):
         """The memory of layers, slots and experts, with so many of them given away."""
 
 
-class Bounds(Protocol):
+class PassBounds(Protocol):
     """Bounds on what one pass moves."""
 
     def paced(self, kind: Kind, wanted: int) -> int:
@@ -131,7 +131,7 @@ UNBOUNDED = Unbounded()
 class Way:
     """The newest allotment of one engine, and how to come to hold it."""
 
-    def __init__(self, memory: Memory, bounds: Bounds = UNBOUNDED) -> None:
+    def __init__(self, memory: Memory, bounds: PassBounds = UNBOUNDED) -> None:
         self._memory, self._bounds = memory, bounds
         self.target: Allotment | None = None
 

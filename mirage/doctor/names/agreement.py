@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from mirage.doctor.names.signature import why_no_replacement, why_not_called, without_self
-from mirage.doctor.names.uses import Either, Need, Use
+from mirage.doctor.names.uses import Either, NameUse, Need
 
 Said = Callable[[str], str | None]
 """Entry of a vLLM for a name, as `Tree` writes it; None if it has no such name."""
@@ -20,8 +20,8 @@ def names(needs: Iterable[Need]) -> dict[str, bool]:
     return found
 
 
-def _uses(need: Need) -> Iterator[Use]:
-    if isinstance(need, Use):
+def _uses(need: Need) -> Iterator[NameUse]:
+    if isinstance(need, NameUse):
         yield need
     else:
         for each in need.lists:
@@ -50,7 +50,7 @@ def _problems(need: Need, said: Said, known: Said) -> list[str]:
     return [f"{need.name}({there}): {why} ({need.where})"] if why else []
 
 
-def _why_unfit(use: Use, there: str) -> str | None:
+def _why_unfit(use: NameUse, there: str) -> str | None:
     if use.replacement is not None:
         ours = why_no_replacement(without_self(there), without_self(use.replacement))
         return f"ours: {ours}" if ours else None

@@ -10,8 +10,8 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from mirage.doctor.names.signature import Call
-from mirage.doctor.names.uses import Use, of
+from mirage.doctor.names.signature import CallArguments
+from mirage.doctor.names.uses import NameUse, of
 
 OFFLOADING = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler"
 RUNNERS = (
@@ -129,17 +129,17 @@ GRAPHS: dict[str, tuple[str, ...]] = {
 
 
 def hooked(
-    hooks: Mapping[str, Iterable[str]], where: str, replaced: Iterable[Use] = ()
-) -> Iterator[Use]:
+    hooks: Mapping[str, Iterable[str]], where: str, replaced: Iterable[NameUse] = ()
+) -> Iterator[NameUse]:
     """All of `hooks`, and which functions of ours are given to objects as one of them."""
     stand_ins = [*replaced]
     for owner, entries in hooks.items():
         for entry in entries:
             node = ast.parse(entry, mode="eval").body
-            call = Call.written(node) if isinstance(node, ast.Call) else None
+            call = CallArguments.written(node) if isinstance(node, ast.Call) else None
             attribute = entry.partition("(")[0]
             name = of(owner, attribute)
-            yield Use(name, where, call, bound=":" in owner)
+            yield NameUse(name, where, call, bound=":" in owner)
             for each in stand_ins:
                 if each.name == attribute and call is not None:
                     yield replace(each, name=name)

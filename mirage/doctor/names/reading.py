@@ -10,24 +10,24 @@ import ast
 import re
 from collections.abc import Mapping
 
-from mirage.doctor.names.signature import Call, of_method, said
+from mirage.doctor.names.signature import CallArguments, of_method, said
 from mirage.doctor.names.syntax import Function, assigned, is_name
-from mirage.doctor.names.uses import PACKAGE, Class, Either, Sources, Use, is_theirs, of
+from mirage.doctor.names.uses import PACKAGE, Class, Either, FoundUses, NameUse, is_theirs, of
 
 NAMED = re.compile(PACKAGE + r"(\.\w+){2,}")
 """A module that is named to Python or to vLLM."""
 
 
-def gather(sources: Mapping[str, str]) -> Sources:
+def gather(sources: Mapping[str, str]) -> FoundUses:
     """Uses of vLLM's names in `sources`, a map from a file's path to its text."""
-    found = Sources()
+    found = FoundUses()
     for path, source in sources.items():
         _File(path, found).visit(ast.parse(source))
     return found
 
 
 class _File(ast.NodeVisitor):
-    def __init__(self, path: str, found: Sources) -> None:
+    def __init__(self, path: str, found: FoundUses) -> None:
         self.path, self.found = path, found
         self.module = path.removesuffix(".py").replace("/", ".")
         self.needs = found.needs
@@ -40,7 +40,7 @@ class _File(ast.NodeVisitor):
         return f"{self.path}:{node.lineno}"
 
     def need(self, node: ast.expr | ast.stmt, names: tuple[str, ...], **how: object) -> None:
-        uses = [Use(name, self.where(node), **how) for name in names]  # type: ignore[arg-type]
+        uses = [NameUse(name, self.where(node), **how) for name in names]  # type: ignore[arg-type]
         if uses:
             self.needs.append(uses[0] if len(uses) == 1 else Either(tuple((u,) for u in uses)))
 
@@ -93,7 +93,7 @@ class _File(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        call = Call.of(node)
+        call = CallArguments.of(node)
         if is_name(node.func, "getattr", "hasattr"):
             for each in node.args[1:2]:
                 if isinstance(each, ast.Constant) and isinstance(each.value, str):
@@ -108,14 +108,14 @@ class _File(ast.NodeVisitor):
         for argument in (*node.args, *node.keywords):
             self.visit(argument)
 
-    def _ask(self, node: ast.Attribute, call: Call | None) -> None:
+    def _ask(self, node: ast.Attribute, call: CallArguments | None) -> None:
         itself = is_name(node.value, "self")
         parent = isinstance(node.value, ast.Call) and is_name(node.value.func, "super")
         if node.attr.startswith("__") and node.attr != "__init__":
             return  # Python's
         self.found.words.setdefault(node.attr, self.where(node))
         if self.inside is not None and (itself or parent):
-            use = Use(node.attr, self.where(node), call, bound=True, ours=itself)
+            use = NameUse(node.attr, self.where(node), call, bound=True, ours=itself)
             self.inside.asks.append(use)
         elif isinstance(node.ctx, ast.Load):
             self.need(node, self._theirs(node), call=call)
@@ -139,7 +139,7 @@ class _File(ast.NodeVisitor):
                     self.names[target.id] = theirs
             elif isinstance(target, ast.Attribute) and parameters is not None:
                 self.need(node, self._theirs(target), replacement=parameters)
-                use = Use(target.attr, self.where(node), replacement=parameters)
+                use = NameUse(target.attr, self.where(node), replacement=parameters)
                 self.found.replaced.append(use)
         self.generic_visit(node)
 
@@ -175,7 +175,9 @@ class _File(ast.NodeVisitor):
             if isinstance(each, Function):
                 self.inside.own.add(each.name)
                 if each.name != "__init__":  # which vLLM does not call but through our class
-                    use = Use(each.name, self.where(each), replacement=of_method(each), ours=True)
+                    use = NameUse(
+                        each.name, self.where(each), replacement=of_method(each), ours=True
+                    )
                     self.inside.methods.append(use)
         for part in ast.walk(node):
             for target in assigned(part):

@@ -20,7 +20,7 @@ SELF = re.compile(r"^self(, |$)")
 
 
 @dataclass(frozen=True)
-class Call:
+class CallArguments:
     """Arguments of a call."""
 
     positional: tuple[str, ...]
@@ -30,19 +30,19 @@ class Call:
     """True if further arguments may follow: `*these`, `**those`, or `...`."""
 
     @staticmethod
-    def of(node: ast.Call) -> Call:
+    def of(node: ast.Call) -> CallArguments:
         """Arguments of a call in our sources."""
         plain = [each for each in node.args if not isinstance(each, ast.Starred)]
         named = [each.arg for each in node.keywords if each.arg is not None]
         more = len(plain) < len(node.args) or len(named) < len(node.keywords)
-        return Call(("",) * len(plain), tuple(named), more)
+        return CallArguments(("",) * len(plain), tuple(named), more)
 
     @staticmethod
-    def written(node: ast.Call) -> Call:
+    def written(node: ast.Call) -> CallArguments:
         """Arguments of a call written with parameter names, as `free(blocks, later=..., ...)`."""
         names = tuple(each.id for each in node.args if isinstance(each, ast.Name))
         keywords = tuple(each.arg for each in node.keywords if each.arg is not None)
-        return Call(names, keywords, more=len(names) < len(node.args))
+        return CallArguments(names, keywords, more=len(names) < len(node.args))
 
 
 def said(arguments: ast.arguments, drop: int = 0) -> str:
@@ -108,7 +108,7 @@ def _parameters(args: ast.arguments) -> Iterator[Parameter]:
         yield Parameter(args.kwarg.arg, Parameter.VAR_KEYWORD)
 
 
-def why_not_called(parameters: str, call: Call) -> str | None:
+def why_not_called(parameters: str, call: CallArguments) -> str | None:
     """Reason why a function with `parameters` cannot take `call`; None if it can."""
     whole = signature(parameters)
     bind = whole.bind_partial if call.more else whole.bind

@@ -6,7 +6,7 @@ import re
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 
-from mirage.doctor.names.signature import Call
+from mirage.doctor.names.signature import CallArguments
 from mirage.doctor.names.syntax import ANYWHERE
 
 PACKAGE = "vllm"
@@ -23,13 +23,13 @@ def of(owner: str, attribute: str) -> str:
 
 
 @dataclass(frozen=True)
-class Use:
+class NameUse:
     """One name, and what of ours has to fit it."""
 
     name: str
     where: str
     """Our file and line."""
-    call: Call | None = None
+    call: CallArguments | None = None
     replacement: str | None = None
     """Parameters of the function of ours that stands in for it."""
     ours: bool = False
@@ -45,7 +45,7 @@ class Either:
     lists: tuple[tuple[Need, ...], ...]
 
 
-Need = Use | Either
+Need = NameUse | Either
 
 
 @dataclass
@@ -53,21 +53,21 @@ class Class:
     """One of our classes, as far as it has to do with those that it derives from."""
 
     bases: list[str] = field(default_factory=list)
-    methods: list[Use] = field(default_factory=list)
+    methods: list[NameUse] = field(default_factory=list)
     """Methods that may override one of a base class."""
     own: set[str] = field(default_factory=set)
     """Names that the class defines or assigns."""
-    asks: list[Use] = field(default_factory=list)
+    asks: list[NameUse] = field(default_factory=list)
     """Uses of `self` and `super()`, each with the bare name of an attribute."""
 
 
 @dataclass
-class Sources:
+class FoundUses:
     """All that was found in some files."""
 
     needs: list[Need] = field(default_factory=list)
     classes: dict[str, Class] = field(default_factory=dict)
-    replaced: list[Use] = field(default_factory=list)
+    replaced: list[NameUse] = field(default_factory=list)
     """Functions of ours that are given to objects, under the names of attributes."""
     words: dict[str, str] = field(default_factory=dict)
     """Attributes of objects, and where one is asked for it first."""
@@ -79,7 +79,7 @@ class Sources:
         """
         asked = ((word, where) for word, where in self.words.items() if word not in own)
         several = ((word, where) for word, where in asked if "_" in word.strip("_"))
-        return [Use(ANYWHERE + word, where, ours=True) for word, where in several]
+        return [NameUse(ANYWHERE + word, where, ours=True) for word, where in several]
 
     def all_needs(self) -> list[Need]:
         """Names that the files need, those that their classes need of their bases included."""
@@ -87,7 +87,7 @@ class Sources:
         last = [name for name in self.classes if name not in derived]
         return self.needs + [need for name in last for need in self._of_class(name)]
 
-    def _of_class(self, name: str) -> Iterator[Use]:
+    def _of_class(self, name: str) -> Iterator[NameUse]:
         line = [self.classes[each] for each in self._line(name)]
         for base in self._theirs(name):
             for each in line:

@@ -25,7 +25,7 @@ from vllm.v1.kv_offload.base import (
 
 from mirage.engine.tiers import present
 from mirage.engine.tiers.engine_tiers import EngineTiers
-from mirage.engine.tiers.loads import Loads
+from mirage.engine.tiers.loads import LoadJobs
 from mirage.tiers.contract import Key
 
 
@@ -37,7 +37,7 @@ class TierSpec(OffloadingSpec):
         return tiers_of_engine().manager
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
-        """None of vLLM's: `Loads` and `Stores` know the buffer themselves."""
+        """None of vLLM's: `LoadJobs` and `Stores` know the buffer themselves."""
         raise NotImplementedError("KV blocks are copied by mirage.engine.tiers")
 
 
@@ -64,14 +64,14 @@ class TierConnector(OffloadingConnector):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self.tiers = tiers_of_engine()
-        self.loads: Loads | None = None
+        self.loads: LoadJobs | None = None
         """The worker's end has them."""
         if role == KVConnectorRole.SCHEDULER:
             scheduler: Any = self.connector_scheduler
             scheduler.__class__ = LazyScheduler
         else:
             self.connector_worker = None
-            self.loads = Loads(self.tiers)
+            self.loads = LoadJobs(self.tiers)
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
@@ -184,6 +184,6 @@ class TierConnector(OffloadingConnector):
         return None if self.loads is None else self.loads.said()
 
     @property
-    def _loads(self) -> Loads:
+    def _loads(self) -> LoadJobs:
         assert self.loads is not None, "not the worker's end"
         return self.loads

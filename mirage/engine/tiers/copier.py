@@ -14,27 +14,27 @@ from dataclasses import dataclass, field
 from math import inf
 
 from mirage.streaming.transfer import Compute
-from mirage.tiers.contract import Medium, Place
+from mirage.tiers.contract import BlockPlace, Medium
 from vmm.driver import Driver, Event, Stream, VmmError
 
 logger = logging.getLogger("mirage.engine.tiers")
 
 Runs = Callable[[int], Sequence[tuple[int, int]]]
 """(address, bytes) of each contiguous run of one device block."""
-Address = Callable[[Place], int]
+Address = Callable[[BlockPlace], int]
 """Where a place is in this process, from now on in use. Raises `KeyError` where there is none."""
-LetGo = Callable[[Place], None]
+LetGo = Callable[[BlockPlace], None]
 """A place is not in use any more, as often as it was."""
 
 
 @dataclass(eq=False)
-class Job:
+class CopyJob:
     """Blocks that are copied together: all arrive, or the job failed."""
 
     up: bool
     """Towards the device."""
     blocks: Sequence[int]
-    places: Sequence[Place]
+    places: Sequence[BlockPlace]
     rank: int = 0
     """Of jobs towards the device those with the lowest are issued first."""
     failed: bool = False
@@ -43,7 +43,7 @@ class Job:
     """Those that copy some of it."""
     done: list[Event] = field(default_factory=list, repr=False)
     """Recorded behind the last copy of each stream; none before all are issued."""
-    used: list[Place] = field(default_factory=list, repr=False)
+    used: list[BlockPlace] = field(default_factory=list, repr=False)
     """Places that its copies may touch until it has `finished`."""
 
 
@@ -65,12 +65,12 @@ class Copier:
     ) -> None:
         self._driver, self._compute = driver, compute
         self._runs, self._address, self._let_go = runs, address, let_go
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[CopyJob] = deque()
         self._media = media
         self._make = stream or (lambda medium: driver.stream())
         self._streams: dict[tuple[bool, Medium], Stream] = {}
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: CopyJob) -> None:
         """Queue a job; nothing is copied before `pump`."""
         self._jobs.append(job)
 
@@ -90,7 +90,7 @@ class Copier:
                 left -= nbytes
                 begun.add(job.up)
 
-    def before_steps(self, job: Job) -> None:
+    def before_steps(self, job: CopyJob) -> None:
         """Issue all of a job now; steps and loads that begin later come behind it."""
         while job.issued < len(job.blocks) and not job.failed:
             self._issue(job)
@@ -104,7 +104,7 @@ class Copier:
         except Exception as error:
             self._fail(job, error)
 
-    def finished(self, *, up: bool) -> list[Job]:
+    def finished(self, *, up: bool) -> list[CopyJob]:
         """Jobs of one direction that have ended since the last call."""
         ended = [job for job in self._jobs if job.up == up and self._ended(job)]
         for job in ended:
@@ -132,15 +132,15 @@ class Copier:
             self._leave(job)
         self._jobs.clear()
 
-    def _leave(self, job: Job) -> None:
+    def _leave(self, job: CopyJob) -> None:
         """Nothing copies from or to its places any more."""
         while job.used:
             self._let_go(job.used.pop())
 
-    def _waiting(self) -> list[Job]:
+    def _waiting(self) -> list[CopyJob]:
         return [job for job in self._jobs if job.issued < len(job.blocks)]
 
-    def _issue(self, job: Job) -> None:
+    def _issue(self, job: CopyJob) -> None:
         """One block of a job."""
         try:
             copies = self._copies(job, job.issued)
@@ -153,7 +153,7 @@ class Copier:
         except (VmmError, KeyError, OSError) as error:
             self._fail(job, error)
 
-    def _copies(self, job: Job, number: int) -> list[tuple[int, int, int]]:
+    def _copies(self, job: CopyJob, number: int) -> list[tuple[int, int, int]]:
         place = job.places[number]
         at, copies = self._address(place), []
         job.used.append(place)
@@ -162,13 +162,13 @@ class Copier:
             at += nbytes
         return copies
 
-    def _link_bytes(self, job: Job) -> int:
+    def _link_bytes(self, job: CopyJob) -> int:
         """What the next block of a job takes of the host's link."""
         if job.places[job.issued].medium is Medium.PEER:
             return 0
         return sum(size for _, size in self._runs(job.blocks[job.issued]))
 
-    def _stream_of(self, job: Job, medium: Medium) -> Stream:
+    def _stream_of(self, job: CopyJob, medium: Medium) -> Stream:
         """Where a job's copies from or to a medium go, behind what was computed before it."""
         if medium not in job.streams:
             stream = self._stream(job.up, medium)
@@ -188,7 +188,7 @@ class Copier:
         stream.record(event)
         return event
 
-    def _ended(self, job: Job) -> bool:
+    def _ended(self, job: CopyJob) -> bool:
         if job.failed or not job.blocks:
             return True
         try:
@@ -197,7 +197,7 @@ class Copier:
             self._fail(job, error)
             return True
 
-    def _fail(self, job: Job, error: Exception) -> None:
+    def _fail(self, job: CopyJob, error: Exception) -> None:
         """A failed stream does no more work. What it began must be over before blocks are free."""
         logger.warning("copying %d KV blocks failed: %s", len(job.blocks), error)
         job.failed = True

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mirage.tiers.contract import Medium, Place
+from mirage.tiers.contract import BlockPlace, Medium
 
 
 @dataclass
@@ -31,7 +31,7 @@ class TierCounts:
     failed_stores: int = 0
     """Blocks that were to be stored and were not."""
 
-    def loaded(self, tokens: int, places: Sequence[Place]) -> None:
+    def loaded(self, tokens: int, places: Sequence[BlockPlace]) -> None:
         """A request has loaded so many tokens; those of each medium by its part of the blocks."""
         self.tokens_saved += tokens
         blocks = Counter(place.source for place in places)

@@ -17,10 +17,10 @@ from pathlib import Path
 from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers.pool_memory import PoolMemory, borrowing
 from mirage.streaming.experts import ExpertLayout, ExpertStreamer
-from mirage.streaming.replicas import Wish, gives_way, missing
+from mirage.streaming.replicas import ReplicaWish, gives_way, missing
 from mirage.streaming.residency import Expert
 from mirage.tiers.client import PoolClient
-from mirage.tiers.contract import ANSWER_S, Found, Key, Medium, Member, Place
+from mirage.tiers.contract import ANSWER_S, BlockPlace, Key, Lookup, Medium, Member
 from vmm.driver import Driver, VmmError
 
 logger = logging.getLogger("mirage.engine.tiers")
@@ -72,8 +72,8 @@ class ExpertReplicas:
         self._there = threading.Lock()
         """Around `_addresses`, and what is enqueued that reads them."""
         self._addresses: dict[Expert, int] = {}
-        self._held: dict[Expert, Place] = {}
-        self._wishes: Sequence[Wish] = ()
+        self._held: dict[Expert, BlockPlace] = {}
+        self._wishes: Sequence[ReplicaWish] = ()
         self._retry_at = 0.0
         self._later: dict[Expert, float] = {}
         """Until when those are not asked for that could not be had, and not for want of room."""
@@ -92,7 +92,7 @@ class ExpertReplicas:
             finally:  # what was enqueued before a failure is read as well
                 self.stream.record(self._read)
 
-    def wish(self, wishes: Sequence[Wish]) -> None:
+    def wish(self, wishes: Sequence[ReplicaWish]) -> None:
         self._wishes = wishes
         self._wished.set()
 
@@ -143,13 +143,13 @@ class ExpertReplicas:
         if wanted is None or now < self._retry_at:
             return False
         found = self._take(wanted.expert)
-        if found is Found.ABSENT:
+        if found is Lookup.ABSENT:
             return self._made_room(wished, wanted)
-        if found is not Found.READY:
+        if found is not Lookup.READY:
             self._later[wanted.expert] = now + RETRY_S
         return True
 
-    def _made_room(self, wished: Sequence[Wish], wanted: Wish) -> bool:
+    def _made_room(self, wished: Sequence[ReplicaWish], wanted: ReplicaWish) -> bool:
         """Give up a weaker copy; False if there is none."""
         weaker = gives_way(wished, self._held, wanted)
         if weaker is None:
@@ -165,7 +165,7 @@ class ExpertReplicas:
         self._wished.wait()
         self._wished.clear()
 
-    def _take(self, expert: Expert) -> Found:
+    def _take(self, expert: Expert) -> Lookup:
         """Hold a copy, made now unless another engine of these weights has made it: READY.
 
         ABSENT if there is no room for it.
@@ -173,20 +173,20 @@ class ExpertReplicas:
         request, key = _names(expert)
         self._pool.seek(request, [key])
         found = self._answer(request, key)
-        if found is Found.ABSENT:
+        if found is Lookup.ABSENT:
             found = self._make(expert, request, key)
-        if found is Found.READY and self._hold(expert, request, key):
+        if found is Lookup.READY and self._hold(expert, request, key):
             return found
         self._pool.leave(request)
-        return found if found is Found.ABSENT else Found.UNKNOWN
+        return found if found is Lookup.ABSENT else Lookup.UNKNOWN
 
-    def _make(self, expert: Expert, request: str, key: Key) -> Found:
+    def _make(self, expert: Expert, request: str, key: Key) -> Lookup:
         place = self._pool.reserve([key]).get(key)
         if place is None:
-            return Found.ABSENT
+            return Lookup.ABSENT
         if not self._filled(expert, place):
             self._pool.abandon([key])
-            return Found.UNKNOWN
+            return Lookup.UNKNOWN
         self._pool.seek(request, [key])  # before it is anybody's to evict
         self._pool.commit([key])
         return self._answer(request, key)
@@ -203,7 +203,7 @@ class ExpertReplicas:
             self._addresses[expert] = address
         return True
 
-    def _filled(self, expert: Expert, place: Place) -> bool:
+    def _filled(self, expert: Expert, place: BlockPlace) -> bool:
         """Whether its parameters have been copied there."""
         try:
             target = self._places.use(place)
@@ -236,10 +236,10 @@ class ExpertReplicas:
             self._places.let_go(place)
         self._pool.leave(_names(expert)[0])
 
-    def _answer(self, request: str, key: Key) -> Found:
+    def _answer(self, request: str, key: Key) -> Lookup:
         """What the pool says of it; not READY if it says nothing in time."""
         until = time.monotonic() + ANSWER_S
-        while (found := self._pool.found(request, key)) in (Found.UNKNOWN, Found.COMING):
+        while (found := self._pool.found(request, key)) in (Lookup.UNKNOWN, Lookup.COMING):
             if (left := until - time.monotonic()) <= 0:
                 break
             self._pool.wait(left)

@@ -9,17 +9,17 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingWorkerMetadata,
 )
 
-from mirage.engine.tiers.copier import Job
+from mirage.engine.tiers.copier import CopyJob
 from mirage.engine.tiers.engine_tiers import EngineTiers
 from mirage.engine.tiers.manager import PlacesSpec
 
 
-class Loads:
+class LoadJobs:
     """Load jobs of vLLM's by number, as copies, and what came of them."""
 
     def __init__(self, tiers: EngineTiers) -> None:
         self._tiers = tiers
-        self._jobs: dict[Job, tuple[int, str, PlacesSpec]] = {}
+        self._jobs: dict[CopyJob, tuple[int, str, PlacesSpec]] = {}
         self._said = OffloadingWorkerMetadata()
 
     def begin(self, metadata: OffloadingConnectorMetadata) -> None:
@@ -28,7 +28,7 @@ class Loads:
             spec: Any = entry.src_spec
             destination: Any = entry.dst_spec
             blocks = [int(block) for block in destination.block_ids]
-            job = Job(True, blocks, spec.places)
+            job = CopyJob(True, blocks, spec.places)
             # The pool lost a block between its answer and the load.
             job.failed = len(blocks) != len(spec.places)
             self._jobs[job] = (number, entry.req_id, spec)
@@ -63,7 +63,7 @@ class Loads:
                 self._count(job, spec)
         return ended, failed
 
-    def _count(self, job: Job, spec: PlacesSpec) -> None:
+    def _count(self, job: CopyJob, spec: PlacesSpec) -> None:
         counts, tiers = self._tiers.counts, self._tiers
         counts.bytes_up += len(job.blocks) * tiers.block_bytes
         if tiers.stores is not None:

@@ -19,7 +19,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from mirage.engine.tiers.counts import TierCounts
 from mirage.engine.tiers.recent import Recent
-from mirage.tiers.contract import Found, Key, Medium, Place, Pool
+from mirage.tiers.contract import BlockPlace, Key, Lookup, Medium, Pool
 from mirage.tiers.patience import Patience
 from mirage.tiers.prefetch import Prefetch
 
@@ -35,7 +35,7 @@ class PlacesSpec(LoadStoreSpec):
     """Where blocks are loaded from; no places if the pool has lost one."""
 
     keys: Sequence[Key]
-    places: Sequence[Place]
+    places: Sequence[BlockPlace]
 
 
 @dataclass
@@ -116,7 +116,7 @@ class TierManager(OffloadingManager):
     def waits_for_others(self, request: str) -> bool:
         """Whether a request waits on for copies that are not its own: as long as for its own."""
         since = self._put_off.setdefault(request, self._clock())
-        waits = self._patience.waits(Found.COMING, self._clock() - since)
+        waits = self._patience.waits(Lookup.COMING, self._clock() - since)
         self.waiting |= waits
         return waits
 
@@ -129,7 +129,7 @@ class TierManager(OffloadingManager):
         elif seeking is not None and not seeking.loading:
             self._leave(request)
 
-    def loaded(self, request: str, places: Sequence[Place]) -> None:
+    def loaded(self, request: str, places: Sequence[BlockPlace]) -> None:
         """All its blocks arrived, from these places."""
         if (seeking := self._seeking.get(request)) is not None:
             self._counts.loaded(seeking.tokens, places)
@@ -165,14 +165,14 @@ class TierManager(OffloadingManager):
         if seeking is None or request in self._failed:
             return LookupResult.MISS
         found = self._pool.found(request, Key(key))
-        if found is Found.READY:
+        if found is Lookup.READY:
             return LookupResult.HIT
-        if found is Found.ABSENT:
+        if found is Lookup.ABSENT:
             self._patience.waits(found, 0.0)
             return LookupResult.MISS
         if self._prefetch.refused(request, Key(key)):
             return LookupResult.MISS
-        if found is Found.BELOW:
+        if found is Lookup.BELOW:
             self._prefetch.needed(request, Key(key))
         return LookupResult.RETRY if self._waits(seeking, found) else LookupResult.MISS
 
@@ -225,7 +225,7 @@ class TierManager(OffloadingManager):
             self._prefetch.left(request)
             self._pool.leave(request)
 
-    def _waits(self, seeking: _Seeking, found: Found) -> bool:
+    def _waits(self, seeking: _Seeking, found: Lookup) -> bool:
         now = self._clock()
         if seeking.asked_s is None:
             seeking.asked_s = now

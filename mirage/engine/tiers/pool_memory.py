@@ -18,7 +18,7 @@ from collections import Counter
 from functools import partial
 
 from mirage.engine.tiers.slab_locks import LockedSlab, slab_locks
-from mirage.tiers.contract import Medium, Place, Pool
+from mirage.tiers.contract import BlockPlace, Medium, Pool
 from mirage.tiers.lending.borrower import Borrower
 from mirage.tiers.lending.engine_line import EngineLine
 from mirage.tiers.space import PAGE
@@ -68,7 +68,7 @@ class PoolMemory:
         lent = [Medium.PEER] if self._borrower is not None else []
         return lent + [medium for medium in Medium if self._has(medium)]
 
-    def use(self, place: Place) -> int:
+    def use(self, place: BlockPlace) -> int:
         """The address of a place, locked until it is `let_go` of as often as it was used.
 
         Raises `KeyError` for a medium without a region, or outside of it.
@@ -83,7 +83,7 @@ class PoolMemory:
             self._lock(address, nbytes)
         return address
 
-    def let_go(self, place: Place) -> None:
+    def let_go(self, place: BlockPlace) -> None:
         """One copy from or to it has ended."""
         if self._borrower is not None and place.medium is Medium.PEER:
             self._borrower.let_go(place.offset)
@@ -109,7 +109,7 @@ class PoolMemory:
         self._mapped.clear()
         self._views.clear()
 
-    def _address(self, place: Place) -> tuple[int, int]:
+    def _address(self, place: BlockPlace) -> tuple[int, int]:
         """Address of a place, and its bytes."""
         if place.medium not in self._mapped:
             self._map(place.medium)
@@ -118,7 +118,7 @@ class PoolMemory:
             raise KeyError(f"{place}: the region has {nbytes} bytes")
         return start + place.offset, min(self._nbytes, nbytes - place.offset)
 
-    def _in_slab(self, place: Place) -> bool:
+    def _in_slab(self, place: BlockPlace) -> bool:
         """True if the place is in a locked slab, which is in use from now on."""
         if self._slabs is None or place.medium is not Medium.HOST:
             return False

@@ -14,10 +14,10 @@ from math import inf
 from typing import Any
 
 from mirage.engine.blockpool import ElasticBlockPool
-from mirage.engine.tiers.copier import Copier, Job
+from mirage.engine.tiers.copier import Copier, CopyJob
 from mirage.engine.tiers.counts import TierCounts
 from mirage.engine.tiers.recent import Recent
-from mirage.tiers.contract import Key, Place, Pool
+from mirage.tiers.contract import BlockPlace, Key, Pool
 
 AGAIN_S = 1.0
 """After so long a block that found no room is offered again."""
@@ -49,7 +49,7 @@ class Stores:
         self._window, self._block_bytes, self._clock = window, block_bytes, clock
         self._offered: dict[int, tuple[Key, float]] = {}
         """By block: what was offered of it, and until when that is not done again."""
-        self._jobs: dict[Job, tuple[list[Any], list[Key]]] = {}
+        self._jobs: dict[CopyJob, tuple[list[Any], list[Key]]] = {}
         self._looked_at: tuple[int, int] | None = None
         """Head and length of the free queue when it was looked through last."""
         self._look_again_s = 0.0
@@ -155,16 +155,16 @@ class Stores:
         if by_key:
             self._begin(by_key, now)
 
-    def _begin(self, by_key: dict[Key, Any], now: float) -> Job | None:
+    def _begin(self, by_key: dict[Key, Any], now: float) -> CopyJob | None:
         places = self._pool.reserve(list(by_key))
         for key, block in by_key.items():
             # Held already, or no room: which of both, nobody says.
             self._offered[block.block_id] = (key, now + AGAIN_S)
-        taken: list[tuple[Key, Any, Place]] = [(k, by_key[k], p) for k, p in places.items()]
+        taken: list[tuple[Key, Any, BlockPlace]] = [(k, by_key[k], p) for k, p in places.items()]
         if not taken:
             return None
         keys, stored = [key for key, _, _ in taken], [block for _, block, _ in taken]
-        job = Job(False, [block.block_id for block in stored], [place for _, _, place in taken])
+        job = CopyJob(False, [block.block_id for block in stored], [place for _, _, place in taken])
         self._blocks.pin(stored)
         self._recent.begin(keys)
         self._jobs[job] = (stored, keys)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from mirage.tiers.lending.messages import Drop, Dropped, Gone, Here, ToEngine, Want
-from mirage.tiers.lending.pieces import Pieces, Sized
+from mirage.tiers.lending.pieces import RangeMap, Sized
 from mirage.wire import Broken, Channel
 from vmm.driver import VmmError
 
@@ -54,7 +54,7 @@ class EngineLine(Generic[T]):
         """Takes over the socket. `take` raises `VmmError`, and the line is lost then."""
         self._channel: Channel[ToEngine] = Channel(there, ToEngine, most_descriptors=1)
         self._take, self._tell, self._lasting = take, tell, lasting
-        self._taken: Pieces[T] = Pieces()
+        self._taken: RangeMap[T] = RangeMap()
         self._uses: Counter[int] = Counter()
         """Copies under way, by the first offset."""
         self._dropping: set[int] = set()

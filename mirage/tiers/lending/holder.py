@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mirage.tiers.lending import messages as said
 from mirage.tiers.lending.messages import FromEngine, FromHolder, FromServer
-from mirage.tiers.lending.pieces import Pieces
+from mirage.tiers.lending.pieces import RangeMap
 from mirage.tiers.region import Region
 from mirage.wire import Broken, Channel
 from vmm.cuda import CudaDriver
@@ -57,7 +57,7 @@ class Holder:
         self._bounce = host_buffer(BOUNCE_BYTES, driver.host_node)
         driver.pin(self._bounce.address, BOUNCE_BYTES)
         self._host_view = (ctypes.c_char * host.nbytes).from_buffer(host.memory)
-        self._lent: Pieces[Lent] = Pieces()
+        self._lent: RangeMap[Lent] = RangeMap()
         self._waiting: list[tuple[Engine, int]] = []
         """Engines that want memory which the server has not spoken of yet."""
         self._selector = selectors.DefaultSelector()
@@ -88,9 +88,9 @@ class Holder:
 
     def _obey(self, message: FromServer) -> None:
         match message:
-            case said.Lend(offset, nbytes):
+            case said.LendMemory(offset, nbytes):
                 self._lend(offset, nbytes)
-            case said.Return(offset):
+            case said.ReturnMemory(offset):
                 self._want_back(offset)
             case said.Copy(number, offset, target, nbytes):
                 self._answer(said.Copied(number, self._copied(offset, target, nbytes)))
@@ -100,7 +100,7 @@ class Holder:
         try:
             slab = Slab.lend(self._driver, nbytes)
         except VmmError as error:
-            self._answer(said.Failed(offset, str(error)))
+            self._answer(said.LendFailed(offset, str(error)))
         self._lent.add(offset, Lent(slab, nbytes))
         waiting, self._waiting = self._waiting, []
         for engine, wanted in waiting:

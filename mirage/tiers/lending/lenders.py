@@ -15,17 +15,17 @@ from typing import Protocol
 
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import LentBy
-from mirage.tiers.holes import Range
+from mirage.tiers.holes import ByteRange
 from mirage.tiers.lending.messages import (
     Copied,
     Copy,
-    Failed,
     FromHolder,
     FromServer,
-    Lend,
+    LendFailed,
+    LendMemory,
     Ready,
-    Return,
     Returned,
+    ReturnMemory,
 )
 from mirage.wire import Broken, Channel
 
@@ -86,15 +86,15 @@ class Lenders:
             LentBy(str(self._path(name)), starts[name] - first, sizes[name]) for name in self._gpus
         )
 
-    def lend(self, device: str, memory: Range) -> bool:
+    def lend(self, device: str, memory: ByteRange) -> bool:
         """Begin to make it; False if its holder has ended."""
         return self._lenders[device].lend(memory)
 
-    def take_back(self, device: str, memory: Range) -> bool:
+    def take_back(self, device: str, memory: ByteRange) -> bool:
         """Begin to release it; False if its holder has ended, and it is nobody's then."""
         return self._lenders[device].take_back(memory.offset)
 
-    def move(self, device: str, name: Name, source: Range, target: int) -> bool:
+    def move(self, device: str, name: Name, source: ByteRange, target: int) -> bool:
         """Begin to copy a block to host memory; False if its holder has ended."""
         return self._lenders[device].move(name, source, target)
 
@@ -159,18 +159,18 @@ class _Lender:
             self._threads.append(thread)
             thread.start()
 
-    def lend(self, memory: Range) -> bool:
-        return self._send(Lend(memory.offset - self._first, memory.nbytes))
+    def lend(self, memory: ByteRange) -> bool:
+        return self._send(LendMemory(memory.offset - self._first, memory.nbytes))
 
     def take_back(self, offset: int) -> bool:
         with self._lock:
             if self._ended:
                 return False
             self._returning.add(offset)
-            self._letters.put(Return(offset - self._first))
+            self._letters.put(ReturnMemory(offset - self._first))
             return True
 
-    def move(self, name: Name, source: Range, target: int) -> bool:
+    def move(self, name: Name, source: ByteRange, target: int) -> bool:
         with self._lock:
             if self._ended:
                 return False
@@ -215,7 +215,7 @@ class _Lender:
 
     def _heard(self, message: FromHolder) -> None:
         match message:
-            case Failed(offset, why):
+            case LendFailed(offset, why):
                 logger.warning("peer %s lends less than it may: %s", self._device, why)
                 self._owner.lent_in_vain(offset + self._first)
             case Returned(offset):

@@ -3,8 +3,8 @@
 Of host memory the server is the holder: engines lock what they would map of a peer, and no
 descriptor comes with it.
 
-The form is that of `mirage.wire`. Offsets are those of `mirage.tiers.contract.Place`, each medium
-over lines of its own.
+The form is that of `mirage.wire`. Offsets are those of `mirage.tiers.contract.BlockPlace`, each
+medium over lines of its own.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from __future__ import annotations
 from mirage.wire import Message
 
 
-class Lend(Message, frozen=True):
+class LendMemory(Message, frozen=True):
     """Server to holder: make memory for these bytes."""
 
     offset: int
     nbytes: int
 
 
-class Return(Message, frozen=True):
+class ReturnMemory(Message, frozen=True):
     """Server to holder: nobody needs what was made for them."""
 
     offset: int
@@ -41,8 +41,8 @@ class Ready(Message, frozen=True):
     why: str = ""
 
 
-class Failed(Message, frozen=True):
-    """Holder to server: there is no memory for a `Lend`."""
+class LendFailed(Message, frozen=True):
+    """Holder to server: there is no memory for a `LendMemory`."""
 
     offset: int
     why: str
@@ -92,7 +92,7 @@ class Drop(Message, frozen=True):
     offset: int
 
 
-FromServer = Lend | Return | Copy
-FromHolder = Ready | Failed | Returned | Copied
+FromServer = LendMemory | ReturnMemory | Copy
+FromHolder = Ready | LendFailed | Returned | Copied
 FromEngine = Want | Dropped
 ToEngine = Here | Gone | Drop

@@ -17,7 +17,7 @@ class Sized(Protocol):
 T = TypeVar("T", bound=Sized)
 
 
-class Pieces(Generic[T]):
+class RangeMap(Generic[T]):
     """They never overlap."""
 
     def __init__(self) -> None:

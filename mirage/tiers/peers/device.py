@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mirage.tiers.holes import Holes, Range
+from mirage.tiers.holes import ByteRange, Holes
 from mirage.tiers.peers.lease import Lease
 
 
@@ -53,7 +53,7 @@ class PeerDevice:
         self.budget = self.capacity
         self.holes = Holes(self.capacity)
 
-    def fit(self, nbytes: int) -> Range | None:
+    def fit(self, nbytes: int) -> ByteRange | None:
         """The smallest hole for it, if the budget has room; None without."""
         return self.holes.fit(nbytes) if self.held + nbytes <= self.budget else None
 
@@ -67,7 +67,7 @@ class PeerDevice:
         """It is free again."""
         del self.loans[lease.number]
         self.held -= lease.nbytes
-        self.holes.give(Range(lease.offset, lease.nbytes))
+        self.holes.give(ByteRange(lease.offset, lease.nbytes))
 
     def to_revoke(self, rank: Callable[[Lease], int]) -> list[Loan]:
         """What has to go so that the rest is within the budget.

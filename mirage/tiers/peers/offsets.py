@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from mirage.tiers.blocks import Action, Lend, Return
-from mirage.tiers.holes import Range
+from mirage.tiers.blocks import Action, LendOrder, ReturnOrder
+from mirage.tiers.holes import ByteRange
 from mirage.tiers.peers.lease import Hints, Lease
 from mirage.tiers.peers.peers import Peers
 from mirage.units import align_up
@@ -18,8 +18,8 @@ class LeasedOffsets:
     """A `mirage.tiers.slabs.Offsets`: each slab is a lease, pinned for as long as it is open.
 
     Devices lie one behind the other in the region, the first at `start`. With `act`, a holder has
-    the memory: it hears of each lease by `Lend` and `Return`, all multiples of `granule` bytes,
-    and a lease is not over before it was `returned`.
+    the memory: it hears of each lease by `LendOrder` and `ReturnOrder`, all multiples of `granule`
+    bytes, and a lease is not over before it was `returned`.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class LeasedOffsets:
         self.peers.pin(lease)
         self._leases[self._at(lease)] = lease
         if self._act is not None:
-            self._act(Lend(lease.device, Range(self._at(lease), lease.nbytes)))
+            self._act(LendOrder(lease.device, ByteRange(self._at(lease), lease.nbytes)))
         return self._at(lease)
 
-    def give(self, freed: Range) -> None:
+    def give(self, freed: ByteRange) -> None:
         """All that `take` gave there holds nothing any more."""
         if self._act is None:
             self.returned(freed.offset)
             return
         lease = self._leases[freed.offset]
         self._returning.add(freed.offset)
-        self._act(Return(lease.device, Range(freed.offset, lease.nbytes)))
+        self._act(ReturnOrder(lease.device, ByteRange(freed.offset, lease.nbytes)))
 
     def returned(self, offset: int) -> None:
         """The memory of an empty lease is gone, and with it the lease."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mirage.tiers.blocks import Name
 from mirage.tiers.space import PAGE
-from mirage.tiers.ssd.index import Slot
+from mirage.tiers.ssd.index import FileSlot
 from mirage.tiers.ssd.record import header, named, slot_bytes
 from vmm import libc
 
@@ -49,7 +49,7 @@ class Files:
             os.close(self._lock)
             raise
 
-    def write(self, slot: Slot, name: Name, memory: memoryview, nbytes: int) -> None:
+    def write(self, slot: FileSlot, name: Name, memory: memoryview, nbytes: int) -> None:
         """`memory` is whole pages, of which the block takes the first `nbytes`.
 
         Raises `OSError`; then the slot holds nothing that would be believed, or all of it.
@@ -61,7 +61,7 @@ class Files:
             # The next byte would have failed with this: a file is written to its end otherwise.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def read(self, slot: Slot, memory: memoryview) -> bytes:
+    def read(self, slot: FileSlot, memory: memoryview) -> bytes:
         """The header; the block comes into `memory`, of whole pages. Raises `OSError`."""
         page = self._page()
         done = os.preadv(self._file(slot.stride), [page, memory], slot.offset)
@@ -69,11 +69,11 @@ class Files:
             raise OSError(f"{done} bytes of {PAGE + len(memory)} were read")
         return bytes(page)
 
-    def punch(self, slot: Slot) -> None:
+    def punch(self, slot: FileSlot) -> None:
         """Give the slot's room on the disk back. Raises `OSError`."""
         libc.punch(self._file(slot.stride), slot.offset, slot.stride)
 
-    def found(self) -> Iterator[tuple[Slot, Name]]:
+    def found(self) -> Iterator[tuple[FileSlot, Name]]:
         """What lies in the files from before, each one's slots in ascending order."""
         for path in sorted(self._folder.iterdir()):
             if match := _OURS.fullmatch(path.name):
@@ -88,14 +88,14 @@ class Files:
         os.close(self._lock)
         self._lock = -1
 
-    def _of_file(self, stride: int) -> Iterator[tuple[Slot, Name]]:
-        slots = [Slot(stride, n) for n in range(os.fstat(self._file(stride)).st_size // stride)]
+    def _of_file(self, stride: int) -> Iterator[tuple[FileSlot, Name]]:
+        slots = [FileSlot(stride, n) for n in range(os.fstat(self._file(stride)).st_size // stride)]
         with ThreadPoolExecutor(READERS, "ssd-find") as readers:
             for slot, name in zip(slots, readers.map(self._named, slots), strict=True):
                 if name is not None:
                     yield slot, name
 
-    def _named(self, slot: Slot) -> Name | None:
+    def _named(self, slot: FileSlot) -> Name | None:
         """Whose block a slot seems to hold: its header is right."""
         page = self._page()
         if os.preadv(self._file(slot.stride), [page], slot.offset) != PAGE:

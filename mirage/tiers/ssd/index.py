@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mirage.tiers.blocks import Name
 
 
-class Slot(NamedTuple):
+class FileSlot(NamedTuple):
     """The `number`th place of `stride` bytes in the file of that stride."""
 
     stride: int
@@ -23,7 +23,7 @@ class Slot(NamedTuple):
         return self.stride * self.number
 
 
-class Use(Enum):
+class SlotUse(Enum):
     """`WRITTEN`: a copy down is under way. Nobody may read it or take its slot."""
 
     WRITTEN = "written"
@@ -34,16 +34,16 @@ class Use(Enum):
 class Entry:
     """`readers` are copies up that are under way: the slot stays until they have ended."""
 
-    slot: Slot
-    use: Use
+    slot: FileSlot
+    use: SlotUse
     readers: int = 0
 
     @property
     def idle(self) -> bool:
-        return self.use is Use.READY and not self.readers
+        return self.use is SlotUse.READY and not self.readers
 
 
-class Index:
+class SlotIndex:
     """At most `capacity` bytes in slots, least recently used ones first to go."""
 
     def __init__(self, capacity: int) -> None:
@@ -63,9 +63,9 @@ class Index:
     def has(self, name: Name, stride: int) -> bool:
         """Whether it can be read, in a slot of that size."""
         entry = self._entries.get(name)
-        return entry is not None and entry.use is Use.READY and entry.slot.stride == stride
+        return entry is not None and entry.use is SlotUse.READY and entry.slot.stride == stride
 
-    def adopt(self, name: Name, slot: Slot) -> bool:
+    def adopt(self, name: Name, slot: FileSlot) -> bool:
         """A block that was found in a file; False if it has no room or is held already.
 
         Slots of one file have to be told in ascending order, before anything is placed there:
@@ -77,11 +77,11 @@ class Index:
         if name in self._entries or self.held + slot.stride > self.capacity:
             self._free[slot.stride].append(slot.number)
             return False
-        self._entries[name] = Entry(slot, Use.READY)
+        self._entries[name] = Entry(slot, SlotUse.READY)
         self.held += slot.stride
         return True
 
-    def place(self, name: Name, stride: int) -> tuple[Slot, list[Slot]] | None:
+    def place(self, name: Name, stride: int) -> tuple[FileSlot, list[FileSlot]] | None:
         """A slot to write to, and those whose blocks had to go; None without room for it.
 
         The slots of blocks that went are nobody's until they are said to be `free`.
@@ -93,24 +93,24 @@ class Index:
             return None
         gone = [self._remove(victim) for victim in victims]
         slot = next((other for other in gone if other.stride == stride), None) or self._take(stride)
-        self._entries[name] = Entry(slot, Use.WRITTEN)
+        self._entries[name] = Entry(slot, SlotUse.WRITTEN)
         self.held += stride
         self.evictions += len(gone)
         return slot, [other for other in gone if other != slot]
 
-    def free(self, slots: Iterable[Slot]) -> None:
+    def free(self, slots: Iterable[FileSlot]) -> None:
         """Nothing touches them any more: they may be given again."""
         for slot in slots:
             self._free.setdefault(slot.stride, []).append(slot.number)
 
     def written(self, name: Name) -> None:
         """It can be read from now on."""
-        self._entries[name].use = Use.READY
+        self._entries[name].use = SlotUse.READY
 
-    def read(self, name: Name) -> Slot | None:
+    def read(self, name: Name) -> FileSlot | None:
         """Where to read it; the slot is kept until `was_read`. None if it cannot be."""
         entry = self._entries.get(name)
-        if entry is None or entry.use is not Use.READY:
+        if entry is None or entry.use is not SlotUse.READY:
             return None
         entry.readers += 1
         self._entries.move_to_end(name)
@@ -125,7 +125,7 @@ class Index:
         """A copy up has ended."""
         self._entries[name].readers -= 1
 
-    def drop(self, name: Name) -> Slot | None:
+    def drop(self, name: Name) -> FileSlot | None:
         """It is not believed, or was not written; its slot, None while another reads it."""
         entry = self._entries[name]
         if entry.readers:
@@ -145,14 +145,14 @@ class Index:
                 need -= entry.slot.stride
         return gone if need <= 0 else None
 
-    def _remove(self, name: Name) -> Slot:
+    def _remove(self, name: Name) -> FileSlot:
         slot = self._entries.pop(name).slot
         self.held -= slot.stride
         return slot
 
-    def _take(self, stride: int) -> Slot:
+    def _take(self, stride: int) -> FileSlot:
         if free := self._free.get(stride):
-            return Slot(stride, free.pop())
+            return FileSlot(stride, free.pop())
         number = self._ends.get(stride, 0)
         self._ends[stride] = number + 1
-        return Slot(stride, number)
+        return FileSlot(stride, number)

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from mirage.tiers.below import Above
 from mirage.tiers.blocks import Name
-from mirage.tiers.holes import Range
+from mirage.tiers.holes import ByteRange
 from mirage.tiers.space import PAGE
 from mirage.tiers.ssd.files import Files
-from mirage.tiers.ssd.index import Index, Slot
+from mirage.tiers.ssd.index import FileSlot, SlotIndex
 from mirage.tiers.ssd.record import believed, slot_bytes
 from mirage.units import align_up
 
@@ -63,7 +63,7 @@ class SsdStore:
         self.counts = SsdCounts()
         self._files: Files | None = None
         self._keep, self._folder = keep, folder
-        self._index = Index(capacity)
+        self._index = SlotIndex(capacity)
         self._lock = threading.Lock()
         """Of index and counts."""
         self._writes = ThreadPoolExecutor(THREADS, "ssd-write")
@@ -95,7 +95,7 @@ class SsdStore:
             for name in names:
                 self._index.keep(name)
 
-    def sink(self, name: Name, place: Range) -> bool:
+    def sink(self, name: Name, place: ByteRange) -> bool:
         with self._lock:
             if not self._takes():
                 self.counts.refused += 1
@@ -109,7 +109,7 @@ class SsdStore:
         self._writes.submit(self._write, name, place, slot, gone)
         return True
 
-    def rise(self, name: Name, place: Range) -> bool:
+    def rise(self, name: Name, place: ByteRange) -> bool:
         with self._lock:
             slot = None if self._ended else self._index.read(name)
         if slot is None:
@@ -153,7 +153,7 @@ class SsdStore:
 
     # -- in threads ---------------------------------------------------------------------
 
-    def _write(self, name: Name, place: Range, slot: Slot, gone: list[Slot]) -> None:
+    def _write(self, name: Name, place: ByteRange, slot: FileSlot, gone: list[FileSlot]) -> None:
         done = False
         try:
             for other in gone:
@@ -175,7 +175,7 @@ class SsdStore:
                 self._index.drop(name)
         self._above.sunk(name, whole=done)
 
-    def _read(self, name: Name, place: Range, slot: Slot) -> None:
+    def _read(self, name: Name, place: ByteRange, slot: FileSlot) -> None:
         page, whole = None, False
         start, nbytes = place
         try:
@@ -193,7 +193,7 @@ class SsdStore:
                 self._index.drop(name)
         self._above.risen(name, whole=whole)
 
-    def _pages(self, place: Range) -> memoryview:
+    def _pages(self, place: ByteRange) -> memoryview:
         """Whole pages from the place on: places take whole pages, blocks need not."""
         return self._memory[place.offset : place.offset + align_up(place.nbytes, PAGE)]
 

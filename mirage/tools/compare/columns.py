@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirage.errors import Refused
+from mirage.errors import InputRefused
 from mirage.tools.report.comparison import METRICS
 from mirage.tools.report.repeats import grouped
 
 SCHEMA_VERSION = 1
 
 
-class CompareError(Refused):
+class CompareError(InputRefused):
     """What cannot be compared; the message is one line."""
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mirage.tools.compare.columns import Column
-from mirage.tools.report.comparison import METRICS, Cell, Metric, Row
+from mirage.tools.report.comparison import METRICS, Cell, ComparisonRow, Metric
 from mirage.tools.report.intervals import Difference, difference, mean
 
 
-def rows(columns: Sequence[Column]) -> list[Row]:
+def rows(columns: Sequence[Column]) -> list[ComparisonRow]:
     """A row per figure that some column has. Ratios are against the first column that has it."""
     return [
-        Row(metric.label, [_cell(metric, columns, column) for column in columns])
+        ComparisonRow(metric.label, [_cell(metric, columns, column) for column in columns])
         for metric in METRICS
         if any(_has(metric, column) for column in columns)
     ]

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from mirage.tools.demo import tokenizer
 from mirage.tools.demo.circuit import Circuit
-from mirage.tools.demo.stream import LEVEL, ONE, Floats, Stream, lay_out, read, write
-from mirage.tools.demo.weights import Layer, Sizes, build_layer, units_needed
+from mirage.tools.demo.stream import LEVEL, ONE, CodeStream, Floats, lay_out, read, write
+from mirage.tools.demo.weights import CircuitLayer, CircuitSizes, build_layer, units_needed
 
 Family = Literal["opt", "llama", "qwen3"]
 FAMILIES: tuple[Family, ...] = ("opt", "llama", "qwen3")
@@ -88,8 +88,8 @@ class Shape:
         return (self.layer_bytes // 4 - fixed) // unit // UNIT_STEP * UNIT_STEP
 
     @property
-    def sizes(self) -> Sizes:
-        return Sizes(
+    def sizes(self) -> CircuitSizes:
+        return CircuitSizes(
             head_dim=self.head_dim,
             kv_heads=self.kv_heads,
             units=self.units,
@@ -167,7 +167,7 @@ def make_parameters(shape: Shape) -> Parameters:
 class _Scales:
     """Random powers of two in a layer's norms, undone (exactly) by the matrices that follow."""
 
-    def __init__(self, stream: Stream, sizes: Sizes, rng: np.random.Generator) -> None:
+    def __init__(self, stream: CodeStream, sizes: CircuitSizes, rng: np.random.Generator) -> None:
         self.attention, self.mlp = 2.0 ** rng.integers(-1, 2, (2, stream.logical))
         self._identity = stream.norm_weight(sizes.epsilon)
 
@@ -179,7 +179,7 @@ class _Scales:
 Named = Iterator[tuple[str, Floats]]
 
 
-def _opt_outer(shape: Shape, stream: Stream) -> Named:
+def _opt_outer(shape: Shape, stream: CodeStream) -> Named:
     yield "embed_tokens.weight", stream.embedding()
     # OPT's table of positions starts with two rows that no token uses.
     yield "embed_positions.weight", np.zeros((shape.positions + 2, shape.hidden))
@@ -187,7 +187,9 @@ def _opt_outer(shape: Shape, stream: Stream) -> Named:
     yield "final_layer_norm.bias", np.zeros(shape.hidden)
 
 
-def _opt_layer(shape: Shape, layer: Layer, scales: _Scales, rng: np.random.Generator) -> Named:
+def _opt_layer(
+    shape: Shape, layer: CircuitLayer, scales: _Scales, rng: np.random.Generator
+) -> Named:
     # A bias of the keys shifts all scores alike, one of the values shifts every average.
     key_bias, value_bias = rng.uniform(-0.5, 0.5, (2, shape.hidden))
     output = write(layer.output)
@@ -210,12 +212,14 @@ def _opt_layer(shape: Shape, layer: Layer, scales: _Scales, rng: np.random.Gener
         yield f"{name}.bias", np.zeros(shape.hidden)
 
 
-def _gated_outer(shape: Shape, stream: Stream) -> Named:
+def _gated_outer(shape: Shape, stream: CodeStream) -> Named:
     yield "embed_tokens.weight", stream.embedding()
     yield "norm.weight", np.full(shape.hidden, stream.norm_weight(shape.sizes.epsilon))
 
 
-def _gated_layer(shape: Shape, layer: Layer, scales: _Scales, rng: np.random.Generator) -> Named:
+def _gated_layer(
+    shape: Shape, layer: CircuitLayer, scales: _Scales, rng: np.random.Generator
+) -> Named:
     yield "self_attn.q_proj.weight", read(layer.query / scales.attention)
     yield "self_attn.k_proj.weight", read(layer.key / scales.attention)
     yield "self_attn.v_proj.weight", read(layer.value / scales.attention)

@@ -46,7 +46,7 @@ def write(matrix: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Stream:
+class CodeStream:
     """Coordinates for one circuit; `codes` has shape [vocabulary, code length]."""
 
     circuit: Circuit
@@ -95,12 +95,12 @@ class Stream:
         return read(rows)
 
 
-def lay_out(circuit: Circuit, hidden: int, rng: np.random.Generator) -> Stream:
+def lay_out(circuit: Circuit, hidden: int, rng: np.random.Generator) -> CodeStream:
     """Give every sign its coordinate. ValueError when `hidden` is too small for the chains."""
     chains, length = circuit.chains, hidden // 2 - 1 - 4 * circuit.chains
     codes = _draw_codes(rng, circuit.vocabulary, length)
     state, vote, tally, hint = (1 + length + i * chains + np.arange(chains) for i in range(4))
-    return Stream(circuit, hidden, codes, state, vote, tally, hint)
+    return CodeStream(circuit, hidden, codes, state, vote, tally, hint)
 
 
 def _draw_codes(rng: np.random.Generator, count: int, length: int) -> Floats:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage.tools.demo.stream import LEVEL, MISS, ONE, SIGN, TALLY, Floats, Ints, Stream
+from mirage.tools.demo.stream import LEVEL, MISS, ONE, SIGN, TALLY, CodeStream, Floats, Ints
 
 KNEE = 256.0
 """Half the ramp of a switch. Such numbers are round in binary: the matrices are exact."""
@@ -36,7 +36,7 @@ def margin(positions: int) -> float:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CircuitSizes:
     """What a layer's matrices depend on beside the circuit; lengths in elements."""
 
     head_dim: int
@@ -52,7 +52,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Layer:
+class CircuitLayer:
     """One decoder layer over logical coordinates: D of them, M hidden units."""
 
     query: Floats
@@ -73,19 +73,21 @@ class Layer:
     """[D, M]"""
 
 
-def build_layer(stream: Stream, index: int, sizes: Sizes, rng: np.random.Generator) -> Layer:
+def build_layer(
+    stream: CodeStream, index: int, sizes: CircuitSizes, rng: np.random.Generator
+) -> CircuitLayer:
     """The matrices of layer `index`. ValueError when `sizes` leave the circuit no room."""
     query, key = _queries_and_keys(stream, index, sizes, rng)
     value, output = _values(stream, index, sizes, rng)
     query_norm, key_norm = _head_norms(stream, sizes, rng)
     gate, out = _mlp(stream, index, sizes, rng)
-    return Layer(query, key, value, output, query_norm, key_norm, gate, out)
+    return CircuitLayer(query, key, value, output, query_norm, key_norm, gate, out)
 
 
 # --- attention ---------------------------------------------------------------------------
 
 
-def _score_dims(stream: Stream, sizes: Sizes) -> list[Ints]:
+def _score_dims(stream: CodeStream, sizes: CircuitSizes) -> list[Ints]:
     """For each head of a group that shares keys: the dimensions that make its scores."""
     dims = np.arange(sizes.head_dim)
     if sizes.rotary:  # the slow half of the pairs, which does not turn: see ROPE_THETA
@@ -98,7 +100,7 @@ def _score_dims(stream: Stream, sizes: Sizes) -> list[Ints]:
 
 
 def _queries_and_keys(
-    stream: Stream, index: int, sizes: Sizes, rng: np.random.Generator
+    stream: CodeStream, index: int, sizes: CircuitSizes, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
     """Head h scores SCORE times its query's sign times its key's, both states."""
     wires, shape = stream.circuit.wiring[index], (sizes.kv_heads, sizes.head_dim)
@@ -117,7 +119,9 @@ def _queries_and_keys(
     return query.reshape(-1, stream.logical), key.reshape(-1, stream.logical)
 
 
-def _head_norms(stream: Stream, sizes: Sizes, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def _head_norms(
+    stream: CodeStream, sizes: CircuitSizes, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
     """Weights that undo the norms per head, and each other's powers of two."""
     if not sizes.normed_heads:
         return np.ones(sizes.head_dim), np.ones(sizes.head_dim)
@@ -129,7 +133,7 @@ def _head_norms(stream: Stream, sizes: Sizes, rng: np.random.Generator) -> tuple
 
 
 def _values(
-    stream: Stream, index: int, sizes: Sizes, rng: np.random.Generator
+    stream: CodeStream, index: int, sizes: CircuitSizes, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
     """Each chain has dimensions of its own in its head, with random gains that cancel."""
     circuit, wires = stream.circuit, stream.circuit.wiring[index]
@@ -193,7 +197,7 @@ def units_needed(chains: int, vocabulary: int) -> int:
 
 
 def _mlp(
-    stream: Stream, index: int, sizes: Sizes, rng: np.random.Generator
+    stream: CodeStream, index: int, sizes: CircuitSizes, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
     units = Units(stream.logical)
     _switch_chains(units, stream, index, margin(sizes.positions))
@@ -203,7 +207,7 @@ def _mlp(
     return gate[order], out[:, order]
 
 
-def _switch_chains(units: Units, stream: Stream, index: int, apart: float) -> None:
+def _switch_chains(units: Units, stream: CodeStream, index: int, apart: float) -> None:
     """vote <- sign of the tally; state <- state * vote * hint; tally <- 0."""
     state, vote, tally, hint = map(
         stream.axis, (stream.state, stream.vote, stream.tally, stream.hint)
@@ -219,7 +223,7 @@ def _switch_chains(units: Units, stream: Stream, index: int, apart: float) -> No
 
 
 def _look_up_tokens(
-    units: Units, stream: Stream, index: int, count: int, rng: np.random.Generator
+    units: Units, stream: CodeStream, index: int, count: int, rng: np.random.Generator
 ) -> None:
     """Replace the token's hints by the next layer's; `count` units share the work."""
     vocabulary, hints = stream.circuit.vocabulary, stream.circuit.hints

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage import profiles
-from mirage.config import Device
+from mirage.config import DeviceSection
 from mirage.profiles import Hardware, Sourced, SourcedPositive
 from mirage.units import MIB
 from vmm.driver import VmmError
@@ -24,7 +24,7 @@ class Machine:
     why: str
 
 
-def machine(named: str | None, device: Device) -> Machine:
+def machine(named: str | None, device: DeviceSection) -> Machine:
     """The profile of that name or file, else the one of `device`, else the nearest to it.
 
     A link that the configuration imitates replaces the profile's, unless one is named. Raises

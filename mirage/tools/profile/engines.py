@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from mirage.config import Config, Tenant
+from mirage.config import Config, TenantSection
 from mirage.serve import launcher
 from mirage.serve.fit import Fit
 from mirage.tools.profile.plan import (
@@ -15,8 +15,8 @@ from mirage.tools.profile.plan import (
     MANY,
     SHORT,
     Effort,
-    Limits,
-    Load,
+    MeasuringLimits,
+    SteadyLoad,
     points,
     thinned,
     transfer_sizes,
@@ -33,9 +33,9 @@ ONE_STEP_AT_A_TIME = "--no-async-scheduling"
 """Else a step's time would be that of another one, too."""
 
 
-def limits(tenant: Tenant, fit: Fit) -> Limits:
+def limits(tenant: TenantSection, fit: Fit) -> MeasuringLimits:
     """Of the engine as it is measured."""
-    return Limits(
+    return MeasuringLimits(
         sequences=tenant.max_num_seqs,
         length=tenant.max_model_len,
         budget=tenant.max_num_batched_tokens,
@@ -44,9 +44,11 @@ def limits(tenant: Tenant, fit: Fit) -> Limits:
     )
 
 
-def loads(tenant: Tenant) -> tuple[Load, Load]:
+def loads(tenant: TenantSection) -> tuple[SteadyLoad, SteadyLoad]:
     """Few requests at once, and many, as this tenant's engine bears them."""
-    alone = Limits(tenant.max_num_seqs, tenant.max_model_len, tenant.max_num_batched_tokens, 1, 1)
+    alone = MeasuringLimits(
+        tenant.max_num_seqs, tenant.max_model_len, tenant.max_num_batched_tokens, 1, 1
+    )
     return FEW.limited(alone), MANY.limited(alone)
 
 
@@ -63,7 +65,9 @@ def roomy(config: Config, fit: Fit) -> Fit:
     return replace(fit, base_blocks=blocks, grant_bytes=grant)
 
 
-def engine_question(config: Config, tenant: Tenant, fit: Fit, effort: Effort) -> dict[str, Any]:
+def engine_question(
+    config: Config, tenant: TenantSection, fit: Fit, effort: Effort
+) -> dict[str, Any]:
     """For `mirage.engine.steptimes`."""
     wide = roomy(config, fit)
     words = launcher.command(config, tenant, wide, Path("unused"), None)

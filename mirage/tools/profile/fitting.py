@@ -22,7 +22,7 @@ LEAST = 1e-20
 
 
 @dataclass(frozen=True)
-class Step:
+class MeasuredStep:
     """A measured step, in the terms that a profile's figures multiply."""
 
     sequences: int
@@ -56,7 +56,7 @@ class Line:
         return self.fixed_s + self.each_s * size
 
 
-def step(model: Model, sample: Mapping[str, Any], clock: str = "cpu_s") -> Step:
+def step(model: Model, sample: Mapping[str, Any], clock: str = "cpu_s") -> MeasuredStep:
     """A sample of `mirage.engine.steptimes`, counted as `mirage.simulate.roofline` counts."""
     sequences, context = sample["sequences"], sample["context"]
     prefill, area = sample["prefill"], sample["area"]
@@ -65,7 +65,7 @@ def step(model: Model, sample: Mapping[str, Any], clock: str = "cpu_s") -> Step:
     attention = 4 * model.layers * model.attention_width
     each = 2 * (layers + model.head_weights) + attention
     arithmetic = each * sequences + attention * context + 2 * layers * prefill
-    return Step(
+    return MeasuredStep(
         sequences=sequences,
         traffic=weights + model.kv_token_bytes * (sequences + context + prefill),
         arithmetic=arithmetic + attention * area // 2,
@@ -73,7 +73,7 @@ def step(model: Model, sample: Mapping[str, Any], clock: str = "cpu_s") -> Step:
     )
 
 
-def fit(steps: Sequence[Step]) -> Fitted:
+def fit(steps: Sequence[MeasuredStep]) -> Fitted:
     """The figures whose roofline is nearest to all steps, in relative terms."""
     traffic = np.array([s.traffic for s in steps], dtype=np.float64)
     arithmetic = np.array([s.arithmetic for s in steps], dtype=np.float64)
@@ -100,7 +100,7 @@ def fit(steps: Sequence[Step]) -> Fitted:
     return Fitted(found[0], found[1], 1 / max(found[2], LEAST), 1 / max(found[3], LEAST), error)
 
 
-def predicted_s(fitted: Fitted, of: Step) -> float:
+def predicted_s(fitted: Fitted, of: MeasuredStep) -> float:
     """Seconds that the fit gives a step."""
     bound = max(of.traffic / fitted.bytes_per_s, of.arithmetic / fitted.flop_per_s)
     return fitted.overhead_s + fitted.sequence_s * of.sequences + bound

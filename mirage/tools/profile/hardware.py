@@ -20,7 +20,7 @@ Figures = dict[str, tuple[float, str]]
 
 
 @dataclass(frozen=True)
-class Provenance:
+class ProfileProvenance:
     """Where the figures come from."""
 
     program: str
@@ -33,7 +33,7 @@ class Provenance:
     page_bytes: int
 
 
-def figures(measured: Measured, of: Provenance, extra: Extra) -> Figures:
+def figures(measured: Measured, of: ProfileProvenance, extra: Extra) -> Figures:
     """Value and source of each field of `Hardware`. `extra` is what serving adds to a step."""
     where = f"measured by {of.program} on {of.machine}, {of.date}"
     fitted, error = measured.fitted, f"mean error {100 * measured.fitted.error:.0f} %"

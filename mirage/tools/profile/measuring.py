@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from mirage.config import Config, Policy, Sharing, read_yaml
+from mirage.config import Config, Policy, SharingSection, read_yaml
 from mirage.serve import launcher, relay
 from mirage.serve.fit import Fit
 from mirage.serve.preflight import fit_config
@@ -31,7 +31,7 @@ LISTED = ("config.json", "model.safetensors", "model.safetensors.index.json")
 
 
 @dataclass(frozen=True)
-class Found:
+class Measurements:
     """The children's answers; engines by tenant."""
 
     engines: dict[str, Any]
@@ -55,7 +55,7 @@ class Measuring(ExitStack):
         self._fits: dict[str, Fit] | None = None
         self._turns = config.sharing.mode == "temporal"
         # Nobody gives turns to an engine that is stepped by hand.
-        at_once = {"policy": Policy.MIRAGE, "sharing": Sharing(mode="spatial")}
+        at_once = {"policy": Policy.MIRAGE, "sharing": SharingSection(mode="spatial")}
         self.config = config.model_copy(update=at_once)
         self.effort = effort
 
@@ -140,10 +140,10 @@ class Measuring(ExitStack):
         return file
 
 
-def collected(measuring: Measuring, parts: Mapping[str, Part]) -> Found:
+def collected(measuring: Measuring, parts: Mapping[str, Part]) -> Measurements:
     """All parts as what they are."""
     names = [tenant.name for tenant in measuring.config.tenants]
-    return Found(
+    return Measurements(
         engines={name: parts[f"engine {name}"].measured for name in names},
         transfers=parts["transfers"].measured,
         message=parts["message"].measured,
@@ -152,7 +152,7 @@ def collected(measuring: Measuring, parts: Mapping[str, Part]) -> Found:
     )
 
 
-def all_parts(measuring: Measuring, parts: Parts) -> Found:
+def all_parts(measuring: Measuring, parts: Parts) -> Measurements:
     """Every part, measured unless it is there, with no word about it."""
     found = {
         name: parts.get(name) or measuring.measure(name, parts, lambda seconds: None)

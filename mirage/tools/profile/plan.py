@@ -23,31 +23,31 @@ RUNNING = 64
 """Tokens of the prompts that decode in mixtures."""
 
 
-class Load(NamedTuple):
+class SteadyLoad(NamedTuple):
     """So many requests of one length that an engine always has; lengths in tokens."""
 
     at_once: int
     prompt: int
     output: int
 
-    def limited(self, limits: Limits) -> Load:
+    def limited(self, limits: MeasuringLimits) -> SteadyLoad:
         """As an engine with these limits bears it."""
-        return Load(
+        return SteadyLoad(
             min(self.at_once, limits.sequences),
             max(1, min(self.prompt, limits.length // 2)),
             max(2, min(self.output, limits.length // 8)),
         )
 
 
-FEW = Load(2, 160, 40)
-MANY = Load(24, 16, 40)
+FEW = SteadyLoad(2, 160, 40)
+MANY = SteadyLoad(24, 16, 40)
 """Short enough that so many fit into a small share's KV cache."""
 SHORT = 16
 """Tokens of the prompts that tell what is before an engine."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class MeasuringLimits:
     """Of one engine, in sequences, tokens and KV blocks."""
 
     sequences: int
@@ -152,7 +152,7 @@ class Points:
     """Sequences that decode, and the prompt's tokens."""
 
 
-def points(limits: Limits, effort: Effort) -> Points:
+def points(limits: MeasuringLimits, effort: Effort) -> Points:
     """All within the limits: at least one prompt and one batch."""
     return Points(_prompts(limits, effort), _decodes(limits, effort), _mixtures(limits, effort))
 
@@ -175,7 +175,7 @@ def transfer_sizes(page: int, most: int, layers: Iterable[int], effort: Effort) 
     return sorted({*chosen, *(size for size in layers if size <= most)})
 
 
-def _prompts(limits: Limits, effort: Effort) -> list[tuple[int, int]]:
+def _prompts(limits: MeasuringLimits, effort: Effort) -> list[tuple[int, int]]:
     longest = limits.prompt
     known = [tokens for tokens in LADDER if tokens <= longest] or [longest]
     alone = sorted({*thinned(known, effort.points), *(t for t in known if t == SHORT)})
@@ -188,7 +188,7 @@ def _prompts(limits: Limits, effort: Effort) -> list[tuple[int, int]]:
     return [(1, tokens) for tokens in alone] + several[: effort.points // 2]
 
 
-def _decodes(limits: Limits, effort: Effort) -> list[tuple[int, int, int]]:
+def _decodes(limits: MeasuringLimits, effort: Effort) -> list[tuple[int, int, int]]:
     outputs = 2 * effort.decode_steps
     room = limits.length - outputs - 1
     known = [tokens for tokens in LADDER if tokens <= room] or [max(1, room)]
@@ -205,7 +205,7 @@ def _decodes(limits: Limits, effort: Effort) -> list[tuple[int, int, int]]:
     return sorted(found)
 
 
-def _fitting(limits: Limits, batch: int, context: int, outputs: int) -> tuple[int, int]:
+def _fitting(limits: MeasuringLimits, batch: int, context: int, outputs: int) -> tuple[int, int]:
     """The largest batch up to `batch` that runs together, and what each then has to output.
 
     Prompts are computed over several steps, in which those that were first decode already.
@@ -219,7 +219,7 @@ def _fitting(limits: Limits, batch: int, context: int, outputs: int) -> tuple[in
     return 0, 0
 
 
-def _mixtures(limits: Limits, effort: Effort) -> list[tuple[int, int]]:
+def _mixtures(limits: MeasuringLimits, effort: Effort) -> list[tuple[int, int]]:
     known = [tokens for tokens in LADDER if tokens <= limits.prompt] or [limits.prompt]
     found: dict[tuple[int, int], None] = {}
     for batch, part in MIXTURES:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mirage.profiles import Model
 from mirage.tools.profile.fitting import Fitted, predicted_s, step
-from mirage.tools.profile.hardware import Figures, Provenance
+from mirage.tools.profile.hardware import Figures, ProfileProvenance
 from mirage.tools.profile.spread import spread
 from mirage.tools.profile.understanding import Measured
 
@@ -21,11 +21,11 @@ Answers = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFacts:
     """How it was measured."""
 
     title: str
-    provenance: Provenance
+    provenance: ProfileProvenance
     versions: dict[str, str]
     effort: str
     cores: int
@@ -37,7 +37,7 @@ class Run:
 
 
 def result(
-    run: Run,
+    run: RunFacts,
     measured: Measured,
     figures: Figures,
     engines: Mapping[str, Answers],

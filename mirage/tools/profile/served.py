@@ -27,8 +27,8 @@ from mirage.processes.answering import answer
 from mirage.tools.replay import client
 from mirage.tools.replay.child import Server
 from mirage.tools.replay.client import Journal, Outcome
-from mirage.tools.replay.policies import Variant
-from mirage.workload.dealing import Call
+from mirage.tools.replay.policies import ReplayVariant
+from mirage.workload.dealing import TenantRequest
 
 SETTLE_S = 1.0
 """Seconds of load before a burst."""
@@ -65,7 +65,7 @@ def _processor_seconds() -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServedPlan:
     """What is measured, and how often; tenants by name, with their two loads."""
 
     config: str
@@ -87,7 +87,7 @@ class Asked:
     many: dict[str, tuple[int, int, int]]
 
 
-async def measured(url: str, asked: Asked) -> dict[str, Any]:
+async def measured(url: str, asked: ServedPlan) -> dict[str, Any]:
     """Seconds, by tenant or by number of engines under load."""
     tenants = list(asked.few)
     async with client.session(url, PATIENCE_S) as http:
@@ -113,12 +113,12 @@ async def measured(url: str, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _most(size: int, asked: Asked) -> int:
+def _most(size: int, asked: ServedPlan) -> int:
     """Groups of that size: every engine alone, of several together some choices."""
     return len(asked.few) if size == 1 else asked.groups
 
 
-async def _one_by_one(http: aiohttp.ClientSession, tenant: str, asked: Asked) -> list[float]:
+async def _one_by_one(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) -> list[float]:
     """Seconds to the first token of short requests that are alone."""
     journal = Journal()
     for _ in range(asked.alone):
@@ -126,7 +126,7 @@ async def _one_by_one(http: aiohttp.ClientSession, tenant: str, asked: Asked) ->
     return [outcome.ttft_s for outcome in _good(journal)]
 
 
-async def _burst(http: aiohttp.ClientSession, tenant: str, asked: Asked) -> float:
+async def _burst(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) -> float:
     """Processor seconds before the engine, of each of many requests that come at once."""
     journal = Journal()
     with Spent() as spent:
@@ -135,13 +135,13 @@ async def _burst(http: aiohttp.ClientSession, tenant: str, asked: Asked) -> floa
     return spent.front_s / len(_good(journal))
 
 
-async def _burst_beside(http: aiohttp.ClientSession, tenant: str, asked: Asked) -> float:
+async def _burst_beside(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) -> float:
     """Seconds from one request of a burst to the next, where all engines compute."""
     times = [await _one_burst(http, tenant, asked) for _ in range(asked.bursts)]
     return statistics.median(times)
 
 
-async def _one_burst(http: aiohttp.ClientSession, tenant: str, asked: Asked) -> float:
+async def _one_burst(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) -> float:
     over = False
     journal = Journal()
 
@@ -162,7 +162,7 @@ async def _one_burst(http: aiohttp.ClientSession, tenant: str, asked: Asked) -> 
 
 
 async def _least_disturbed(
-    http: aiohttp.ClientSession, group: Mapping[str, tuple[int, int, int]], asked: Asked
+    http: aiohttp.ClientSession, group: Mapping[str, tuple[int, int, int]], asked: ServedPlan
 ) -> dict[str, Any]:
     passes = [await _under_load(http, group, asked.load_s) for _ in range(asked.passes)]
     return min(passes, key=lambda found: float(found["engine_s"]))
@@ -202,9 +202,9 @@ async def _send(
     await client.send_all(http, [_call(tenant, lengths)], SEED, journal)
 
 
-def _call(tenant: str, lengths: tuple[int, int]) -> Call:
+def _call(tenant: str, lengths: tuple[int, int]) -> TenantRequest:
     """At once; its number makes its prompt a new one."""
-    return Call(next(_numbers), 0.0, tenant, *lengths, clipped=False)
+    return TenantRequest(next(_numbers), 0.0, tenant, *lengths, clipped=False)
 
 
 def _good(journal: Journal) -> list[Outcome]:
@@ -213,16 +213,16 @@ def _good(journal: Journal) -> list[Outcome]:
     return journal.outcomes
 
 
-async def _serve_and_measure(asked: Asked) -> dict[str, Any]:
-    variant, more = Variant(Policy.POOLED, tiers=True), ["--ask-socket", asked.vllm]
+async def _serve_and_measure(asked: ServedPlan) -> dict[str, Any]:
+    variant, more = ReplayVariant(Policy.POOLED, tiers=True), ["--ask-socket", asked.vllm]
     with Server(Path(asked.config), variant, Path(asked.log), more=more) as server:
         url = await server.ready(lambda seconds: None)
         return await measured(url, asked)
 
 
 def measure(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve, and measure; see `Asked`."""
-    return asyncio.run(_serve_and_measure(Asked(**asked)))
+    """Serve, and measure; see `ServedPlan`."""
+    return asyncio.run(_serve_and_measure(ServedPlan(**asked)))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mirage.tools.profile.plan import Load
+from mirage.tools.profile.plan import SteadyLoad
 
 
 class Extra(NamedTuple):
@@ -39,7 +39,7 @@ class Serving:
 def serving(
     engines: Mapping[str, Any],
     served: Mapping[str, Any],
-    loads: Mapping[str, Sequence[Load]],
+    loads: Mapping[str, Sequence[SteadyLoad]],
     cores: int,
 ) -> Serving:
     """Figures from answers of `mirage.engine.steptimes`, by tenant, and of `served` ones.
@@ -95,7 +95,7 @@ def between(several: Sequence[Serving]) -> Serving:
     return Serving(**{name: mean(*(each[name] for each in figures)) for name in figures[0]})
 
 
-def _engine_s(clock: str, name: str, load: Load, found: Mapping[str, Any]) -> float:
+def _engine_s(clock: str, name: str, load: SteadyLoad, found: Mapping[str, Any]) -> float:
     """A served request's part of its engine's time, by the clock that timed the bare steps.
 
     A processor that waits for a GPU spins, so there the time between the client's requests counts.

@@ -22,7 +22,7 @@ WARM = 2
 Seconds = dict[str, list[float]]
 
 
-class Way:
+class Direction:
     """One direction: host memory, mapped device memory, and a stream of their own.
 
     Each copy goes on behind the one before: what lies in a processor's cache is no link.
@@ -56,7 +56,9 @@ class Way:
 def copies(driver: Driver, sizes: list[int], span: int, rounds: int) -> Iterator[dict[str, Any]]:
     """Each size, alone and mixed, within `span` bytes each way."""
     with ExitStack() as open_ways:
-        ways = [Way(driver, max(span, *sizes), to_device=direction) for direction in (True, False)]
+        ways = [
+            Direction(driver, max(span, *sizes), to_device=direction) for direction in (True, False)
+        ]
         for way in ways:
             open_ways.callback(way.close)
         for size in sizes:
@@ -69,7 +71,7 @@ def copies(driver: Driver, sizes: list[int], span: int, rounds: int) -> Iterator
             yield {"bytes": size, **taken}
 
 
-def _timed(ways: list[Way], nbytes: int) -> float:
+def _timed(ways: list[Direction], nbytes: int) -> float:
     start = time.perf_counter()
     for way in ways:
         way.copy(nbytes)

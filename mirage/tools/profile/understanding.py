@@ -13,7 +13,7 @@ import msgspec
 from mirage.profiles import Model
 from mirage.protocol import ModelShape
 from mirage.tools.profile.fitting import Fitted, Line, fit, line, step
-from mirage.tools.profile.plan import Load
+from mirage.tools.profile.plan import SteadyLoad
 from mirage.tools.profile.serving import Serving, between, serving
 from mirage.tools.profile.spread import Spread, spread
 
@@ -51,7 +51,7 @@ def understood(
     messages: Sequence[Answers],
     served: Sequence[Answers],
     models: Mapping[str, Model],
-    loads: Mapping[str, tuple[Load, Load]],
+    loads: Mapping[str, tuple[SteadyLoad, SteadyLoad]],
     cores: int,
 ) -> Measured:
     """What was measured one or several times; engines by tenant. `models` of all of them."""

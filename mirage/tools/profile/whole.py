@@ -19,11 +19,11 @@ from mirage.profiles import Model
 from mirage.serve.served_shape import served_shape
 from mirage.serve.shapes import UnknownShape
 from mirage.tools.profile import children, engines, hardware, html
-from mirage.tools.profile.hardware import Provenance
-from mirage.tools.profile.measuring import Found, Measuring, collected, describe
+from mirage.tools.profile.hardware import ProfileProvenance
+from mirage.tools.profile.measuring import Measurements, Measuring, collected, describe
 from mirage.tools.profile.parts import Part, Parts
 from mirage.tools.profile.plan import Effort
-from mirage.tools.profile.result import Run, result
+from mirage.tools.profile.result import RunFacts, result
 from mirage.tools.profile.understanding import Measured, doubts, understood
 from mirage.tools.report.files import make_room, write_all
 from mirage.tools.report.origin import versions
@@ -125,7 +125,7 @@ def _one_cache(config: Config, parts: Parts) -> AbstractContextManager[None]:
     return children.one_cache(parts.folder.absolute() / "vllm")
 
 
-def _measured(measuring: Measuring, parts: Parts, console: Console) -> Found:
+def _measured(measuring: Measuring, parts: Parts, console: Console) -> Measurements:
     found: dict[str, Part] = {}
     names = measuring.names
     for number, name in enumerate(names, 1):
@@ -143,14 +143,14 @@ def _part(measuring: Measuring, name: str, parts: Parts, title: str, console: Co
         return measuring.measure(name, parts, lambda _: shown.show(MEASURING))
 
 
-def _run(measuring: Measuring, found: Found, measured: Measured, cores: int) -> Run:
+def _run(measuring: Measuring, found: Measurements, measured: Measured, cores: int) -> RunFacts:
     config = measuring.config
     machine = describe(config)
     others = {name: part.others for name, part in found.parts.items()}
     one = "" if config.device.kind == "cuda" else "one core of "
-    return Run(
+    return RunFacts(
         title=f"{one}{machine}",
-        provenance=Provenance(
+        provenance=ProfileProvenance(
             program="mirage profile",
             machine=machine,
             date=max(part.date for part in found.parts.values()),
@@ -168,7 +168,11 @@ def _run(measuring: Measuring, found: Found, measured: Measured, cores: int) -> 
 
 
 def _write(
-    output: Output, run: Run, measured: Measured, found: Found, models: Mapping[str, Model]
+    output: Output,
+    run: RunFacts,
+    measured: Measured,
+    found: Measurements,
+    models: Mapping[str, Model],
 ) -> None:
     figures = hardware.figures(measured, run.provenance, measured.serving.engine)
     known = result(run, measured, figures, found.engines, found.transfers, models)

@@ -14,23 +14,23 @@ from mirage.config import Policy
 from mirage.tools.replay.child import Server, ServerError
 from mirage.tools.replay.client import Habits, Journal
 from mirage.tools.replay.display import Display, display
-from mirage.tools.replay.policies import Variant
-from mirage.tools.replay.preparation import Plan
-from mirage.tools.replay.run import Run, replay_on
-from mirage.workload.dealing import Call
+from mirage.tools.replay.policies import ReplayVariant
+from mirage.tools.replay.preparation import ReplayPlan
+from mirage.tools.replay.run import PolicyRun, replay_on
+from mirage.workload.dealing import TenantRequest
 from mirage.workload.load import AMPLE, REQUESTS, at_once, capacity_per_s, evenly
 
 NAME = "measuring the machine"
 
 
-def measured(plan: Plan, console: Console) -> float:
+def measured(plan: ReplayPlan, console: Console) -> float:
     """Requests a second of this workload. Raises `ServerError`; starts and ends a server."""
     calls = evenly(plan.calls, REQUESTS)
     log = plan.output / "serve-capacity.log"
     memory = plan.config.device.memory * AMPLE
     with (
         display(console, NAME, len(calls)) as shown,
-        Server(plan.config_path, Variant(Policy.STATIC), log, memory) as server,
+        Server(plan.config_path, ReplayVariant(Policy.STATIC), log, memory) as server,
     ):
         run = asyncio.run(_run(plan, calls, server, shown))
     if run.interrupted:
@@ -41,7 +41,9 @@ def measured(plan: Plan, console: Console) -> float:
     return capacity_per_s(sorted(outcome.ended_s for outcome in run.outcomes), at_once(len(calls)))
 
 
-async def _run(plan: Plan, calls: list[Call], server: Server, shown: Display) -> Run:
+async def _run(
+    plan: ReplayPlan, calls: list[TenantRequest], server: Server, shown: Display
+) -> PolicyRun:
     journal = Journal()
     journal.changed = lambda: shown.running(journal)
     return await replay_on(

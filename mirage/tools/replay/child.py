@@ -14,9 +14,9 @@ from pathlib import Path
 from time import monotonic
 from types import TracebackType
 
-from mirage.errors import Failed
+from mirage.errors import CommandFailed
 from mirage.processes.reaper_client import ReaperClient
-from mirage.tools.replay.policies import Variant
+from mirage.tools.replay.policies import ReplayVariant
 
 READY_S = 900.0
 """A server that is not ready by then is given up."""
@@ -28,12 +28,12 @@ ERROR = "mirage: error: "
 """How the line begins in which `mirage serve` says what was wrong."""
 
 
-class ServerError(Failed):
+class ServerError(CommandFailed):
     """The server did not start, or ended too soon; one line says why."""
 
 
 def serve_command(
-    config: Path, variant: Variant, ready_file: Path, memory_bytes: int | None = None
+    config: Path, variant: ReplayVariant, ready_file: Path, memory_bytes: int | None = None
 ) -> list[str]:
     """The command line of a server on a free port that writes its address to `ready_file`.
 
@@ -58,7 +58,7 @@ class Server:
     def __init__(
         self,
         config: Path,
-        variant: Variant,
+        variant: ReplayVariant,
         log: Path,
         memory_bytes: int | None = None,
         more: Sequence[str] = (),

@@ -13,10 +13,10 @@ from time import perf_counter
 import aiohttp
 
 from mirage.tools.replay.asking import FULL, UNKNOWN_FIELD, Manner
-from mirage.tools.replay.stream import Answer, Refused, error_message
+from mirage.tools.replay.stream import StatusRefused, StreamedAnswer, error_message
 from mirage.tools.replay.trail import NOTHING, Trail, trail
-from mirage.tools.replay.turns import Turns
-from mirage.workload.dealing import Call
+from mirage.tools.replay.turns import SessionTurns
+from mirage.workload.dealing import TenantRequest
 from mirage.workload.prompts import prompt_of
 
 
@@ -27,7 +27,7 @@ class Outcome:
     All of them are held until the end, so what they hold is small.
     """
 
-    call: Call
+    call: TenantRequest
     """Without hashes and session, which are of use to its prompt alone."""
     sent_s: float
     """When it left, since the start."""
@@ -124,7 +124,7 @@ def session(url: str, timeout_s: float, key: str | None = None) -> aiohttp.Clien
 
 async def send_all(
     http: aiohttp.ClientSession,
-    calls: Iterable[Call],
+    calls: Iterable[TenantRequest],
     seed: int,
     journal: Journal,
     habits: Habits = PATIENT,
@@ -141,8 +141,10 @@ async def send_all(
         await _closed_loop(sender, calls, habits.concurrency)
 
 
-async def _open_loop(sender: _Sender, calls: Iterable[Call], think_s: float | None) -> None:
-    turns = None if think_s is None else Turns(think_s, sender.send, sender.now)
+async def _open_loop(
+    sender: _Sender, calls: Iterable[TenantRequest], think_s: float | None
+) -> None:
+    turns = None if think_s is None else SessionTurns(think_s, sender.send, sender.now)
     async with asyncio.TaskGroup() as group:
         for call in calls:
             await asyncio.sleep(max(0.0, call.at_s - sender.now()))
@@ -150,14 +152,14 @@ async def _open_loop(sender: _Sender, calls: Iterable[Call], think_s: float | No
             group.create_task(sent)
 
 
-async def _closed_loop(sender: _Sender, calls: Iterable[Call], concurrency: int) -> None:
+async def _closed_loop(sender: _Sender, calls: Iterable[TenantRequest], concurrency: int) -> None:
     left = iter(calls)
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
             group.create_task(_one_after_another(sender, left))
 
 
-async def _one_after_another(sender: _Sender, left: Iterator[Call]) -> None:
+async def _one_after_another(sender: _Sender, left: Iterator[TenantRequest]) -> None:
     for call in left:
         await sender.send(call, sender.now())
 
@@ -177,13 +179,13 @@ async def warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> Manner
 async def _accepted(http: aiohttp.ClientSession, tenant: str, manner: Manner) -> Manner:
     """The first manner, from this one on, that is not refused; with none, the first refusal."""
     trying: Manner | None = manner
-    refused: Refused | None = None
+    refused: StatusRefused | None = None
     while trying is not None:
         try:
             body = trying.body(tenant, "Hello", 2)
-            await _receive(http, body, Answer(perf_counter()))
+            await _receive(http, body, StreamedAnswer(perf_counter()))
             return trying
-        except Refused as refusal:
+        except StatusRefused as refusal:
             refused = refused or refusal
             trying = trying.simpler(str(refusal)) if refusal.status in UNKNOWN_FIELD else None
     assert refused is not None
@@ -205,12 +207,12 @@ class _Sender:
         """Seconds since the start."""
         return perf_counter() - self.start
 
-    async def send(self, call: Call, planned_s: float) -> None:
+    async def send(self, call: TenantRequest, planned_s: float) -> None:
         """One call, which should have left at `planned_s`; never raises what a server did."""
         text = prompt_of(call, self._seed)
         body = self._manner.body(call.tenant, text, call.output_tokens)
         sent = perf_counter()
-        answer, error, patience = Answer(sent), None, asyncio.timeout(self._abandon_s)
+        answer, error, patience = StreamedAnswer(sent), None, asyncio.timeout(self._abandon_s)
         self._journal.note_sent()
         try:
             async with patience:
@@ -240,10 +242,12 @@ class _Sender:
         )
 
 
-async def _receive(http: aiohttp.ClientSession, body: dict[str, object], answer: Answer) -> None:
+async def _receive(
+    http: aiohttp.ClientSession, body: dict[str, object], answer: StreamedAnswer
+) -> None:
     async with http.post("v1/completions", json=body) as response:
         if response.status != 200:
-            raise Refused(response.status, _reason(await response.text()))
+            raise StatusRefused(response.status, _reason(await response.text()))
         async for data in response.content.iter_any():
             answer.feed(data, perf_counter())
     answer.close()

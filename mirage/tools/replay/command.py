@@ -18,10 +18,10 @@ from mirage.tools.replay import capacity, html, provenance, report, table
 from mirage.tools.replay.child import Server
 from mirage.tools.replay.client import Habits, Journal
 from mirage.tools.replay.display import Display, display
-from mirage.tools.replay.policies import VARIANTS, Variant, tiers_unused
-from mirage.tools.replay.preparation import Options, Plan, scaled_to, settle
-from mirage.tools.replay.report import Provenance
-from mirage.tools.replay.run import Run, replay_on
+from mirage.tools.replay.policies import VARIANTS, ReplayVariant, tiers_unused
+from mirage.tools.replay.preparation import ReplayOptions, ReplayPlan, scaled_to, settle
+from mirage.tools.replay.report import ReplayProvenance
+from mirage.tools.replay.run import PolicyRun, replay_on
 from mirage.tools.report.enough import too_few
 from mirage.workload import trace
 from mirage.workload.formats.registry import FORMATS
@@ -126,7 +126,7 @@ def replay_command(
     """
     with exits():
         span = trace.parse_window(window) if window else None
-        options = Options(
+        options = ReplayOptions(
             trace=trace_file,
             policies=policy,
             output=output,
@@ -151,7 +151,7 @@ def replay_command(
         replay(config, options)
 
 
-def replay(config_path: Path, options: Options) -> dict[str, Any]:
+def replay(config_path: Path, options: ReplayOptions) -> dict[str, Any]:
     """Run everything, write ``report.json`` and ``report.html``, print the table.
 
     Returns the report. What had finished is written even if the rest fails. Raises
@@ -168,7 +168,7 @@ def replay(config_path: Path, options: Options) -> dict[str, Any]:
     if (unused := tiers_unused(list(plan.policies), plan.config)) is not None:
         console.out(f"mirage: warning: {unused}", highlight=False)
     source = provenance.of(plan, options)
-    runs: list[Run] = []
+    runs: list[PolicyRun] = []
     try:
         with terminate_like_interrupt():
             if plan.setting.load is not None:
@@ -185,7 +185,7 @@ def replay(config_path: Path, options: Options) -> dict[str, Any]:
     return written
 
 
-def _runs(plan: Plan, console: Console) -> Iterator[Run]:
+def _runs(plan: ReplayPlan, console: Console) -> Iterator[PolicyRun]:
     """Policies take turns, so that what changes on the machine meanwhile is not one policy's."""
     for repeat in range(1, plan.setting.repeats + 1):
         if plan.server:
@@ -194,7 +194,7 @@ def _runs(plan: Plan, console: Console) -> Iterator[Run]:
             yield replace(_run_here(plan, policy, repeat, console), repeat=repeat)
 
 
-def _run_here(plan: Plan, policy: Variant, repeat: int, console: Console) -> Run:
+def _run_here(plan: ReplayPlan, policy: ReplayVariant, repeat: int, console: Console) -> PolicyRun:
     """Under one policy, on a server of our own that is gone afterwards."""
     again = f" {repeat} of {plan.setting.repeats}" if plan.setting.repeats > 1 else ""
     log = plan.output / (f"serve-{policy}-{repeat}.log" if again else f"serve-{policy}.log")
@@ -203,21 +203,21 @@ def _run_here(plan: Plan, policy: Variant, repeat: int, console: Console) -> Run
         Server(plan.config_path, policy, log) as server,
     ):
 
-        async def run() -> Run:
+        async def run() -> PolicyRun:
             url = await server.ready(shown.starting)
             return await _replay(plan, url, shown, str(policy), server.death)
 
         return asyncio.run(run())
 
 
-def _run_there(plan: Plan, url: str, console: Console) -> Run:
+def _run_there(plan: ReplayPlan, url: str, console: Console) -> PolicyRun:
     with display(console, url, len(plan.calls)) as shown:
         return asyncio.run(_replay(plan, url, shown))
 
 
 async def _replay(
-    plan: Plan, url: str, shown: Display, policy: str | None = None, death: Any = None
-) -> Run:
+    plan: ReplayPlan, url: str, shown: Display, policy: str | None = None, death: Any = None
+) -> PolicyRun:
     journal = Journal()
     journal.changed = lambda: shown.running(journal)
     setting = plan.setting
@@ -234,7 +234,7 @@ async def _replay(
     )
 
 
-def _write(plan: Plan, runs: list[Run], source: Provenance) -> dict[str, Any]:
+def _write(plan: ReplayPlan, runs: list[PolicyRun], source: ReplayProvenance) -> dict[str, Any]:
     built = report.build(plan.setting, runs, provenance=source)
     report.write(built, plan.output / "report.json")
     (plan.output / "report.html").write_text(html.render(built, runs))

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from mirage.samples import PLACES
 from mirage.tools.replay import pictures
-from mirage.tools.replay.run import Run
+from mirage.tools.replay.run import PolicyRun
 from mirage.tools.replay.table import remarks
 from mirage.tools.replay.timeline import growth
 from mirage.tools.report import comparison
@@ -33,7 +33,7 @@ SOMETIMES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 """Keys of a report that may be empty, their terms, and what is told of them."""
 
 
-def render(report: Mapping[str, Any], runs: Sequence[Run]) -> str:
+def render(report: Mapping[str, Any], runs: Sequence[PolicyRun]) -> str:
     """The page for a report and the runs it was built from."""
     policies = [column["policy"] for column in report["policies"]]
     base = "static" if "static" in policies else next(iter(policies), "")
@@ -103,7 +103,7 @@ def _trace(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"{report['rate']:g} requests a second"
 
 
-def _pictures(runs: Sequence[Run]) -> list[Section]:
+def _pictures(runs: Sequence[PolicyRun]) -> list[Section]:
     """One run of each policy is drawn; what was never found again or copied is left out."""
     runs = list({run.policy: run for run in reversed(runs)}.values())[::-1]
     kept = [run for run in runs if run.timeline and run.timeline.samples]
@@ -117,7 +117,7 @@ def _pictures(runs: Sequence[Run]) -> list[Section]:
     return [drawn.section(shown) for drawn, shown in wanted if shown]
 
 
-def _any(runs: Sequence[Run], *fields: str) -> bool:
+def _any(runs: Sequence[PolicyRun], *fields: str) -> bool:
     """Whether one of these totals grew in some run."""
     timelines = [run.timeline for run in runs if run.timeline]
     return any(
@@ -129,7 +129,7 @@ def _any(runs: Sequence[Run], *fields: str) -> bool:
 
 def _tenant_tables(
     runs: Sequence[Mapping[str, Any]], policies: Sequence[str]
-) -> dict[str, list[comparison.Row]]:
+) -> dict[str, list[comparison.ComparisonRow]]:
     names = dict.fromkeys(name for run in runs for name in run["tenants"])
     return {
         name: comparison.rows([run["tenants"].get(name, {}) for run in runs], policies)

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 
 from mirage.samples import TenantSample
 from mirage.tools.replay.metrics import LATENCIES, latencies_ms
-from mirage.tools.replay.run import Run
+from mirage.tools.replay.run import PolicyRun
 from mirage.tools.replay.series import series, summed, tenants_of
-from mirage.tools.replay.timeline import Timeline, growth
+from mirage.tools.replay.timeline import RecordedTimeline, growth
 from mirage.tools.report import drawing
 from mirage.tools.report.document import picture
 from mirage.tools.report.drawing import Array, Grid, tenant_colour
@@ -40,7 +40,7 @@ Value = Callable[[TenantSample], float]
     "Blocks granted (line) and in use (area) over time. Where the area meets the line, requests "
     "wait or are preempted.",
 )
-def kv_memory(runs: Sequence[Run]) -> Figure:
+def kv_memory(runs: Sequence[PolicyRun]) -> Figure:
     """A row per tenant, a column per policy."""
     tenants = tenants_of(runs)
     figure, cells = drawing.over_time(len(tenants), _policies(runs), height=1.7)
@@ -59,7 +59,7 @@ def kv_memory(runs: Sequence[Run]) -> Figure:
     "Layers remapped",
     "Decoder layers whose memory serves as KV cache; they are streamed from host memory.",
 )
-def layers_remapped(runs: Sequence[Run]) -> Figure:
+def layers_remapped(runs: Sequence[PolicyRun]) -> Figure:
     """Alpha, stacked by tenant, a column per policy."""
     figure, cells = _by_tenant(runs, lambda sample: sample.alpha, "layers remapped")
     drawing.counts_from_zero(cells[0][0])
@@ -67,7 +67,7 @@ def layers_remapped(runs: Sequence[Run]) -> Figure:
 
 
 @picture("Who holds the device", "Memory held by each tenant, parameters and KV cache together.")
-def device_memory(runs: Sequence[Run]) -> Figure:
+def device_memory(runs: Sequence[PolicyRun]) -> Figure:
     """Stacked by tenant, under the line of what the device has."""
     figure, cells = _by_tenant(runs, lambda sample: sample.held_bytes / MIB, "MiB held", "device")
     cells[0][0].set_ylim(bottom=0)
@@ -75,7 +75,7 @@ def device_memory(runs: Sequence[Run]) -> Figure:
 
 
 @picture("Pressure", "Preemptions and waiting requests, all tenants together.")
-def pressure(runs: Sequence[Run]) -> Figure:
+def pressure(runs: Sequence[PolicyRun]) -> Figure:
     """A line per policy."""
     figure, cells = _summed(
         runs,
@@ -94,7 +94,7 @@ def pressure(runs: Sequence[Run]) -> Figure:
     "Tokens of prompts so far: those computed, and above them those whose KV was found, by where "
     "it lay. What a preempted request computes again counts as well.",
 )
-def prompts(runs: Sequence[Run]) -> Figure:
+def prompts(runs: Sequence[PolicyRun]) -> Figure:
     """A column per policy."""
     some = [f for f in PROMPTS if any(_grows(run, f) for run in runs)]
     colours, labels = zip(*(PROMPTS[field] for field in some), strict=True)
@@ -112,7 +112,7 @@ def prompts(runs: Sequence[Run]) -> Figure:
 
 
 @picture("KV blocks to and from the tiers", "Copied so far, all tenants together.")
-def below(runs: Sequence[Run]) -> Figure:
+def below(runs: Sequence[PolicyRun]) -> Figure:
     """A line per policy."""
     figure, cells = _summed(
         runs,
@@ -131,7 +131,7 @@ def below(runs: Sequence[Run]) -> Figure:
     "Share of values at or under x; further left is better. The dotted line is P99. TPOT is a "
     "request's mean time per token after the first, ITL every single gap.",
 )
-def latencies(runs: Sequence[Run]) -> Figure:
+def latencies(runs: Sequence[PolicyRun]) -> Figure:
     """TTFT, TPOT, ITL, E2EL, a line per policy."""
     policies = _policies(runs)
     measured = [latencies_ms(run.outcomes) for run in runs]
@@ -148,16 +148,16 @@ def latencies(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def _policies(runs: Sequence[Run]) -> list[str]:
+def _policies(runs: Sequence[PolicyRun]) -> list[str]:
     return [run.policy for run in runs]
 
 
-def _timeline(run: Run) -> Timeline:
+def _timeline(run: PolicyRun) -> RecordedTimeline:
     assert run.timeline
     return run.timeline
 
 
-def _grows(run: Run, field: str) -> bool:
+def _grows(run: PolicyRun, field: str) -> bool:
     return any(growth(_timeline(run), attrgetter(field)).values())
 
 
@@ -165,13 +165,13 @@ def _mib(field: str) -> Value:
     return lambda sample: getattr(sample, field) / MIB
 
 
-def _since_start(run: Run, value: Value) -> tuple[Array, Array]:
+def _since_start(run: PolicyRun, value: Value) -> tuple[Array, Array]:
     t, values = summed(_timeline(run), value)
     return t, values - values[:1]
 
 
 def _by_tenant(
-    runs: Sequence[Run], value: Value, label: str, device: str | None = None
+    runs: Sequence[PolicyRun], value: Value, label: str, device: str | None = None
 ) -> tuple[Figure, Grid]:
     """Stacked by tenant, a column per policy, under the line of the `device` if it has a name."""
     tenants = tenants_of(runs)
@@ -192,7 +192,7 @@ def _by_tenant(
 
 
 def _summed(
-    runs: Sequence[Run], titled: Mapping[str, Callable[[Run], tuple[Array, Array]]]
+    runs: Sequence[PolicyRun], titled: Mapping[str, Callable[[PolicyRun], tuple[Array, Array]]]
 ) -> tuple[Figure, Grid]:
     """Over all tenants: a cell per title, a line per policy."""
     figure, cells = drawing.grid(1, len(titled), height=2.4, sharex="all")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage.config import Config, Policy
-from mirage.errors import Refused
+from mirage.errors import InputRefused
 
 ENDING = "-tiers"
 
 
-class PolicyRefused(Refused):
+class PolicyRefused(InputRefused):
     """No policy, or one that this configuration cannot be served under; one line says why."""
 
 
 @dataclass(frozen=True)
-class Variant:
+class ReplayVariant:
     """One column of a report, named as in `mirage simulate`."""
 
     policy: Policy
@@ -39,13 +39,13 @@ def name_of(policy: str, tiers: bool) -> str:
 VARIANTS = {
     variant.name: variant
     for variant in (
-        *map(Variant, Policy),
-        *(Variant(policy, tiers=True) for policy in Policy if policy is not Policy.STATIC),
+        *map(ReplayVariant, Policy),
+        *(ReplayVariant(policy, tiers=True) for policy in Policy if policy is not Policy.STATIC),
     )
 }
 
 
-def chosen(text: str | None, config: Config) -> list[Variant]:
+def chosen(text: str | None, config: Config) -> list[ReplayVariant]:
     """Those of ``--policy``, each once; without it all that the configuration has.
 
     Raises `PolicyRefused`.
@@ -62,7 +62,7 @@ def chosen(text: str | None, config: Config) -> list[Variant]:
     return list(dict.fromkeys(found))
 
 
-def tiers_unused(variants: list[Variant], config: Config) -> str | None:
+def tiers_unused(variants: list[ReplayVariant], config: Config) -> str | None:
     """What to say of tiers that no column uses; None if there is nothing to say."""
     elastic = [v.name for v in variants if v.policy is not Policy.STATIC]
     if config.tiers.host is None or not elastic or any(variant.tiers for variant in variants):
@@ -73,7 +73,7 @@ def tiers_unused(variants: list[Variant], config: Config) -> str | None:
     )
 
 
-def _named(name: str) -> Variant:
+def _named(name: str) -> ReplayVariant:
     if name not in VARIANTS:
         raise PolicyRefused(f"unknown policy {name!r}: choose from {', '.join(VARIANTS)}")
     return VARIANTS[name]

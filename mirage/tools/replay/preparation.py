@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from mirage import config as configuration
 from mirage.config import Config
-from mirage.errors import Refused
-from mirage.tools.replay.policies import Variant
+from mirage.errors import InputRefused
+from mirage.tools.replay.policies import ReplayVariant
 from mirage.tools.replay.policies import chosen as variants
 from mirage.tools.replay.report import Setting
 from mirage.tools.report.files import make_room
@@ -19,7 +19,7 @@ from mirage.tools.report.slo import Slo, parse
 from mirage.workload import dealing
 from mirage.workload.calls import Calls
 from mirage.workload.chosen import Chosen, chosen, of_config, shown
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 from mirage.workload.overlap import repeated_tokens
 from mirage.workload.rates import mean_rate, time_scale
 from mirage.workload.trace import Reading
@@ -30,19 +30,19 @@ MOST = 1_000_000
 MOST_LOAD = 100.0
 
 
-class PlanError(Refused):
+class PlanError(InputRefused):
     """Options that cannot be replayed; the message is one line."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReplayPlan:
     """What is replayed where. `policies` is empty when a running server is used."""
 
     config_path: Path
     config: Config
     setting: Setting
-    calls: Collection[Call]
-    policies: Sequence[Variant]
+    calls: Collection[TenantRequest]
+    policies: Sequence[ReplayVariant]
     output: Path
     server: str | None
     timeout_s: float
@@ -50,7 +50,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Options:
+class ReplayOptions:
     """What a person chose; None takes the configuration's default."""
 
     trace: str | None = None
@@ -76,7 +76,7 @@ class Options:
     """What a server wants as ``Authorization: Bearer``; in no report."""
 
 
-def settle(config_path: Path, options: Options) -> Plan:
+def settle(config_path: Path, options: ReplayOptions) -> ReplayPlan:
     """Read the configuration and the trace, make the workload and the output folder.
 
     Raises `ConfigError`, `TraceError`, `PolicyRefused` or `PlanError`, each with one line.
@@ -117,7 +117,7 @@ def settle(config_path: Path, options: Options) -> Plan:
     setting = replace(setting, repeated_tokens=repeated)
     # Now, not after minutes of measuring.
     make_room(options.output, [options.output / name for name in FILES])
-    return Plan(
+    return ReplayPlan(
         config_path=config_path,
         config=config,
         setting=setting,
@@ -130,14 +130,14 @@ def settle(config_path: Path, options: Options) -> Plan:
     )
 
 
-def _chosen(config_path: Path, config: Config, options: Options) -> Chosen:
+def _chosen(config_path: Path, config: Config, options: ReplayOptions) -> Chosen:
     if options.trace is None:
         return of_config(config.replay.trace, config_path.parent)
     return chosen(options.trace, [tenant.name for tenant in config.tenants])
 
 
 def _stretched(
-    config: Config, setting: Setting, which: Chosen, how: Reading, options: Options
+    config: Config, setting: Setting, which: Chosen, how: Reading, options: ReplayOptions
 ) -> float:
     """The time scale that gives a trace with arrivals of its own the rate of the setting."""
     for name, value in (("time-scale", options.time_scale), ("load", options.load)):
@@ -151,7 +151,9 @@ def _stretched(
     return _scale("time", scale, scale)
 
 
-def _calls(config: Config, setting: Setting, which: Chosen, how: Reading) -> Collection[Call]:
+def _calls(
+    config: Config, setting: Setting, which: Chosen, how: Reading
+) -> Collection[TenantRequest]:
     """Made from the trace whenever they are needed, or held if it can be read but once.
 
     What the trace skips is counted in the setting.
@@ -159,7 +161,7 @@ def _calls(config: Config, setting: Setting, which: Chosen, how: Reading) -> Col
     names = [tenant.name for tenant in config.tenants]
     traffic, seed = config.replay.traffic, setting.seed
 
-    def made() -> Iterator[Call]:
+    def made() -> Iterator[TenantRequest]:
         skipped: Counter[str] = Counter()
         window, limit = setting.window, setting.limit
         dealt = which.requests(names, traffic, seed, how, window, limit, skipped)
@@ -170,7 +172,7 @@ def _calls(config: Config, setting: Setting, which: Chosen, how: Reading) -> Col
     return Calls(made) if which.rewinds else list(made())
 
 
-def _policies(options: Options, config: Config) -> list[Variant]:
+def _policies(options: ReplayOptions, config: Config) -> list[ReplayVariant]:
     if options.server:
         if options.policies:
             raise PlanError("--server replays under the policy it serves: leave --policy out")
@@ -200,7 +202,7 @@ def _seconds(name: str, value: float | None) -> float | None:
     return value
 
 
-def _think_s(options: Options, default: float | None) -> float | None:
+def _think_s(options: ReplayOptions, default: float | None) -> float | None:
     """Seconds between turns, which a closed loop does not keep."""
     if options.think_s is None:
         return None if options.concurrency is not None else default
@@ -211,7 +213,7 @@ def _think_s(options: Options, default: float | None) -> float | None:
     return options.think_s
 
 
-def _something_is_measured(setting: Setting, calls: Collection[Call]) -> None:
+def _something_is_measured(setting: Setting, calls: Collection[TenantRequest]) -> None:
     if not setting.warm_up_s or setting.concurrency is not None:
         return
     last = max((call.at_s for call in calls), default=0.0)
@@ -229,7 +231,9 @@ def _scale(name: str, chosen: float | None, default: float) -> float:
     return scale
 
 
-def scaled_to(config_path: Path, options: Options, plan: Plan, capacity_rps: float) -> Plan:
+def scaled_to(
+    config_path: Path, options: ReplayOptions, plan: ReplayPlan, capacity_rps: float
+) -> ReplayPlan:
     """The plan again, its gaps such that requests come as often as its `load` says.
 
     Raises `ConfigError`, `TraceError` or `PlanError`.
@@ -242,7 +246,7 @@ def scaled_to(config_path: Path, options: Options, plan: Plan, capacity_rps: flo
     return replace(again, setting=said)
 
 
-def _load(config: Config, options: Options) -> float | None:
+def _load(config: Config, options: ReplayOptions) -> float | None:
     """Part of the machine's capacity, if gaps are to be scaled to it."""
     if options.load is None:
         instead = (options.time_scale, options.rate, options.concurrency)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mirage.secrets import redacted
-from mirage.tools.replay.preparation import Options, Plan
-from mirage.tools.replay.report import Provenance
+from mirage.tools.replay.preparation import ReplayOptions, ReplayPlan
+from mirage.tools.replay.report import ReplayProvenance
 from mirage.tools.report.origin import versions
 
 FLAGS = {
@@ -21,20 +21,20 @@ FLAGS = {
 """Options whose name is not that of their field."""
 
 
-def of(plan: Plan, options: Options) -> Provenance:
+def of(plan: ReplayPlan, options: ReplayOptions) -> ReplayProvenance:
     """Where the result of this plan comes from."""
-    return Provenance(
+    return ReplayProvenance(
         command=command(plan.config_path, options),
         versions=versions(),
         configuration=plan.config.model_dump(mode="json"),
     )
 
 
-def command(config: Path, options: Options) -> str:
+def command(config: Path, options: ReplayOptions) -> str:
     """The command line that repeats this replay; a key is not in it."""
     words = ["mirage", "replay", str(config)]
-    defaults = Options()
-    for field in fields(Options):
+    defaults = ReplayOptions()
+    for field in fields(ReplayOptions):
         value = getattr(options, field.name)
         if field.name == "key" or value == getattr(defaults, field.name):
             continue

@@ -17,8 +17,8 @@ from mirage.samples import PLACES
 from mirage.tools.replay import timeline as tl
 from mirage.tools.replay.client import Outcome
 from mirage.tools.replay.metrics import summarize
-from mirage.tools.replay.run import Run
-from mirage.tools.replay.timeline import Timeline
+from mirage.tools.replay.run import PolicyRun
+from mirage.tools.replay.timeline import RecordedTimeline
 from mirage.tools.replay.trail import parting
 from mirage.tools.report.origin import machine
 from mirage.tools.report.repeats import grouped, merged
@@ -76,7 +76,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Provenance:
+class ReplayProvenance:
     """What it takes to have the result again."""
 
     command: str = ""
@@ -86,9 +86,9 @@ class Provenance:
 
 def build(
     setting: Setting,
-    runs: Sequence[Run],
+    runs: Sequence[PolicyRun],
     now: datetime | None = None,
-    provenance: Provenance = Provenance(),
+    provenance: ReplayProvenance = ReplayProvenance(),
 ) -> dict[str, Any]:
     """The whole report, ready for JSON.
 
@@ -131,7 +131,7 @@ def _figures(run: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in run.items() if key not in NO_FIGURES}
 
 
-def summary(run: Run, setting: Setting) -> dict[str, Any]:
+def summary(run: PolicyRun, setting: Setting) -> dict[str, Any]:
     """One run's part. Memory figures are None if the server keeps no timeline; they count from
     the start, warm-up included."""
     measured = [outcome for outcome in run.outcomes if outcome.sent_s >= setting.warm_up_s]
@@ -152,7 +152,7 @@ def summary(run: Run, setting: Setting) -> dict[str, Any]:
     }
 
 
-def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def differences(runs: Sequence[PolicyRun]) -> list[dict[str, Any]]:
     """Requests that completed in every run and read differently, with where they part."""
     answers = [{o.call.index: o for o in run.outcomes if o.error is None} for run in runs]
     if len(answers) < 2:
@@ -177,7 +177,7 @@ def write(report: Mapping[str, Any], path: Path) -> None:
     path.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
 
 
-def _memory(timeline: Timeline | None) -> dict[str, Any]:
+def _memory(timeline: RecordedTimeline | None) -> dict[str, Any]:
     if timeline is None:
         return dict.fromkeys((*COUNTED, *MOST))
     grown = {key: sum(tl.growth(timeline, attrgetter(key)).values()) for key in COUNTED}
@@ -187,14 +187,16 @@ def _memory(timeline: Timeline | None) -> dict[str, Any]:
     }
 
 
-def _tenant(run: Run, measured: Sequence[Outcome], seconds: float, name: str) -> dict[str, Any]:
+def _tenant(
+    run: PolicyRun, measured: Sequence[Outcome], seconds: float, name: str
+) -> dict[str, Any]:
     """The same keys as the run's, for one tenant alone; rates per second of the run."""
     outcomes = [outcome for outcome in measured if outcome.call.tenant == name]
     only = run.timeline and tl.only(run.timeline, name)
     return {**summarize(outcomes, seconds), **_memory(only)}
 
 
-def _names(run: Run) -> list[str]:
+def _names(run: PolicyRun) -> list[str]:
     served = list(run.timeline.tenants) if run.timeline else []
     return list(dict.fromkeys([*served, *tenants(run.calls)]))
 

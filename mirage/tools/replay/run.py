@@ -13,10 +13,17 @@ from mirage.tools.replay import client
 from mirage.tools.replay.asking import Manner
 from mirage.tools.replay.child import ServerError
 from mirage.tools.replay.client import PATIENT, Habits, Journal, Outcome
-from mirage.tools.replay.stream import Refused, StreamError
-from mirage.tools.replay.timeline import State, Timeline, cut, joined, parse_state, parse_timeline
+from mirage.tools.replay.stream import StatusRefused, StreamError
+from mirage.tools.replay.timeline import (
+    RecordedTimeline,
+    ReplayState,
+    cut,
+    joined,
+    parse_state,
+    parse_timeline,
+)
 from mirage.workload.calls import tenants
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 
 SETTLE_S = 3.0
 """Longest wait for a sample newer than the last outcome."""
@@ -28,14 +35,14 @@ Death = Callable[[], Coroutine[None, None, ServerError]]
 
 
 @dataclass(frozen=True)
-class Run:
+class PolicyRun:
     """All that came of one policy. `timeline` is None if the server keeps none."""
 
     policy: str
-    calls: Collection[Call]
+    calls: Collection[TenantRequest]
     outcomes: list[Outcome] = field(repr=False)
     duration_s: float
-    timeline: Timeline | None = field(repr=False, default=None)
+    timeline: RecordedTimeline | None = field(repr=False, default=None)
     interrupted: bool = False
     repeat: int = 1
     """Which of several runs under this policy."""
@@ -45,7 +52,7 @@ class Run:
 
 async def replay_on(
     url: str,
-    calls: Collection[Call],
+    calls: Collection[TenantRequest],
     seed: int,
     timeout_s: float,
     journal: Journal,
@@ -53,7 +60,7 @@ async def replay_on(
     death: Death | None = None,
     habits: Habits = PATIENT,
     key: str | None = None,
-) -> Run:
+) -> PolicyRun:
     """Warm up, send every call in its turn, fetch the timeline.
 
     `policy` None takes the server's own word for it. A cancel while sending ends the run
@@ -73,7 +80,7 @@ async def replay_on(
             interrupted = _take_back_cancel()
         except ExceptionGroup as found:  # a trace that cannot be read a second time
             raise found.exceptions[0] from None
-        return Run(
+        return PolicyRun(
             policy=policy or (before.name if before else "server"),
             calls=calls,
             outcomes=sorted(journal.outcomes, key=lambda outcome: outcome.call.index),
@@ -91,7 +98,7 @@ async def _warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> Manne
         why = f"no end within {http.timeout.total:g} s: look at it, or raise --timeout"
     except (aiohttp.ClientError, StreamError) as error:
         why = str(error)
-        if isinstance(error, Refused) and error.status in NEEDS_KEY:
+        if isinstance(error, StatusRefused) and error.status in NEEDS_KEY:
             why += ": give --key, or MIRAGE_API_KEY in the environment"
     raise ServerError(f"the server does not answer a first request: {why}")
 
@@ -117,7 +124,9 @@ def _take_back_cancel() -> bool:
     return True
 
 
-async def _timeline_since(http: aiohttp.ClientSession, before: State | None) -> Timeline | None:
+async def _timeline_since(
+    http: aiohttp.ClientSession, before: ReplayState | None
+) -> RecordedTimeline | None:
     after = await _settled(http)
     if before is None or after is None:
         return None
@@ -127,7 +136,7 @@ async def _timeline_since(http: aiohttp.ClientSession, before: State | None) -> 
 
 async def _pages(
     http: aiohttp.ClientSession, since: float | None, until: float
-) -> AsyncIterator[Timeline]:
+) -> AsyncIterator[RecordedTimeline]:
     """Samples of the timeline after `since`, to `until`; an older server tells all at once."""
     while since is not None and since < until:
         if (body := await _get(http, f"mirage/timeline?since={since!r}")) is None:
@@ -137,7 +146,7 @@ async def _pages(
         since = page.next_since
 
 
-async def _settled(http: aiohttp.ClientSession) -> State | None:
+async def _settled(http: aiohttp.ClientSession) -> ReplayState | None:
     """A sample taken after now, so that it holds the last step's counts."""
     first = newest = await _state(http)
     start = monotonic()
@@ -147,7 +156,7 @@ async def _settled(http: aiohttp.ClientSession) -> State | None:
     return newest
 
 
-async def _state(http: aiohttp.ClientSession) -> State | None:
+async def _state(http: aiohttp.ClientSession) -> ReplayState | None:
     body = await _get(http, "mirage/state")
     return parse_state(body) if body else None
 

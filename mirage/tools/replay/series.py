@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mirage.samples import TenantSample
-from mirage.tools.replay.run import Run
-from mirage.tools.replay.timeline import Timeline
+from mirage.tools.replay.run import PolicyRun
+from mirage.tools.replay.timeline import RecordedTimeline
 from mirage.tools.report.drawing import Array, thin
 
 
-def tenants_of(runs: Sequence[Run]) -> list[str]:
+def tenants_of(runs: Sequence[PolicyRun]) -> list[str]:
     """In the server's order."""
     known = [name for run in runs if run.timeline for name in run.timeline.tenants]
     return list(dict.fromkeys(known))
 
 
 def series(
-    timeline: Timeline, tenant: str, value: Callable[[TenantSample], float]
+    timeline: RecordedTimeline, tenant: str, value: Callable[[TenantSample], float]
 ) -> tuple[Array, Array]:
     """Times (s) and values; NaN where the tenant was absent."""
     samples = thin(timeline.samples)
@@ -28,7 +28,9 @@ def series(
     return np.array([sample.t for sample in samples]), np.array(values)
 
 
-def summed(timeline: Timeline, value: Callable[[TenantSample], float]) -> tuple[Array, Array]:
+def summed(
+    timeline: RecordedTimeline, value: Callable[[TenantSample], float]
+) -> tuple[Array, Array]:
     """Times (s) and the sum over the tenants that were there."""
     samples = thin(timeline.samples)
     values = [float(sum(value(one) for one in sample.tenants.values())) for sample in samples]

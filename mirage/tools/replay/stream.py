@@ -10,7 +10,7 @@ class StreamError(Exception):
     """The server said that it failed, or its stream cannot be understood or broke off."""
 
 
-class Refused(StreamError):
+class StatusRefused(StreamError):
     """A status other than 200."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -18,7 +18,7 @@ class Refused(StreamError):
         self.status = status
 
 
-class Answer:
+class StreamedAnswer:
     """Server-sent events of ``/v1/completions``, cut anywhere. Times are seconds.
 
     `ttft_s` is from sending to the first token, `e2el_s` to the last; `itl_s` holds the gaps

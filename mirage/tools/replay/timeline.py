@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mirage.errors import Failed
+from mirage.errors import CommandFailed
 from mirage.samples import SCHEMA_VERSION, WHOLE_TIMELINE, Sample, TenantSample, TenantShape
 from mirage.tools.replay.policies import name_of
 from mirage.units import ceil_div
@@ -19,11 +19,11 @@ MAX_POINTS = 2000
 """A report keeps at most this many samples; figures are taken before thinning."""
 
 
-class TimelineError(Failed):
+class TimelineError(CommandFailed):
     """The server's account of its memory cannot be understood; one line says why."""
 
 
-class Timeline(msgspec.Struct, frozen=True):
+class RecordedTimeline(msgspec.Struct, frozen=True):
     """Samples in order of time; `device_bytes` is what all tenants share."""
 
     samples: list[Sample]
@@ -34,7 +34,7 @@ class Timeline(msgspec.Struct, frozen=True):
     """Value of `since` for the next page; None with the newest sample."""
 
 
-class State(Sample, frozen=True):
+class ReplayState(Sample, frozen=True):
     """The newest sample, with the policy that is being served."""
 
     policy: str = "server"
@@ -47,9 +47,9 @@ class State(Sample, frozen=True):
         return name_of(self.policy, self.host_pool is not None)
 
 
-def parse_timeline(body: bytes) -> Timeline:
+def parse_timeline(body: bytes) -> RecordedTimeline:
     """Raises `TimelineError` for another schema version or missing fields."""
-    timeline = _decode(body, Timeline)
+    timeline = _decode(body, RecordedTimeline)
     if timeline.schema_version not in (WHOLE_TIMELINE, SCHEMA_VERSION):
         raise TimelineError(
             f"the server's timeline has schema version {timeline.schema_version}, this replay "
@@ -58,25 +58,25 @@ def parse_timeline(body: bytes) -> Timeline:
     return timeline
 
 
-def joined(pages: Sequence[Timeline]) -> Timeline:
+def joined(pages: Sequence[RecordedTimeline]) -> RecordedTimeline:
     """The pages of one timeline, in order, as one. The last one knows all tenants."""
     samples = [sample for page in pages for sample in page.samples]
     return msgspec.structs.replace(pages[-1], samples=samples, next_since=None)
 
 
-def parse_state(body: bytes) -> State:
+def parse_state(body: bytes) -> ReplayState:
     """Raises `TimelineError`."""
-    return _decode(body, State)
+    return _decode(body, ReplayState)
 
 
-def cut(timeline: Timeline, first: Sample, last: Sample) -> Timeline:
+def cut(timeline: RecordedTimeline, first: Sample, last: Sample) -> RecordedTimeline:
     """The part from `first` to `last`, both included even if not kept, times from `first`."""
     inside = [sample for sample in timeline.samples if first.t < sample.t < last.t]
     samples = [Sample(sample.t - first.t, sample.tenants) for sample in (first, *inside, last)]
     return msgspec.structs.replace(timeline, samples=samples)
 
 
-def only(timeline: Timeline, name: str) -> Timeline:
+def only(timeline: RecordedTimeline, name: str) -> RecordedTimeline:
     """The same moments with one tenant in them."""
     samples = [
         Sample(sample.t, {name: sample.tenants[name]} if name in sample.tenants else {})
@@ -85,7 +85,7 @@ def only(timeline: Timeline, name: str) -> Timeline:
     return msgspec.structs.replace(timeline, samples=samples)
 
 
-def growth(timeline: Timeline, total: Callable[[TenantSample], N]) -> dict[str, N]:
+def growth(timeline: RecordedTimeline, total: Callable[[TenantSample], N]) -> dict[str, N]:
     """How far a total that only grows went up in each tenant, from its first sample on."""
     first: dict[str, N] = {}
     last: dict[str, N] = {}
@@ -96,12 +96,12 @@ def growth(timeline: Timeline, total: Callable[[TenantSample], N]) -> dict[str, 
     return {name: last[name] - first[name] for name in last}
 
 
-def peak(timeline: Timeline, value: Callable[[TenantSample], int]) -> int:
+def peak(timeline: RecordedTimeline, value: Callable[[TenantSample], int]) -> int:
     """The most that all tenants together had at one moment."""
     return max((sum(map(value, s.tenants.values())) for s in timeline.samples), default=0)
 
 
-def columns(timeline: Timeline) -> dict[str, object]:
+def columns(timeline: RecordedTimeline) -> dict[str, object]:
     """For the report: one list of times, and one list per tenant and field (None: absent)."""
     step = ceil_div(len(timeline.samples), MAX_POINTS) or 1
     samples = timeline.samples[::step]

@@ -6,13 +6,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
-from mirage.workload.dealing import SESSIONS_KEPT, Call
+from mirage.workload.dealing import SESSIONS_KEPT, TenantRequest
 
-Send = Callable[[Call, float], Awaitable[None]]
+Send = Callable[[TenantRequest, float], Awaitable[None]]
 """Sends a call that should leave at this time, in seconds since the start; returns at its end."""
 
 
-class Turns:
+class SessionTurns:
     """Of all sessions. A turn leaves at its own time, but no sooner than `think_s` after the
     answer before it has ended."""
 
@@ -22,7 +22,7 @@ class Turns:
         self._answers: OrderedDict[str, asyncio.Future[float]] = OrderedDict()
         """When the last turn of each session ended."""
 
-    async def take(self, call: Call) -> None:
+    async def take(self, call: TenantRequest) -> None:
         """Send a call in its turn. The calls of a session are given in their order."""
         if call.session is None:
             await self._send(call, call.at_s)

@@ -87,7 +87,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     label: str
     cells: list[Cell]
 
@@ -96,7 +96,7 @@ def rows(
     figures: Sequence[Mapping[str, Any]],
     policies: Sequence[str],
     wanted: Sequence[Metric] = METRICS,
-) -> list[Row]:
+) -> list[ComparisonRow]:
     """One row per wanted metric that some policy has.
 
     `figures` are the policies' runs, or one tenant's parts of them.
@@ -108,7 +108,7 @@ def rows(
         if any(value if metric.if_any else value is not None for value in values):
             cells = [_cell(metric, values, column, base) for column in range(len(values))]
             halves = [part.get("intervals", {}).get(metric.key) for part in figures]
-            table.append(Row(metric.label, [*map(partial(_sure, metric), cells, halves)]))
+            table.append(ComparisonRow(metric.label, [*map(partial(_sure, metric), cells, halves)]))
     return table
 
 

@@ -106,8 +106,8 @@ def cell(text: str, beside: str | None = None, below: str | None = None, kind: s
 def side_by_side(
     note: str,
     policies: Sequence[str],
-    rows: Sequence[comparison.Row],
-    tenants: Mapping[str, Sequence[comparison.Row]],
+    rows: Sequence[comparison.ComparisonRow],
+    tenants: Mapping[str, Sequence[comparison.ComparisonRow]],
 ) -> list[str]:
     """Policies in columns, each with its colour, and folded up below it each tenant's figures."""
     fold = Markup("<details><summary>{}</summary>{}</details>")
@@ -115,7 +115,7 @@ def side_by_side(
     return [note, _compared(policies, rows), *parts]
 
 
-def _compared(policies: Sequence[str], rows: Sequence[comparison.Row]) -> Markup:
+def _compared(policies: Sequence[str], rows: Sequence[comparison.ComparisonRow]) -> Markup:
     mark = Markup('<i style="background:{}"></i>{}')
     head = [mark.format(drawing.policy_colour(policies, each), each) for each in policies]
     return table(["", *head], ([row.label, *map(_figure, row.cells)] for row in rows))

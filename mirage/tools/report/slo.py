@@ -12,7 +12,7 @@ from mirage.config import ConfigError
 LARGEST_MS = 1e7
 
 
-class Request(Protocol):
+class SentRequest(Protocol):
     """One that was sent."""
 
     def latencies_ms(self) -> Mapping[str, float] | None:
@@ -36,7 +36,7 @@ class Slo:
         each = ((name, getattr(self, name)) for name in NAMES)
         return {name: limit for name, limit in each if limit is not None}
 
-    def met(self, request: Request) -> bool:
+    def met(self, request: SentRequest) -> bool:
         """Whether the request completed within every limit."""
         took = request.latencies_ms()
         if took is None:

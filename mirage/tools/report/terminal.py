@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from rich.markup import escape
 from rich.table import Table
 
-from mirage.tools.report.comparison import Cell, Row
+from mirage.tools.report.comparison import Cell, ComparisonRow
 
 
-def table(title: str, policies: Sequence[str], rows: Iterable[Row]) -> Table:
+def table(title: str, policies: Sequence[str], rows: Iterable[ComparisonRow]) -> Table:
     """A column per policy."""
     made = Table("", *policies, title=escape(title))
     made.columns[0].no_wrap = True

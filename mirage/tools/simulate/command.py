@@ -108,10 +108,12 @@ def _setup(path: Path, policies: str | None, known: Mapping[str, Variant] | None
 
 
 def _run(setup: Setup, seeds: list[int], processes: int | None) -> list[Metrics]:
-    from mirage.tools.simulate.pool import Job, run_all
+    from mirage.tools.simulate.pool import SimulationJob, run_all
     from mirage.tools.simulate.progress import counting
 
-    jobs = [Job(setup, variant.name, seed) for seed in seeds for variant in setup.variants]
+    jobs = [
+        SimulationJob(setup, variant.name, seed) for seed in seeds for variant in setup.variants
+    ]
     with counting(len(jobs)) as seen:
         return run_all(jobs, processes, seen)
 

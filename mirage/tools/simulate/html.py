@@ -85,20 +85,20 @@ def _note(result: Result) -> Markup:
     ).format(ranges(result), peak if result["experiment"]["workload"]["peak"] else "")
 
 
-def rows(result: Result, tenant: str | None = None) -> list[comparison.Row]:
+def rows(result: Result, tenant: str | None = None) -> list[comparison.ComparisonRow]:
     """The table of all tenants or of one, with ranges if there are several seeds."""
     return with_ranges(result, lambda of: table.rows(result, tenant, of))
 
 
 def with_ranges(
-    result: Result, rows_of: Callable[[table.Of], list[comparison.Row]]
-) -> list[comparison.Row]:
+    result: Result, rows_of: Callable[[table.Of], list[comparison.ComparisonRow]]
+) -> list[comparison.ComparisonRow]:
     """A table of means, with the range of each cell over the seeds if there are several."""
     means = rows_of("mean")
     if len(result["seeds"]) == 1:
         return means
     return [
-        comparison.Row(mean.label, [*map(_ranged, mean.cells, low.cells, high.cells)])
+        comparison.ComparisonRow(mean.label, [*map(_ranged, mean.cells, low.cells, high.cells)])
         for mean, low, high in zip(means, rows_of("min"), rows_of("max"), strict=True)
     ]
 

@@ -16,7 +16,7 @@ from multiprocessing.sharedctypes import Synchronized
 from threading import Event, Thread
 from typing import Any, Protocol, TypeVar
 
-from mirage.errors import Failed
+from mirage.errors import CommandFailed
 from mirage.processes.interrupt import interrupts_wait
 from mirage.simulate.experiment import Setup
 from mirage.simulate.run import Metrics, run
@@ -28,15 +28,15 @@ Asked = TypeVar("Asked")
 Given = TypeVar("Given")
 
 
-class Run(Protocol):
-    """A `Job`, or another computation that can be sent to a process."""
+class PoolJob(Protocol):
+    """A `SimulationJob`, or another computation that can be sent to a process."""
 
     def run(self, begun: Callable[[World], None] = lambda world: None) -> Metrics:
         """Its figures. `begun` is given the world of engines, where there is one."""
 
 
 @dataclass(frozen=True)
-class Job:
+class SimulationJob:
     """One run: an experiment that was checked, a policy and a seed."""
 
     setup: Setup
@@ -48,7 +48,7 @@ class Job:
         return run(self.setup, self.policy, self.seed, begun=begun)
 
 
-class RunKilled(Failed):
+class RunKilled(CommandFailed):
     """A process of runs was killed; one line."""
 
 
@@ -71,7 +71,7 @@ class Nobody:
 
 
 def run_all(
-    jobs: Sequence[Run], processes: int | None = None, watcher: Watcher | None = None
+    jobs: Sequence[PoolJob], processes: int | None = None, watcher: Watcher | None = None
 ) -> list[Metrics]:
     """The figures of each job. Requests are counted by processes of their own alone.
 
@@ -148,7 +148,7 @@ def _begin(requests: Synchronized[int]) -> None:
     end_with_parent()
 
 
-def _run(job: Run) -> Metrics:
+def _run(job: PoolJob) -> Metrics:
     worlds: list[World] = []
     with _counted(worlds):
         return job.run(begun=worlds.append)

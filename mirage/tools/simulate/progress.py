@@ -11,7 +11,7 @@ from rich.progress import TextColumn, TimeRemainingColumn
 from mirage.tools.report.progress import Progress, progress
 
 
-class Counted:
+class RunProgress:
     """A `Watcher` of `total` runs."""
 
     def __init__(self, shown: Progress, total: int) -> None:
@@ -36,7 +36,7 @@ class Counted:
 @contextmanager
 def counting(
     total: int, console: Console | None = None, what: str = "simulate"
-) -> Iterator[Counted]:
+) -> Iterator[RunProgress]:
     """Display for `total` runs, on stderr unless told otherwise."""
     with progress(what, console, TextColumn("left", style="dim"), TimeRemainingColumn()) as shown:
-        yield Counted(shown, total)
+        yield RunProgress(shown, total)

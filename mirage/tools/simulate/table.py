@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from mirage.tools.report import comparison
-from mirage.tools.report.comparison import Metric, Row
+from mirage.tools.report.comparison import ComparisonRow, Metric
 from mirage.tools.report.terminal import table
 from mirage.tools.simulate.report import BASELINES
 from mirage.units import GIB
@@ -54,7 +54,9 @@ VERDICT = {
 }
 
 
-def rows(result: Mapping[str, Any], tenant: str | None = None, of: Of = "mean") -> list[Row]:
+def rows(
+    result: Mapping[str, Any], tenant: str | None = None, of: Of = "mean"
+) -> list[ComparisonRow]:
     """A row per metric, a cell per policy, of all tenants or of one."""
     means = _parts(result, tenant, "mean")
     some = [metric for metric in IF_ANY if any(part.get(metric.key) for part in means)]

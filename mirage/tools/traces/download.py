@@ -18,7 +18,7 @@ from pathlib import Path
 from ssl import SSLError
 from typing import IO, Any
 
-from mirage.errors import Failed
+from mirage.errors import CommandFailed
 from mirage.workload.public import Public
 
 CHUNK = 1024 * 1024
@@ -29,7 +29,7 @@ Progress = Callable[[int, int | None], None]
 """Told of the bytes that are there and of those there will be, if that is known."""
 
 
-class FetchError(Failed):
+class FetchError(CommandFailed):
     """A file that could not be had; the message is one line."""
 
 

@@ -11,12 +11,12 @@ from mirage.tools.report.slo import Slo
 from mirage.tools.tune.choosing import FINALISTS, chosen, most_values
 from mirage.tools.tune.goals import Goal, WindowResult, figures
 from mirage.tools.tune.load import computed_per_s, derived_slo, each_pressing
-from mirage.tools.tune.progress import Progress
+from mirage.tools.tune.progress import WindowProgress
 from mirage.tools.tune.question import Question
-from mirage.tools.tune.recommending import Load
-from mirage.tools.tune.runs import Runner, runner
+from mirage.tools.tune.recommending import OfferedLoad
+from mirage.tools.tune.runs import WindowRunner, runner
 from mirage.tools.tune.search import FILE, Searched, Task, first_choices, importances, search
-from mirage.tools.tune.simulated import Run
+from mirage.tools.tune.simulated import WindowRun
 from mirage.tools.tune.space import FIXED, Choice, fixed
 
 SEARCH_SEEDS = 2
@@ -26,7 +26,7 @@ DEFAULT, TUNED, STATIC, POOLED = "default", "tuned", "static", "pooled"
 
 
 @dataclass(frozen=True)
-class Wish:
+class TuneWish:
     """What a person wants of the answer."""
 
     objective: str = "goodput"
@@ -54,7 +54,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Recommendation:
     """All that came of it."""
 
     goal: Goal
@@ -64,7 +64,7 @@ class Answer:
     pressing: dict[str, float]
     """The same, with which each policy just does not bear the requests; empty if the load is
     given."""
-    load: Load | None
+    load: OfferedLoad | None
     """The same as parts of what the machine computes; None if the load is given, or no layers are
     lent whatever it is."""
     trials: list[Searched]
@@ -76,7 +76,9 @@ class Answer:
     importances: dict[str, float]
 
 
-def answer(question: Question, wish: Wish, folder: Path, progress: Progress) -> Answer:
+def answer(
+    question: Question, wish: TuneWish, folder: Path, progress: WindowProgress
+) -> Recommendation:
     """Raises `ConfigError` with one line; `KeyboardInterrupt` leaves the trials in the folder."""
     bench = question.bench(question.config.replay.time_scale)
     with runner(bench, wish.processes, progress.ended) as run:
@@ -101,7 +103,7 @@ def answer(question: Question, wish: Wish, folder: Path, progress: Progress) -> 
         held = [window.number for window in question.cut.held_back]
         progress.stage("judging on held-back windows", len(names) * len(held) * JUDGE_SEEDS)
         judged = {name: _judge(task, run, name, each, held) for name, each in names.items()}
-        return Answer(
+        return Recommendation(
             goal=task.goal,
             slo_is_derived=derived,
             slower=task.slower,
@@ -134,7 +136,7 @@ def fixed_name(percent: float) -> str:
 
 
 def _task(
-    question: Question, wish: Wish, run: Runner, progress: Progress
+    question: Question, wish: TuneWish, run: WindowRunner, progress: WindowProgress
 ) -> tuple[Task, bool, dict[str, float]]:
     """The task, whether its limits were derived, and what presses each policy, if looked for."""
     windows = [window.number for window in question.cut.searched]
@@ -149,13 +151,15 @@ def _task(
     return task, wish.slo is None, presses
 
 
-def _load(question: Question, presses: Mapping[str, float], run: Runner) -> Load | None:
+def _load(
+    question: Question, presses: Mapping[str, float], run: WindowRunner
+) -> OfferedLoad | None:
     if str(Policy.MIRAGE) not in presses:
         return None
     searched = question.cut.searched
     windows, requests = [window.number for window in searched], len(searched[0].requests)
     computed = computed_per_s(run, question.config, windows, requests, question.options.seed)
-    return Load(computed, {name: question.rate(s) / computed for name, s in presses.items()})
+    return OfferedLoad(computed, {name: question.rate(s) / computed for name, s in presses.items()})
 
 
 def _best(goal: Goal, trials: Sequence[Searched]) -> list[Choice]:
@@ -169,7 +173,7 @@ def _best(goal: Goal, trials: Sequence[Searched]) -> list[Choice]:
 class _Values:
     """What choices are worth on the searched windows, over several seeds."""
 
-    def __init__(self, task: Task, run: Runner) -> None:
+    def __init__(self, task: Task, run: WindowRunner) -> None:
         self._task, self._run = task, run
 
     def __call__(self, choices: Sequence[Choice]) -> list[float]:
@@ -187,15 +191,17 @@ def _value(goal: Goal, outcomes: Sequence[WindowResult | None]) -> float:
 
 
 def _outcomes(
-    task: Task, run: Runner, config: Config, windows: Sequence[int], seeds: Sequence[int]
+    task: Task, run: WindowRunner, config: Config, windows: Sequence[int], seeds: Sequence[int]
 ) -> list[WindowResult] | None:
     """None if it does not fit."""
-    runs = [Run(config, window, seed, task.slower) for seed in seeds for window in windows]
+    runs = [WindowRun(config, window, seed, task.slower) for seed in seeds for window in windows]
     fitting = [outcome for outcome in run(runs) if outcome is not None]
     return fitting if len(fitting) == len(runs) else None
 
 
-def _judge(task: Task, run: Runner, name: str, config: Config, windows: Sequence[int]) -> Judged:
+def _judge(
+    task: Task, run: WindowRunner, name: str, config: Config, windows: Sequence[int]
+) -> Judged:
     seeds = range(task.seed, task.seed + JUDGE_SEEDS)
     outcomes = _outcomes(task, run, config, windows, seeds) or []
     size = len(windows)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 
 from mirage.tools.tune.goals import Goal
-from mirage.tools.tune.space import Choice, Space, Value
+from mirage.tools.tune.space import Choice, SearchSpace, Value
 
 FINALISTS = 6
 KEPT = 0.98
@@ -23,7 +23,7 @@ Values = Callable[[Sequence[Choice]], list[float]]
 
 def chosen(
     goal: Goal,
-    space: Space,
+    space: SearchSpace,
     best: Sequence[Choice],
     values: Values,
     always: Sequence[Choice] = (),
@@ -48,14 +48,14 @@ def chosen(
     return _simplified(goal, answer, value, default, least, values)
 
 
-def most_values(space: Space, always: Sequence[Choice]) -> int:
+def most_values(space: SearchSpace, always: Sequence[Choice]) -> int:
     """How many choices `chosen` asks about at most."""
     beside, without = 2 * len(space.knobs), len(space.knobs)
     return 1 + len(always) + FINALISTS + beside + without
 
 
 def _refined(
-    goal: Goal, space: Space, answer: Choice, value: float, values: Values
+    goal: Goal, space: SearchSpace, answer: Choice, value: float, values: Values
 ) -> tuple[Choice, float]:
     """One step up or down of each knob in turn, taken where it is better."""
     for knob in space.knobs:

@@ -17,9 +17,9 @@ from mirage.tools.report.files import make_room, write_all
 from mirage.workload.formats.registry import FORMATS
 
 if TYPE_CHECKING:
-    from mirage.tools.tune.answer import Answer, Wish
+    from mirage.tools.tune.answer import Recommendation, TuneWish
     from mirage.tools.tune.contest import Contest
-    from mirage.tools.tune.question import Options, Question
+    from mirage.tools.tune.question import Question, TuneOptions
 
 FILES = ("tuned.yaml", "tune.json", "tune.html")
 MOST_TRIALS = 100_000
@@ -94,13 +94,13 @@ def tune_command(
     not seen. Interrupted, the same command goes on where it was.
     """
     from mirage.tools.report.slo import parse as parse_slo
-    from mirage.tools.tune.answer import Wish
+    from mirage.tools.tune.answer import TuneWish
     from mirage.tools.tune.goals import parse_objective
-    from mirage.tools.tune.question import Options
+    from mirage.tools.tune.question import TuneOptions
 
     with exits("interrupted: the same command goes on where it was"):
         limits = parse_slo(slo) if slo is not None else None
-        wish = Wish(
+        wish = TuneWish(
             parse_objective(objective),
             limits,
             trials,
@@ -109,11 +109,11 @@ def tune_command(
             live_repeats=live_repeats,
         )
         with terminate_like_interrupt():
-            asked = Options(trace, profile, seed, find_load, trace_format=trace_format)
+            asked = TuneOptions(trace, profile, seed, find_load, trace_format=trace_format)
             tune(config, asked, wish, output)
 
 
-def tune(path: Path, options: Options, wish: Wish, output: Path) -> Answer:
+def tune(path: Path, options: TuneOptions, wish: TuneWish, output: Path) -> Recommendation:
     """Find the answer, write all files, print the table and the sentences.
 
     Raises `ConfigError` or `TraceError` for what cannot be tuned, `RunKilled` if a
@@ -144,7 +144,9 @@ def tune(path: Path, options: Options, wish: Wish, output: Path) -> Answer:
     return found
 
 
-def command(path: Path, options: Options, wish: Wish, found: Answer, output: Path) -> list[str]:
+def command(
+    path: Path, options: TuneOptions, wish: TuneWish, found: Recommendation, output: Path
+) -> list[str]:
     """That gives the same answer again, with all that was derived or left out."""
     words = ["mirage", "tune", str(path), "--objective", wish.objective]
     words += ["--trials", str(wish.trials), "--seed", str(options.seed), "--output", str(output)]
@@ -159,8 +161,8 @@ def command(path: Path, options: Options, wish: Wish, found: Answer, output: Pat
 
 def _write(
     asked: Question,
-    wish: Wish,
-    found: Answer,
+    wish: TuneWish,
+    found: Recommendation,
     said: list[str],
     output: Path,
     measured: Contest | None,

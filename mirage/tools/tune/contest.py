@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from mirage.config import Config
-from mirage.tools.tune.answer import DEFAULT, TUNED, Answer, fixed_name
+from mirage.tools.tune.answer import DEFAULT, TUNED, Recommendation, fixed_name
 from mirage.tools.tune.choosing import LEAST_GAIN
 from mirage.tools.tune.goals import Goal, WindowResult, figures
 from mirage.tools.tune.question import Question
@@ -35,7 +35,7 @@ class Contest:
         return self.configs[self.winner]
 
 
-def entrants(question: Question, answer: Answer, count: int) -> dict[str, Config]:
+def entrants(question: Question, answer: Recommendation, count: int) -> dict[str, Config]:
     """The answer and the next best of the search, `count` together; the configuration as it is;
     the best fixed percentage. No configuration twice."""
     goal, as_is = answer.goal, question.config
@@ -85,7 +85,7 @@ def middle(goal: Goal, results: Sequence[WindowResult]) -> dict[str, float]:
     return {key: median(each[key] for each in found) for key in found[0]}
 
 
-def sentence(answer: Answer, contest: Contest) -> str:
+def sentence(answer: Recommendation, contest: Contest) -> str:
     """What the engines said of it."""
     goal = answer.goal
     said = []

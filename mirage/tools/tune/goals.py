@@ -24,7 +24,7 @@ RATES = ("goodput", "throughput", "requests")
 OBJECTIVES = (*RATES, *(f"{name}_{how}" for name in LATENCIES for how in STATISTICS))
 
 
-class Row(NamedTuple):
+class CompletedRequest(NamedTuple):
     """One request that completed. Seconds, but for its tokens."""
 
     ttft: float
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 class WindowResult:
     """What came of one window of requests under one configuration."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[CompletedRequest, ...]
     duration_s: float
     preemptions: int = 0
     lent_idle: float = 0.0
@@ -130,9 +130,9 @@ def unit(objective: str) -> str:
     return {"throughput": "tokens/s"}.get(objective, "requests/s" if objective in RATES else "ms")
 
 
-def _columns(rows: Sequence[Row]) -> dict[str, npt.NDArray[np.float64]]:
+def _columns(rows: Sequence[CompletedRequest]) -> dict[str, npt.NDArray[np.float64]]:
     """Milliseconds of each latency; between tokens only of requests with several."""
-    whole = np.asarray(rows, dtype=np.float64).reshape(-1, len(Row._fields))
+    whole = np.asarray(rows, dtype=np.float64).reshape(-1, len(CompletedRequest._fields))
     ttft, tpot, longest, e2el = whole.T[:4] * 1e3
     several = whole[:, 4] > 1
     values = (ttft, tpot[several], longest[several], e2el)

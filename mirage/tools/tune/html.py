@@ -11,7 +11,7 @@ from markupsafe import Markup
 from mirage.config import Config
 from mirage.tools.report.document import Document, Section, cell, facts, points, table
 from mirage.tools.tune import pictures
-from mirage.tools.tune.answer import DEFAULT, Answer
+from mirage.tools.tune.answer import DEFAULT, Recommendation
 from mirage.tools.tune.curves import curve
 from mirage.tools.tune.question import Question
 from mirage.tools.tune.summary import readable
@@ -35,7 +35,7 @@ ON_ENGINES = Markup(
 Report = Mapping[str, Any]
 
 
-def render(question: Question, answer: Answer, report: Report, config: Config) -> str:
+def render(question: Question, answer: Recommendation, report: Report, config: Config) -> str:
     """The page; the same for the same answer."""
     changed = readable(question.config, config)
     return Document(

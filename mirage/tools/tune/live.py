@@ -18,15 +18,15 @@ from mirage.serve.preflight import fit_config
 from mirage.tools.replay.child import Server
 from mirage.tools.replay.client import Journal, Outcome
 from mirage.tools.replay.display import Display, display
-from mirage.tools.replay.policies import Variant
-from mirage.tools.replay.run import Run, replay_on
+from mirage.tools.replay.policies import ReplayVariant
+from mirage.tools.replay.run import PolicyRun, replay_on
 from mirage.tools.tune import moved
-from mirage.tools.tune.answer import Answer
+from mirage.tools.tune.answer import Recommendation
 from mirage.tools.tune.contest import Contest, entrants, winner
-from mirage.tools.tune.goals import Row, WindowResult
+from mirage.tools.tune.goals import CompletedRequest, WindowResult
 from mirage.tools.tune.question import Question
 from mirage.workload import dealing
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 
 FOLDER, FILE = "live", "runs.jsonl"
 START_S = 40.0
@@ -39,7 +39,12 @@ def check(config: Config) -> None:
 
 
 def contest(
-    question: Question, answer: Answer, count: int, repeats: int, output: Path, console: Console
+    question: Question,
+    answer: Recommendation,
+    count: int,
+    repeats: int,
+    output: Path,
+    console: Console,
 ) -> Contest:
     """Measure them all. Raises `ServerError` if a server fails, `KeyboardInterrupt` on Ctrl-C."""
     configs = entrants(question, answer, count)
@@ -70,7 +75,7 @@ def contest(
     return Contest(configs, results, winner(answer.goal, results), len(calls))
 
 
-def _calls(question: Question, answer: Answer) -> list[Call]:
+def _calls(question: Question, answer: Recommendation) -> list[TenantRequest]:
     """The first held-back window, as it was simulated."""
     replay = question.config.replay
     scale = replay.time_scale * answer.slower
@@ -83,7 +88,7 @@ def _run(
     question: Question,
     config: Config,
     name: str,
-    calls: Sequence[Call],
+    calls: Sequence[TenantRequest],
     folder: Path,
     label: str,
     console: Console,
@@ -94,7 +99,7 @@ def _run(
     log = folder / f"{stem}.log"
     with (
         display(console, label, len(calls)) as shown,
-        Server(path, Variant(config.policy, tiers=True), log) as server,
+        Server(path, ReplayVariant(config.policy, tiers=True), log) as server,
     ):
         run = asyncio.run(_replay(question, calls, server, shown))
     if run.interrupted:
@@ -103,7 +108,9 @@ def _run(
     return WindowResult(rows, run.duration_s)
 
 
-async def _replay(question: Question, calls: Sequence[Call], server: Server, shown: Display) -> Run:
+async def _replay(
+    question: Question, calls: Sequence[TenantRequest], server: Server, shown: Display
+) -> PolicyRun:
     journal = Journal()
     journal.changed = lambda: shown.running(journal)
     url = await server.ready(shown.starting)
@@ -111,9 +118,9 @@ async def _replay(question: Question, calls: Sequence[Call], server: Server, sho
     return await replay_on(url, calls, seed, timeout_s, journal, death=server.death)
 
 
-def _row(outcome: Outcome) -> Row:
+def _row(outcome: Outcome) -> CompletedRequest:
     between = outcome.e2el_s - outcome.ttft_s
-    return Row(
+    return CompletedRequest(
         outcome.ttft_s,
         between / max(1, outcome.output_tokens - 1),
         max(outcome.itl_s, default=0.0),
@@ -122,7 +129,9 @@ def _row(outcome: Outcome) -> Row:
     )
 
 
-def _key(question: Question, answer: Answer, config: Config, calls: Sequence[Call]) -> str:
+def _key(
+    question: Question, answer: Recommendation, config: Config, calls: Sequence[TenantRequest]
+) -> str:
     """The same for the same configuration and requests alone."""
     served = config.model_dump(mode="json", exclude={"replay"})
     asked = [(c.at_s, c.tenant, c.context_tokens, c.output_tokens) for c in calls]
@@ -155,5 +164,5 @@ class _Kept:
     def _take(self, line: Mapping[str, object]) -> None:
         rows, seconds = line["rows"], line["duration_s"]
         assert isinstance(rows, list) and isinstance(seconds, float)
-        found = WindowResult(tuple(Row(*row) for row in rows), seconds)
+        found = WindowResult(tuple(CompletedRequest(*row) for row in rows), seconds)
         self._found[str(line["key"]), int(str(line["repeat"]))] = found

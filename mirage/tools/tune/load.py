@@ -12,8 +12,8 @@ from statistics import harmonic_mean
 from mirage.config import Config, Policy
 from mirage.tools.report.slo import Slo
 from mirage.tools.tune.goals import WindowResult, figures, share_met
-from mirage.tools.tune.runs import Runner
-from mirage.tools.tune.simulated import Run
+from mirage.tools.tune.runs import WindowRunner
+from mirage.tools.tune.simulated import WindowRun
 from mirage.workload.load import AMPLE, at_once, capacity_per_s
 
 ALONE = 20.0
@@ -26,7 +26,7 @@ SLOWEST, FASTEST, STEP = 4.0, 1 / 512, 0.5**0.5
 """Times the gaps of the trace, and by how much they shrink at a time."""
 
 
-def derived_slo(run: Runner, config: Config, windows: Sequence[int], seed: int) -> Slo:
+def derived_slo(run: WindowRunner, config: Config, windows: Sequence[int], seed: int) -> Slo:
     """Two limits, rounded to two digits."""
     config = _static(config)
     alone = figures(_outcomes(run, config, windows, seed, ALONE), Slo())
@@ -36,7 +36,9 @@ def derived_slo(run: Runner, config: Config, windows: Sequence[int], seed: int) 
     return Slo(ttft_ms=_rounded(ttft), tpot_ms=_rounded(TPOT_TIMES * alone["tpot_p50"]))
 
 
-def pressing(run: Runner, config: Config, slo: Slo, windows: Sequence[int], seed: int) -> float:
+def pressing(
+    run: WindowRunner, config: Config, slo: Slo, windows: Sequence[int], seed: int
+) -> float:
     """Times the gaps, with which too few requests keep the limits; the largest of a row."""
     slower = SLOWEST
     while slower > FASTEST:
@@ -48,7 +50,7 @@ def pressing(run: Runner, config: Config, slo: Slo, windows: Sequence[int], seed
 
 
 def computed_per_s(
-    run: Runner, config: Config, windows: Sequence[int], requests: int, seed: int
+    run: WindowRunner, config: Config, windows: Sequence[int], requests: int, seed: int
 ) -> float:
     """Requests a second that the machine computes where KV memory does not bind.
 
@@ -58,7 +60,7 @@ def computed_per_s(
     ample = config.device.model_copy(update={"memory": config.device.memory * AMPLE})
     roomy = _static(config).model_copy(update={"device": ample})
     under_way = at_once(requests)
-    found = run([Run(roomy, window, seed, at_once=under_way) for window in windows])
+    found = run([WindowRun(roomy, window, seed, at_once=under_way) for window in windows])
     rates = [
         capacity_per_s([row.ended for row in outcome.rows], under_way)
         for outcome in found
@@ -68,7 +70,7 @@ def computed_per_s(
 
 
 def each_pressing(
-    run: Runner, config: Config, slo: Slo, windows: Sequence[int], seed: int
+    run: WindowRunner, config: Config, slo: Slo, windows: Sequence[int], seed: int
 ) -> dict[str, float]:
     """`pressing` of the configuration and, beside it, under the policies that lend no layers.
 
@@ -82,9 +84,9 @@ def each_pressing(
 
 
 def _outcomes(
-    run: Runner, config: Config, windows: Sequence[int], seed: int, slower: float
+    run: WindowRunner, config: Config, windows: Sequence[int], seed: int, slower: float
 ) -> list[WindowResult]:
-    found = run([Run(config, window, seed, slower) for window in windows])
+    found = run([WindowRun(config, window, seed, slower) for window in windows])
     return [outcome for outcome in found if outcome is not None]
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from mirage.tools.report import progress
 
 
-class Progress:
+class WindowProgress:
     """Counts simulated windows, stage by stage."""
 
     def __init__(self, shown: progress.Progress) -> None:
@@ -33,7 +33,7 @@ class Progress:
 
 
 @contextmanager
-def shown(console: Console | None = None) -> Iterator[Progress]:
+def shown(console: Console | None = None) -> Iterator[WindowProgress]:
     """Display on stderr unless told otherwise."""
     with progress.progress("mirage: tune", console) as found:
-        yield Progress(found)
+        yield WindowProgress(found)

@@ -16,11 +16,11 @@ from mirage.tools.explain.arithmetic import Explained, explained, layer_compute_
 from mirage.tools.explain.machine import Machine, machine
 from mirage.tools.explain.subjects import Subjects, subjects
 from mirage.tools.tune.simulated import Bench
-from mirage.tools.tune.space import Space, space
+from mirage.tools.tune.space import SearchSpace, space
 from mirage.tools.tune.windows import LARGEST_WINDOW, Cut, cut
 from mirage.workload import trace
 from mirage.workload.chosen import SAMPLE_NAME, located
-from mirage.workload.trace import EndlessError, Reading, Request, TraceError
+from mirage.workload.trace import EndlessTrace, Reading, TraceError, TraceRequest
 
 MOST_ROWS = 2_000_000
 """Rows of a trace that are held at most; later ones are not read."""
@@ -34,7 +34,7 @@ STEPS = (1.5, 2.0, 3.0, 5.0, 8.0)
 
 
 @dataclass(frozen=True)
-class Options:
+class TuneOptions:
     """Options of the command line. None takes the default."""
 
     trace: str | None = None
@@ -55,13 +55,13 @@ class Question:
 
     path: Path
     config: Config
-    options: Options
+    options: TuneOptions
     trace: str
     """Which was taken."""
     machine: Machine
     subjects: Subjects
     explained: tuple[Explained, ...]
-    space: Space
+    space: SearchSpace
     cut: Cut
     requests: int
     """Of the trace."""
@@ -115,7 +115,7 @@ class Question:
         return hashlib.sha256(json.dumps(whole | more, sort_keys=True).encode()).hexdigest()
 
 
-def ask(path: Path, options: Options) -> Question:
+def ask(path: Path, options: TuneOptions) -> Question:
     """Raises `ConfigError` or `TraceError` with one line."""
     config = load(path)
     on = machine(options.profile, config.device)
@@ -144,7 +144,7 @@ def raw(path: Path) -> dict[Any, Any]:
     return read_yaml(path)
 
 
-def _requests(config: Config, options: Options, near: Path) -> tuple[str, list[Request]]:
+def _requests(config: Config, options: TuneOptions, near: Path) -> tuple[str, list[TraceRequest]]:
     """The trace's name and its requests; files that CONFIG names are in its folder."""
     if options.trace is not None:
         return options.trace, _rows(located(options.trace), options.trace_format)
@@ -154,20 +154,20 @@ def _requests(config: Config, options: Options, near: Path) -> tuple[str, list[R
     return named, _rows(located(named, near), options.trace_format)
 
 
-def _rows(path: Path, form: str | None) -> list[Request]:
+def _rows(path: Path, form: str | None) -> list[TraceRequest]:
     """Without texts and hashes, which nothing here looks at."""
     try:
         rows = _first(path, MOST_ROWS, Reading(form))
-    except EndlessError:
+    except EndlessTrace:
         rows = _first(path, ENDLESS_ROWS, Reading(form, bounded=True))
     if rows[0].arrival_s == rows[-1].arrival_s:
         raise TraceError(f"{path}: all rows have one time: name a trace with arrivals")
     return rows
 
 
-def _first(path: Path, most: int, how: Reading) -> list[Request]:
+def _first(path: Path, most: int, how: Reading) -> list[TraceRequest]:
     return [
-        Request(row.arrival_s, row.context_tokens, row.output_tokens)
+        TraceRequest(row.arrival_s, row.context_tokens, row.output_tokens)
         for row, _ in zip(trace.read(path, how), range(most), strict=False)
     ]
 

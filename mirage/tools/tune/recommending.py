@@ -12,7 +12,7 @@ MOST_LOAD = 0.8
 
 
 @dataclass(frozen=True)
-class Load:
+class OfferedLoad:
     """How often requests come, in what the machine computes where KV memory does not bind."""
 
     computed_per_s: float

@@ -8,11 +8,11 @@ from math import isfinite
 from typing import Any
 
 from mirage.tools.report.origin import versions
-from mirage.tools.tune.answer import JUDGE_SEEDS, SEARCH_SEEDS, Answer, Wish, mean_lent
+from mirage.tools.tune.answer import JUDGE_SEEDS, SEARCH_SEEDS, Recommendation, TuneWish, mean_lent
 from mirage.tools.tune.contest import Contest, middle
 from mirage.tools.tune.goals import figures
 from mirage.tools.tune.question import Question
-from mirage.tools.tune.recommending import Load
+from mirage.tools.tune.recommending import OfferedLoad
 from mirage.tools.tune.space import changes
 from mirage.tools.tune.windows import Window
 
@@ -22,8 +22,8 @@ LIBRARIES = ("optuna", "numpy")
 
 def build(
     question: Question,
-    wish: Wish,
-    answer: Answer,
+    wish: TuneWish,
+    answer: Recommendation,
     said: list[str],
     command: list[str],
     contest: Contest | None = None,
@@ -79,7 +79,7 @@ def build(
     }
 
 
-def _load(load: Load) -> dict[str, Any]:
+def _load(load: OfferedLoad) -> dict[str, Any]:
     return {
         "computed_per_s": load.computed_per_s,
         "too_many": load.too_many,
@@ -88,7 +88,7 @@ def _load(load: Load) -> dict[str, Any]:
     }
 
 
-def _live(answer: Answer, contest: Contest) -> dict[str, Any]:
+def _live(answer: Recommendation, contest: Contest) -> dict[str, Any]:
     goal = answer.goal
     return {
         "requests": contest.requests,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from mirage.tools.simulate.pool import end_with_parent, processes_of, submit
 from mirage.tools.tune.goals import WindowResult
-from mirage.tools.tune.simulated import Bench, Run, simulate
+from mirage.tools.tune.simulated import Bench, WindowRun, simulate
 
 Ended = Callable[[], None]
 Results = list[WindowResult | None]
@@ -19,14 +19,14 @@ LEAST_AT_ONCE = 2
 """Runs for which a process is worth being asked."""
 
 
-class Runner:
+class WindowRunner:
     """Simulates windows, and remembers what came of them."""
 
     def __init__(self, bench: Bench, pool: ProcessPoolExecutor | None, ended: Ended) -> None:
         self._bench, self._pool, self._ended = bench, pool, ended
         self._known: dict[str, WindowResult | None] = {}
 
-    def __call__(self, runs: Sequence[Run]) -> Results:
+    def __call__(self, runs: Sequence[WindowRun]) -> Results:
         """What comes of each; None for what does not fit."""
         keys = [_key(run) for run in runs]
         new = {
@@ -36,7 +36,7 @@ class Runner:
             self._known[key] = outcome
         return [self._known[key] for key in keys]
 
-    def _fresh(self, runs: Sequence[Run]) -> Iterator[WindowResult | None]:
+    def _fresh(self, runs: Sequence[WindowRun]) -> Iterator[WindowResult | None]:
         if self._pool is None or len(runs) < LEAST_AT_ONCE:
             results = (simulate(self._bench, run) for run in runs)
         else:
@@ -47,18 +47,18 @@ class Runner:
 
 
 @contextmanager
-def runner(bench: Bench, processes: int | None, ended: Ended) -> Iterator[Runner]:
+def runner(bench: Bench, processes: int | None, ended: Ended) -> Iterator[WindowRunner]:
     """Processes that are gone after the block; with one, everything runs in this one."""
     workers = processes or os.cpu_count() or 1
     if workers == 1:
-        yield Runner(bench, None, ended)
+        yield WindowRunner(bench, None, ended)
         return
     context = multiprocessing.get_context("spawn")
     with processes_of(workers, context, _begin, bench.pickled) as pool:
-        yield Runner(bench, pool, ended)
+        yield WindowRunner(bench, pool, ended)
 
 
-def _key(run: Run) -> str:
+def _key(run: WindowRun) -> str:
     return f"{run.window} {run.seed} {run.slower} {run.at_once} {run.config.model_dump_json()}"
 
 
@@ -73,5 +73,5 @@ def _begin(pickled: bytes) -> None:
     end_with_parent()
 
 
-def _simulate(run: Run) -> WindowResult | None:
+def _simulate(run: WindowRun) -> WindowResult | None:
     return simulate(_bench, run)

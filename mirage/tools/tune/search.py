@@ -20,9 +20,9 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from mirage.config import ConfigError
 from mirage.tools.tune.goals import Goal, WindowResult, figures
-from mirage.tools.tune.runs import Runner
-from mirage.tools.tune.simulated import Run
-from mirage.tools.tune.space import FIXED, Choice, Space, Value
+from mirage.tools.tune.runs import WindowRunner
+from mirage.tools.tune.simulated import WindowRun
+from mirage.tools.tune.space import FIXED, Choice, SearchSpace, Value
 
 BATCH = 4
 """Trials that are asked for together."""
@@ -51,19 +51,19 @@ class Searched:
 class Task:
     """What is searched: runs of each trial, window by window, and what is wanted of them."""
 
-    space: Space
+    space: SearchSpace
     goal: Goal
     windows: Sequence[int]
     seed: int
     slower: float
 
-    def runs(self, choice: Choice, windows: Sequence[int], seed: int) -> list[Run]:
+    def runs(self, choice: Choice, windows: Sequence[int], seed: int) -> list[WindowRun]:
         """One run for each window."""
         config = self.space.apply(choice)
-        return [Run(config, window, seed, self.slower) for window in windows]
+        return [WindowRun(config, window, seed, self.slower) for window in windows]
 
 
-def first_choices(space: Space) -> list[Choice]:
+def first_choices(space: SearchSpace) -> list[Choice]:
     """Those that are always tried: the file as it is, and each fixed percentage."""
     capped = [knob for knob in space.knobs if knob.name.startswith("max_percent:")]
     every: list[Choice] = [{}]
@@ -72,7 +72,9 @@ def first_choices(space: Space) -> list[Choice]:
     return every
 
 
-def search(task: Task, run: Runner, trials: int, storage: Path, fingerprint: str) -> list[Searched]:
+def search(
+    task: Task, run: WindowRunner, trials: int, storage: Path, fingerprint: str
+) -> list[Searched]:
     """The first so many trials. Raises `ConfigError` if the file has trials of something else."""
     stored = _open(task, storage, fingerprint)
     # Behind the median of those that have seen as many windows.
@@ -115,7 +117,9 @@ def importances(found: Sequence[Searched], task: Task) -> dict[str, float]:
     return {name: float(weight) for name, weight in weights.items()}
 
 
-def _try(task: Task, run: Runner, study: optuna.Study, asked: Sequence[Trial], firsts: int) -> None:
+def _try(
+    task: Task, run: WindowRunner, study: optuna.Study, asked: Sequence[Trial], firsts: int
+) -> None:
     """One window after the other, by all that are not pruned; all are told at the end."""
     seen: dict[int, list[WindowResult]] = {trial.number: [] for trial in asked}
     states = dict.fromkeys(seen, TrialState.COMPLETE)
@@ -179,24 +183,24 @@ def _direction(goal: Goal) -> StudyDirection:
     return StudyDirection.MAXIMIZE if goal.maximised else StudyDirection.MINIMIZE
 
 
-def _distributions(space: Space) -> dict[str, BaseDistribution]:
+def _distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
     """Of each knob the index of its value."""
     return {knob.name: IntDistribution(0, len(knob.values) - 1) for knob in space.knobs}
 
 
-def _indices(space: Space, choice: Choice) -> dict[str, int]:
+def _indices(space: SearchSpace, choice: Choice) -> dict[str, int]:
     return {
         k.name: k.values.index(choice[k.name]) if k.name in choice else k.written
         for k in space.knobs
     }
 
 
-def _choice(indices: dict[str, Any], space: Space) -> dict[str, Value]:
+def _choice(indices: dict[str, Any], space: SearchSpace) -> dict[str, Value]:
     """Without knobs that are as the file has them."""
     return {k.name: k.values[indices[k.name]] for k in space.knobs if indices[k.name] != k.written}
 
 
-def _searched(trial: FrozenTrial, space: Space) -> Searched:
+def _searched(trial: FrozenTrial, space: SearchSpace) -> Searched:
     complete = trial.state is TrialState.COMPLETE
     return Searched(
         number=trial.number,

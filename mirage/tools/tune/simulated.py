@@ -13,11 +13,11 @@ from mirage.control.targets import DoesNotFitError
 from mirage.profiles import Hardware, Model, SourcedPositive
 from mirage.protocol import Report
 from mirage.simulate import build
-from mirage.simulate.batch import Request
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import (
+    EngineLimits,
     Experiment,
-    Limits,
     Setup,
     SimulatedSharing,
     SimulatedTenant,
@@ -27,11 +27,11 @@ from mirage.simulate.roofline import PS
 from mirage.simulate.variants import variant
 from mirage.simulate.world import Observer, World
 from mirage.tools.explain.machine import as_configured
-from mirage.tools.tune.goals import Row, WindowResult
+from mirage.tools.tune.goals import CompletedRequest, WindowResult
 from mirage.tools.tune.windows import Window
 from mirage.units import GIB
 from mirage.workload import dealing
-from mirage.workload.dealing import Call
+from mirage.workload.dealing import TenantRequest
 from mirage.workload.load import REQUESTS, evenly
 from traces import SAMPLE
 
@@ -54,7 +54,7 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Run:
+class WindowRun:
     """One configuration on one window, its requests dealt to tenants by a seed.
 
     `slower` multiplies the gaps besides. With `at_once`, times do not count: so many requests are
@@ -68,7 +68,7 @@ class Run:
     at_once: int | None = None
 
 
-def simulate(bench: Bench, run: Run) -> WindowResult | None:
+def simulate(bench: Bench, run: WindowRun) -> WindowResult | None:
     """What comes of it; None for a configuration that does not fit."""
     try:
         setup = experiment(bench, run.config)
@@ -77,7 +77,7 @@ def simulate(bench: Bench, run: Run) -> WindowResult | None:
     config, window = run.config, bench.windows[run.window]
     scale = bench.time_scale * run.slower
     calls = dealing.build(config, window.requests, scale, bench.length_scale, run.seed)
-    left = list[Call]()
+    left = list[TenantRequest]()
     if run.at_once is not None:
         chosen = [replace(call, at_s=0.0) for call in evenly(calls, REQUESTS)]
         calls, left = chosen[: run.at_once], chosen[run.at_once :]
@@ -95,8 +95,8 @@ def simulate(bench: Bench, run: Run) -> WindowResult | None:
     return seen.outcome()
 
 
-def _request(call: Call, arrival: int) -> Request:
-    return Request(call.index, arrival, call.context_tokens, call.output_tokens)
+def _request(call: TenantRequest, arrival: int) -> SimulatedRequest:
+    return SimulatedRequest(call.index, arrival, call.context_tokens, call.output_tokens)
 
 
 def experiment(bench: Bench, config: Config) -> Setup:
@@ -113,7 +113,7 @@ def experiment(bench: Bench, config: Config) -> Setup:
             tenants=[_tenant(config, name) for name in bench.models],
             sharing=SimulatedSharing(**config.sharing.model_dump()),
             workload=Workload(arrivals="trace", file=Path(SAMPLE)),
-            limits=Limits(block_tokens=config.block_tokens),
+            limits=EngineLimits(block_tokens=config.block_tokens),
             remap=config.remap,
         ),
         hardware=hardware,
@@ -142,19 +142,19 @@ class _Seen(Observer):
     Whenever one finishes, the next of `left` comes.
     """
 
-    def __init__(self, world: World, left: Iterable[Call]) -> None:
+    def __init__(self, world: World, left: Iterable[TenantRequest]) -> None:
         self._world, self._left = world, iter(left)
         self._engines = {engine.name: engine for engine in world.engines}
-        self._rows: list[Row] = []
+        self._rows: list[CompletedRequest] = []
         self._lent: dict[str, tuple[int, int, bool]] = {}
         """Since when, bytes, and whether by a model with work."""
         self._sums = {True: 0.0, False: 0.0}
 
-    def finished(self, engine: Engine, request: Request) -> None:
+    def finished(self, engine: Engine, request: SimulatedRequest) -> None:
         now = self._world.now
         after = max(1, request.output - 1)
         self._rows.append(
-            Row(
+            CompletedRequest(
                 (request.first - request.arrival) / PS,
                 (now - request.first) / PS / after,
                 request.longest / PS,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirage.config import Config, Policy, Tenant
+from mirage.config import Config, Policy, TenantSection
 from mirage.serve.fit import Fit
 
 Value = float | int | str | None
@@ -50,7 +50,7 @@ class Knob:
 
 
 @dataclass(frozen=True)
-class Space:
+class SearchSpace:
     """All knobs of one configuration."""
 
     config: Config
@@ -77,7 +77,7 @@ class Space:
         )
 
 
-def space(config: Config, fits: Mapping[str, Fit], steps_ms: Sequence[float]) -> Space:
+def space(config: Config, fits: Mapping[str, Fit], steps_ms: Sequence[float]) -> SearchSpace:
     """The knobs that can change anything under policy `mirage`.
 
     `steps_ms` are times between tokens among which `remap.tbt_ms` is searched.
@@ -95,7 +95,7 @@ def space(config: Config, fits: Mapping[str, Fit], steps_ms: Sequence[float]) ->
     factors = FACTORS + (MORE if config.device.kind == "host" else ())
     made.append(_knob("max_num_seqs", factors, 1.0))
     made.append(_knob("max_num_batched_tokens", factors, 1.0))
-    return Space(config, fits, tuple(knob for knob in made if len(knob.values) > 1))
+    return SearchSpace(config, fits, tuple(knob for knob in made if len(knob.values) > 1))
 
 
 def fixed(config: Config, percent: float) -> Config:
@@ -123,7 +123,7 @@ def changes(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
     return found
 
 
-def _of_tenant(config: Config, tenant: Tenant, fit: Fit) -> list[Knob]:
+def _of_tenant(config: Config, tenant: TenantSection, fit: Fit) -> list[Knob]:
     made = [_knob(f"share:{tenant.name}", WEIGHTS, 1.0)] if len(config.tenants) > 1 else []
     if fit.stays is not None:
         return made
@@ -149,7 +149,7 @@ def _or_none(name: str, values: Sequence[float], written: float | None) -> Knob:
     return Knob(name, whole, whole.index(written))
 
 
-def _tenant(config: Config, tenant: Tenant, choice: Choice, share: float) -> Tenant:
+def _tenant(config: Config, tenant: TenantSection, choice: Choice, share: float) -> TenantSection:
     update: dict[str, Any] = {"share": share}
     for key in ("max_percent", "floor_layers"):
         if (name := f"{key}:{tenant.name}") in choice:
@@ -164,7 +164,7 @@ def _tenant(config: Config, tenant: Tenant, choice: Choice, share: float) -> Ten
     return tenant.model_copy(update=update)
 
 
-def _in_one_step(tenant: Tenant) -> bool:
+def _in_one_step(tenant: TenantSection) -> bool:
     """Whether prompts are computed whole: then one of full length must fit into a step."""
     named = {key.lstrip("-").replace("-", "_"): v for key, v in tenant.engine_args.items()}
     return named.get("enable_chunked_prefill") is False or "no_enable_chunked_prefill" in named

@@ -5,18 +5,18 @@ from __future__ import annotations
 from mirage.config import Config
 from mirage.serve.outlook import Speeds, outlook
 from mirage.tools.report.enough import too_few
-from mirage.tools.tune.answer import DEFAULT, POOLED, STATIC, TUNED, Answer, mean_lent
+from mirage.tools.tune.answer import DEFAULT, POOLED, STATIC, TUNED, Recommendation, mean_lent
 from mirage.tools.tune.contest import Contest, sentence
 from mirage.tools.tune.goals import share_met
 from mirage.tools.tune.question import Question
 from mirage.tools.tune.space import changes
-from mirage.tools.tune.words import Found, listed, sentences
+from mirage.tools.tune.words import Findings, listed, sentences
 
 WELL_MET = 0.98
 """Part of the requests that keep all limits where memory is not what is short."""
 
 
-def said(question: Question, answer: Answer, contest: Contest | None = None) -> list[str]:
+def said(question: Question, answer: Recommendation, contest: Contest | None = None) -> list[str]:
     """Three sentences, and more where real engines were asked."""
     live = [sentence(answer, contest)] if contest else []
     if contest and (few := too_few(contest.requests)) is not None:
@@ -24,14 +24,14 @@ def said(question: Question, answer: Answer, contest: Contest | None = None) -> 
     return sentences(found(question, answer)) + live
 
 
-def found(question: Question, answer: Answer) -> Found:
+def found(question: Question, answer: Recommendation) -> Findings:
     """What is said is made of this."""
     from mirage.tools.explain.words import sentences as explain
 
     idle, active = mean_lent(answer.judged, TUNED)
     goal, config = answer.goal, question.config
     link = question.machine.hardware.link_gb_s.value
-    return Found(
+    return Findings(
         goal=goal,
         searched=answer.searched,
         held_back={name: each.whole[goal.objective] for name, each in answer.judged.items()},
@@ -73,7 +73,7 @@ def _of(names: list[str], every: int) -> str:
     return " of all models" if len(names) == every > 1 else f" of {listed(names)}"
 
 
-def _bottleneck(question: Question, answer: Answer) -> str:
+def _bottleneck(question: Question, answer: Recommendation) -> str:
     """What would help where remapping does not."""
     slo = answer.goal.slo
     static, pooled = answer.judged[STATIC], answer.judged[POOLED]

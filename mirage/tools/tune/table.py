@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mirage.tools.report.enough import too_few
-from mirage.tools.tune.answer import Answer
+from mirage.tools.tune.answer import Recommendation
 from mirage.tools.tune.goals import unit
 from mirage.tools.tune.question import Question
 
@@ -25,7 +25,7 @@ COLUMNS = {
 
 def show(
     question: Question,
-    answer: Answer,
+    answer: Recommendation,
     said: Sequence[str],
     console: Console,
     live: Mapping[str, Mapping[str, float]] | None = None,
@@ -41,7 +41,7 @@ def show(
         console.out(sentence, highlight=False)
 
 
-def about(question: Question, answer: Answer) -> list[str]:
+def about(question: Question, answer: Recommendation) -> list[str]:
     """On what, by which measure."""
     on, goal, cut = question.machine, answer.goal, question.cut
     why = f" ({on.name}: {on.why})" if on.why else f" ({on.name})"
@@ -72,7 +72,7 @@ def about(question: Question, answer: Answer) -> list[str]:
     return lines
 
 
-def _table(answer: Answer) -> Table:
+def _table(answer: Recommendation) -> Table:
     made = Table("", f"searched: {answer.goal.objective}", *COLUMNS, "preempted", box=None)
     for column in made.columns[1:]:
         column.justify, column.no_wrap = "right", True

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mirage.config import ConfigError
-from mirage.workload.trace import Request
+from mirage.workload.trace import TraceRequest
 
 WINDOWS = 8
 LARGEST_WINDOW = 200
@@ -22,7 +22,7 @@ class Window:
     begin_s: float
     """Of the trace."""
     end_s: float
-    requests: tuple[Request, ...]
+    requests: tuple[TraceRequest, ...]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class Cut:
         return sum(len(window.requests) for window in self.held_back)
 
 
-def cut(requests: Sequence[Request], largest: int = LARGEST_WINDOW, count: int = WINDOWS) -> Cut:
+def cut(
+    requests: Sequence[TraceRequest], largest: int = LARGEST_WINDOW, count: int = WINDOWS
+) -> Cut:
     """Evenly over the whole trace. Raises `ConfigError` for one that is too short."""
     total = len(requests)
     size = min(largest, total // count)
@@ -52,7 +54,7 @@ def cut(requests: Sequence[Request], largest: int = LARGEST_WINDOW, count: int =
     return Cut(tuple(windows[0::2]), tuple(windows[1::2]))
 
 
-def _window(number: int, requests: Sequence[Request]) -> Window:
+def _window(number: int, requests: Sequence[TraceRequest]) -> Window:
     begin = requests[0].arrival_s
     moved = tuple(replace(r, arrival_s=r.arrival_s - begin) for r in requests)
     return Window(number, begin, requests[-1].arrival_s, moved)

@@ -15,7 +15,7 @@ ONE_SIDED = 0.9
 
 
 @dataclass(frozen=True)
-class Found:
+class Findings:
     """What the sentences are made of."""
 
     goal: Goal
@@ -38,21 +38,21 @@ class Found:
     """Seconds without work after which a model is idle, before and now; None in turns."""
 
 
-def sentences(found: Found) -> list[str]:
+def sentences(found: Findings) -> list[str]:
     """Three."""
     return [_brings(found), _gives(found), _more(found)]
 
 
-def remapping_pays(found: Found) -> bool:
+def remapping_pays(found: Findings) -> bool:
     """Whether the tuned configuration is better by more than a little than it is at 0 %."""
     return _gain_of_layers(found) > LITTLE
 
 
-def _gain_of_layers(found: Found) -> float:
+def _gain_of_layers(found: Findings) -> float:
     return found.goal.gain(found.held_back["tuned"], found.held_back["tuned at 0 %"])
 
 
-def _brings(found: Found) -> str:
+def _brings(found: Findings) -> str:
     goal = found.goal
     tuned, default = found.held_back["tuned"], found.held_back["default"]
     worth = f"{_number(tuned)} {unit(goal.objective)} of {_called(goal)}"
@@ -76,7 +76,7 @@ def _brings(found: Found) -> str:
     )
 
 
-def _gives(found: Found) -> str:
+def _gives(found: Findings) -> str:
     nothing = found.held_back["tuned at 0 %"]
     lent = found.lent_idle + found.lent_active
     if not remapping_pays(found):
@@ -100,27 +100,27 @@ def _gives(found: Found) -> str:
     return f"{begin}: {idle} {rest}, {_behind(found)}{_caps(found)}."
 
 
-def _caps(found: Found) -> str:
+def _caps(found: Findings) -> str:
     """What became of the percentages, where the first sentence says nothing of them."""
     if any("max_percent" in change for change in found.changed):
         return ""
     return "; no max_percent was better than the one it has"
 
 
-def _sooner(found: Found) -> str:
+def _sooner(found: Findings) -> str:
     if found.rest_s is None or found.rest_s[1] >= found.rest_s[0]:
         return ""
     before, now = found.rest_s
     return f", after {now:g} s without work instead of {before:g} s"
 
 
-def _behind(found: Found) -> str:
+def _behind(found: Findings) -> str:
     if found.hides:
         return f"of which layers of {listed(found.hides)} hide behind the decode of one request"
     return "of which none hides a layer behind the decode of one request"
 
 
-def _more(found: Found) -> str:
+def _more(found: Findings) -> str:
     if remapping_pays(found):
         return found.explained[-1]
     return f"What would help: {found.bottleneck}. {found.explained[-1]}"

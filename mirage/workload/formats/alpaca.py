@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from mirage.workload.formats.checks import estimated, text
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.head import Head
-from mirage.workload.formats.request import Request
+from mirage.workload.formats.request import TraceRequest
 from mirage.workload.formats.source import Source
 
 EMPTY = "entries with an empty instruction or output"
@@ -22,7 +22,7 @@ def _fits(head: Head) -> bool:
     return {"instruction", "output"} <= set(head.fields)
 
 
-def _read(source: Source) -> Iterator[Request]:
+def _read(source: Source) -> Iterator[TraceRequest]:
     for where, entry in source.objects():
         instruction, answer = text(entry, "instruction", where), text(entry, "output", where)
         given = text(entry, "input", where) if "input" in entry else ""
@@ -31,7 +31,7 @@ def _read(source: Source) -> Iterator[Request]:
             continue
         prompt = f"{instruction}\n\n{given}" if given.strip() else instruction
         context = estimated(len(prompt), "prompt", where)
-        yield Request(0.0, context, estimated(len(answer), "output", where), prompt=prompt)
+        yield TraceRequest(0.0, context, estimated(len(answer), "output", where), prompt=prompt)
 
 
 FORMAT = Format(

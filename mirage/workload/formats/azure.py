@@ -16,7 +16,7 @@ from functools import partial
 from mirage.workload.formats import table
 from mirage.workload.formats.checks import NANOSECONDS, Clock, tokens_written
 from mirage.workload.formats.contract import Format
-from mirage.workload.formats.request import Request, TraceError
+from mirage.workload.formats.request import TraceError, TraceRequest
 from mirage.workload.formats.source import Source
 
 HEADER = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -27,7 +27,7 @@ _STAMP = re.compile(
 )
 
 
-def _read(source: Source) -> Iterator[Request]:
+def _read(source: Source) -> Iterator[TraceRequest]:
     clock = Clock()
     for where, row in table.rows(source, HEADER):
         if row.get(PICTURES, "0") not in ("", "0", "0.0"):
@@ -35,7 +35,7 @@ def _read(source: Source) -> Iterator[Request]:
         stamp, context, output = (row[name.lower()] for name in HEADER)
         arrival_s = clock.since_first(_nanoseconds(stamp, where), stamp, where)
         asked = tokens_written(context, "context", where)
-        yield Request(arrival_s, asked, tokens_written(output, "output", where))
+        yield TraceRequest(arrival_s, asked, tokens_written(output, "output", where))
 
 
 def _nanoseconds(text: str, where: str) -> int:

@@ -13,7 +13,7 @@ from functools import partial
 from mirage.workload.formats import table
 from mirage.workload.formats.checks import Clock, seconds_written, tokens_written
 from mirage.workload.formats.contract import Format
-from mirage.workload.formats.request import Request
+from mirage.workload.formats.request import TraceRequest
 from mirage.workload.formats.source import Source
 
 HEADER = ("Timestamp", "Request tokens", "Response tokens")
@@ -23,7 +23,7 @@ FAILED = "failed requests (0 response tokens)"
 UNASKED = "rows with 0 request tokens"
 
 
-def _read(source: Source) -> Iterator[Request]:
+def _read(source: Source) -> Iterator[TraceRequest]:
     clock = Clock()
     for where, row in table.rows(source, HEADER):
         found = _request(row, where, clock, source)
@@ -31,14 +31,14 @@ def _read(source: Source) -> Iterator[Request]:
             yield found
 
 
-def _request(row: dict[str, str], where: str, clock: Clock, source: Source) -> Request | None:
+def _request(row: dict[str, str], where: str, clock: Clock, source: Source) -> TraceRequest | None:
     arrival_s = clock.since_first(seconds_written(row[TIME], where), row[TIME], where)
     asked = tokens_written(row[ASKED], "request", where, least=0)
     answered = tokens_written(row[ANSWERED], "response", where, least=0)
     if not asked or not answered:
         source.skip(UNASKED if answered else FAILED)
         return None
-    return Request(arrival_s, asked, answered, session=row.get(SESSION) or None)
+    return TraceRequest(arrival_s, asked, answered, session=row.get(SESSION) or None)
 
 
 FORMAT = Format(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mirage.workload.formats.head import Head
-from mirage.workload.formats.request import Request
+from mirage.workload.formats.request import TraceRequest
 from mirage.workload.formats.source import Source
 
 
@@ -19,7 +19,7 @@ class Format:
     """Look of such a file, in a few words for messages."""
     fits: Callable[[Head], bool]
     """True if a file that begins so may be of this format."""
-    read: Callable[[Source], Iterator[Request]]
+    read: Callable[[Source], Iterator[TraceRequest]]
     """Requests in order, one at a time. Raises `TraceError` for what is damaged."""
     has_arrivals: bool = True
     """False if all of its requests arrive at 0."""

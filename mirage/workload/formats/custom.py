@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from mirage.workload.formats.checks import estimated, text, tokens
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.head import Head
-from mirage.workload.formats.request import Request, TraceError
+from mirage.workload.formats.request import TraceError, TraceRequest
 from mirage.workload.formats.source import Source
 
 OUTPUT_TOKENS = 256
@@ -22,14 +22,14 @@ def _fits(head: Head) -> bool:
     return "prompt" in head.fields
 
 
-def _read(source: Source) -> Iterator[Request]:
+def _read(source: Source) -> Iterator[TraceRequest]:
     for where, entry in source.objects():
         prompt = text(entry, "prompt", where)
         if not prompt:
             raise TraceError(f"{where}: prompt is empty: write one, or remove the line")
         written = entry.get("output_tokens")
         output = OUTPUT_TOKENS if written is None else tokens(written, "output_tokens", where)
-        yield Request(0.0, estimated(len(prompt), "prompt", where), output, prompt=prompt)
+        yield TraceRequest(0.0, estimated(len(prompt), "prompt", where), output, prompt=prompt)
 
 
 FORMAT = Format(

@@ -14,7 +14,7 @@ from mirage.workload.formats.chats import CHAT
 from mirage.workload.formats.checks import NANOSECONDS
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.head import Head
-from mirage.workload.formats.request import Request
+from mirage.workload.formats.request import TraceRequest
 from mirage.workload.formats.source import Source
 
 HASH_TOKENS = 512
@@ -40,7 +40,7 @@ def _doubt(head: Head) -> str | None:
     )
 
 
-def _read(source: Source) -> Iterator[Request]:
+def _read(source: Source) -> Iterator[TraceRequest]:
     return timed.requests(source, NANOSECONDS, HASH_TOKENS)
 
 

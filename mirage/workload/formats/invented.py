@@ -9,11 +9,11 @@ from heapq import heappop, heappush
 from itertools import accumulate
 
 from mirage.workload import drawing
-from mirage.workload.formats.request import MAX_TOKENS, Request
+from mirage.workload.formats.request import MAX_TOKENS, TraceRequest
 from mirage.workload.formats.synthetic_schema import Synthetic
 
 
-def requests(asked: Synthetic, seed: int) -> Iterator[Request]:
+def requests(asked: Synthetic, seed: int) -> Iterator[TraceRequest]:
     """In order of arrival, the first at 0. Arrivals stay as they are if other keys change."""
     draws = _Draws(asked, seed)
     return _conversations(draws) if asked.sessions else map(draws.single, draws.starts())
@@ -29,7 +29,7 @@ class _Session:
     """Tokens of the prompts and answers so far; at first those of the prefix."""
 
 
-def _conversations(draws: _Draws) -> Iterator[Request]:
+def _conversations(draws: _Draws) -> Iterator[TraceRequest]:
     """Turns of all sessions by their time; as many sessions are held as go on at once."""
     due: list[tuple[float, int, _Session]] = []
     for number, start_s in enumerate(draws.starts()):
@@ -63,7 +63,7 @@ class _Draws:
             gaps = drawing.gamma_gaps(self._arrivals, asked.cv)
         return accumulate((gap / rate for gap in gaps), initial=0.0)
 
-    def single(self, at_s: float) -> Request:
+    def single(self, at_s: float) -> TraceRequest:
         """A request that belongs to no session."""
         prefix = self._prefix()
         prompt, output = self._tokens()
@@ -73,7 +73,7 @@ class _Draws:
         prefix = self._prefix()
         return _Session(str(number), prefix, self._prefix_tokens(prefix))
 
-    def turn(self, session: _Session, at_s: float) -> Request:
+    def turn(self, session: _Session, at_s: float) -> TraceRequest:
         """The next one; the session then holds its prompt and its answer."""
         fresh, output = self._tokens()
         prompt = min(session.said + fresh, MAX_TOKENS)
@@ -91,11 +91,11 @@ class _Draws:
 
     def _request(
         self, at_s: float, prompt: int, output: int, session: str | None, prefix: int | None
-    ) -> Request:
+    ) -> TraceRequest:
         if prefix is None:
-            return Request(at_s, prompt, output, session)
+            return TraceRequest(at_s, prompt, output, session)
         tokens = self._prefix_tokens(prefix)
-        return Request(at_s, min(prompt, MAX_TOKENS), output, session, (prefix,), tokens)
+        return TraceRequest(at_s, min(prompt, MAX_TOKENS), output, session, (prefix,), tokens)
 
     def _tokens(self) -> tuple[int, int]:
         shapes, rng = self._shapes, self._lengths

@@ -13,7 +13,7 @@ from mirage.workload.formats import evidence, timed
 from mirage.workload.formats.chats import CHAT
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.head import Head
-from mirage.workload.formats.request import Request
+from mirage.workload.formats.request import TraceRequest
 from mirage.workload.formats.source import Source
 
 MILLISECOND = 10**6
@@ -39,7 +39,7 @@ def _doubt(head: Head) -> str | None:
     )
 
 
-def _read(source: Source) -> Iterator[Request]:
+def _read(source: Source) -> Iterator[TraceRequest]:
     return timed.requests(source, MILLISECOND, HASH_TOKENS, whole=not source.named)
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from mirage.errors import Refused
+from mirage.errors import InputRefused
 from mirage.workload.formats.opened import CHUNK
 
 try:
     import ijson
 except ImportError:
-    raise Refused(
+    raise InputRefused(
         "a trace in JSON needs ijson: run pip install '.[tools]' in the checkout of MIRAGE"
     ) from None
 

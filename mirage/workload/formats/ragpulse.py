@@ -17,7 +17,7 @@ from mirage.workload.formats.checks import Clock, field, seconds_written, sessio
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.evidence import ANSWERED, ASKED, FIELDS, HASHES, TIME
 from mirage.workload.formats.head import Head
-from mirage.workload.formats.request import Request, TraceError
+from mirage.workload.formats.request import TraceError, TraceRequest
 from mirage.workload.formats.source import Source
 from mirage.workload.formats.telling import shown
 from mirage.workload.formats.timed import UNANSWERED
@@ -31,7 +31,7 @@ def _fits(head: Head) -> bool:
     return set(head.fields) >= FIELDS and isinstance(hashes, dict) and PARTS[0] in hashes
 
 
-def _read(source: Source) -> Iterator[Request]:
+def _read(source: Source) -> Iterator[TraceRequest]:
     clock = Clock()
     for where, entry in source.objects():
         written = text(entry, TIME, where)
@@ -41,7 +41,7 @@ def _read(source: Source) -> Iterator[Request]:
         parts = _parts(field(entry, HASHES, where), where)[: ceil_div(asked, PART_TOKENS)]
         name = session(entry, "session_id", where)
         if answered:
-            yield Request(arrival_s, asked, answered, name, parts, PART_TOKENS if parts else 0)
+            yield TraceRequest(arrival_s, asked, answered, name, parts, PART_TOKENS if parts else 0)
         else:
             source.skip(UNANSWERED)
 

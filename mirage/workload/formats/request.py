@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirage.errors import Refused
+from mirage.errors import InputRefused
 
 MAX_TOKENS = 10_000_000
 """More than this in one request is taken for a damaged row."""
 
 
-class TraceError(Refused):
+class TraceError(InputRefused):
     """A trace that cannot be replayed; the message is one line with file and line number."""
 
 
-class EndlessError(TraceError):
+class EndlessTrace(TraceError):
     """A trace without end, of which nobody said what part is meant."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TraceRequest:
     """Arrival in seconds since the first row (or the window's start), lengths in tokens.
 
     What follows the lengths is there if the file has it.

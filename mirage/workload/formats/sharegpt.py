@@ -15,7 +15,7 @@ from typing import Any
 from mirage.workload.formats.checks import estimated, field, session, text
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.head import Head
-from mirage.workload.formats.request import Request, TraceError
+from mirage.workload.formats.request import TraceError, TraceRequest
 from mirage.workload.formats.source import Source
 from mirage.workload.formats.telling import shown
 
@@ -32,7 +32,7 @@ def _fits(head: Head) -> bool:
     return "conversations" in head.fields
 
 
-def _read(source: Source) -> Iterator[Request]:
+def _read(source: Source) -> Iterator[TraceRequest]:
     for number, (where, entry) in enumerate(source.objects(), start=1):
         turns = [_turn(turn, where) for turn in _turns(entry, where)]
         name = session(entry, "id", where) or str(number)
@@ -42,7 +42,7 @@ def _read(source: Source) -> Iterator[Request]:
         yield from requests
 
 
-def _requests(turns: list[Turn], name: str, where: str, source: Source) -> Iterator[Request]:
+def _requests(turns: list[Turn], name: str, where: str, source: Source) -> Iterator[TraceRequest]:
     said = 0
     for (speaker, question), (answerer, answer) in pairwise(turns):
         said += len(question)
@@ -53,7 +53,7 @@ def _requests(turns: list[Turn], name: str, where: str, source: Source) -> Itera
             continue
         context = estimated(said, "prompt", where)
         output = estimated(len(answer), "answer", where)
-        yield Request(0.0, context, output, name, prompt=question)
+        yield TraceRequest(0.0, context, output, name, prompt=question)
 
 
 def _turns(entry: dict[str, Any], where: str) -> list[Any]:

@@ -16,7 +16,7 @@ from mirage.problems import shown
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.head import Head
 from mirage.workload.formats.invented import requests
-from mirage.workload.formats.request import EndlessError, Request, TraceError
+from mirage.workload.formats.request import EndlessTrace, TraceError, TraceRequest
 from mirage.workload.formats.source import Source
 from mirage.workload.formats.synthetic_schema import Synthetic
 
@@ -27,10 +27,10 @@ def _fits(head: Head) -> bool:
     return head.line == FIRST_LINE
 
 
-def _read(source: Source) -> Iterator[Request]:
+def _read(source: Source) -> Iterator[TraceRequest]:
     asked = _asked(source)
     if asked.requests is None and asked.duration_s is None and not source.bounded:
-        raise EndlessError(
+        raise EndlessTrace(
             f"{source.path}: has no end: write requests or duration_s into it, or take a part "
             "(--window or --limit, or workload.requests)"
         )

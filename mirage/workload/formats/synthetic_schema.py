@@ -26,7 +26,7 @@ LengthsName = Annotated[str, AfterValidator(_known)]
 """A name in `configs/lengths.yaml`."""
 
 
-class Bounds(Strict):
+class LengthBounds(Strict):
     """Fewest and most tokens; what is drawn beyond is cut to them."""
 
     prompt: FewestMost = (1, MAX_TOKENS)
@@ -34,7 +34,7 @@ class Bounds(Strict):
     output: FewestMost = (1, MAX_TOKENS)
 
     @model_validator(mode="after")
-    def _are_in_order(self) -> Bounds:
+    def _are_in_order(self) -> LengthBounds:
         for name in ("prompt", "output"):
             least, most = getattr(self, name)
             if least > most:
@@ -86,7 +86,7 @@ class Synthetic(Strict):
     """Names of lengths, each with its weight: each request draws one."""
     shape: Lengths | None = None
     """Lengths of one's own."""
-    bounds: Bounds = Bounds()
+    bounds: LengthBounds = LengthBounds()
     prefixes: Prefixes | None = None
     sessions: Sessions | None = None
     requests: Count | None = None

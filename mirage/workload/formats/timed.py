@@ -17,7 +17,7 @@ from mirage.workload.formats.checks import NANOSECONDS, Clock, field, moment, to
 from mirage.workload.formats.contract import Format
 from mirage.workload.formats.evidence import ANSWERED, ASKED, HASHES, TIME
 from mirage.workload.formats.head import Head
-from mirage.workload.formats.request import Request, TraceError
+from mirage.workload.formats.request import TraceError, TraceRequest
 from mirage.workload.formats.source import Source
 from mirage.workload.formats.telling import shown
 
@@ -26,7 +26,9 @@ DELAY = "delay"
 UNANSWERED = "requests without output (output_length 0)"
 
 
-def requests(source: Source, unit: int, hash_tokens: int, whole: bool = False) -> Iterator[Request]:
+def requests(
+    source: Source, unit: int, hash_tokens: int, whole: bool = False
+) -> Iterator[TraceRequest]:
     """The requests of a timed trace; `unit` is that of its times in nanoseconds.
 
     With `whole`, a time that is no whole number is refused: the unit was taken for a wrong one.
@@ -46,7 +48,7 @@ def requests(source: Source, unit: int, hash_tokens: int, whole: bool = False) -
         session = chats.session(entry, where)
         if answered:
             size = hash_tokens if hashes else 0
-            yield Request(arrival_s, asked, answered, session, hashes, size)
+            yield TraceRequest(arrival_s, asked, answered, session, hashes, size)
         else:
             source.skip(UNANSWERED)
 
@@ -99,7 +101,7 @@ def _doubt(head: Head) -> str | None:
     return f"{rate}; if they are milliseconds, {evidence.say('mooncake')}"
 
 
-def _read(source: Source) -> Iterator[Request]:
+def _read(source: Source) -> Iterator[TraceRequest]:
     return requests(source, NANOSECONDS, HASH_TOKENS)
 
 
