@@ -87,7 +87,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
 from mirage import simulate
-from mirage.errors import Refused
+from mirage.errors import InputRefused
 
 for name in {tools}:
     sys.modules[name] = None
@@ -100,7 +100,7 @@ from mirage.simulate.run import run
 for file in sys.argv[1:]:
     try:
         print(run(load(Path(file)), "mirage", 0)["completed"])
-    except Refused as refused:
+    except InputRefused as refused:
         print(refused)
 """
 
