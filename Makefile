@@ -77,13 +77,13 @@ claims: $(STAMP) ## The paper's claims and our bands over ten seeds, into docs/c
 # The engine layer waits for processes to start most of its time: the others run beside it.
 test: export WHICH := test
 test: $(STAMP) ## Lint, types and all test layers, but for what is marked slow or rare
-	$(MAKE) -j2 -O engine lint types pure lab vmm
+	$(MAKE) -k -j2 -O engine lint types pure lab vmm
 	$(MAKE) e2e
 
 slow: export WHICH := slow
-slow: $(STAMP) $(MADE) ## The slow rest of all layers: real servers, a pretrained model, more families; CI runs it too
+slow: $(STAMP) ## The slow rest of all layers: real servers, a pretrained model, more families; CI runs it too
+	$(MAKE) -k -j2 -O $(MADE) vmm pure pages
 	$(MAKE) e2e engine
-	$(MAKE) vmm pure pages
 
 $(BROWSE): pyproject.toml $(STAMP)
 	rm -rf $(BROWSER)

@@ -243,7 +243,7 @@ def test_replays_help_names_its_options() -> None:
     assert "--time-scale" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_models_makes_folders_that_check_accepts(tmp_path: Path) -> None:
     done = mirage("models", str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -49,7 +49,7 @@ def test_it_says_what_works_here_and_what_to_do() -> None:
     assert ["CUDA", "graphs", "ok"] in [words[:3] for words in lines]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_it_tries_the_disk_that_is_named(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     tenants = "device: {memory: 64MiB}\ntenants: [{name: a, model: nowhere, share: 100}]\n"

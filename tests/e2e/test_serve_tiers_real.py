@@ -85,6 +85,7 @@ def test_after_a_restart_in_order_nothing_of_host_memory_is_forgotten(tmp_path: 
         served.until("b loaded", lambda: loaded(served, "b") > 0)
 
 
+@pytest.mark.rare
 def test_peers_are_revoked_and_an_engine_killed_while_it_reads_from_them(tmp_path: Path) -> None:
     lend = 4 << 20
     peer = {"devices": {"near": lend, "far": lend}, "link_gb_s": 2}

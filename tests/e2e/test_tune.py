@@ -75,6 +75,7 @@ def test_the_file_it_writes_is_a_configuration(
     assert (tuned.device, tuned.replay) == (written.device, written.replay)
 
 
+@pytest.mark.rare
 def test_its_json_repeats_it_and_is_never_worse_than_the_default(
     done: subprocess.CompletedProcess[str], asked: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_interrupted_it_says_how_to_go_on_and_writes_no_answer(asked: Path, proc
     assert not any((asked / "three" / name).exists() for name in ("tuned.yaml", "tune.json"))
 
 
+@pytest.mark.rare
 def test_resumed_it_ends_as_if_it_had_not_been_interrupted(
     done: subprocess.CompletedProcess[str], asked: Path
 ) -> None:

@@ -41,6 +41,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@pytest.mark.rare
 def test_runs_take_turns_are_kept_and_decide(
     started: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from mirage.tools.demo.models import circuit_of, make_models
 from mirage.tools.demo.stream import TALLY, lay_out
 from mirage.tools.demo.weights import margin
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.rare]
 
 DRAWN = pytest.mark.drawn("family", together="demo models")
 

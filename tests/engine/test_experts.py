@@ -74,8 +74,7 @@ def test_without_waiting_the_output_differs(models: Path) -> None:
     assert broken != _generated(models, "plain", "mixtral")["rounds"][:1]
 
 
-@pytest.mark.slow
-@pytest.mark.drawn("family")
+@pytest.mark.rare
 @pytest.mark.parametrize("family", FAMILIES)
 def test_copies_on_peers_change_no_output(models: Path, family: str) -> None:
     """While peers take their memory back and lend it again."""

@@ -13,6 +13,7 @@ from children import must, spawn
 pytestmark = pytest.mark.engine
 
 SLOW = partial(pytest.param, marks=pytest.mark.slow)
+RARE = partial(pytest.param, marks=pytest.mark.rare)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_newcomers_leave_closed_memory_to_running_requests(models: Path) -> None
     assert 0 < facts["most_running"] < admitted["most_running"]
 
 
-@pytest.mark.parametrize("mode", ["refuse", SLOW("silent"), SLOW("mute"), SLOW("capped")])
+@pytest.mark.parametrize("mode", ["refuse", RARE("silent"), RARE("mute"), RARE("capped")])
 def test_an_engine_without_an_answer_preempts_and_finishes(models: Path, mode: str) -> None:
     facts = _burst(models, mode)
     assert facts["preemptions"] > 0
@@ -53,7 +54,7 @@ def test_an_engine_without_an_answer_preempts_and_finishes(models: Path, mode: s
     assert facts["kv_blocks"] == {"capped": 39}.get(mode, 19)
 
 
-@pytest.mark.parametrize("mode", [SLOW("recalled"), SLOW("recalled-async")])
+@pytest.mark.parametrize("mode", [RARE("recalled"), SLOW("recalled-async")])
 def test_what_is_called_back_comes_while_other_requests_run(models: Path, mode: str) -> None:
     """The newest are preempted until the rest fits, and finished later with the same text."""
     facts, granted = _burst(models, mode), _burst(models, "grant")

@@ -111,7 +111,7 @@ def test_what_a_preempted_request_was_to_compute_is_not_believed(tmp_path: Path)
     assert facts["preemptions"] > 0 and facts["patient"] and facts["urgent"]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_what_lies_on_a_disk_comes_up_in_the_order_of_the_scheduler(tmp_path: Path) -> None:
     facts = json.loads(must(spawn("tier_prefetch.py", tmp_path)).splitlines()[-1])
     assert facts["order"] == [5, 4, 3, 2, 1, 0]  # by priority, against the order of arrival
@@ -143,8 +143,7 @@ def test_peers_are_revoked_at_random(tmp_path: Path) -> None:
     assert min(facts[name] for name in ("from_peers", "rescued", "revocations")) > 0
 
 
-@pytest.mark.slow
-@pytest.mark.drawn("case")
+@pytest.mark.rare
 @pytest.mark.parametrize("case", [(f, s) for f in ("opt", "llama", "qwen3") for s in range(2, 4)])
 def test_peers_of_families_are_revoked_at_random(tmp_path: Path, case: tuple[str, int]) -> None:
     family, seed = case
