@@ -3,7 +3,8 @@
 A row is one claim of MIRAGE (arXiv 2507.11507; M1 to M17), TierKV (T), Harvest (H) or the articles
 on offloading (A), or one band (B1 …) that a result should fall into. Each figure is the mean over
 the seeds of a change in per cent, seed by seed. Seeds are ten at least, and none on which anything
-was tuned. A band is judged by the 95 % interval of that mean.
+was tuned. A band is judged by the 95 % interval of that mean; a claim's figures have theirs beside
+them, and a verdict the number of seeds whose own figures bear it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 
@@ -48,19 +49,39 @@ class Results:
 
     def change(self, scene: str, policy: str, against: str, key: str) -> float:
         """Per cent, positive for more; the mean over seeds of each seed's change."""
-        pairs = [
-            (float(self._runs[scene, policy, s][key]), float(self._runs[scene, against, s][key]))
-            for s in self._seeds
+        changes = [
+            100 * (ratio - 1) for ratio in self._ratios((scene, policy), (scene, against), key)
         ]
-        return sum(100 * (new / old - 1) for new, old in pairs) / len(pairs)
+        return sum(changes) / len(changes)
 
     def over(self, one: tuple[str, str], other: tuple[str, str], key: str) -> float:
         """A (scene, policy) over another one; the mean over seeds of each seed's quotient."""
-        pairs = [(self._runs[*one, s][key], self._runs[*other, s][key]) for s in self._seeds]
-        return sum(float(a) / float(b) for a, b in pairs) / len(pairs)
+        ratios = self._ratios(one, other, key)
+        return sum(ratios) / len(ratios)
 
     def ratio(self, scene: str, policy: str, against: str, key: str) -> float:
         return 1 + self.change(scene, policy, against, key) / 100
+
+    def _ratios(self, one: tuple[str, str], other: tuple[str, str], key: str) -> list[float]:
+        pairs = [(self._runs[*one, s][key], self._runs[*other, s][key]) for s in self._seeds]
+        return [float(new) / float(old) for new, old in pairs]
+
+
+class Span(NamedTuple):
+    """Range of a change in per cent over the loads, and the widest half of their 95 % intervals."""
+
+    low: float
+    high: float
+    half: float | None
+
+
+def span(results: Results, measures: Iterable[Callable[[Results], float]]) -> Span:
+    """Span of what `measures` say, one for each load."""
+    found = [mean([measure(one) for one in results.each()]) for measure in measures]
+    values = [each.value for each in found]
+    halves = [each.half for each in found if each.half is not None]
+    half = round(max(halves), 1) if halves else None
+    return Span(round(min(values), 1), round(max(values), 1), half)
 
 
 @dataclass(frozen=True)
@@ -78,6 +99,15 @@ class Row:
     def evaluate(self, results: Results) -> dict[str, Any]:
         """`measured`, `band`, `judged`, `holds` and `verdict`."""
         raise NotImplementedError
+
+    def judged(self, results: Results) -> dict[str, Any]:
+        """What `evaluate` says, with the seeds that bear it also of a claim that needs runs."""
+        said = self.evaluate(results)
+        if self.needs and said["band"] is None and said["verdict"] in _RANK:
+            worst = _RANK.index(said["verdict"])
+            each = [self.evaluate(one)["verdict"] for one in results.each()]
+            said["holds"] = [sum(_RANK.index(one) <= worst for one in each), len(each)]
+        return said
 
 
 @dataclass(frozen=True)
@@ -121,15 +151,15 @@ class Compared(Row):
         verdicts: list[Verdict] = []
         for name, (paper, keys) in self.figures.items():
             ranges = {key: self._range(results, key, self.against) for key in keys}
-            measured |= {key: list(found) for key, found in ranges.items()}
+            measured |= ranges
             best = min((verdict(paper, r) for r in ranges.values()), key=_RANK.index)
             measured[f"{name}: verdict"] = best
             verdicts.append(best)
-        measured |= {key: list(self._range(results, key, self.against)) for key in self.extra}
+        measured |= {key: self._range(results, key, self.against) for key in self.extra}
         if self.beside:
             shown = [key for _, keys in self.figures.values() for key in keys]
             measured |= {
-                f"{key} against {self.beside}": list(self._range(results, key, self.beside))
+                f"{key} against {self.beside}": self._range(results, key, self.beside)
                 for key in shown
             }
         return {
@@ -138,9 +168,11 @@ class Compared(Row):
             "verdict": overall(verdicts),
         }
 
-    def _range(self, results: Results, key: str, against: str) -> tuple[float, float]:
-        found = [results.change(s, self.policy, against, key) for s in self.scenes]
-        return round(min(found), 1), round(max(found), 1)
+    def _range(self, results: Results, key: str, against: str) -> Span:
+        def at(scene: str) -> Callable[[Results], float]:
+            return lambda one: one.change(scene, self.policy, against, key)
+
+        return span(results, map(at, self.scenes))
 
 
 @dataclass(frozen=True)
@@ -196,9 +228,9 @@ NO_BAND: dict[str, Any] = {"band": None, "interval": None, "judged": None, "hold
 _RANK: list[Verdict] = ["reproduced", "direction", "not reproduced"]
 
 
-def verdict(paper: float, found: tuple[float, float]) -> Verdict:
-    """Whether a range over loads bears the paper's figure, or its sign at least."""
-    low, high = found
+def verdict(paper: float, found: Span) -> Verdict:
+    """Verdict on a range over loads: it bears the paper's figure, or its sign at least."""
+    low, high, _ = found
     if low - NEAR <= paper <= high + NEAR:
         return "reproduced"
     return "direction" if low * paper > 0 and high * paper > 0 else "not reproduced"
@@ -233,7 +265,7 @@ def evaluate(
             "id": row.id,
             "claim": row.claim,
             "paper": row.paper,
-            **row.evaluate(results),
+            **row.judged(results),
             "why": row.why,
             "table": row.table(results) if row.table else None,
             "seeds": list(seeds),

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.claims.judging import Span
+
 COLOURS = {
     "reproduced": "green",
     "direction": "yellow",
@@ -50,7 +52,9 @@ which no document has.
 
 *reproduced*: the paper's figure lies in the range, or within 10 points of it.
 *direction*: the sign is right, the size is not; or one of several figures goes the other way.
-A band has the mean over the seeds with its 95 % interval (Student's t). *inside*: all of the
+*±*: half of the 95 % interval (Student's t) of a mean over the seeds, the widest of a range.
+*on seeds*: seeds whose own figures give that verdict, or a better one; arithmetic has none.
+A band has the mean over the seeds with its 95 % interval. *inside*: all of the
 interval is in the band; *open*: a part of it; *outside*: nothing. *holds on*: seeds whose own
 figure is in the band, of those that have a case which the row is about. Most bands and
 rules were chosen in sight of seeds 0 to 4, none in sight of these.
@@ -65,7 +69,9 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     for row in rows:
         verdict = f"[{COLOURS[row['verdict']]}]{row['verdict']}[/]"
         if (judged := row["judged"]) is not None:
-            verdict = f"[{BANDS[judged]}]{judged}[/], {_holds(row)}"
+            verdict = f"[{BANDS[judged]}]{judged}[/]"
+        if row["holds"] is not None:
+            verdict += f", on {_holds(row)}"
         cells = (row["id"], row["claim"], row["paper"], ours(row))
         table.add_row(*map(escape, cells), verdict)
     console.print(table)
@@ -125,8 +131,11 @@ def _number(value: float) -> str:
 
 
 def _holds(row: dict[str, Any]) -> str:
+    """Seeds on which it holds, of those that have a case; a claim that is arithmetic has none."""
+    if row["holds"] is None:
+        return ""
     seeds, of = row["holds"]
-    return f"on {seeds} of {of}"
+    return f"{seeds} of {of}"
 
 
 def _name(key: str) -> str:
@@ -134,15 +143,16 @@ def _name(key: str) -> str:
     return NAMES.get(figure, figure) + against + other
 
 
-def _span(span: Sequence[float]) -> str:
-    low, high = span
-    return f"{low:+.1f} %" if low == high else f"{low:+.1f} … {high:+.1f} %"
+def _span(span: Span) -> str:
+    low, high, half = span
+    shown = f"{low:+.1f} %" if low == high else f"{low:+.1f} … {high:+.1f} %"
+    return shown if half is None else f"{shown} (± {half:.1f})"
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    lines = ["| | | paper | ours | verdict |", "|---|---|---|---|---|"]
+    lines = ["| | | paper | ours | verdict | on seeds |", "|---|---|---|---|---|---|"]
     for row in rows:
-        cells = (row["id"], row["claim"], row["paper"], ours(row), row["verdict"])
+        cells = (row["id"], row["claim"], row["paper"], ours(row), row["verdict"], _holds(row))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -150,9 +160,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 def _bands(rows: Sequence[dict[str, Any]]) -> str:
     lines = ["| | | band | ours | interval | holds on seeds |", "|---|---|---|---|---|---|"]
     for row in rows:
-        cells = (row["id"], row["claim"], row["paper"], ours(row), row["judged"])
-        seeds, of = row["holds"]
-        lines.append(f"| {' | '.join(cells)} | {seeds} of {of} |")
+        cells = (row["id"], row["claim"], row["paper"], ours(row), row["judged"], _holds(row))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,17 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.claims.decode_scenes import Value, scene
-from benchmarks.claims.judging import NO_BAND, Band, Closed, Results, Row, both, overall, verdict
+from benchmarks.claims.judging import (
+    NO_BAND,
+    Band,
+    Closed,
+    Results,
+    Row,
+    both,
+    overall,
+    span,
+    verdict,
+)
 from benchmarks.decode.orders import SIX
 from benchmarks.decode.prefetching import fitting
 from mirage import profiles
@@ -42,10 +52,9 @@ class Shown(Row):
     changes: tuple[tuple[str, float, Callable[[Results], float]], ...] = ()
 
     def evaluate(self, results: Results) -> dict[str, Any]:
-        found = {name: round(measure(results), 1) for name, _, measure in self.changes}
-        measured: dict[str, Any] = {name: [value, value] for name, value in found.items()}
-        judged = [verdict(paper, (found[name], found[name])) for name, paper, _ in self.changes]
-        return {"measured": measured, **NO_BAND, "verdict": overall(judged)}
+        found = {name: span(results, [measure]) for name, _, measure in self.changes}
+        judged = [verdict(paper, found[name]) for name, paper, _ in self.changes]
+        return {"measured": found, **NO_BAND, "verdict": overall(judged)}
 
 
 def _from_one(policy: str, times: float, turn: int, key: str) -> Callable[[Results], float]:
