@@ -96,7 +96,7 @@ class Domain:
     def _backend(self, tenant: TenantSection) -> TenantServer:
         if tenant.name in self.managers:
             return self.managers[tenant.name].backend
-        socket = self._rundir.engine_socket(self._config.tenants.index(tenant))
+        socket = self._rundir.engine_socket(tenant.name)
         backend = TenantServer(tenant.name, socket, tenant.max_model_len)
         backend.fail(self._refused[tenant.name])
         return backend

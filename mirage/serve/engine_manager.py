@@ -85,7 +85,7 @@ class EngineManager:
         `over` is awaited with the tenant's name when no process of an engine is left. `running`
         tells the seconds for which this server has run.
         """
-        socket = rundir.engine_socket(config.tenants.index(tenant))
+        socket = rundir.engine_socket(tenant.name)
         suspects = Suspects(config.hang_s)
         self.backend = TenantServer(tenant.name, socket, tenant.max_model_len, suspects=suspects)
         self._name, self._fit, self._startup_timeout_s = tenant.name, fit, startup_timeout_s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,6 +16,15 @@ from mirage.serve.places import places
 def tiers_beside(control_socket: Path) -> Path:
     """The host pool's socket in the same folder."""
     return control_socket.with_name("tiers.sock")
+
+
+def socket_name(kind: str, name: str) -> str:
+    """File name of the socket of what has this name: names may be long and hold slashes.
+
+    At most 40 bytes, as `places.LONGEST_BASE` has it. No two names have the same one.
+    """
+    shown = re.sub(r"[^A-Za-z0-9]", "-", name)[:12]
+    return f"{kind}-{shown}-{sha256(name.encode()).hexdigest()[:12]}.sock"
 
 
 class RunDir:
@@ -55,9 +66,8 @@ class RunDir:
     def tier_socket(self) -> Path:
         return tiers_beside(self.control_socket)
 
-    def engine_socket(self, index: int) -> Path:
-        """Numbered, not named: tenant names may be long and hold slashes."""
-        return self.sockets / f"{index}.sock"
+    def engine_socket(self, tenant: str) -> Path:
+        return self.sockets / socket_name("engine", tenant)
 
     def log(self, tenant: str) -> Path:
         return self.logs / f"{quote(tenant, safe='')}.log"

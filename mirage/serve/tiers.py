@@ -11,6 +11,7 @@ from mirage.config import Config, ConfigError, PeerTier, SsdTier
 from mirage.processes.stopped import watch_for_stops
 from mirage.serve.registry import EngineState, Registry
 from mirage.serve.resizing import Resize
+from mirage.serve.rundir import socket_name
 from mirage.tiers.core import Core
 from mirage.tiers.counts import PoolState
 from mirage.tiers.ledger import Due
@@ -142,9 +143,7 @@ def granule_of(peer: PeerTier) -> int:
 
 
 def lenders_of(peer: PeerTier, socket: Path) -> Lenders | None:
-    """Who will have their memory; sockets are beside that of the pool, numbered as names may be
-    long."""
+    """Who will have their memory; sockets are beside that of the pool."""
     if not peer.gpus:
         return None
-    numbers = {name: number for number, name in enumerate(peer.gpus)}
-    return Lenders(peer.gpus, lambda name: socket.with_name(f"peer{numbers[name]}.sock"))
+    return Lenders(peer.gpus, lambda name: socket.with_name(socket_name("peer", name)))

@@ -14,6 +14,7 @@ import pytest
 from supervised import Served, assert_gone, serving, write_config
 
 from mirage.serve.caretaker import Caretaker, unreachable
+from mirage.serve.rundir import socket_name
 
 pytestmark = pytest.mark.e2e
 
@@ -48,7 +49,7 @@ def test_an_engine_whose_socket_is_gone_is_started_again(tmp_path: Path) -> None
     with serving(write_config(tmp_path, "a", "b")) as served:
         served.drain()
         first, other = pids(served, "a"), pids(served, "b")
-        (folder_of(served) / "0.sock").unlink()
+        (folder_of(served) / socket_name("engine", "a")).unlink()
         served.until("a is back", lambda: is_back(served))
         assert (
             "mirage: a: its engine cannot be reached (its socket is gone): it is ended\n"
@@ -63,7 +64,7 @@ def test_its_state_says_so_if_it_cannot_be(tmp_path: Path) -> None:
     once = tmp_path / "once"
     environment = {"FAKE_ENGINE": f"once:{once}"}
     with serving(write_config(tmp_path, "a"), environment=environment) as served:
-        (folder_of(served) / "0.sock").unlink()
+        (folder_of(served) / socket_name("engine", "a")).unlink()
         served.until("a is down", lambda: served.engine_state("a") != "ready")
         assert served.request("GET", "/health")[0] == 503
         body = {"model": "a", "prompt": "pids"}

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from mirage.config import LONGEST_NAME
 from mirage.serve.places import LONGEST_BASE, Places, places
-from mirage.serve.rundir import RunDir
+from mirage.serve.rundir import RunDir, socket_name
 
 pytestmark = pytest.mark.pure
+
+LONGEST_SOCKET = 107
+"""Bytes of a Unix socket's path."""
 
 
 @pytest.fixture
@@ -43,11 +47,26 @@ def test_sockets_alone_lie_in_a_private_folder_of_the_user(
     assert places() == Places(str(base), str(other))
     with RunDir() as rundir:
         assert rundir.control_socket.parent.parent == rundir.rpc.parent.parent == other
-        assert rundir.engine_socket(0).parent == rundir.tier_socket.parent == rundir.sockets
+        assert rundir.engine_socket("a").parent == rundir.tier_socket.parent == rundir.sockets
         assert {rundir.temporary, rundir.cache, rundir.logs} <= set(rundir.path.iterdir())
         assert rundir.path.parent == base
         assert rundir.folders == [rundir.path, rundir.sockets]
     assert list(base.iterdir()) == [other] and not list(other.iterdir())
+
+
+def test_sockets_are_named_so_that_tenants_may_come_and_go(base: Path) -> None:
+    names = ["a", "a/", "a-", "A", "control", "tiers", "x" * LONGEST_NAME, "x" * 79 + "y", "o/p/t"]
+    with RunDir() as rundir:
+        sockets = [rundir.engine_socket(name) for name in names]
+        assert rundir.engine_socket("a") == sockets[0], "whoever else is there"
+        assert len({*sockets, rundir.control_socket, rundir.tier_socket}) == len(names) + 2
+        assert {path.parent for path in sockets} == {rundir.sockets}
+        longest = max(len(path.name) for path in sockets)
+        assert LONGEST_BASE + len("/mirage-12345678/") + longest <= LONGEST_SOCKET
+
+
+def test_a_peer_and_a_tenant_of_one_name_have_sockets_of_their_own() -> None:
+    assert socket_name("peer", "b") != socket_name("engine", "b")
 
 
 @pytest.mark.parametrize("kind", ["open", "long", "missing", "relative", "empty"])
