@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from mirage.config import Config, TenantSection
 from mirage.control.arbiter import Arbiter
 from mirage.control.liveness import FIRST_STEP_S
+from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.caretaker import Caretaker
 from mirage.serve.control import ControlServer
@@ -29,8 +30,8 @@ from mirage.units import size
 class Domain:
     """One device: its arbiter and ledger, its pool below, its control socket, its engines.
 
-    A server has one. `registry` says what is known of it, `failures` the errors of first starts,
-    by tenant.
+    A server has one; several in one process share nothing. `registry` says what is known of it,
+    `failures` the errors of first starts, by tenant.
     """
 
     def __init__(
@@ -40,10 +41,15 @@ class Domain:
         rundir: RunDir,
         reaper: ReaperClient,
         means: Means,
-        arbiter: Arbiter,
         startup_timeout_s: float,
+        profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> None:
-        self._config, self._rundir, self._arbiter = config, rundir, arbiter
+        """The device, its tenants and their sharing are `config`'s, the sockets `rundir`'s.
+
+        `profiled` has times of tenants' steps for the controller to begin with.
+        """
+        self._config, self._rundir = config, rundir
+        self._arbiter = Arbiter.of(config, profiled=profiled)
         self.tiers = TierPool(config, rundir.tier_socket)
         self._outside = Outside(config.device.memory, means.margin_bytes)
         self.device = _device(config, means, self._end_all)
@@ -72,12 +78,12 @@ class Domain:
             self.tiers.state,
             self.tiers.disk,
             self._outside.told,
-            arbiter.controller.why,
+            self._arbiter.controller.why,
             self.device.told,
         )
         self.registry = Registry(config.policy, config.device.memory, backends, sources)
         self._control = ControlServer(
-            arbiter,
+            self._arbiter,
             self.registry,
             ManagedEngines(self.managers, self._stepped),
             hang_s=config.hang_s,
@@ -119,6 +125,11 @@ class Domain:
         kept = (self._start_and_keep(name, settled, all_or_nothing) for name in self.managers)
         await together([self._control.watch(), self._caretaker.keep(), self.device.keep(), *kept])
 
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the device that no engine of it holds or may come to hold."""
+        return self._arbiter.controller.free_bytes
+
     async def started(self) -> None:
         """Return when each first start has come to its end."""
         for event in self._starts.values():
@@ -154,7 +165,7 @@ class Domain:
 
     def _stepped(self, name: str, free_bytes: int, total_bytes: int) -> str:
         """Reason why an engine that has made its first step may not serve; empty if it may."""
-        booked = self._config.device.memory - self._arbiter.controller.free_bytes
+        booked = self._config.device.memory - self.free_bytes
         starting = any(m.starts for other, m in self.managers.items() if other != name)
         why = self._outside.stepped(name, free_bytes, total_bytes, booked, starting)
         if told := self._outside.told(self.managers).get("outside"):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from mirage.config import Config, ConfigError
-from mirage.control.arbiter import Arbiter
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.unread import unread_stderr
@@ -76,9 +75,8 @@ def serve(
         RunDir(options.log_dir) as rundir,
         ReaperClient(*rundir.folders, ready_file=options.ready_file) as reaper,
     ):
-        arbiter = Arbiter.of(config, profiled=profiled)
         timeout_s = options.startup_timeout_s or STARTUP_S[config.device.kind]
-        domain = Domain(config, found, rundir, reaper, means, arbiter, timeout_s)
+        domain = Domain(config, found, rundir, reaper, means, timeout_s, profiled)
         return asyncio.run(Supervisor(config, options, rundir, domain).run())
 
 
