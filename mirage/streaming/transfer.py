@@ -22,7 +22,16 @@ from threading import get_ident
 from typing import Protocol
 
 from mirage.streaming.layer_sets import nested
-from mirage.streaming.transition import NewSlot, SlotState, Source, Transition, transition
+from mirage.streaming.transition import (
+    FrameSource,
+    FromPool,
+    InSlot,
+    NewSlot,
+    SlotState,
+    Transition,
+    UnderLayer,
+    transition,
+)
 from vmm.driver import Driver, Event, Page, Stream, VmmError
 from vmm.pages import PagePool
 from vmm.space import Range
@@ -308,28 +317,26 @@ class LayerStreamer:
     # -- changing the set ---------------------------------------------------------------
 
     def _apply(self, change: Transition, fresh: list[Frame]) -> None:
-        """Give away, then map anew: at no moment a frame backs a layer that another one is in."""
-        frames = self._freed(change) | {("fresh", n): frame for n, frame in enumerate(fresh)}
+        """Unmap, then map anew: at no moment a frame backs a layer that another one is in."""
+        frames: dict[FrameSource, Frame] = {FromPool(n): frame for n, frame in enumerate(fresh)}
+        frames |= {InSlot(number): slot.frame for number, slot in enumerate(self.slots)}
+        frames |= {UnderLayer(index): self._unmap_layer(index) for index in change.streams}
+        for number in change.ends:  # a copy that is under way there comes to its end
+            self.slots[number].ready.wait()
+        for left in change.leaves:
+            self.layers[left.layer].range.unback(0, self.frame_bytes)
         self.slots = [self._make_slot(new, frames[new.frame]) for new in change.slots]
         for one in change.returns:
             self._make_resident(self.layers[one.layer], frames[one.frame], one.loaded)
-        self._give([frames[source] for source in change.surplus])
+        for source in change.surplus:
+            self.pool.give(frames[source])
 
-    def _freed(self, change: Transition) -> dict[Source, Frame]:
-        """Unmap what changes. A copy that is under way there comes to its end before."""
-        frames: dict[Source, Frame] = {}
-        for index in change.streams:
-            layer = self.layers[index]
-            layer.ready.wait()
-            frames["layer", index] = layer.range.unback(0, self.frame_bytes)
-            self.arriving.discard(layer)
-        for number in change.ends:
-            self.slots[number].ready.wait()
-        for number, slot in enumerate(self.slots):
-            frames["slot", number] = slot.frame
-        for _, index in change.leaves:
-            self.layers[index].range.unback(0, self.frame_bytes)
-        return frames
+    def _unmap_layer(self, index: int) -> Frame:
+        """Once the copy into it, if one is under way, has come to its end."""
+        layer = self.layers[index]
+        layer.ready.wait()
+        self.arriving.discard(layer)
+        return layer.range.unback(0, self.frame_bytes)
 
     def _make_slot(self, new: NewSlot, frame: Frame) -> RingSlot:
         """On the frame of a slot that goes on, which some of the ring have already, or another."""
@@ -353,10 +360,6 @@ class LayerStreamer:
         if not loaded:
             self._copy(layer, layer.ready)
             self.arriving.add(layer)
-
-    def _give(self, frames: list[Frame]) -> None:
-        for frame in frames:
-            self.pool.give(frame)
 
     # -- copies -------------------------------------------------------------------------
 

@@ -1,19 +1,67 @@
 """From one set of streamed layers to another: what moves where, before anything does. Pure.
 
-Layers and slots are numbers here. Frames are reused as far as they go: best where they are, with
-what they hold. A frame that holds a layer which is about to return is left to that one.
+Every layer has a range of addresses for good; a *frame* is the memory behind one. A resident layer
+has a frame of its own. The layers of a slot's *ring* share one, which holds one of them at a time.
+Six layers go from `alpha` 2 to `alpha` 1, with one slot; in brackets is what a frame holds:
+
+    layers    0    1    2    3    4    5            0    1    2    3    4    5
+              |    |    |    |    |    |            |    |    |    |    |    |
+              +----+----)----+    |    |    ==>     +----)----)----+    |    |
+              |         |         |    |            |    |    |         |    |
+    frames   [1]       [2]       [4]  [5]          [0]  [1]  [2]       [4]  [5]
+             slot 0                                slot  was
+                                                   new   slot 0's
+
+The slot ends, since it holds layer 1, which is to be resident: the frame stays with what is in it.
+Layers 0 and 3 share a new slot, on the one frame that the pool gives back, and 0 is loaded. So:
+
+    ends     0
+    leaves   SlotLeft(slot=0, layer=0), SlotLeft(0, 1), SlotLeft(0, 3)
+    slots    NewSlot(ring=[0, 3], kept=None, frame=FromPool(0), content=None)
+    returns  LayerReturn(layer=1, frame=InSlot(0), loaded=True)
+
+Layers and slots are numbers. Frames are reused as far as they go, best where they are, with what
+they hold. `LayerStreamer` in `transfer` applies the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-Source = tuple[Literal["layer", "slot", "fresh"], int]
-"""A frame by where it is now: under a resident layer, in a slot, or new from the pool."""
-Spare = tuple[Source, int | None]
-"""A frame that is free to be used, and the layer whose parameters it holds."""
+
+@dataclass(frozen=True)
+class UnderLayer:
+    """The frame of a layer that is resident until now."""
+
+    layer: int
+
+
+@dataclass(frozen=True)
+class InSlot:
+    """The frame of a slot."""
+
+    slot: int
+
+
+@dataclass(frozen=True)
+class FromPool:
+    """One of the frames that the pool adds, from 0."""
+
+    number: int
+
+
+FrameSource = UnderLayer | InSlot | FromPool
+"""A frame by where it is before the change."""
+
+
+@dataclass(frozen=True)
+class SpareFrame:
+    """A frame that is free to be used."""
+
+    source: FrameSource
+    content: int | None
+    """The layer whose parameters it holds."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +79,7 @@ class NewSlot:
     ring: Sequence[int]
     kept: int | None
     """The slot that goes on in it; None for one that begins."""
-    frame: Source
+    frame: FrameSource
     content: int | None
     """The layer of the ring that the frame holds already."""
 
@@ -41,9 +89,17 @@ class LayerReturn:
     """A streamed layer that turns resident."""
 
     layer: int
-    frame: Source
+    frame: FrameSource
     loaded: bool
     """Whether the frame holds its parameters already."""
+
+
+@dataclass(frozen=True)
+class SlotLeft:
+    """A layer that is not backed by that slot any more."""
+
+    slot: int
+    layer: int
 
 
 @dataclass(frozen=True)
@@ -54,11 +110,10 @@ class Transition:
     """Resident layers that are streamed from now on: each gives its frame."""
     ends: Sequence[int]
     """Slots that end."""
-    leaves: Sequence[tuple[int, int]]
-    """(slot, layer): layers that are not backed by that slot any more."""
+    leaves: Sequence[SlotLeft]
     slots: Sequence[NewSlot]
     returns: Sequence[LayerReturn]
-    surplus: Sequence[Source]
+    surplus: Sequence[FrameSource]
     """Frames for the pool."""
 
 
@@ -76,24 +131,19 @@ def transition(
     leaving = [layer for layer in streamed if layer not in wanted]
     streams = sorted(wanted.difference(streamed))
     ends = [number for number in range(len(slots)) if number not in kept]
-    spare: list[Spare] = [(("fresh", number), None) for number in range(fresh)]
-    spare += [(("layer", layer), layer) for layer in streams]
-    spare += [(("slot", number), slots[number].target) for number in ends]
+    spare = [SpareFrame(FromPool(number), None) for number in range(fresh)]
+    spare += [SpareFrame(UnderLayer(layer), layer) for layer in streams]
+    spare += [SpareFrame(InSlot(number), slots[number].target) for number in ends]
     return Transition(
         streams=streams,
         ends=ends,
-        leaves=[
-            (number, layer)
-            for number, slot in enumerate(slots)
-            for layer in slot.ring
-            if number not in kept or layer not in rings[kept.index(number)]
-        ],
+        leaves=_leaves(slots, rings, kept),
         slots=[
             _slot(slots, ring, number, spare, leaving)
             for ring, number in zip(rings, kept, strict=True)
         ],
         returns=[_return(layer, spare, leaving) for layer in sorted(leaving)],
-        surplus=[frame for frame, _ in spare],
+        surplus=[one.source for one in spare],
     )
 
 
@@ -111,29 +161,44 @@ def _kept(slots: Sequence[SlotState], ring: Collection[int]) -> int | None:
     return max(holding, key=lambda number: len(set(slots[number].ring) & set(ring)), default=None)
 
 
+def _leaves(
+    slots: Sequence[SlotState], rings: Sequence[Sequence[int]], kept: Sequence[int | None]
+) -> list[SlotLeft]:
+    """Layers of each slot that are not of the ring which keeps it, if any does."""
+    stay = dict(zip(kept, rings, strict=True))
+    return [
+        SlotLeft(number, layer)
+        for number, slot in enumerate(slots)
+        for layer in slot.ring
+        if layer not in stay.get(number, ())
+    ]
+
+
 def _slot(
     slots: Sequence[SlotState],
     ring: Sequence[int],
     kept: int | None,
-    spare: list[Spare],
+    spare: list[SpareFrame],
     leaving: Collection[int],
 ) -> NewSlot:
     if kept is not None:
-        return NewSlot(ring, kept, ("slot", kept), slots[kept].target)
-    frame, content = _pick(spare, ring, leaving)
-    return NewSlot(ring, None, frame, content)
+        return NewSlot(ring, kept, InSlot(kept), slots[kept].target)
+    frame = _pick(spare, ring, leaving)
+    return NewSlot(ring, None, frame.source, frame.content)
 
 
-def _return(layer: int, spare: list[Spare], leaving: Collection[int]) -> LayerReturn:
-    frame, content = _pick(spare, [layer], leaving)
-    return LayerReturn(layer, frame, loaded=content is not None)
+def _return(layer: int, spare: list[SpareFrame], leaving: Collection[int]) -> LayerReturn:
+    frame = _pick(spare, [layer], leaving)
+    return LayerReturn(layer, frame.source, loaded=frame.content is not None)
 
 
-def _pick(spare: list[Spare], ring: Sequence[int], leaving: Collection[int]) -> Spare:
-    """A frame that holds a layer of `ring` already, else one that no layer of `leaving` is in."""
-    for position, (_, content) in enumerate(spare):
-        if content is not None and content in ring:
+def _pick(spare: list[SpareFrame], ring: Sequence[int], leaving: Collection[int]) -> SpareFrame:
+    """A frame that holds a layer of `ring`, with it; else another one, whose content is lost.
+
+    That is one in which no layer of `leaving` is, if there is any: who returns may find itself.
+    """
+    for position, frame in enumerate(spare):
+        if frame.content is not None and frame.content in ring:
             return spare.pop(position)
-    free = (at for at, (_, content) in enumerate(spare) if content not in leaving)
-    frame, _ = spare.pop(next(free, -1))
-    return frame, None
+    free = (at for at, frame in enumerate(spare) if frame.content not in leaving)
+    return SpareFrame(spare.pop(next(free, -1)).source, None)

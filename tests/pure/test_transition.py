@@ -9,7 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.streaming.layer_sets import nested
-from mirage.streaming.transition import SlotState, Source, Transition, deal, transition
+from mirage.streaming.transition import (
+    FrameSource,
+    FromPool,
+    InSlot,
+    LayerReturn,
+    NewSlot,
+    SlotLeft,
+    SlotState,
+    Transition,
+    UnderLayer,
+    deal,
+    transition,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -36,9 +48,9 @@ class Model:
         new = list(range(self.frames, self.frames + fresh))
         self.frames += fresh
         self.holds |= dict.fromkeys(new)
-        where: dict[Source, int] = {("fresh", n): frame for n, frame in enumerate(new)}
-        where |= {("layer", layer): self.resident.pop(layer) for layer in found.streams}
-        where |= {("slot", n): frame for n, (frame, _) in enumerate(self.slots)}
+        where: dict[FrameSource, int] = {FromPool(n): frame for n, frame in enumerate(new)}
+        where |= {UnderLayer(layer): self.resident.pop(layer) for layer in found.streams}
+        where |= {InSlot(n): frame for n, (frame, _) in enumerate(self.slots)}
         self.check_leaves(found)
         self.slots = []
         for slot in found.slots:
@@ -62,7 +74,7 @@ class Model:
         """Whoever was backed by a slot stays in just that slot, or is unmapped from it."""
         after = {slot.kept: set(slot.ring) for slot in found.slots if slot.kept is not None}
         left = {
-            (number, layer)
+            SlotLeft(number, layer)
             for number, (_, ring) in enumerate(self.slots)
             for layer in ring
             if layer not in after.get(number, set())
@@ -81,6 +93,18 @@ class Model:
         assert len(self.slots) == (beta if self.alpha else 0)
         assert sorted(streamed) == sorted(self.order[: len(streamed)])
         assert len(streamed) == (self.alpha + beta if self.alpha else 0)
+
+
+def test_the_picture_of_the_module_is_true() -> None:
+    held = [SlotState([0, 1, 3], target=1)]
+    assert transition(held, nested(6), 1, 1, fresh=1) == Transition(
+        streams=[],
+        ends=[0],
+        leaves=[SlotLeft(0, 0), SlotLeft(0, 1), SlotLeft(0, 3)],
+        slots=[NewSlot([0, 3], kept=None, frame=FromPool(0), content=None)],
+        returns=[LayerReturn(1, InSlot(0), loaded=True)],
+        surplus=[],
+    )
 
 
 SETS = st.lists(st.tuples(st.integers(0, 10), st.integers(1, 2)), max_size=8)
