@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.gpu.rows import Skipped
-from mirage.streaming.transfer import Compute, LayerFrame, LayerStreamer, StreamCompute
+from mirage.streaming.compute import Compute, StreamCompute
+from mirage.streaming.transfer import LayerFrame, LayerStreamer
 from vmm.cuda import CudaDriver
 from vmm.driver import Stream
 from vmm.host import HostBuffer, host_buffer

@@ -13,7 +13,7 @@ import torch
 from mirage.control.compute_time import ComputeTime, Smoothed, Undisturbed
 from mirage.engine.settings import EngineSettings
 from mirage.engine.stepclock import EventClock
-from mirage.streaming.transfer import Compute, HostCompute, StreamCompute
+from mirage.streaming.compute import Compute, HostCompute, StreamCompute
 from vmm.driver import Driver, Event, Stream
 from vmm.host import HostDriver
 

@@ -15,10 +15,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from mirage.streaming.compute import Compute
 from mirage.streaming.replicas import Replicas, wishes
 from mirage.streaming.residency import Expert, Residency
 from mirage.streaming.routing import OBSERVE_CALLS, RoutingCounts
-from mirage.streaming.transfer import Compute, Frame, LayerFrame, LayerStreamer, TransferError
+from mirage.streaming.transfer import Frame, LayerFrame, LayerStreamer, TransferError
 from mirage.streaming.transition import transition
 from vmm.driver import Driver, Page, VmmError
 from vmm.pages import PagePool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from mirage.streaming.transfer import Compute
+from mirage.streaming.compute import Compute
 from vmm.driver import Event
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirage.streaming.transfer import LayerFrame, LayerStreamer, StreamCompute, TransferError
+from mirage.streaming.compute import StreamCompute
+from mirage.streaming.transfer import LayerFrame, LayerStreamer, TransferError
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
 from vmm import Event, PagePool, Range, host_buffer

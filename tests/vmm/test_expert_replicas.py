@@ -12,9 +12,10 @@ import pytest
 
 from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers.expert_replicas import ExpertReplicas, keep_on_peers
+from mirage.streaming.compute import Compute, HostCompute, StreamCompute
 from mirage.streaming.experts import ExpertLayout, ExpertStreamer, Piece
 from mirage.streaming.residency import Expert
-from mirage.streaming.transfer import Compute, HostCompute, LayerFrame, StreamCompute
+from mirage.streaming.transfer import LayerFrame
 from mirage.tiers.core import Core
 from mirage.tiers.ledger import Due
 from mirage.tiers.lending.lenders import Lenders

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from mirage.engine.tiers.copier import Copier, CopyJob
-from mirage.streaming.transfer import StreamCompute
+from mirage.streaming.compute import StreamCompute
 from mirage.tiers.contract import BlockPlace, Medium
 from vmm import Driver, HostDriver
 

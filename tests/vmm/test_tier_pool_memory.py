@@ -10,7 +10,7 @@ import pytest
 
 from mirage.engine.tiers.copier import Copier, CopyJob
 from mirage.engine.tiers.pool_memory import PoolMemory
-from mirage.streaming.transfer import StreamCompute
+from mirage.streaming.compute import StreamCompute
 from mirage.tiers.contract import BlockPlace, Medium
 from mirage.tiers.region import Region
 from mirage.tiers.slabs import ByteRange

@@ -16,7 +16,7 @@ import pytest
 
 from mirage.engine.tiers.copier import Copier, CopyJob
 from mirage.engine.tiers.pool_memory import PoolMemory
-from mirage.streaming.transfer import StreamCompute
+from mirage.streaming.compute import StreamCompute
 from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import BlockPlace, Key, Lookup, Medium, Member
 from mirage.tiers.core import Core

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from mirage.streaming.transfer import HostCompute, LayerFrame, LayerStreamer, TransferError
+from mirage.streaming.compute import HostCompute
+from mirage.streaming.transfer import LayerFrame, LayerStreamer, TransferError
 from tests.examples import examples
 from tests.tampered.pool import PoisoningPool
 from vmm.driver import GrantExceeded

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from mirage.streaming.transfer import Compute
+from mirage.streaming.compute import Compute
 from mirage.tiers.contract import BlockPlace, Medium
 from vmm.driver import Driver, Event, Stream, VmmError
 
