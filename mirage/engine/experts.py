@@ -16,7 +16,8 @@ import torch
 
 from mirage.engine.expert_call import captured, runner_of
 from mirage.facts import ExpertFacts
-from mirage.streaming.experts import ExpertLayout, ExpertStreamer, Piece
+from mirage.streaming.expert_layout import ExpertLayout, Piece
+from mirage.streaming.experts import ExpertStreamer
 
 WEIGHTS = ("w13_weight", "w2_weight")
 UNQUANTISED = "UnquantizedFusedMoEMethod"

@@ -22,7 +22,8 @@ from mirage.engine.expert_call import split
 from mirage.engine.experts import ExpertLayer, ExpertsStay, find, hook, layout
 from mirage.engine.pieces import GraphPieces, UnknownPieces
 from mirage.engine.tensors import Holdings
-from mirage.streaming.experts import ExpertLayout, ExpertStreamer
+from mirage.streaming.expert_layout import ExpertLayout
+from mirage.streaming.experts import ExpertStreamer
 from mirage.streaming.transfer import LayerFrame, LayerStreamer
 from mirage.units import MIB, align_up
 from vmm.driver import DeviceError, Driver

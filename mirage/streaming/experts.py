@@ -12,60 +12,21 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from mirage.streaming.compute import Compute
+from mirage.streaming.exchange import Exchange, GivenAway, LayerPart, exchange
+from mirage.streaming.expert_layout import ExpertLayout, Span
 from mirage.streaming.replicas import Replicas, wishes
 from mirage.streaming.residency import Expert, Residency
 from mirage.streaming.routing import OBSERVE_CALLS, RoutingCounts
-from mirage.streaming.transfer import Frame, LayerFrame, LayerStreamer, TransferError
-from mirage.streaming.transition import transition
+from mirage.streaming.transfer import Frame, LayerFrame, LayerStreamer, RingSlot, TransferError
+from mirage.streaming.transition import FromPool, NewSlot, streamed_rings
 from vmm.driver import Driver, Page, VmmError
 from vmm.pages import PagePool
 
 SMOOTHING = 0.1
 LOOK_EVERY = 32
 """Steps of which one is looked at while no expert is away, where looking costs a wait."""
-
-
-class Piece(NamedTuple):
-    """Of one tensor: where its first expert begins in the layer's range, and bytes of each."""
-
-    start: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class ExpertLayout:
-    """Where the experts of each of `layers` lie: in all of them at the same offsets."""
-
-    layers: tuple[int, ...]
-    count: int
-    pieces: tuple[Piece, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Of one expert."""
-        return sum(piece.nbytes for piece in self.pieces)
-
-    @property
-    def most(self) -> int:
-        """Experts of each layer that can be given away: one stays."""
-        return self.count - 1
-
-    def spans(self, number: int) -> list[tuple[int, int]]:
-        """(offset, bytes) of an expert's slices."""
-        return [(piece.start + number * piece.nbytes, piece.nbytes) for piece in self.pieces]
-
-    def outside(self, numbers: Collection[int], end: int) -> list[tuple[int, int]]:
-        """(offset, bytes) of all that lies before `end` and is not of these experts."""
-        out, at = [], 0
-        for start, nbytes in sorted(span for number in numbers for span in self.spans(number)):
-            if start > at:
-                out.append((at, start - at))
-            at = start + nbytes
-        return [*out, (at, end - at)] if end > at else out
 
 
 class ExpertStreamer(LayerStreamer):
@@ -162,9 +123,9 @@ class ExpertStreamer(LayerStreamer):
             return
         # Who routed has been waited for, so no step reads what leaves, and no copy writes it.
         for expert in leave:
-            self._spare.append(self._unmap(expert))
+            self._spare.append(self._unmap(self._part(expert)))
         for expert in load:
-            self._map(expert, self._spare.pop())
+            self._map(self._part(expert), self._spare.pop())
         self._load(load)
         waits = time.perf_counter()
         self.compute.wait(self._loaded)
@@ -199,84 +160,57 @@ class ExpertStreamer(LayerStreamer):
 
     def set(self, alpha: int, beta: int, experts: int = 0) -> None:
         """As `LayerStreamer.set`, or give away `experts` of each layer that has some."""
-        self._check(alpha, experts)
+        beta = beta if alpha else 0
+        self._check_experts(alpha, experts)
         if experts == self.experts == 0:
             super().set(alpha, beta)
             return
+        self._check(alpha, beta)
         if (alpha, experts) == (self.alpha, self.experts):
             return
+        cold = self.residency.chosen(experts)
+        to = GivenAway(streamed_rings(self._order, alpha, beta), cold)
+        change = exchange(self.layout, len(self.layers), self.frame_bytes, self._given(), to)
         more = self.pages(alpha, experts) - self.pages(self.alpha, self.experts)
         fresh = self.pool.take(max(0, more), "layer")
-        self.compute.wait_for_steps()
-        self.copies.synchronize()
-        if self.replicas is not None:
-            self.replicas.stream.synchronize()
+        self._wait_for_all()
         try:
-            left = self._change(alpha, beta, experts, fresh)
+            left = self._exchange(change, fresh)
         except VmmError as error:
             raise TransferError(f"experts were left half moved: {error}") from error
+        self.residency.give(cold)
+        self.alpha, self.beta = alpha, beta
         if left:
             self.pool.give(left)
         self._wish()
 
-    def _check(self, alpha: int, experts: int) -> None:
+    def _check_experts(self, alpha: int, experts: int) -> None:
         if alpha and experts:
             raise TransferError(f"alpha {alpha} and {experts} experts: one of both")
         if not 0 <= experts <= self.layout.most:
             raise TransferError(f"{experts} experts: 0 to {self.layout.most} of each layer can go")
 
-    def _change(self, alpha: int, beta: int, experts: int, pages: list[Page]) -> list[Page]:
-        """With `pages` besides what is held; those that are left over."""
-        pages = pages + self._empty_frames()
-        moved = self._to_layers(alpha, beta, pages) if alpha else self._to_experts(experts, pages)
-        self.alpha, self.beta = alpha, beta if alpha else 0
-        for _ in range(experts):
-            self._spare.append(_take(moved, self._pages))
-        return moved
+    def _given(self) -> GivenAway:
+        rings = [[layer.index for layer in slot.ring] for slot in self.slots]
+        return GivenAway(rings, self.residency.cold, self.residency.framed)
 
-    def _empty_frames(self) -> list[Page]:
-        frames = [*self._spare, *map(self._unmap, self.residency.framed)]
-        self.residency.framed.clear()
-        self._spare = []
-        return [page for frame in frames for page in frame]
+    def _wait_for_all(self) -> None:
+        """Nothing reads or writes any layer then."""
+        self.compute.wait_for_steps()
+        self.copies.synchronize()
+        if self.replicas is not None:
+            self.replicas.stream.synchronize()
 
-    def _to_experts(self, experts: int, pages: list[Page]) -> list[Page]:
-        """Give experts, then let layers that were streamed, and experts, return."""
-        streamed = {layer.index for slot in self.slots for layer in slot.ring}
-        away, back = self.residency.give(experts)
-        for expert in away:
-            if expert.layer not in streamed:
-                pages += self._unmap(expert)
+    def _exchange(self, change: Exchange, fresh: list[Page]) -> list[Page]:
+        """Carry it out with `fresh` pages besides what is held; those that are left over."""
+        pages = [*fresh, *(page for frame in self._spare for page in frame)]
+        for part in change.unmap:
+            pages += self._unmap(part)
         pages += self._end_slots()
-        for index in sorted(streamed):
-            self._return(self.layers[index], pages)
-        for expert in back:
-            self._map(expert, _take(pages, self._pages))
-            layer = self.layers[expert.layer]
-            self._copy_spans(layer, self.layout.spans(expert.number))
-            self._arrives(layer)
-        return pages
-
-    def _to_layers(self, alpha: int, beta: int, pages: list[Page]) -> list[Page]:
-        """Layers whole, the streamed ones in slots: all experts return, but theirs into slots."""
-        change = transition([], self._order, alpha, beta, 0)
-        for index in change.streams:
-            layer = self.layers[index]
-            for offset, nbytes in self._present(layer):
-                pages += layer.range.unback(offset, nbytes)
-            self.arriving.discard(layer)
-        _, back = self.residency.give(0)
-        for expert in back:
-            layer = self.layers[expert.layer]
-            if layer.index in change.streams:
-                continue
-            self._map(expert, _take(pages, self._pages))
-            self._copy_spans(layer, self.layout.spans(expert.number))
-            self._arrives(layer)
-        self.slots = [
-            self._make_slot(replace(new, kept=None, content=None), _take(pages, self.frame_pages))
-            for new in change.slots
-        ]
+        for part in change.load:
+            self._bring(part, pages)
+        self.slots = [self._begin_slot(ring, pages) for ring in change.rings]
+        self._spare = [_take(pages, self._pages) for _ in range(change.spare)]
         return pages
 
     def _end_slots(self) -> list[Page]:
@@ -286,42 +220,40 @@ class ExpertStreamer(LayerStreamer):
                 layer.range.unback(0, self.frame_bytes)
                 layer.slot = None
             pages += slot.frame
-        self.slots = []
         return pages
 
-    def _return(self, layer: LayerFrame, pages: list[Page]) -> None:
-        """A streamed layer is resident again, without its cold experts."""
-        spans = self._present(layer)
-        for offset, nbytes in spans:
-            layer.range.back(offset, _take(pages, nbytes // self.driver.page_bytes))
-        self._copy_spans(layer, spans)
-        self._arrives(layer)
+    def _begin_slot(self, ring: Sequence[int], pages: list[Page]) -> RingSlot:
+        self.arriving -= {self.layers[index] for index in ring}
+        new = NewSlot(ring, kept=None, frame=FromPool(0), content=None)
+        return self._make_slot(new, _take(pages, self.frame_pages))
 
-    # -- one expert ---------------------------------------------------------------------
-
-    def _present(self, layer: LayerFrame) -> list[tuple[int, int]]:
-        """Parts of a resident layer's range that are its own: all but cold experts."""
-        return self.layout.outside(self.residency.cold.get(layer.index, ()), self.frame_bytes)
-
-    def _map(self, expert: Expert, frame: Frame) -> None:
-        rest = list(frame)
-        for offset, nbytes in self.layout.spans(expert.number):
-            count = nbytes // self.driver.page_bytes
-            self.layers[expert.layer].range.back(offset, rest[:count])
-            rest = rest[count:]
-
-    def _unmap(self, expert: Expert) -> Frame:
-        home = self.layers[expert.layer].range
-        spans = self.layout.spans(expert.number)
-        return [page for span in spans for page in home.unback(*span)]
-
-    def _copy_spans(self, layer: LayerFrame, spans: Iterable[tuple[int, int]]) -> None:
-        for offset, nbytes in spans:
-            self._copy_part(layer, offset, min(nbytes, layer.nbytes - offset))
-
-    def _arrives(self, layer: LayerFrame) -> None:
+    def _bring(self, part: LayerPart, pages: list[Page]) -> None:
+        """Map a part of a resident layer, and begin to load it."""
+        layer = self.layers[part.layer]
+        self._map(part, _take(pages, sum(n for _, n in part.spans) // self.driver.page_bytes))
+        self._copy_spans(layer, part.spans)
         self.copies.record(layer.ready)
         self.arriving.add(layer)
+
+    # -- parts of a layer ---------------------------------------------------------------
+
+    def _part(self, expert: Expert) -> LayerPart:
+        return LayerPart(expert.layer, self.layout.spans(expert.number))
+
+    def _map(self, part: LayerPart, frame: Frame) -> None:
+        rest = list(frame)
+        for offset, nbytes in part.spans:
+            count = nbytes // self.driver.page_bytes
+            self.layers[part.layer].range.back(offset, rest[:count])
+            rest = rest[count:]
+
+    def _unmap(self, part: LayerPart) -> Frame:
+        home = self.layers[part.layer].range
+        return [page for span in part.spans for page in home.unback(*span)]
+
+    def _copy_spans(self, layer: LayerFrame, spans: Iterable[Span]) -> None:
+        for offset, nbytes in spans:
+            self._copy_part(layer, offset, min(nbytes, layer.nbytes - offset))
 
     def check_integrity(self) -> None:
         """Raise `TransferError` unless exactly what should be there is backed, once each."""

@@ -29,7 +29,7 @@ class Expert(NamedTuple):
     number: int
 
 
-class Fetch(NamedTuple):
+class FrameChange(NamedTuple):
     """What has to move before a layer's experts are called, in this order."""
 
     leave: list[Expert]
@@ -50,30 +50,25 @@ class Residency:
         """Cold experts in spare frames, the one that was used least lately first."""
         self.hits = self.loads = self.swaps = 0
 
-    def give(self, given: int) -> tuple[list[Expert], list[Expert]]:
-        """From now on each layer has `given` cold experts: (what turns cold, what turns local).
+    def chosen(self, given: int) -> dict[int, set[int]]:
+        """By layer: the experts that are cold when each has `given` of them."""
+        return {
+            layer: keep_cold(cold, self.routing.coldest_first(layer), given)
+            for layer, cold in self.cold.items()
+        }
 
-        The frames are empty then.
-        """
+    def give(self, cold: dict[int, set[int]]) -> None:
+        """From now on these are cold, as `chosen`; the frames are empty then."""
+        self.cold = cold
+        self.given = max(map(len, cold.values()), default=0)
         self.framed.clear()
-        away: list[Expert] = []
-        back: list[Expert] = []
-        for layer, cold in self.cold.items():
-            order = self.routing.coldest_first(layer)
-            colder, warmer = keep_cold(cold, order, given)
-            cold.update(colder)
-            cold.difference_update(warmer)
-            away += [Expert(layer, number) for number in colder]
-            back += [Expert(layer, number) for number in warmer]
-        self.given = given
-        return away, back
 
-    def route(self, layer: int, numbers: Iterable[int]) -> Fetch:
+    def route(self, layer: int, numbers: Iterable[int]) -> FrameChange:
         """A step is about to use these experts of a layer: what must move before."""
         used = set(numbers)
         cold = sorted(used & self.cold[layer])
         if not cold:
-            return Fetch([], [])
+            return FrameChange([], [])
         wanted = [Expert(layer, number) for number in cold]
         load = [expert for expert in wanted if expert not in self.framed]
         self.hits += len(wanted) - len(load)
@@ -83,7 +78,7 @@ class Residency:
             self.framed[expert] = None
             self.framed.move_to_end(expert)
         self._swap(layer, cold, used)
-        return Fetch(leave, load)
+        return FrameChange(leave, load)
 
     def _make_room(self, count: int, wanted: set[Expert]) -> list[Expert]:
         short = max(0, count - (self.given - len(self.framed)))

@@ -67,15 +67,11 @@ class RoutingCounts:
         return sums
 
 
-def keep_cold(
-    cold: Collection[int], coldest_first: Sequence[int], wanted: int
-) -> tuple[list[int], list[int]]:
-    """A layer's cold experts from `cold` to `wanted` many: (what turns cold, what turns local).
+def keep_cold(cold: Collection[int], coldest_first: Sequence[int], wanted: int) -> set[int]:
+    """A layer's cold experts when they are to be `wanted` many.
 
     Those that are cold stay so, whatever their order: `Residency` swaps them when they are used.
     """
-    missing = wanted - len(cold)
-    if missing >= 0:
-        return [e for e in coldest_first if e not in cold][:missing], []
-    hottest = [e for e in reversed(coldest_first) if e in cold]
-    return [], hottest[:-missing]
+    stay = [expert for expert in coldest_first if expert in cold]
+    others = [expert for expert in coldest_first if expert not in cold]
+    return {*(stay + others)[:wanted]}

@@ -139,12 +139,7 @@ class LayerStreamer:
         beta = beta if alpha else 0
         if (alpha, beta) == (self.alpha, self.beta):
             return
-        if min(alpha, beta) < 0 or (alpha and not beta):
-            raise TransferError(f"alpha {alpha}, beta {beta}: streamed layers need a slot")
-        if alpha + beta > len(self.layers):
-            raise TransferError(
-                f"alpha {alpha} + beta {beta} is more than the model's {len(self.layers)} layers"
-            )
+        self._check(alpha, beta)
         missing = max(0, self.alpha - alpha)
         change = transition(self._held(), self._order, alpha, beta, missing)
         fresh = self.pool.take(missing * self.frame_pages, "layer")
@@ -158,6 +153,14 @@ class LayerStreamer:
             # Some layers have nothing behind them now: no step may run any more.
             raise TransferError(f"the streamed set was left half changed: {error}") from error
         self.alpha, self.beta = alpha, beta
+
+    def _check(self, alpha: int, beta: int) -> None:
+        if min(alpha, beta) < 0 or (alpha and not beta):
+            raise TransferError(f"alpha {alpha}, beta {beta}: streamed layers need a slot")
+        if alpha + beta > len(self.layers):
+            raise TransferError(
+                f"alpha {alpha} + beta {beta} is more than the model's {len(self.layers)} layers"
+            )
 
     def _held(self) -> list[SlotState]:
         return [

@@ -124,8 +124,8 @@ def transition(
 
     `fresh` is the number of frames that the pool adds: as many as fewer layers are given away.
     """
-    wanted = set(order[: alpha + beta]) if alpha else set()
-    rings = deal(sorted(wanted), beta) if wanted else []
+    rings = streamed_rings(order, alpha, beta)
+    wanted = {layer for ring in rings for layer in ring}
     kept = [_kept(slots, ring) for ring in rings]
     streamed = [layer for slot in slots for layer in slot.ring]
     leaving = [layer for layer in streamed if layer not in wanted]
@@ -145,6 +145,11 @@ def transition(
         returns=[_return(layer, spare, leaving) for layer in sorted(leaving)],
         surplus=[one.source for one in spare],
     )
+
+
+def streamed_rings(order: Sequence[int], alpha: int, beta: int) -> list[list[int]]:
+    """The first alpha + beta layers of `order`, by slot; none without alpha."""
+    return deal(sorted(order[: alpha + beta]), beta) if alpha else []
 
 
 def deal(layers: Sequence[int], beta: int) -> list[list[int]]:

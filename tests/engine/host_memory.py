@@ -10,7 +10,8 @@ from vllm.v1.core.block_pool import BlockPool
 
 from mirage.engine.blockpool import ElasticBlockPool
 from mirage.engine.settings import EngineSettings
-from mirage.streaming.experts import ExpertLayout, ExpertStreamer, Piece
+from mirage.streaming.expert_layout import ExpertLayout, Piece
+from mirage.streaming.experts import ExpertStreamer
 from mirage.streaming.transfer import LayerFrame, LayerStreamer
 from tests.tampered.memory import Poisoning
 from vmm.host import HostBuffer

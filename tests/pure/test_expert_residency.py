@@ -24,6 +24,10 @@ events = st.lists(
 )
 
 
+def _experts(cold) -> set[Expert]:
+    return {Expert(layer, number) for layer, numbers in cold.items() for number in numbers}
+
+
 @given(events)
 def test_whatever_is_routed_to_is_there_and_frames_suffice(todo) -> None:
     """`mapped` is what an engine that obeys has in device memory."""
@@ -32,10 +36,13 @@ def test_whatever_is_routed_to_is_there_and_frames_suffice(todo) -> None:
     for event in todo:
         if isinstance(event, int):
             mapped -= set(books.framed)
-            away, back = books.give(event)
-            assert set(away) <= mapped and not set(back) & mapped
-            mapped = mapped - set(away) | set(back)
-            assert books.given == event and not books.framed
+            before, chosen = _experts(books.cold), books.chosen(event)
+            assert _experts(books.cold) == before, "to choose changes nothing"
+            books.give(chosen)
+            assert books.cold == chosen and books.given == event and not books.framed
+            after = _experts(chosen)
+            assert before <= after or after <= before, "what is cold stays so, or turns local"
+            mapped = mapped - (after - before) | (before - after)
         else:
             layer, used = event
             books.routing.seen(layer, used)
@@ -54,7 +61,7 @@ def test_whatever_is_routed_to_is_there_and_frames_suffice(todo) -> None:
 
 def test_what_a_step_uses_keeps_its_frame() -> None:
     books = Residency(RoutingCounts((0, 1), 4))
-    books.give(2)
+    books.give(books.chosen(2))
     assert books.cold[0] == {2, 3}
     assert books.route(0, {2}) == ([], [Expert(0, 2)])
     assert books.route(1, {3}) == ([], [Expert(1, 3)])
@@ -70,9 +77,9 @@ def test_the_coldest_go_and_stay_cold() -> None:
     for _ in range(50):
         for layer in LAYERS:
             books.routing.seen(layer, {0, 1, 3})
-    books.give(2)
+    books.give(books.chosen(2))
     assert all(cold == {4, 5} for cold in books.cold.values())
-    books.give(3)
+    books.give(books.chosen(3))
     assert all(cold == {2, 4, 5} for cold in books.cold.values())
     assert books.routing.routed() == pytest.approx([0, 0, 0, 0, 3, 6, 9])
 
@@ -81,7 +88,7 @@ def test_what_turns_hot_is_swapped_without_a_copy_more() -> None:
     books = Residency(RoutingCounts((0,), 4))
     for _ in range(200):
         books.routing.seen(0, {0, 1})
-    books.give(2)
+    books.give(books.chosen(2))
     assert books.cold[0] == {2, 3}
     loads = []
     for _ in range(200):
@@ -94,7 +101,7 @@ def test_what_turns_hot_is_swapped_without_a_copy_more() -> None:
 
 def test_like_shares_are_not_swapped_to_and_fro() -> None:
     books = Residency(RoutingCounts((0,), 4))
-    books.give(2)
+    books.give(books.chosen(2))
     for step in range(400):
         used = {step % 4}
         books.routing.seen(0, used)

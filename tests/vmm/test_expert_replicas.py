@@ -13,7 +13,8 @@ import pytest
 from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers.expert_replicas import ExpertReplicas, keep_on_peers
 from mirage.streaming.compute import Compute, HostCompute, StreamCompute
-from mirage.streaming.experts import ExpertLayout, ExpertStreamer, Piece
+from mirage.streaming.expert_layout import ExpertLayout, Piece
+from mirage.streaming.experts import ExpertStreamer
 from mirage.streaming.residency import Expert
 from mirage.streaming.transfer import LayerFrame
 from mirage.tiers.core import Core

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers.pool_memory import PoolMemory, borrowing
-from mirage.streaming.experts import ExpertLayout, ExpertStreamer
+from mirage.streaming.expert_layout import ExpertLayout
+from mirage.streaming.experts import ExpertStreamer
 from mirage.streaming.replicas import ReplicaWish, gives_way, missing
 from mirage.streaming.residency import Expert
 from mirage.tiers.client import PoolClient

@@ -1,0 +1,105 @@
+"""From some layers or experts given away to others: what is unmapped, what is mapped then. Pure.
+
+A resident layer has memory of its own for all but its *cold* experts. There are as many *spare
+frames* as each layer has cold experts; some cold experts are in one. A streamed layer has no memory
+but its slot's. Three layers of four experts, of which one of each is cold, go to alpha 1, beta 1:
+
+    layer 0    rest e0 e1 e2 --             --
+    layer 1    rest e0 e1 -- e3             rest e0 e1 e2 e3
+    layer 2    rest e0 -- e2 e3      ==>    --
+    frame      e3 of layer 0                (none)
+    slot       (none)                       rest e0 e1 e2 e3 of layer 0, then of 2, in turn
+
+    unmap    LayerPart(0, e3 rest e0 e1 e2), LayerPart(2, rest e0 e2 e3)
+    load     LayerPart(1, e2)
+    rings    [0, 2]
+    spare    0
+
+All that is unmapped comes first. So no more is held at any moment than before or after, whichever
+is more. From layers to other layers `transition` moves less. `ExpertStreamer` in `experts` applies
+the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mirage.streaming.expert_layout import ExpertLayout, Span
+from mirage.streaming.residency import Expert
+
+
+@dataclass(frozen=True)
+class GivenAway:
+    """Layers or experts; one of both at a time."""
+
+    rings: Sequence[Sequence[int]] = ()
+    """The streamed layers of each slot."""
+    cold: Mapping[int, Collection[int]] = field(default_factory=dict)
+    """By layer: experts without memory of their own, of each layer with experts as many."""
+    framed: Collection[Expert] = ()
+    """Those of them that are in spare frames."""
+
+    @property
+    def experts(self) -> int:
+        """Cold ones of each layer."""
+        return max(map(len, self.cold.values()), default=0)
+
+    def streams(self, layer: int) -> bool:
+        """Whether a layer is in a slot."""
+        return any(layer in ring for ring in self.rings)
+
+
+@dataclass(frozen=True)
+class LayerPart:
+    """A part of the range of one layer."""
+
+    layer: int
+    spans: Sequence[Span]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """In the order in which it is applied; slots and spare frames that were there all end first."""
+
+    unmap: Sequence[LayerPart]
+    load: Sequence[LayerPart]
+    """What is mapped, and copied from its master."""
+    rings: Sequence[Sequence[int]]
+    """Of the slots that begin."""
+    spare: int
+    """Spare frames that begin, empty."""
+
+
+def exchange(
+    layout: ExpertLayout, layers: int, layer_bytes: int, now: GivenAway, to: GivenAway
+) -> Exchange:
+    """The way between two of which at least one gives experts; `to` has none in frames.
+
+    `layer_bytes` are those of the range of each of so many `layers`.
+    """
+    unmap, load = list[LayerPart](), list[LayerPart]()
+    for layer in range(layers):
+        framed = _spans(layout, [one.number for one in now.framed if one.layer == layer])
+        own = _more(layout, layer, layer_bytes, now, to)
+        if framed or own:
+            unmap.append(LayerPart(layer, [*framed, *own]))
+        if missing := _more(layout, layer, layer_bytes, to, now):
+            load.append(LayerPart(layer, missing))
+    return Exchange(unmap, load, to.rings, to.experts)
+
+
+def _more(
+    layout: ExpertLayout, layer: int, layer_bytes: int, one: GivenAway, other: GivenAway
+) -> list[Span]:
+    """What a layer has of its own under `one`, and not under `other`."""
+    cold = one.cold.get(layer, ())
+    if one.streams(layer):
+        return []
+    if other.streams(layer):
+        return layout.outside(cold, layer_bytes)
+    return _spans(layout, [number for number in other.cold.get(layer, ()) if number not in cold])
+
+
+def _spans(layout: ExpertLayout, numbers: Collection[int]) -> list[Span]:
+    return [span for number in sorted(numbers) for span in layout.spans(number)]

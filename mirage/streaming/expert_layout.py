@@ -1,0 +1,50 @@
+"""Where the experts of a layer lie in its range. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Span = tuple[int, int]
+"""A part of a layer's range: where it begins, and bytes; both are whole pages."""
+
+
+class Piece(NamedTuple):
+    """Of one tensor: where its first expert begins in the layer's range, and bytes of each."""
+
+    start: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class ExpertLayout:
+    """Where the experts of each of `layers` lie: in all of them at the same offsets."""
+
+    layers: tuple[int, ...]
+    count: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Of one expert."""
+        return sum(piece.nbytes for piece in self.pieces)
+
+    @property
+    def most(self) -> int:
+        """Experts of each layer that can be given away: one stays."""
+        return self.count - 1
+
+    def spans(self, number: int) -> list[Span]:
+        """An expert's slices."""
+        return [(piece.start + number * piece.nbytes, piece.nbytes) for piece in self.pieces]
+
+    def outside(self, numbers: Collection[int], end: int) -> list[Span]:
+        """All that lies before `end` and is not of these experts."""
+        out: list[Span] = []
+        at = 0
+        for start, nbytes in sorted(span for number in numbers for span in self.spans(number)):
+            if start > at:
+                out.append((at, start - at))
+            at = start + nbytes
+        return [*out, (at, end - at)] if end > at else out
