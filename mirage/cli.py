@@ -156,11 +156,10 @@ def serve(
     ] = True,
     ask_socket: Annotated[
         Path | None,
-        typer.Option(hidden=True, help="Of a process that answers about models, see serve.relay."),
+        typer.Option(hidden=True, help="Of a process that answers about models, see serve.ask."),
     ] = None,
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
-    from mirage.serve import relay
     from mirage.serve.means import Means
     from mirage.serve.profiled import profiled
     from mirage.serve.supervisor import ServeOptions, serve
@@ -174,7 +173,7 @@ def serve(
         loaded = loaded.model_copy(update={"tiers": TiersSection()})
     means = context.obj or Means()
     if ask_socket is not None:
-        means = replace(means, probe=relay.probe(ask_socket))
+        means = replace(means, probe=ask_socket)
     raise typer.Exit(serve(loaded, options, means, profiled(loaded)))
 
 

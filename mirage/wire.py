@@ -22,7 +22,7 @@ import msgspec
 
 HEADER = struct.Struct("!IB")
 LONGEST = 2**20
-"""Bytes of a message."""
+"""Bytes of a message, unless a protocol says otherwise."""
 PIECE = 2**16
 """Bytes that are read at a time."""
 MOST_UNREAD = 2**22
@@ -54,10 +54,10 @@ class ChannelClosed(Broken):
 class Decoder(Generic[T]):
     """Messages out of bytes and descriptors as they come. `kinds`: a union of tagged structs."""
 
-    def __init__(self, kinds: Any, most_descriptors: int = 0) -> None:
-        """`most_descriptors` that one message may bring."""
+    def __init__(self, kinds: Any, most_descriptors: int = 0, longest: int = LONGEST) -> None:
+        """`most_descriptors` that one message may bring, `longest` in bytes."""
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kinds)
-        self._most = most_descriptors
+        self._most, self._longest = most_descriptors, longest
         self._bytes = bytearray()
         self._descriptors: deque[int] = deque()
 
@@ -70,7 +70,7 @@ class Decoder(Generic[T]):
     def has_next(self) -> bool:
         """True if `next` gives a message, or raises."""
         length = self._header()[0]
-        return length > LONGEST or 0 <= length <= len(self._bytes) - HEADER.size
+        return length > self._longest or 0 <= length <= len(self._bytes) - HEADER.size
 
     def next(self) -> tuple[T, list[int]] | None:
         """The next message with its descriptors, now the caller's; None if it is not whole.
@@ -78,7 +78,7 @@ class Decoder(Generic[T]):
         Raises `Broken`.
         """
         length, count = self._header()
-        if length > LONGEST or count > self._most:
+        if length > self._longest or count > self._most:
             raise Broken(f"a message of {length} bytes and {count} descriptors is too large")
         if not self.has_next:
             return None
@@ -122,6 +122,7 @@ class Channel(Generic[T]):
         *,
         most_descriptors: int = 0,
         most_unread: int = MOST_UNREAD,
+        longest: int = LONGEST,
         selector: selectors.BaseSelector | None = None,
     ) -> None:
         """Takes over the socket. `kinds`: a union of the messages that come.
@@ -130,7 +131,7 @@ class Channel(Generic[T]):
         something is unsent.
         """
         self.socket = there
-        self._decoder: Decoder[T] = Decoder(kinds, most_descriptors)
+        self._decoder: Decoder[T] = Decoder(kinds, most_descriptors, longest)
         self._most_descriptors, self._most_unread = most_descriptors, most_unread
         self._unsent: deque[tuple[bytearray, list[int]]] = deque()
         """Bytes, and the descriptors that go with the first of them."""

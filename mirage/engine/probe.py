@@ -1,21 +1,18 @@
 """Child process of `mirage check` and `mirage serve`: asks vLLM what each tenant's engine will be.
 
-python -m mirage.engine.probe < QUESTIONS > ANSWERS
+python -m mirage.engine.probe DESCRIPTOR
 
-A question is one line of JSON, `{"tenant": name, "elastic": bool, "argv": [...]}` with the
-command line of the tenant's server. The answer is one line, `{"tenant": name}` with either
-`facts` or `refused`, a line for the user. vLLM parses the arguments, makes its configuration,
-builds the model without memory (on torch's meta device) and groups its KV cache, as it does in
-the engine. Nothing is loaded, no device memory is taken.
+Questions come as `mirage.processes.answering` has them, in role `probe`: `{"tenant": name,
+"elastic": bool, "argv": [...]}` with the command line of the tenant's server. The answer is
+`{"tenant": name}` with either `facts` or `refused`, a line for the user. vLLM parses the arguments,
+makes its configuration, builds the model without memory (on torch's meta device) and groups its KV
+cache, as it does in the engine. Nothing is loaded, no device memory is taken.
 
 vLLM is imported once; then each question is answered in a fork, since much in vLLM is global.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
@@ -58,6 +55,7 @@ from mirage.engine.layouts import layouts_on_cpu, layouts_on_gpu
 from mirage.engine.params import PlacedLayers
 from mirage.facts import NO_KV, ModelFacts
 from mirage.problems import one_line
+from mirage.processes import answering
 
 ENOUGH_BYTES = 1 << 50
 """Bytes of KV memory assumed, ample for any model: `mirage.serve.fit` looks at the shares."""
@@ -227,13 +225,5 @@ def said(question: dict[str, Any]) -> dict[str, Any]:
     return next(filter(None, (_forked(question, device) for device in hollow.DEVICES)))
 
 
-def main() -> None:
-    """Answer every line of the standard input."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
-    for line in sys.stdin:
-        print(json.dumps(said(json.loads(line))), file=answers, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answering.answer({"probe": said})

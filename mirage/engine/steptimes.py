@@ -1,6 +1,6 @@
 """What the steps of one real engine take: the child process of `mirage profile`.
 
-Question (see `mirage.tools.profile.engines`) and answer are JSON: seconds, bytes, tokens. The
+Question (see `mirage.tools.profile.engines`) and answer are in seconds, bytes, tokens. The
 engine is the one that `mirage serve` would start, with all KV blocks there could be, stepped in
 this process. All points are measured in several passes, since a machine's speed drifts: of each
 point the answer has the median of its quickest pass, and the times of all its steps.
@@ -180,4 +180,4 @@ def _seconds(act: Callable[[int], None], times: int) -> list[float]:
 
 
 if __name__ == "__main__":
-    answer(measure)
+    answer({"measure": measure})

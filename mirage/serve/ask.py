@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any
 
 import msgspec
 
 from mirage.config import Config, ConfigError, Policy
 from mirage.facts import ModelFacts
+from mirage.processes.asking import ForkEnded, Waiting, asked_child
+from mirage.processes.asking import ask as ask_at
 from mirage.serve import launcher
 from mirage.serve.limits import with_causes
 from mirage.serve.process import last_error
 from mirage.serve.rundir import RunDir
+from mirage.wire import Broken
 
-PROBE = ("-m", "mirage.engine.probe")
+Probe = tuple[str, ...] | Path
+"""Arguments of Python for a process that is started and asked, or the address of one that has
+imported vLLM (`mirage.engine.forkserver`): if that is gone, `PROBE` is started."""
+Answers = dict[str, Mapping[str, Any]]
+"""By the tenant's name."""
+PROBE: Probe = ("-m", "mirage.engine.probe")
+ROLE = "probe"
 TIMEOUT_S = 120.0
 """Seconds granted to import vLLM, before those for each tenant."""
 MORE_S = 120.0
 """Seconds granted for each tenant, as in the probe; the largest models take a few."""
 
 
-def ask(
-    config: Config, probe: tuple[str, ...] = PROBE
-) -> tuple[dict[str, ModelFacts], dict[str, str]]:
+def ask(config: Config, probe: Probe = PROBE) -> tuple[dict[str, ModelFacts], dict[str, str]]:
     """The facts of every tenant that vLLM takes, and why it refuses one; both by name.
 
     Takes some ten seconds, most to import vLLM. Raises `ConfigError` if it cannot be asked.
@@ -46,7 +49,8 @@ def ask(
     return facts, refused
 
 
-def _answers(config: Config, log: Path, probe: tuple[str, ...]) -> dict[str, Mapping[str, Any]]:
+def _answers(config: Config, log: Path, probe: Probe) -> Answers:
+    """Those that came before whoever was asked ended. Raises `ConfigError`."""
     additional = {"additional_config": {"mirage": launcher.device_settings(config)}}
     questions = [
         {
@@ -56,40 +60,38 @@ def _answers(config: Config, log: Path, probe: tuple[str, ...]) -> dict[str, Map
         }
         for tenant in config.tenants
     ]
-    lines = "".join(json.dumps(question) + "\n" for question in questions)
-    limit_s = TIMEOUT_S + MORE_S * len(questions)
-    with RunDir(None) as rundir, log.open("wb") as errors:
-        asked = subprocess.Popen(
-            [sys.executable, *probe],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=launcher.environment(config, rundir),
-            process_group=0,
-        )
-        with _ended_with_us(asked):
-            try:
-                answered, _ = asked.communicate(lines.encode(), limit_s)
-            except subprocess.TimeoutExpired:
-                why = f"vLLM did not answer about the models in {limit_s:g} s"
-                raise ConfigError(why) from None
-    said = [json.loads(line) for line in answered.splitlines()]
-    return {answer["tenant"]: answer for answer in said}
+    if isinstance(probe, Path):
+        with suppress(OSError, ForkEnded):
+            return {q["tenant"]: ask_at(probe, ROLE, q, log) for q in questions}
+        probe = PROBE
+    return _of_a_child(config, questions, log, probe)
 
 
-@contextmanager
-def _ended_with_us(leader: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Whatever is raised inside, a signal's exception too, ends the group of `leader`.
+def _of_a_child(
+    config: Config, questions: list[dict[str, Any]], log: Path, probe: tuple[str, ...]
+) -> Answers:
+    answers: Answers = {}
+    until = _until(TIMEOUT_S + MORE_S * len(questions))
+    with (
+        RunDir(None) as rundir,
+        asked_child(probe, log, launcher.environment(config, rundir)) as child,
+        suppress(Broken),
+    ):
+        for question in questions:
+            answers[question["tenant"]] = child.ask(ROLE, question, until)
+        child.over(until)
+    return answers
 
-    It alone is not enough: the probe asks about each model in a child of its own.
-    """
-    try:
-        yield
-    except BaseException:
-        with suppress(ProcessLookupError):
-            os.killpg(leader.pid, signal.SIGKILL)
-        leader.wait()
-        raise
+
+def _until(limit_s: float) -> Waiting:
+    """Raises `ConfigError` when so many seconds have passed from now on."""
+    begun = monotonic()
+
+    def look(_: float) -> None:
+        if monotonic() > begun + limit_s:
+            raise ConfigError(f"vLLM did not answer about the models in {limit_s:g} s")
+
+    return look
 
 
 def _why(log: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mirage.serve.ask import PROBE
+from mirage.serve.ask import PROBE, Probe
 from mirage.serve.control import HELLO_S
 from mirage.serve.launcher import SERVER
 from mirage.serve.outside import MARGIN_BYTES
@@ -20,7 +20,8 @@ class Means:
     """Programs as Python's arguments, times in seconds."""
 
     server: tuple[str, ...] = SERVER
-    probe: tuple[str, ...] = PROBE
+    probe: Probe = PROBE
+    """Process that is asked about the models."""
     device: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: dict(DEVICE))
     """Program by kind of device, exits with 0 if it can use one; none for one that cannot fail."""
     start: Start = start_program

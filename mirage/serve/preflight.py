@@ -31,7 +31,7 @@ class Preflight(NamedTuple):
     """Folder of each LoRA adapter, by its name."""
 
 
-def preflight(config: Config, probe: tuple[str, ...] = ask.PROBE) -> Preflight:
+def preflight(config: Config, probe: ask.Probe = ask.PROBE) -> Preflight:
     """Look at every tenant, ask vLLM about its model, and fit it.
 
     Raises `ConfigError` for what concerns them all, and if no tenant can be served.
@@ -57,7 +57,7 @@ def preflight(config: Config, probe: tuple[str, ...] = ask.PROBE) -> Preflight:
     return Preflight(fits, in_order, named)
 
 
-def fit_config(config: Config, probe: tuple[str, ...] = ask.PROBE) -> dict[str, Fit]:
+def fit_config(config: Config, probe: ask.Probe = ask.PROBE) -> dict[str, Fit]:
     """The fit of every tenant by its name. Raises `ConfigError` if one of them is refused."""
     found = preflight(config, probe)
     if found.refused:

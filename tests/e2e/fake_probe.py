@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))
 
@@ -15,14 +15,11 @@ import msgspec
 from model_facts import facts_of
 
 from mirage.facts import ModelFacts
+from mirage.processes.answering import answer
 
-if slow := os.environ.get("FAKE_PROBE_S"):
-    asked = os.fork()  # vLLM is asked in a child
-    time.sleep(float(slow))
-    if not asked:
-        os._exit(0)
-for line in sys.stdin:
-    question = json.loads(line)
+
+def probe(question: dict[str, Any]) -> dict[str, Any]:
+    """As the probe would answer."""
     said = dict(pairwise(question["argv"]))
     try:
         facts = facts_of(
@@ -31,8 +28,16 @@ for line in sys.stdin:
             int(said["--max-model-len"]),
             int(said["--block-size"]),
         )
-        answer = {"facts": msgspec.to_builtins(facts)}
-        msgspec.convert(answer["facts"], ModelFacts)
+        found = {"facts": msgspec.to_builtins(facts)}
+        msgspec.convert(found["facts"], ModelFacts)
     except (TypeError, ArithmeticError, msgspec.ValidationError) as error:
-        answer = {"refused": f"vLLM refuses it: {error}"}
-    print(json.dumps({"tenant": question["tenant"]} | answer))
+        found = {"refused": f"vLLM refuses it: {error}"}
+    return {"tenant": question["tenant"]} | found
+
+
+if slow := os.environ.get("FAKE_PROBE_S"):
+    asked = os.fork()  # vLLM is asked in a child
+    time.sleep(float(slow))
+    if not asked:
+        os._exit(0)
+answer({"probe": probe})

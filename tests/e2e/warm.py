@@ -25,8 +25,8 @@ from typing import Any
 
 from benchmarks import ablated, ablations
 from mirage import cli
-from mirage.processes import forking
-from mirage.serve import launcher, relay
+from mirage.processes import asking
+from mirage.serve import launcher
 from mirage.serve.means import Means
 from mirage.serve.starting import Child
 from mirage.tools.replay import child
@@ -101,7 +101,7 @@ class Warm:
         where = str(folder or Path.cwd())
         question = {"command": command, "environment": dict(environment), "folder": where}
         asked = question | {"out": out, "err": err}
-        pid = forking.ask(self.address, "program", asked, Path(os.devnull))
+        pid = asking.ask(self.address, "program", asked, Path(os.devnull))
         assert isinstance(pid, int)
         return pid
 
@@ -188,7 +188,7 @@ def main(words: list[str], **means: Any) -> None:
     with ablations.ablated(**ablations.parsed(before[:-1])):
         if words[0] == "serve":
             warm = Warm(Path.cwd())
-            cli.main(words, Means(start=warm.start, probe=relay.probe(warm.address), **means))
+            cli.main(words, Means(start=warm.start, probe=warm.address, **means))
         else:
             program = [__file__, *before]
             child.serve_command = ablated.servers(child.serve_command, program)

@@ -32,7 +32,7 @@ import vllm.v1.engine.async_llm
 import vllm.v1.engine.utils
 
 from mirage.engine import executor, forkserver, scheduler  # noqa: F401
-from mirage.processes import forking
+from mirage.processes.answering import answer_in_forks
 
 PR_SET_PDEATHSIG = 1
 FORK = "MIRAGE_TEST_FORK"
@@ -132,7 +132,7 @@ def serve(listener: socket.socket) -> None:
     """Start what is asked for until the parent ends, and with it this process."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     gc.freeze()  # else each fork's first collection would write to, and so copy, all pages
-    forking.serve(listener, forkserver.ROLES | {"program": program})
+    answer_in_forks(listener, forkserver.ROLES | {"program": program})
 
 
 def serve_in_fork(listener: socket.socket) -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tiny import ENVIRONMENT
 
+from mirage.processes.asking import asked_child
+from mirage.serve import ask
 from mirage.serve.launcher import flags
+from mirage.wire import Broken
 
 ROOT = Path(__file__).parents[2]
 ARGUMENTS = {
@@ -33,16 +34,12 @@ def question(name: str, model: Path, **more: Any) -> dict[str, Any]:
 
 def answers(questions: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """One process for all of them."""
-    asked = subprocess.run(
-        [sys.executable, "-m", "mirage.engine.probe"],
-        input="".join(json.dumps(question) + "\n" for question in questions),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=ROOT,
-        env=os.environ | ENVIRONMENT,
-    )
-    said = [json.loads(line) for line in asked.stdout.splitlines()]
-    assert len(said) == len(questions), asked.stderr[-3000:]
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
+        with asked_child(ask.PROBE, log, environment) as child:
+            try:
+                said = [child.ask(ask.ROLE, question) for question in questions]
+            except Broken:
+                raise AssertionError(log.read_text()[-3000:]) from None
     return {answer["tenant"]: answer for answer in said}

@@ -33,7 +33,7 @@ SIZES = (
 
 
 def check(
-    families: Sequence[Family], models: Path, probe: Sequence[str] = ask.PROBE
+    families: Sequence[Family], models: Path, probe: ask.Probe = ask.PROBE
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Of each family what the engine's shape shall be, or `refused` with the line.
 
@@ -46,11 +46,11 @@ def check(
 
 
 def _ask(
-    families: Sequence[Family], dtype: str, models: Path, probe: Sequence[str]
+    families: Sequence[Family], dtype: str, models: Path, probe: ask.Probe
 ) -> Iterator[tuple[str, Any]]:
     tenants = [tenant(family, models, 100 / AT_ONCE) for family in families]
     with tempfile.TemporaryDirectory(prefix="mirage-check-") as folder:
-        answers = ask._answers(_config(tenants, dtype), Path(folder) / "log", tuple(probe))
+        answers = ask._answers(_config(tenants, dtype), Path(folder) / "log", probe)
     for each in tenants:
         answer = answers.get(each.name) or {"refused": "vLLM gave no answer"}
         if "refused" in answer:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
+from mirage.processes.asking import AskedChild, Waiting, asked_child, nobody_waits
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.errors import EngineFailed
 from mirage.serve.process import last_error
+from mirage.wire import Broken
 
-TURN_S = 0.5
-"""Seconds from one word of progress to the next."""
+ROLE = "measure"
 ENDING_S = 30.0
 """That a child gets to end by itself when it is asked to."""
 CACHE = "VLLM_CACHE_ROOT"
@@ -30,33 +27,25 @@ def ask(
     question: Any,
     log: Path,
     environment: Mapping[str, str],
-    waiting: Callable[[float], None] = lambda seconds: None,
+    waiting: Waiting = nobody_waits,
 ) -> Any:
-    """What `module` answers. `waiting` hears the seconds so far.
+    """What `module` answers in role `measure`. `waiting` hears the seconds so far.
 
     Whatever is raised meanwhile ends the child, and so does the end of this process. Raises
     `EngineFailed` with one line if the child has no answer.
     """
-    with log.open("wb") as errors, tempfile.TemporaryFile() as answers:
-        child = subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=answers,
-            stderr=errors,
-            env=dict(environment),
-            process_group=0,
-        )
-        with watched(child, Path(tempfile.mkdtemp(prefix="mirage-profile-"))), _ended(child):
-            assert child.stdin is not None
-            with suppress(BrokenPipeError):
-                child.stdin.write(json.dumps(question).encode())
-                child.stdin.close()
-            _wait(child, waiting)
-        answers.seek(0)
-        answered = answers.read()
-    if child.returncode or not answered:
-        raise EngineFailed(why(module, child.returncode, log))
-    return json.loads(answered)
+    with (
+        asked_child(["-m", module], log, environment) as child,
+        watched(child.process),
+        _ended(child),
+    ):
+        try:
+            answered = child.ask(ROLE, question, waiting)
+        except Broken:
+            raise EngineFailed(why(module, child.over(), log)) from None
+        if code := child.over(waiting):
+            raise EngineFailed(why(module, code, log))
+    return answered
 
 
 @contextmanager
@@ -79,16 +68,6 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return dict(os.environ) | dict(more or {})
 
 
-def _wait(child: subprocess.Popen[bytes], waiting: Callable[[float], None]) -> None:
-    began = monotonic()
-    while True:
-        try:
-            child.wait(TURN_S)
-            return
-        except subprocess.TimeoutExpired:
-            waiting(monotonic() - began)
-
-
 @contextmanager
 def watched(child: subprocess.Popen[bytes], *folders: Path) -> Iterator[None]:
     """Killed with this process, whatever ends that, and `folders` removed, also by the block."""
@@ -100,23 +79,16 @@ def watched(child: subprocess.Popen[bytes], *folders: Path) -> Iterator[None]:
             reaper.over(child.pid)
 
 
-def kill(child: subprocess.Popen[bytes]) -> None:
-    """It, and all of its group."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-
-
 @contextmanager
-def _ended(child: subprocess.Popen[bytes]) -> Iterator[None]:
+def _ended(child: AskedChild) -> Iterator[None]:
     """By whatever is raised inside. Ask first: a child may have a server of its own to end."""
     try:
         yield
     except BaseException:
-        child.send_signal(signal.SIGINT)
+        child.process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            child.wait(ENDING_S)
-        kill(child)
+            child.process.wait(ENDING_S)
+        child.kill()
         raise
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mirage.config import Config
-from mirage.processes import forking
+from mirage.processes import asking
 from mirage.serve import launcher
 from mirage.serve.errors import EngineFailed
 from mirage.serve.rundir import RunDir
@@ -30,8 +30,8 @@ class Imported:
     def steps(self, question: Any, log: Path, waiting: Callable[[float], None]) -> Any:
         """What `mirage.engine.steptimes` measures, in a fork. Raises `EngineFailed`."""
         try:
-            return forking.ask(self.address, "steptimes", question, log, IN_THIS_PROCESS, waiting)
-        except forking.ForkEnded as ended:
+            return asking.ask(self.address, "steptimes", question, log, IN_THIS_PROCESS, waiting)
+        except asking.ForkEnded as ended:
             raise EngineFailed(children.why("mirage.engine.steptimes", ended.code, log)) from None
         except OSError:
             raise EngineFailed(f"the process that has imported vLLM ended: see {log}") from None
@@ -50,7 +50,7 @@ def imported(config: Config, log: Path) -> Iterator[Imported]:
             try:
                 yield Imported(address)
             finally:
-                children.kill(process)
+                asking.kill_group(process)
 
 
 def _start(

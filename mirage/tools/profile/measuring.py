@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from mirage.config import Config, Policy, SharingSection, read_yaml
-from mirage.serve import launcher, relay
+from mirage.serve import launcher
 from mirage.serve.fit import Fit
 from mirage.serve.preflight import fit_config
 from mirage.serve.rundir import RunDir
@@ -125,7 +125,7 @@ class Measuring(ExitStack):
 
     def _fitted(self, parts: Parts) -> dict[str, Fit]:
         if self._fits is None:
-            self._fits = fit_config(self.config, relay.probe(self._vllm(parts).address))
+            self._fits = fit_config(self.config, self._vllm(parts).address)
         return self._fits
 
     def _at_once(self, folder: Path) -> Path:

@@ -155,4 +155,4 @@ def _compute() -> None:
 
 
 if __name__ == "__main__":
-    answer(measure)
+    answer({"measure": measure})

@@ -226,4 +226,4 @@ def measure(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(measure)
+    answer({"measure": measure})

@@ -1,0 +1,148 @@
+"""Asking of the processes that `mirage.processes.answering` has: one of ours, or at an address."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from mirage.processes.answering import LONGEST, ForkEnd, Query, Reply
+from mirage.wire import Broken, Channel
+
+Waiting = Callable[[float], None]
+"""Hears the seconds so far, now and then; what it raises ends the wait."""
+EVERY_S = 0.5
+
+
+class ForkEnded(Exception):
+    """The fork ended without an answer; its log says why."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"exit code {code}")
+        self.code = code
+
+
+def nobody_waits(seconds: float) -> None:
+    """A `Waiting` that wants to know nothing."""
+
+
+def ask(
+    address: Path,
+    role: str,
+    asked: Any,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    waiting: Waiting = nobody_waits,
+    every_s: float = EVERY_S,
+) -> Any:
+    """What a fork of the process at `address` says. What it prints goes to `log`.
+
+    `environment` is added to that of the process. Raises `ForkEnded`, and `OSError` if the process
+    itself is gone.
+    """
+    query = Query(role, asked, str(log), dict(environment or {}))
+    there = socket.socket(socket.AF_UNIX)
+    with closing(_channel(there)) as channel:
+        there.connect(str(address))
+        try:
+            channel.say(query)
+            reply = _reply(channel, waiting, every_s)
+        except Broken as error:
+            raise ConnectionResetError(f"the process that was asked: {error}") from None
+    if isinstance(reply, ForkEnd):
+        raise ForkEnded(reply.code)
+    return reply.value
+
+
+class AskedChild:
+    """A child process that answers; it ends when it is `over`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel[Reply]) -> None:
+        self.process, self._channel = process, channel
+
+    def ask(self, role: str, asked: Any, waiting: Waiting = nobody_waits) -> Any:
+        """Raises `Broken` if it ends without an answer."""
+
+        def lives(seconds: float) -> None:
+            if self.process.poll() is not None:  # its children may have the socket open
+                raise Broken("it has ended")
+            waiting(seconds)
+
+        self._channel.say(Query(role, asked))
+        reply = _reply(self._channel, lives, EVERY_S)
+        assert not isinstance(reply, ForkEnd), "it answers itself"
+        return reply.value
+
+    def over(self, waiting: Waiting = nobody_waits) -> int:
+        """Let it end, and wait for that; its exit code. Idempotent."""
+        self._channel.close()
+        began = monotonic()
+        while True:
+            try:
+                return self.process.wait(EVERY_S)
+            except subprocess.TimeoutExpired:
+                waiting(monotonic() - began)
+
+    def kill(self) -> None:
+        """End it at once, with all of its group. Idempotent."""
+        self._channel.close()
+        kill_group(self.process)
+
+
+@contextmanager
+def asked_child(
+    words: Sequence[str], log: Path, environment: Mapping[str, str]
+) -> Iterator[AskedChild]:
+    """A program of Python's that calls `answering.answer`, with a process group of its own.
+
+    Whatever is raised inside, a signal's exception too, kills the group: it may have children.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with closing(_channel(ours)) as channel:
+        with theirs, log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, *words, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=dict(environment),
+                process_group=0,
+                pass_fds=[theirs.fileno()],
+            )
+        child = AskedChild(process, channel)
+        try:
+            yield child
+            child.over()
+        except BaseException:
+            child.kill()
+            raise
+
+
+def kill_group(leader: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for a child and all of the process group that it leads. Idempotent."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGKILL)
+    leader.wait()
+
+
+def _channel(there: socket.socket) -> Channel[Reply]:
+    return Channel(there, Reply, longest=LONGEST)
+
+
+def _reply(channel: Channel[Reply], waiting: Waiting, every_s: float) -> Reply:
+    """Raises `Broken`, and what `waiting` raises."""
+    began = monotonic()
+    while (heard := channel.next()) is None:
+        if select.select([channel], [], [], every_s)[0]:
+            channel.read()
+        else:
+            waiting(monotonic() - began)
+    return heard[0]
