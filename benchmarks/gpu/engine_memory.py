@@ -19,7 +19,7 @@ class Memory:
     def __init__(self, scheduler: Any) -> None:
         self.scheduler, self.shape = scheduler, scheduler.shape
         self._revision = 0
-        self.base = scheduler.kv_cache_manager.block_pool.backed_extents()
+        self.base = scheduler.pool.book.backed_extents()
         self.most_extents = self.base
         self.most_alpha = 0
 
@@ -30,7 +30,7 @@ class Memory:
         self.scheduler.mailbox.post(Allotment(self._revision, alpha, beta, extents, grant))
         memory = self.scheduler.memory
         self.most_alpha = max(self.most_alpha, memory.alpha)
-        backed = self.scheduler.kv_cache_manager.block_pool.backed_extents()
+        backed = self.scheduler.pool.book.backed_extents()
         self.most_extents = max(self.most_extents, backed)
 
     def settle(self) -> None:

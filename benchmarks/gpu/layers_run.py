@@ -116,7 +116,7 @@ def outside(memory: Memory, spec: dict[str, Any]) -> dict[str, int] | None:
     if spec.get("free") is None or not torch.cuda.is_available():
         return None
     torch.cuda.synchronize()
-    extents = memory.scheduler.kv_cache_manager.block_pool.backed_extents()
+    extents = memory.scheduler.pool.book.backed_extents()
     known = memory.scheduler.memory.held_bytes(extents, memory.shape.extent_bytes)
     return {"gone": spec["free"] - torch.cuda.mem_get_info()[0], "known": known}
 

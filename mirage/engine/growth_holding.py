@@ -32,7 +32,7 @@ from vllm.v1.request import RequestStatus
 from mirage.control.growth_hold import GrowthHold
 from mirage.control.turn_taking import TurnTaking
 from mirage.engine.agent import Agent
-from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.mailbox import Mailbox
 from mirage.engine.report_pace import Reporter
 
@@ -118,7 +118,7 @@ class HoldingMixin(Mixable):
     turn: TurnTaking
     reporter: Reporter
     mailbox: Mailbox
-    pool: ElasticBlockPool
+    pool: ElasticBlocks
     _pause_state: PauseState
 
     def _prepare_to_hold(
@@ -154,7 +154,7 @@ class HoldingMixin(Mixable):
     # -- what vLLM comes by in schedule(), in its order ----------------------------------
 
     def _lacks(self, blocks: int) -> None:
-        self.growth_hold.lacks(blocks, self.pool.get_num_free_blocks())
+        self.growth_hold.lacks(blocks, self.pool.num_free_blocks)
         answerable = self.turn.granted
         self._holding = self.agent is not None and self.growth_hold.may_hold(answerable=answerable)
         if self._holding:

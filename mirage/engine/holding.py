@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.fence import Fence
 from mirage.engine.memory import EngineMemory
 
@@ -15,7 +15,7 @@ class EngineHolding:
     def __init__(
         self,
         memory: EngineMemory,
-        blocks: ElasticBlockPool,
+        blocks: ElasticBlocks,
         fence: Fence,
         may_retire: Callable[[], bool],
     ) -> None:
@@ -38,19 +38,19 @@ class EngineHolding:
 
     @property
     def usable_extents(self) -> int:
-        return self._blocks.usable_blocks // self._blocks.extent_blocks
+        return self._blocks.book.usable_extents
 
     @property
     def retiring_extents(self) -> int:
-        return len(self._blocks.retiring)
+        return len(self._blocks.book.retiring)
 
     def busy_extents(self) -> int:
-        """Looks at every block of extents that have several."""
-        return self._blocks.busy_extents()
+        """See `ExtentBook.busy_extents`."""
+        return self._blocks.book.busy_extents()
 
     def awaits_requests(self) -> bool:
         """True if a retiring extent has a block that a request uses."""
-        return any(self._blocks.retiring.values())
+        return self._blocks.book.retiring_blocks > 0
 
     def emptied_extents(self) -> int:
         """Number of retiring extents that no request uses, nor any step in flight."""
@@ -58,21 +58,21 @@ class EngineHolding:
 
     def call_back(self, count: int) -> bool:
         """Up to `count` retiring extents are usable again; True if any is."""
-        back = self._blocks.unretire(count)
-        retiring = self._blocks.retiring
+        back = self._blocks.call_back(count)
+        retiring = self._blocks.book.retiring
         self._emptied_at = {e: mark for e, mark in self._emptied_at.items() if e in retiring}
         return bool(back)
 
     def drop(self, count: int) -> list[int]:
         """So many emptied extents, whose memory is unmapped now."""
         extents = self._emptied()[:count]
-        self._blocks.drop(extents)
+        self._blocks.book.drop(extents)
         for extent in extents:
             del self._emptied_at[extent]
         return extents
 
     def _emptied(self) -> list[int]:
-        return [extent for extent in self._blocks.emptied() if self._untouched(extent)]
+        return [extent for extent in self._blocks.book.emptied() if self._untouched(extent)]
 
     def _untouched(self, extent: int) -> bool:
         if extent not in self._emptied_at:

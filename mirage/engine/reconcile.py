@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from mirage.control.engine.way import CallBack, Kind, Map, Move, Parameters, Retire, Unmap, Way
-from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.fence import Fence
 from mirage.engine.holding import EngineHolding
 from mirage.engine.memory import EngineMemory
@@ -33,7 +33,7 @@ class Reconciler:
     def __init__(
         self,
         memory: EngineMemory,
-        blocks: ElasticBlockPool,
+        blocks: ElasticBlocks,
         fence: Fence,
         *,
         pace: Pace | None = None,
@@ -127,8 +127,8 @@ class Reconciler:
     def _retire(self, count: int, *, anew: bool) -> bool:
         """Nothing has moved yet: these extents hold memory until they are empty."""
         if anew:
-            self.holding.call_back(len(self.blocks.retiring))
-        retirees = self.blocks.pick_retirees(count)
+            self.holding.call_back(self.holding.retiring_extents)
+        retirees = self.blocks.to_retire(count)
         self._demote(retirees)
         self.blocks.retire(retirees)
         return False
@@ -140,7 +140,7 @@ class Reconciler:
         return True
 
     def _map(self, count: int, wanted: int) -> bool:
-        extents = self.blocks.unmapped(count)
+        extents = self.blocks.book.unmapped(count)
         if not extents:
             return False
         with self._pace.moving("extent", count):

@@ -22,13 +22,14 @@ from vllm.v1.request import RequestStatus
 
 from mirage.config import Policy
 from mirage.control.demand import Demand
+from mirage.control.engine.extent_book import ExtentBook
 from mirage.control.engine.wants import Wants
 from mirage.control.reporting import Cached, HeldMemory, make_report
 from mirage.control.turn_taking import TurnTaking
 from mirage.counters import Counters
 from mirage.engine import descendants, prefill, runtime
 from mirage.engine.agent import Agent
-from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.fence import Fence
 from mirage.engine.firststep import FirstStep, lacks_input
 from mirage.engine.growth_holding import HoldingMixin
@@ -37,6 +38,7 @@ from mirage.engine.mixed import name_by_mask
 from mirage.engine.pace import Pace
 from mirage.engine.reconcile import Reconciler
 from mirage.engine.report_pace import Reporter
+from mirage.engine.tiers import present
 from mirage.engine.tiers.scheduling import TieredMixin
 from mirage.protocol import (
     PROTOCOL_VERSION,
@@ -337,16 +339,17 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
     def _prepare(self) -> None:
         kv = self.memory.kv
         pool = self.kv_cache_manager.block_pool
-        pool.__class__ = ElasticBlockPool
-        if kv is None:
-            pool.become_empty()
+        if kv is None:  # vLLM's null block is no memory
+            book = ExtentBook(0, 1, 0)
         else:
-            pool.become_elastic(kv.extents.blocks_per_extent, len(kv.extents.mapped))
-        self.pool: ElasticBlockPool = pool
+            per_extent = kv.extents.blocks_per_extent
+            extents = pool.num_gpu_blocks // per_extent
+            book = ExtentBook(extents, per_extent, len(kv.extents.mapped))
+        self.pool = ElasticBlocks(pool, book, present.content())
         pace = Pace(self.settings.move_s, self._steps_soon)
         self.reconciler = Reconciler(
             self.memory,
-            pool,
+            self.pool,
             self.fence,
             pace=pace,
             demote=self._demote,
@@ -383,7 +386,7 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
 
     def _processed(self) -> None:
         self._let_go()
-        if self.pool.retiring or not self.running:
+        if self.pool.book.retiring or not self.running:
             self._reconcile()
 
     def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
@@ -419,7 +422,8 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
     # -- state --------------------------------------------------------------------------
 
     def _kv_extents(self) -> tuple[int, int, int]:
-        return self.pool.backed_extents(), self.pool.busy_extents(), self.pool.usable_blocks
+        book = self.pool.book
+        return book.backed_extents(), book.busy_extents(), book.usable_blocks
 
     def _cached(self) -> Cached:
         pool = self.pool
@@ -427,9 +431,9 @@ class ElasticMixin(TieredMixin, HoldingMixin, ObservingMixin):
 
     def _demand(self) -> Demand:
         pool, running = self.pool, len(self.running)
-        idle = pool.get_num_free_blocks() + pool.only_pinned()
+        idle = pool.num_free_blocks + pool.only_pinned()
         starting = self.groups.to_start(self._to_compute(), self.max_num_running_reqs - running)
-        return self.wants.demand(max(0, pool.usable_blocks - 1 - idle), running, starting)
+        return self.wants.demand(max(0, pool.book.usable_blocks - 1 - idle), running, starting)
 
 
 class MirageScheduler(ElasticMixin, Scheduler):

@@ -117,13 +117,13 @@ class Squeeze:
         from mirage.protocol import Allotment
 
         scheduler = self.scheduler
-        shape, pool = scheduler.shape, scheduler.pool
-        before = pool.backed_extents()
-        extents = min(pool.busy_extents() + spare, shape.max_extents)
+        shape, book = scheduler.shape, scheduler.pool.book
+        before = book.backed_extents()
+        extents = min(book.busy_extents() + spare, shape.max_extents)
         self.revision += 1
         grant = shape.fixed_bytes + shape.layers * shape.layer_bytes + extents * shape.extent_bytes
         scheduler.mailbox.post(Allotment(self.revision, 0, 2, extents, grant))
-        self.unmapped += max(0, before - pool.backed_extents())
+        self.unmapped += max(0, before - book.backed_extents())
 
 
 def requests(count: int) -> list[tuple[list[int], int, bool]]:

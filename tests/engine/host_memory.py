@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import tiny  # noqa: F401  (sets vLLM's environment before it is imported)
 from vllm.v1.core.block_pool import BlockPool
 
-from mirage.engine.blockpool import ElasticBlockPool
+from mirage.control.engine.extent_book import ExtentBook
+from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.settings import EngineSettings
 from mirage.streaming.expert_layout import ExpertLayout, Piece
 from mirage.streaming.experts import ExpertStreamer
@@ -51,9 +51,8 @@ class HostMemory:
         self.extents = ExtentMap(self.range, memory.pool, [0], PAGE, EXTENTS)
         self.extents.map(range(START))
         memory.kv = SimpleNamespace(extents=self.extents)  # type: ignore[assignment]
-        self.blocks: Any = BlockPool(EXTENTS, enable_caching=True, hash_block_size=16)
-        self.blocks.__class__ = ElasticBlockPool
-        self.blocks.become_elastic(1, START)
+        self.pool = BlockPool(EXTENTS, enable_caching=True, hash_block_size=16)
+        self.blocks = ElasticBlocks(self.pool, ExtentBook(EXTENTS, 1, START))
         memory.regrant(grant_of(0, START))
 
     def _layer(self, index: int) -> LayerFrame:

@@ -61,24 +61,27 @@ class Changes:
         self.revision = 0
         self.alphas: set[int] = set()
         self.betas: set[int] = set()
-        self.backed = scheduler.pool.backed_extents()
+        self.backed = scheduler.pool.book.backed_extents()
         self.grown = self.shrunk = 0
 
     def __call__(self, step: int) -> None:
         if step % 3:
             return
         scheduler = self.scheduler
-        pool, memory, shape = scheduler.pool, scheduler.memory, scheduler.shape
+        book, memory, shape = scheduler.pool.book, scheduler.memory, scheduler.shape
         alpha, beta, experts = self.given()
         # Blocks in use and cached ones stay, or prefix hits, and batches, would differ.
-        cached = sum(b.block_hash is not None and b.ref_cnt == 0 for b in pool.blocks)
+        cached = sum(
+            b.block_hash is not None and b.ref_cnt == 0
+            for b in scheduler.kv_cache_manager.block_pool.blocks
+        )
         # Neither may a newcomer wait for memory: it would join another batch than without us.
         coming = 6 * scheduler.groups.blocks(MOST_TOKENS)
-        least = pool.busy_extents() + -(-(cached + coming) // pool.extent_blocks)
+        least = book.busy_extents() + -(-(cached + coming) // book.extent_blocks)
         extents = self.rng.randrange(min(least, shape.max_extents), shape.max_extents + 1)
-        self.grown += pool.backed_extents() > self.backed
-        self.shrunk += pool.backed_extents() < self.backed
-        self.backed = pool.backed_extents()
+        self.grown += book.backed_extents() > self.backed
+        self.shrunk += book.backed_extents() < self.backed
+        self.backed = book.backed_extents()
         self.revision += 1
         grant = (
             shape.fixed_bytes
@@ -92,7 +95,7 @@ class Changes:
         self.alphas.add(memory.alpha)
         self.betas.add(memory.beta)
         memory.check_integrity()
-        pool.check_integrity()
+        scheduler.pool.check_integrity()
         assert memory.held_bytes(0, 0) <= grant or not scheduler.reconciler.reconciled
 
     def given(self) -> tuple[int, int, int]:

@@ -89,8 +89,8 @@ class Moves:
         self.seen.append(
             {
                 "alpha": memory.alpha,
-                "extents": pool.backed_extents(),
-                "used": pool.busy_extents(),
+                "extents": pool.book.backed_extents(),
+                "used": pool.book.busy_extents(),
                 "streamed": memory.streamer.bytes_streamed,
                 "device": StandIn.load().used_bytes,
                 "replayed": second_graphs.CUDAGraph.replayed,

@@ -94,7 +94,7 @@ class Real:
 
     def state(self) -> State:
         memory = self.host.memory
-        return memory.alpha, memory.beta, self.host.blocks.backed_extents(), memory.experts
+        return memory.alpha, memory.beta, self.host.blocks.book.backed_extents(), memory.experts
 
     def held_bytes(self) -> int:
         return self.host.memory.pool.held_bytes
@@ -106,13 +106,13 @@ class Real:
         return self.reconciler.exceeded
 
     def free(self) -> int:
-        return int(self.host.blocks.get_num_free_blocks())
+        return int(self.host.pool.get_num_free_blocks())
 
     def start(self, blocks: int) -> None:
-        self.taken.append(self.host.blocks.get_new_blocks(blocks))
+        self.taken.append(self.host.pool.get_new_blocks(blocks))
 
     def finish(self, which: int) -> None:
-        self.host.blocks.free_blocks(self.taken.pop(which))
+        self.host.pool.free_blocks(self.taken.pop(which))
 
     def requests(self) -> list[int]:
         return [len(blocks) for blocks in self.taken]

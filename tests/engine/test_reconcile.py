@@ -17,7 +17,7 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mirage.engine.blockpool import Extent
+from mirage.control.engine.extent_book import Extent
 from mirage.engine.fence import Fence
 from mirage.engine.pace import Pace
 from mirage.engine.reconcile import Reconciler
@@ -33,6 +33,7 @@ class SettlementMachine(RuleBasedStateMachine):
         super().__init__()
         self.host = HostMemory()
         self.memory, self.blocks = self.host.memory, self.host.blocks
+        self.pool = self.host.pool
         self.range, self.extents = self.host.range, self.host.extents
         self.fence = Fence()
         self.stepping = False
@@ -88,27 +89,27 @@ class SettlementMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 5))
     def start(self, count: int) -> None:
-        if count <= self.blocks.get_num_free_blocks():
-            self.requests.append(self.blocks.get_new_blocks(count))
+        if count <= self.pool.get_num_free_blocks():
+            self.requests.append(self.pool.get_new_blocks(count))
 
     @precondition(lambda self: self.requests)
     @rule(which=st.integers(0, 100))
     def finish(self, which: int) -> None:
-        self.blocks.free_blocks(self.requests.pop(which % len(self.requests)))
+        self.pool.free_blocks(self.requests.pop(which % len(self.requests)))
 
     @precondition(lambda self: self.reconciler.exceeded)
     @rule()
     def preempt(self) -> None:
         """The newest, until the others fit: soon after, no more is held than was called back to."""
         while self.reconciler.exceeded:
-            self.blocks.free_blocks(self.requests.pop())
+            self.pool.free_blocks(self.requests.pop())
         while self.in_flight:
             self.process()
         self.stepping = False
         for _ in range(2):
             self.reconciler.reconcile()
         assert self.reconciler.target is not None
-        assert self.blocks.backed_extents() <= self.reconciler.target.kv_extents
+        assert self.blocks.book.backed_extents() <= self.reconciler.target.kv_extents
 
     @precondition(lambda self: len(self.in_flight) < 2)
     @rule()
@@ -158,7 +159,8 @@ class SettlementMachine(RuleBasedStateMachine):
 
     @invariant()
     def blocks_that_can_be_had_are_mapped(self) -> None:
-        backed = {e for e, state in enumerate(self.blocks.state) if state is not Extent.UNMAPPED}
+        state = self.blocks.book.state
+        backed = {e for e in range(EXTENTS) if state[e] is not Extent.UNMAPPED}
         assert backed == set(self.extents.mapped)
 
     @invariant()
@@ -218,7 +220,7 @@ def test_a_device_that_is_short_is_asked_seldom_and_what_it_has_is_had() -> None
         driver.capacity_bytes = driver.used_bytes() + 3 * PAGE
         wanted = Allotment(1, 0, 1, START + 8, grant_of(0, START + 8), None, False)
         reconciler.aim(wanted)
-        assert blocks.backed_extents() == START + 3, "all that there was, at once"
+        assert blocks.book.backed_extents() == START + 3, "all that there was, at once"
         for _ in range(10):
             reconciler.reconcile()
         assert (created, uncached) == ([8, 5], [1])

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import tiny  # noqa: F401  (sets vLLM's environment before it is imported)
 from vllm.v1.core.block_pool import BlockPool
 
+from mirage.control.engine.extent_book import ExtentBook
 from mirage.engine import backend
-from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.fence import Fence
 from mirage.engine.memory import EngineMemory
 from mirage.engine.reconcile import Reconciler
@@ -43,9 +43,8 @@ class Engine:
         )
         memory.kv = SimpleNamespace(extents=self.extents)  # type: ignore[assignment]
         self.extents.map(range(START))
-        self.blocks: Any = BlockPool(EXTENTS, enable_caching=True, hash_block_size=16)
-        self.blocks.__class__ = ElasticBlockPool
-        self.blocks.become_elastic(1, START)
+        pool = BlockPool(EXTENTS, enable_caching=True, hash_block_size=16)
+        self.blocks = ElasticBlocks(pool, ExtentBook(EXTENTS, 1, START))
         self.uncached = 0
         memory.uncache = self.uncache  # type: ignore[method-assign]
         self.reconciler = Reconciler(memory, self.blocks, Fence(), clock=lambda: self.now)

@@ -29,14 +29,14 @@ def slow_copies(engine: Tiered) -> dict[str, Any]:
         nonlocal waited
         if step == 3:
             engine.allot(LEAST)
-        pool = engine.scheduler.pool
-        waited += any(block // pool.extent_blocks in pool.retiring for block in pool.pinned)
+        pool, book = engine.scheduler.pool, engine.scheduler.pool.book
+        waited += any(block // book.extent_blocks in book.retiring for block in pool.pinned)
 
     engine.pool.forget()
     engine.allot(MOST)
     engine.run(engine.prompts(6, 100, 31), 4)
     engine.run(engine.prompts(1, 60, 32), 30, squeeze)
-    assert engine.scheduler.pool.backed_extents() == LEAST
+    assert engine.scheduler.pool.book.backed_extents() == LEAST
     driver._copy_bytes_per_s = None
     return {"waited": waited, "stored": engine.counts.stored_blocks}
 

@@ -99,5 +99,6 @@ class Tiered(Above):
         """All that is cached leaves the device."""
         self.allot(1)
         self.allot(extents)
-        assert self.scheduler.pool.backed_extents() == extents
-        assert not any(block.block_hash for block in self.scheduler.pool.blocks)
+        assert self.scheduler.pool.book.backed_extents() == extents
+        blocks = self.scheduler.kv_cache_manager.block_pool.blocks
+        assert not any(block.block_hash for block in blocks)

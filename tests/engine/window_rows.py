@@ -62,7 +62,7 @@ class Watched:
 
     def before(self, step: int) -> None:
         """All idle memory goes now and then, and there is enough again in between."""
-        few = max(2, self.scheduler.pool.busy_extents() + 1)
+        few = max(2, self.scheduler.pool.book.busy_extents() + 1)
         self.allot(ENOUGH if step < 4 or step % 6 > 2 else few)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from mirage.control.kv_link import bytes_in, spare_bytes
-from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.memory import EngineMemory
 from mirage.engine.tiers.copier import Copier
 from mirage.engine.tiers.counts import TierCounts
 from mirage.engine.tiers.device_blocks import DeviceBlocks
 from mirage.engine.tiers.expert_replicas import ExpertReplicas, keep_on_peers
 from mirage.engine.tiers.manager import TierManager
+from mirage.engine.tiers.offers import Offers
 from mirage.engine.tiers.pool_memory import PoolMemory, borrowing
 from mirage.engine.tiers.recent import Recent
 from mirage.engine.tiers.stores import Stores
@@ -33,6 +34,7 @@ class EngineTiers:
         self.pool, self.block_bytes = pool, block_bytes
         self.counts = TierCounts()
         self.recent = Recent()
+        self.offers = Offers(self.recent)
         self.manager = TierManager(pool, self.counts, Patience(), self.recent)
         self._memory = memory
         self.manager.token_s = lambda: memory.token_cost.token_s
@@ -77,7 +79,7 @@ class EngineTiers:
             return self._memory.driver.stream()
         return self._memory.driver.stream_at(self.pool.bytes_per_s(medium))
 
-    def watch(self, blocks: ElasticBlockPool, window: int) -> None:
+    def watch(self, blocks: ElasticBlocks, window: int) -> None:
         """Store what leaves these blocks; `window` as in `Stores`."""
         self.stores = Stores(
             blocks,
@@ -85,6 +87,7 @@ class EngineTiers:
             self.copier,
             self.counts,
             self.recent,
+            self.offers,
             window=window,
             block_bytes=self.block_bytes,
         )

@@ -66,8 +66,7 @@ class LoadJobs:
     def _count(self, job: CopyJob, spec: PlacesSpec) -> None:
         counts, tiers = self._tiers.counts, self._tiers
         counts.bytes_up += len(job.blocks) * tiers.block_bytes
-        if tiers.stores is not None:
-            tiers.stores.loaded(job.blocks, spec.keys)
+        tiers.offers.held(job.blocks, spec.keys)
 
     def said(self) -> OffloadingWorkerMetadata | None:
         """For the scheduler's end: which jobs have ended since the last call."""

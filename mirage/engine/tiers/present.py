@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirage.engine.tiers.engine_tiers import EngineTiers
+from mirage.engine.tiers.offers import Offers
 
 _tiers: EngineTiers | None = None
 
@@ -16,3 +17,8 @@ def publish(tiers: EngineTiers | None) -> None:
 def tiers() -> EngineTiers | None:
     """None in an engine without a pool below it."""
     return _tiers
+
+
+def content() -> Offers | None:
+    """What the pool has of the device's blocks; None without a pool."""
+    return None if _tiers is None else _tiers.offers

@@ -10,7 +10,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from mirage.control.turn_taking import TurnTaking
-from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.fence import Fence
 from mirage.engine.mailbox import Mailbox
 from mirage.engine.memory import EngineMemory
@@ -30,7 +30,7 @@ class TieredMixin(Mixable):
     """Stands before `HoldingMixin`. Without a pool all it changes is what a preemption leaves."""
 
     memory: EngineMemory
-    pool: ElasticBlockPool
+    pool: ElasticBlocks
     mailbox: Mailbox
     groups: KVGroups
     turn: TurnTaking
@@ -51,8 +51,7 @@ class TieredMixin(Mixable):
 
     def _on_device(self, key: Key) -> bool:
         """Whether a block is cached there; keys are vLLM's hashes with their groups."""
-        cached = self.pool.cached_block_hash_to_block
-        return cached.get_one_block(key) is not None
+        return self.pool.is_cached(key)
 
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
         output = super()._schedule(*args, **kwargs)
@@ -100,7 +99,7 @@ class TieredMixin(Mixable):
     @property
     def used_blocks(self) -> int:
         """See `Suspended`."""
-        return self.pool.usable_blocks - int(self.pool.get_num_free_blocks())
+        return self.pool.book.usable_blocks - int(self.pool.num_free_blocks)
 
     def give_up_newest(self) -> bool:
         """The newest that runs, or has loaded and not gone on since, loses its blocks and waits."""

@@ -7,22 +7,17 @@ extent is not unmapped, whatever the request that computed it does.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import inf
 from typing import Any
 
-from mirage.engine.blockpool import ElasticBlockPool
+from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.tiers.copier import Copier, CopyJob
 from mirage.engine.tiers.counts import TierCounts
+from mirage.engine.tiers.offers import AGAIN_S, MOST_KEYS, Offers
 from mirage.engine.tiers.recent import Recent
 from mirage.tiers.contract import BlockPlace, Key, Pool
-
-AGAIN_S = 1.0
-"""After so long a block that found no room is offered again."""
-MOST_KEYS = 512
-"""Blocks that are offered at once."""
 
 
 class Stores:
@@ -34,76 +29,62 @@ class Stores:
 
     def __init__(
         self,
-        blocks: ElasticBlockPool,
+        blocks: ElasticBlocks,
         pool: Pool,
         copier: Copier,
         counts: TierCounts,
         recent: Recent,
+        offers: Offers,
         *,
         window: int,
         block_bytes: int,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._blocks, self._pool, self._copier, self._counts = blocks, pool, copier, counts
-        self._recent = recent
-        self._window, self._block_bytes, self._clock = window, block_bytes, clock
-        self._offered: dict[int, tuple[Key, float]] = {}
-        """By block: what was offered of it, and until when that is not done again."""
+        self._recent, self._offers = recent, offers
+        self._window, self._block_bytes = window, block_bytes
         self._jobs: dict[CopyJob, tuple[list[Any], list[Key]]] = {}
         self._looked_at: tuple[int, int] | None = None
         """Head and length of the free queue when it was looked through last."""
         self._look_again_s = 0.0
-        self._lost: dict[Key, Any] = {}
-        """What the present schedule() evicted without a copy."""
-        blocks.has_copy = self.has_copy
-        blocks.evicting = self._evicting
 
     @property
     def busy(self) -> bool:
         """Whether copies are under way."""
         return bool(self._jobs)
 
-    def has_copy(self, block: Any) -> bool:
-        """Whether the pool held this block's content when it was last heard of."""
-        return self._offered.get(block.block_id) == (block.block_hash, inf)
-
-    def loaded(self, blocks: Sequence[int], keys: Sequence[Key]) -> None:
-        """These were filled from the pool."""
-        for block, key in zip(blocks, keys, strict=True):
-            self._offered[block] = (key, inf)
-
     def look_ahead(self) -> None:
         """Store what may be evicted soon. Most steps take no block, and then nothing is new."""
-        now = self._clock()
-        queued = self._blocks.free_block_queue
-        seen = (queued.fake_free_list_head.next_free_block.block_id, queued.num_free_blocks)
+        now = self._offers.now()
+        first = self._blocks.fake_free_list_head.next_free_block
+        assert first is not None
+        seen = (first.block_id, self._blocks.num_free_blocks)
         if seen == self._looked_at and now < self._look_again_s:
             return
         self._looked_at, self._look_again_s = seen, now + AGAIN_S
         soon = islice(self._queued(), min(self._window, MOST_KEYS))
-        self._store([block for block in soon if self._worth(block, now)], now)
+        self._store([block for block in soon if self._offers.worth(block, now)])
 
     def rescue(self) -> None:
         """Store what this schedule() evicted; the step waits, since it writes there anew.
 
         A request that loads takes all its blocks at once, which may be more than the window.
         """
-        lost, self._lost = self._lost, {}
-        if lost and (job := self._begin(lost, self._clock())) is not None:
+        lost = self._offers.take_lost()
+        if lost and (job := self._begin(lost)) is not None:
             self._copier.before_steps(job)
 
     def demote(self, extents: Sequence[int], most_bytes: float) -> None:
         """Store what is cached in extents that are about to retire, as far as the bound goes."""
-        now = self._clock()
+        now = self._offers.now()
         cached = [
             block
             for extent in extents
             for block in self._blocks.blocks_of(extent)
-            if self._worth(block, now)
+            if block.block_id not in self._blocks.pinned and self._offers.worth(block, now)
         ]
         most = len(cached) if most_bytes == inf else int(most_bytes // self._block_bytes)
         for start in range(0, min(most, len(cached)), MOST_KEYS):
-            self._store(cached[start : min(most, start + MOST_KEYS)], now)
+            self._store(cached[start : min(most, start + MOST_KEYS)])
         self._copier.pump()
 
     def harvest(self) -> None:
@@ -119,8 +100,7 @@ class Stores:
             self._pool.commit(keys)
             self._counts.stored_blocks += len(blocks)
             self._counts.bytes_down += len(blocks) * self._block_bytes
-            for block, key in zip(blocks, keys, strict=True):
-                self._offered[block.block_id] = (key, inf)
+            self._offers.held([block.block_id for block in blocks], keys)
 
     def drain(self) -> bool:
         """Wait for all copies; whether there were any."""
@@ -132,34 +112,19 @@ class Stores:
 
     def _queued(self) -> Iterator[Any]:
         """The free queue from its head; vLLM's own list ends in a block without a successor."""
-        block = self._blocks.free_block_queue.fake_free_list_head.next_free_block
+        block = self._blocks.fake_free_list_head.next_free_block
         while block is not None and block.next_free_block is not None:
             yield block
             block = block.next_free_block
 
-    def _worth(self, block: Any, now: float) -> bool:
-        if block.block_hash is None or block.is_null or block.block_id in self._blocks.pinned:
-            return False
-        # The same content may be copied out of another block.
-        if self._recent.any_under_way([Key(bytes(block.block_hash))]):
-            return False
-        key, until = self._offered.get(block.block_id, (None, 0.0))
-        return key != block.block_hash or now >= until
-
-    def _evicting(self, block: Any) -> None:
-        if self._worth(block, self._clock()) and len(self._lost) < MOST_KEYS:
-            self._lost[Key(bytes(block.block_hash))] = block
-
-    def _store(self, blocks: Sequence[Any], now: float) -> None:
+    def _store(self, blocks: Sequence[Any]) -> None:
         by_key = {Key(bytes(block.block_hash)): block for block in blocks}
         if by_key:
-            self._begin(by_key, now)
+            self._begin(by_key)
 
-    def _begin(self, by_key: dict[Key, Any], now: float) -> CopyJob | None:
+    def _begin(self, by_key: dict[Key, Any]) -> CopyJob | None:
         places = self._pool.reserve(list(by_key))
-        for key, block in by_key.items():
-            # Held already, or no room: which of both, nobody says.
-            self._offered[block.block_id] = (key, now + AGAIN_S)
+        self._offers.made({block.block_id: key for key, block in by_key.items()})
         taken: list[tuple[Key, Any, BlockPlace]] = [(k, by_key[k], p) for k, p in places.items()]
         if not taken:
             return None

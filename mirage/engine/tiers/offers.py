@@ -1,0 +1,61 @@
+"""What an engine has offered of its blocks to the pool, and what it lost without a copy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Any
+
+from mirage.engine.tiers.recent import Recent
+from mirage.tiers.contract import Key
+
+AGAIN_S = 1.0
+"""After so long a block that found no room is offered again."""
+MOST_KEYS = 512
+"""Blocks that are offered at once."""
+
+
+class Offers:
+    """`ContentBelow` of the device's blocks, as far as the engine has heard of it."""
+
+    def __init__(self, recent: Recent, clock: Callable[[], float] = time.monotonic) -> None:
+        self._recent, self.now = recent, clock
+        self._offered: dict[int, tuple[Key, float]] = {}
+        """By block: what was offered of it, and until when that is not done again."""
+        self._lost: dict[Key, Any] = {}
+        """What the present schedule() evicted without a copy."""
+
+    def worth(self, block: Any, now: float) -> bool:
+        """True if the content of a block that no copy reads is to be offered."""
+        if block.block_hash is None or block.is_null:
+            return False
+        # The same content may be copied out of another block.
+        if self._recent.any_under_way([Key(bytes(block.block_hash))]):
+            return False
+        key, until = self._offered.get(block.block_id, (None, 0.0))
+        return key != block.block_hash or now >= until
+
+    def made(self, keys: Mapping[int, Key]) -> None:
+        """These contents, by block, were offered: held already, or no room, nobody says which."""
+        until = self.now() + AGAIN_S
+        self._offered.update((block, (key, until)) for block, key in keys.items())
+
+    def held(self, blocks: Sequence[int], keys: Sequence[Key]) -> None:
+        """The pool holds what these blocks hold."""
+        for block, key in zip(blocks, keys, strict=True):
+            self._offered[block] = (key, inf)
+
+    def has_copy(self, block: Any) -> bool:
+        """True if the pool held this block's content when it was last heard of."""
+        return self._offered.get(block.block_id) == (block.block_hash, inf)
+
+    def evicting(self, block: Any) -> None:
+        """A cached block is given to a request: it forgets its content next."""
+        if len(self._lost) < MOST_KEYS and self.worth(block, self.now()):
+            self._lost[Key(bytes(block.block_hash))] = block
+
+    def take_lost(self) -> dict[Key, Any]:
+        """The blocks that were evicted since the last call, by what they held."""
+        lost, self._lost = self._lost, {}
+        return lost
