@@ -5,10 +5,8 @@ It counts in blocks, and says it in extents (`in_extents`); a controller hears n
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from mirage.config import Kept
 from mirage.facts import KVGroups
 from mirage.protocol import Report
 from mirage.units import align_up, ceil_div
@@ -104,20 +102,3 @@ def kept_free(usable_blocks: int, open_blocks: int | None, ahead: int) -> int:
     """
     closed = 0 if open_blocks is None else max(0, usable_blocks - open_blocks)
     return closed + ahead
-
-
-def left_free(
-    kept: Kept,
-    *,
-    soon: int,
-    usable_blocks: int,
-    open_blocks: int | None,
-    wanted: Callable[[], Demand],
-) -> int:
-    """Blocks that newcomers leave free for running requests; `soon` are `blocks_soon`."""
-    if kept == "nothing":
-        return 0
-    if kept == "soon":
-        return soon
-    asked = wanted()
-    return kept_free(usable_blocks, open_blocks, max(0, asked.growth - asked.used))

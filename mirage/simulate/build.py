@@ -10,7 +10,7 @@ from mirage.config import Config, Policy
 from mirage.config import TenantSection as Served
 from mirage.control.arbiter import Arbiter
 from mirage.control.targets import base, entitled
-from mirage.facts import KVGroup, KVGroups
+from mirage.facts import KVGroup
 from mirage.simulate import workload
 from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.costs import StepCosts
@@ -166,7 +166,7 @@ class _Builder:
         most = ceil_div(self.setup.max_len(self.tenant.name), block_tokens)
         elastic = self.variant.policy is not Policy.STATIC
         return StepLimits(
-            groups=KVGroups((KVGroup("full_attention", shape.layers, block_tokens, most),)),
+            group=KVGroup("full_attention", shape.layers, block_tokens, most),
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             elastic=elastic,

@@ -93,7 +93,7 @@ class Engine:
         self.loads = loads or NoLoads()
         self.turn = TurnTaking(temporal=limits.temporal)
         self.growth_hold = GrowthHold(limits.hold_s, world.now_s)
-        self.queues = Queues(arrivals, limits.groups, reuse)
+        self.queues = Queues(arrivals, limits.group, reuse)
         self.room = make_room(self.queues, holding, self.growth_hold, limits)
         self.costs = make_costs(roofline, holding, load_ps, self._co_runners)
         self.stirred = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirage.config import PATIENCE_S, Kept
-from mirage.facts import KVGroups
+from mirage.facts import KVGroup
 from mirage.simulate.roofline import PS
 
 
@@ -13,7 +13,8 @@ from mirage.simulate.roofline import PS
 class StepLimits:
     """Tokens, requests and steps; times in picoseconds but where they say seconds."""
 
-    groups: KVGroups
+    group: KVGroup
+    """A simulated model has one."""
     max_num_seqs: int
     max_num_batched_tokens: int
     elastic: bool
@@ -28,8 +29,8 @@ class StepLimits:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of a KV block; a simulated model has one KV group."""
-        return self.groups.groups[0].block_tokens
+        """Tokens of a KV block."""
+        return self.group.block_tokens
 
     @property
     def hold_ps(self) -> int:

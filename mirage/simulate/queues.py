@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 
-from mirage.facts import KVGroups
+from mirage.facts import KVGroup
 from mirage.simulate.batch import Batch, SimulatedRequest
 from mirage.simulate.reuse import Reuse
 
 
 class Queues:
-    """Requests in the order of `arrivals`, with KV blocks of `block_tokens` tokens."""
+    """Requests in the order of `arrivals`, with KV blocks of one `group`."""
 
     def __init__(
-        self, arrivals: Iterator[SimulatedRequest], groups: KVGroups, reuse: Reuse | None = None
+        self, arrivals: Iterator[SimulatedRequest], group: KVGroup, reuse: Reuse | None = None
     ) -> None:
-        self.batch = Batch(groups.groups[0].block_tokens)
+        self.batch = Batch(group.block_tokens)
         self.reuse = reuse or Reuse()
         self.running: dict[SimulatedRequest, None] = {}
         """In the order of admission: all that decode, and those of the next two."""
@@ -36,7 +36,7 @@ class Queues:
         """In the batch, and not in the step before."""
         self.emitted = 0
         """When the batch's newest tokens came, in picoseconds."""
-        self._groups = groups
+        self._group = group
         self._arrivals = arrivals
         self._upcoming = next(arrivals, None)
         self._other_blocks = 0
@@ -70,7 +70,7 @@ class Queues:
         """Blocks with which the first `slots` waiting requests can start."""
         if slots >= len(self.waiting):
             return self._waiting_blocks
-        return self._groups.to_start((r.known for r in self.waiting), slots)
+        return sum(self._to_start(r) for r in islice(self.waiting, max(0, slots)))
 
     def check_empty(self) -> None:
         """Raises `AssertionError` if a request is left anywhere, or a block of one."""
@@ -144,7 +144,7 @@ class Queues:
         self._waiting_blocks += self._to_start(request)
 
     def _to_start(self, request: SimulatedRequest) -> int:
-        return self._groups.blocks(request.known + 1)
+        return self._group.blocks(request.known + 1)
 
     # -- running ------------------------------------------------------------------------
 

@@ -48,7 +48,8 @@ class Returning:
 
     def trim(self, now: int) -> None:
         """Of what is cached goes what lies in memory that is needed, once it is copied."""
-        self._moves.wait(self._queues.reuse.trim(self._room.free, now))
+        if self._queues.reuse.keeps:
+            self._moves.wait(self._queues.reuse.trim(self._room.free, now))
 
     def pace(self, step_ps: int | None) -> None:
         """Loads have the link while no layer is streamed; None between two steps."""

@@ -26,6 +26,8 @@ class PrefixFound(NamedTuple):
 class Reuse:
     """Nothing is kept: what an engine without prefix caching does."""
 
+    keeps = False
+    """Whether blocks stay whose requests are over."""
     shared = 0
     """Blocks that are counted by each of several requests, once for each but one."""
     again = 0
@@ -75,6 +77,8 @@ class PrefixCache(Reuse):
     With a `demotion`, the `window` blocks that would be taken first are copied down ahead, and what
     is taken before its copy has ended is waited for.
     """
+
+    keeps = True
 
     def __init__(
         self,

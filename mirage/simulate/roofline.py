@@ -9,7 +9,6 @@ step, so each bound grows by the same amount, and any number of steps can be add
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -46,12 +45,13 @@ class CostBound(NamedTuple):
 
     def at(self, work: Work) -> int:
         """Picoseconds that this bound demands of a step."""
+        fixed, sequence, context, prefill, area = self
         return (
-            self.fixed
-            + self.sequence * work.sequences
-            + self.context * work.context
-            + self.prefill * work.prefill
-            + self.area * work.area
+            fixed
+            + sequence * work.sequences
+            + context * work.context
+            + prefill * work.prefill
+            + area * work.area
         )
 
 
@@ -65,8 +65,7 @@ def _pipeline(sets: Sets, n: int, m: int, beta: int) -> tuple[tuple[Fraction, Fr
     return step_cost_bounds(sets(n, m), n, beta)
 
 
-@dataclass(frozen=True)
-class Streaming:
+class Streaming(NamedTuple):
     """What of the parameters a step streams. `load_ps` is T_T."""
 
     alpha: int = 0

@@ -7,6 +7,7 @@ from functools import partial
 from mirage.control.demand import Demand
 from mirage.control.engine.wants import Wants
 from mirage.control.growth_hold import GrowthHold
+from mirage.facts import KVGroups
 from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.limits import StepLimits
 from mirage.simulate.queues import Queues
@@ -20,7 +21,7 @@ class QueueRoom:
     ) -> None:
         self._queues, self._holding, self._limits = queues, holding, limits
         self._wants = Wants(
-            limits.groups,
+            KVGroups((limits.group,)),
             holding.shape.extent_blocks,
             limits.lookahead_steps,
             limits.headroom_extents,

@@ -115,7 +115,7 @@ class Scheduler:
             request = queues.waiting[0]
             if not request.generated and not self._turn.granted:
                 break  # draining
-            blocks = limits.groups.blocks(request.known)
+            blocks = limits.group.blocks(request.known)
             found = queues.reuse.find(request)
             if blocks - found.shared > free:
                 break

@@ -32,8 +32,12 @@ class Span:
 
 def largest(bounds: Sequence[CostBound], work: Work) -> tuple[CostBound, int]:
     """The bound that a step takes, and how long; of equals the fastest growing."""
-    bound = max(bounds, key=lambda b: (b.at(work), b.context))
-    return bound, bound.at(work)
+    bound, longest = bounds[0], bounds[0].at(work)
+    for other in bounds[1:]:
+        time = other.at(work)
+        if (time, other.context) > (longest, bound.context):
+            bound, longest = other, time
+    return bound, longest
 
 
 def total(first: int, growth: int, steps: int) -> int:

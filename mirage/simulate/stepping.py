@@ -48,10 +48,14 @@ class StepTaker:
         self.span = Span()
         self.chunks: Sequence[Chunk] = ()
         """Of prompts, in the step that is under way."""
+        self._tokens = 0
+        """That each step of the span computes."""
 
     def work(self) -> Work:
         """What the first step of the span does."""
         batch, chunks = self._queues.batch, self.chunks
+        if not chunks:
+            return Work(batch.size, batch.context)
         area = sum(n * (2 * r.computed + n + 1) for r, n in chunks)
         return Work(batch.size, batch.context, sum(n for _, n in chunks), area)
 
@@ -61,7 +65,8 @@ class StepTaker:
         """One step with `chunks`, or a span of pure decode; None for single steps only."""
         self.stepping, self.chunks = True, chunks
         work, span = self.work(), self.span
-        bounds = self._costs.bounds(work.sequences + work.prefill)
+        self._tokens = work.sequences + work.prefill
+        bounds = self._costs.bounds(self._tokens)
         bound, first = largest(bounds, work)
         delay = self._moves.delay(now, first)
         span.begin, span.first_ps, span.growth_ps = now, first + delay, 0
@@ -104,7 +109,9 @@ class StepTaker:
     def _leave(self, finished: Sequence[SimulatedRequest], now: int) -> None:
         """First goes what had to go while they still had their blocks."""
         reuse = self._queues.reuse
-        self._moves.wait(reuse.trim(self._room.free - sum(r.blocks for r in finished), now))
+        if reuse.keeps:
+            leaving = sum(request.blocks for request in finished)
+            self._moves.wait(reuse.trim(self._room.free - leaving, now))
         for request in finished:
             reuse.released(request)
             self._finished(request, now)
@@ -113,8 +120,7 @@ class StepTaker:
         counters, steps, holding = self._tally.counters, self.span.steps, self._holding
         counters.steps += steps
         counters.busy_ps += now - self.span.begin
-        tokens = self._queues.batch.size + sum(n for _, n in self.chunks)
-        counters.expert_loads += self._costs.took(tokens, steps)
+        counters.expert_loads += self._costs.took(self._tokens, steps)
         if holding.alpha:
             streamed = holding.alpha + holding.beta
             counters.bytes_streamed += steps * streamed * holding.shape.layer_bytes

@@ -80,9 +80,9 @@ def _drawn(setup: Setup, tenant: SimulatedTenant, requests: int, seed: int) -> I
     rng = random.Random(f"lengths {tenant.name} {seed}")
     of_rows = name == OF_TRACE
     tokens = _rows_tokens(workload, tenant, seed) if of_rows else _drawn_tokens(lengths(name), rng)
+    longest = setup.max_len(tenant.name)
     for arrival in _arrivals(setup, tenant, requests, seed):
-        prompt, output = next(tokens)
-        prompt, output = clip(prompt, output, setup.max_len(tenant.name))
+        prompt, output = clip(*next(tokens), longest)
         yield arrival, prompt, output, None
 
 
@@ -212,6 +212,7 @@ def _from_trace(setup: Setup, seed: int) -> dict[str, Iterator[Row]]:
     dealt = _dealt(rows, names, workload, seed)
 
     def of(name: str) -> Iterator[Row]:
+        longest = setup.max_len(name)
         while True:
             while not waiting[name]:
                 entry = next(dealt, None)
@@ -219,7 +220,7 @@ def _from_trace(setup: Setup, seed: int) -> dict[str, Iterator[Row]]:
                     return
                 waiting[entry[0]].append(entry[1])
             arrival, prompt, output, row = waiting[name].popleft()
-            prompt, output = clip(prompt, output, setup.max_len(name))
+            prompt, output = clip(prompt, output, longest)
             yield arrival, prompt, output, row
 
     return {name: of(name) for name in names}

@@ -15,7 +15,6 @@ from mirage.control.demand import (
     in_extents,
     kept_free,
     lacks_growth,
-    left_free,
     still_wanted,
 )
 from mirage.facts import KVGroup, KVGroups
@@ -83,13 +82,6 @@ def test_newcomers_leave_what_layers_pay_for_and_what_is_asked_for_the_running()
     assert kept_free(usable_blocks=43, open_blocks=40, ahead=5) == 8
     assert kept_free(usable_blocks=30, open_blocks=40, ahead=5) == 5
     assert kept_free(usable_blocks=43, open_blocks=None, ahead=0) == 0
-
-
-def test_how_much_newcomers_leave_is_a_matter_of_the_configuration() -> None:
-    how = {"soon": 7, "usable_blocks": 43, "open_blocks": 40, "wanted": lambda: Demand(10, 15, 90)}
-    assert left_free("nothing", **how) == 0
-    assert left_free("soon", **how) == 7
-    assert left_free("asked", **how) == 3 + 5
 
 
 @given(used=BLOCKS, ahead=st.integers(1, 60))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mirage import profiles
 from mirage.control.demand import lacks_growth
 from mirage.control.targets import unnumbered
-from mirage.facts import KVGroup, KVGroups
+from mirage.facts import KVGroup
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
 from mirage.simulate.batch import SimulatedRequest
@@ -90,7 +90,7 @@ def lone(
     **limits,
 ) -> Engine:
     usual = {
-        "groups": KVGroups((KVGroup("full_attention", 40, 16, 1 << 20),)),
+        "group": KVGroup("full_attention", 40, 16, 1 << 20),
         "max_num_seqs": 1024,
         "max_num_batched_tokens": 2048,
         "elastic": False,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mirage.control.turn_taking import TurnTaking
-from mirage.facts import KVGroup, KVGroups
+from mirage.facts import KVGroup
 from mirage.protocol import ModelShape, Turn
 from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.loads import NoLoads
@@ -19,7 +19,7 @@ from mirage.simulate.tally import Tally
 pytestmark = pytest.mark.pure
 
 SHAPE = ModelShape(12, 100, 0, 40, 4, 16, 200, 2, 12)
-GROUPS = KVGroups((KVGroup("full_attention", 12, 16, 64),))
+GROUP = KVGroup("full_attention", 12, 16, 64)
 
 
 class Arriving(NoLoads):
@@ -34,7 +34,7 @@ class Arriving(NoLoads):
 
 def test_what_comes_after_the_turn_is_given_up_once_it_is_there() -> None:
     queues = Queues(
-        iter([SimulatedRequest(0, 0, 100, 10), SimulatedRequest(1, 0, 100, 10)]), GROUPS
+        iter([SimulatedRequest(0, 0, 100, 10), SimulatedRequest(1, 0, 100, 10)]), GROUP
     )
     queues.arrive(0)
     queues.admit(7)

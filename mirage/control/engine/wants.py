@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mirage.config import Kept
-from mirage.control.demand import Demand, blocks_ahead, blocks_soon, demand, left_free
+from mirage.control.demand import Demand, blocks_ahead, blocks_soon, demand, kept_free
 from mirage.control.growth_hold import GrowthHold
 from mirage.facts import KVGroups
 
@@ -44,10 +44,13 @@ class Wants:
 
         `wanted` is the demand of this moment.
         """
-        return left_free(
-            self.kept,
-            soon=blocks_soon(self.groups, running, self.lookahead_steps),
-            usable_blocks=usable_extents * self.extent_blocks,
-            open_blocks=None if open_extents is None else open_extents * self.extent_blocks,
-            wanted=wanted,
+        if self.kept == "nothing":
+            return 0
+        if self.kept == "soon":
+            return blocks_soon(self.groups, running, self.lookahead_steps)
+        asked = wanted()
+        return kept_free(
+            usable_extents * self.extent_blocks,
+            None if open_extents is None else open_extents * self.extent_blocks,
+            max(0, asked.growth - asked.used),
         )
