@@ -33,9 +33,7 @@ class Arriving(NoLoads):
 
 
 def test_what_comes_after_the_turn_is_given_up_once_it_is_there() -> None:
-    queues = Queues(
-        iter([SimulatedRequest(0, 0, 100, 10), SimulatedRequest(1, 0, 100, 10)]), GROUP
-    )
+    queues = Queues(iter([SimulatedRequest(0, 0, 100, 10), SimulatedRequest(1, 0, 100, 10)]), GROUP)
     queues.arrive(0)
     queues.admit(7)
     queues.admit(7, loading=True)
