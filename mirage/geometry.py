@@ -16,7 +16,9 @@ def footprint(shape: ModelShape, alpha: int, kv_extents: int, experts: int = 0) 
     Its beta slots are inside: n - alpha - beta resident layers, and beta slots. So are the spare
     frames that all layers share, one for each expert that a layer gives.
     """
-    layers = (shape.layers - alpha) * shape.layer_bytes - experts * experts_gain(shape)
+    layers = (shape.layers - alpha) * shape.layer_bytes
+    if experts:
+        layers -= experts * experts_gain(shape)
     return shape.fixed_bytes + layers + kv_extents * shape.extent_bytes
 
 

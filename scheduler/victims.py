@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Rule = Literal["mru", "lru"]
 
@@ -15,8 +14,7 @@ RANKS: dict[Rule, Callable[[float], float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A tenant that could give layers."""
 
     name: str

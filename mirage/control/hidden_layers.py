@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-from mirage.control.hiding import best_beta, largest_alpha
+from mirage.control.hiding import best_beta, most_hidden
 from mirage.control.rules import Rules
 from mirage.control.step_times import nested_step
 from mirage.control.targets import most_alpha
@@ -27,12 +25,9 @@ def hidden_alpha(t: TenantSnapshot, t_compute: float, rules: Rules, streams: int
     t_load = t.report.layer_load_s * streams
     if t_load <= 0 or t_compute <= 0:
         return min(1, ever)
-    n = t.shape.layers
-    return min(ever, _largest_alpha(n, t_load, t_compute, (1, 2), _streamable(t))[0])
-
-
-# The times of a tenant that does not step stay as they are from plan to plan.
-_largest_alpha = lru_cache(maxsize=256)(largest_alpha)
+    times = t.shape.layers, t_load, t_compute
+    hidden = max(most_hidden(beta, *times, _streamable(t)) for beta in (1, 2))
+    return max(0, min(ever, hidden))
 
 
 def slots(t: TenantSnapshot, alpha: int, rules: Rules, streams: int) -> int:
@@ -46,7 +41,7 @@ def slots(t: TenantSnapshot, alpha: int, rules: Rules, streams: int) -> int:
     if min(times) <= 0:
         return sent if sent in fitting else max(fitting)
     best = best_beta(alpha, *times, fitting)
-    if sent not in fitting:
+    if best == sent or sent not in fitting:
         return best
     better = nested_step(alpha, best, *times) < CLEARLY * nested_step(alpha, sent, *times)
     return best if better else sent

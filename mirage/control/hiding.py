@@ -70,16 +70,18 @@ def largest_alpha(
     `most_streamed` bounds alpha + beta (default n). (0, fewest slots) if nothing hides.
     """
     limit = n if most_streamed is None else most_streamed
-    ratio = -t_load / t_compute if t_compute else -inf
-
-    def most(beta: int) -> int:
-        return min(bisect_right(_bearable(n, beta), ratio), limit - beta)
-
-    alpha = max(most(beta) for beta in betas)
+    most = {beta: most_hidden(beta, n, t_load, t_compute, limit) for beta in betas}
+    alpha = max(most.values())
     if alpha <= 0:
         return 0, min(betas)
-    unfelt = [beta for beta in betas if most(beta) == alpha]
+    unfelt = [beta for beta in betas if most[beta] == alpha]
     return alpha, best_beta(alpha, n, t_load, t_compute, unfelt)
+
+
+def most_hidden(beta: int, n: int, t_load: float, t_compute: float, most_streamed: int) -> int:
+    """The most layers that can be given away with `beta` slots; 0 or less if nothing hides."""
+    ratio = -t_load / t_compute if t_compute else -inf
+    return min(bisect_right(_bearable(n, beta), ratio), most_streamed - beta)
 
 
 def break_even(

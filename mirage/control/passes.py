@@ -181,7 +181,8 @@ def keep_prefixes(fill: Fill) -> None:
 def serve(tier: Level, fill: Fill) -> None:
     """Demand up to a level: free bytes, layers, then cached prefixes."""
     for row in fill.rows:
-        fill.use_prefixes(row, tier.level(row))
+        if row.kept:
+            fill.use_prefixes(row, tier.level(row))
     asking = [[r for r in rows if r.kv < tier.level(r)] for rows in fill.by_priority]
     for rows in filter(None, asking):
         _serve_equals(tier, fill, rows)
@@ -193,8 +194,9 @@ def _serve_equals(tier: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
     """Tenants of the same priority."""
 
     def take(donors: Sequence[TenantRow], limit: Amount, takers: Sequence[TenantRow]) -> None:
-        fill.gather(donors, limit, fill.usable(missing(takers, tier.level)))
-        fill.share_out(takers, tier.level)
+        if wanted := missing(takers, tier.level):
+            fill.gather(donors, limit, fill.usable(wanted))
+            fill.share_out(takers, tier.level)
 
     take(fill.idle, tier.idle, asking)
     for row in asking:

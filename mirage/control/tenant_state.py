@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import exp, inf
+from typing import NamedTuple
 
 from mirage.control.demand import still_wanted
 from mirage.control.profiled import UNPROFILED, Profiled
@@ -119,8 +120,7 @@ class TenantSnapshot:
         return self.least_compute_s / self.mean_compute_s if self.mean_compute_s else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """All joined tenants at one moment, in the order of the configuration."""
 
     now: float

@@ -99,13 +99,14 @@ class Fill:
         """Give free bytes, the same to each until it has enough (max-min fairness)."""
         if self.usable(self.free) <= 0:
             return
-        short = [r for r in rows if r.kv < level(r)]
+        short = [(wanted, row) for row in rows if row.kv < (wanted := level(row))]
         if len(short) > 1:
-            short.sort(key=lambda r: missing([r], level))
-        for left, row in zip(range(len(short), 0, -1), short, strict=True):
-            self._give_up_to(row, level(row), self.usable(self.free) // left, kind)
-        for row in short:  # what rounding to extents left over
-            self._give_up_to(row, level(row), self.usable(self.free), kind)
+            short.sort(key=lambda each: (each[0] - each[1].kv) * each[1].extent_bytes)
+        for left, (wanted, row) in zip(range(len(short), 0, -1), short, strict=True):
+            self._give_up_to(row, wanted, self.usable(self.free) // left, kind)
+        for wanted, row in short:  # what rounding to extents left over
+            if row.kv < wanted:
+                self._give_up_to(row, wanted, self.usable(self.free), kind)
 
     def gather(self, donors: Sequence[TenantRow], limit: Amount, wanted: int) -> None:
         """Take layers until `wanted` bytes are free: first those that cost no new copies.
