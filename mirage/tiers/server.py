@@ -26,7 +26,7 @@ from mirage.tiers.counts import PoolState
 from mirage.tiers.guests import Guest, SentAway
 from mirage.tiers.ledger import Due, PriorityClass
 from mirage.tiers.lending.lenders import Lenders
-from vmm.orders import Orders
+from mirage.tiers.orders import Orders
 
 logger = logging.getLogger("mirage.tiers")
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from vmm.orders import Orders
+from mirage.tiers.orders import Orders
 
 pytestmark = pytest.mark.vmm
 
