@@ -225,3 +225,30 @@ def test_a_stream_reads_the_same() -> None:
 
 def open_files() -> int:
     return len(list(FILES.iterdir()))
+
+
+def test_a_protocol_may_have_longer_messages(line: tuple[Line, Line]) -> None:
+    data = encode(Number(1, b"x" * LONGEST))
+    short: Decoder[Both] = Decoder(Both)
+    long: Decoder[Both] = Decoder(Both, longest=2 * LONGEST)
+    for decoder in (short, long):
+        decoder.feed(data)
+    with pytest.raises(Broken, match="too large"):
+        short.next()
+    assert long.next() == (Number(1, b"x" * LONGEST), [])
+
+
+def test_messages_without_descriptors_go_over_tcp_as_well() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        ours = socket.create_connection(door.getsockname())
+        theirs, _ = door.accept()
+    here: Line = Channel(ours, Both)
+    there: Line = Channel(theirs, Both, most_descriptors=1)
+    with closing(here), closing(there):
+        here.say(Word("a"), Number(2))
+        assert [there.wait(), there.wait()] == [(Word("a"), []), (Number(2), [])]
+        there.say(Word("b"))
+        assert here.wait() == (Word("b"), [])
+        here.say(Word("c"), descriptors=[2])
+        with pytest.raises(Broken, match="descriptors were lost"):
+            there.wait()
