@@ -103,7 +103,8 @@ def asked_child(
 ) -> Iterator[AskedChild]:
     """A program of Python's that calls `answering.answer`, with a process group of its own.
 
-    Whatever is raised inside, a signal's exception too, kills the group: it may have children.
+    Its group ends with the block, and at once where something is raised inside, a signal's
+    exception too: it may have children.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with closing(_channel(ours)) as channel:
@@ -121,9 +122,8 @@ def asked_child(
         try:
             yield child
             child.over()
-        except BaseException:
+        finally:
             child.kill()
-            raise
 
 
 def kill_group(leader: subprocess.Popen[bytes]) -> None:
