@@ -26,7 +26,7 @@ Probe = tuple[str, ...] | Path
 imported vLLM (`mirage.engine.forkserver`): if that is gone, `PROBE` is started."""
 Answers = dict[str, Mapping[str, Any]]
 """By the tenant's name."""
-PROBE: Probe = ("-m", "mirage.engine.probe")
+PROBE = ("-m", "mirage.engine.probe")
 ROLE = "probe"
 TIMEOUT_S = 120.0
 """Seconds granted to import vLLM, before those for each tenant."""
@@ -52,7 +52,7 @@ def ask(config: Config, probe: Probe = PROBE) -> tuple[dict[str, ModelFacts], di
 def _answers(config: Config, log: Path, probe: Probe) -> Answers:
     """Those that came before whoever was asked ended. Raises `ConfigError`."""
     additional = {"additional_config": {"mirage": launcher.device_settings(config)}}
-    questions = [
+    questions: list[dict[str, Any]] = [
         {
             "tenant": tenant.name,
             "elastic": config.policy is not Policy.STATIC,
