@@ -121,9 +121,11 @@ def test_a_child_that_ends_without_an_answer_is_noticed(log: Path, role: str, co
 
 
 def test_one_that_leaves_children_behind_is_noticed_too(log: Path) -> None:
-    with asking.asked_child([FORKS, "itself"], log, os.environ) as child:
-        with pytest.raises(Broken, match="it has ended"):
-            child.ask("leave", "600")
+    with (
+        asking.asked_child([FORKS, "itself"], log, os.environ) as child,
+        pytest.raises(Broken, match="it has ended"),
+    ):
+        child.ask("leave", "600")
     left = int(log.read_text())
     if psutil.pid_exists(left):
         assert_gone({psutil.Process(left)})  # went with the block
