@@ -150,7 +150,8 @@ def keep_running(fill: Fill) -> None:
     for row in fill.rows:
         fill.give(row, min(row.running, row.share))
     for row in fill.rows:
-        fill.give(row, max(0, row.running - row.share))
+        if row.running > row.share:
+            fill.give(row, row.running - row.share)
     fill.gather(fill.idle, lends_or_out, 0)
     fill.gather([row for row in fill.active if row.running > row.share], hidden, 0)
     fill.gather(fill.idle, most, 0)

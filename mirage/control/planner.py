@@ -161,12 +161,15 @@ def _filled(
     lent: int | None,
     passes: tuple[Pass, ...],
 ) -> tuple[Sequence[TenantRow], list[PassRecord]]:
-    """Rows after all passes, and what those did."""
+    """Rows after all passes, and what those did that moved anything."""
     fill = Fill([copy(row) for row in rows], donors, free, lent)
+    steps = []
     for each in passes:
-        fill.note(each.reason)
+        before = fill.free
         each.run(fill)
-    return fill.rows, fill.steps
+        if flows := fill.flows():
+            steps.append(PassRecord(each.reason, before, flows))
+    return fill.rows, steps
 
 
 def _target(t: TenantSnapshot, row: TenantRow, paid: int, terms: Terms) -> Allotment:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from mirage.control.moves import Flow, Kind, PassRecord, Reason
+from mirage.control.moves import Flow, Kind
 from mirage.control.rows import TenantRow
 from mirage.units import ceil_div
 
@@ -16,7 +16,7 @@ Amount = Callable[[TenantRow], int]
 
 
 class Fill:
-    """Memory while a plan is made: all that moves does so here, and is noted in `steps`."""
+    """Memory while a plan is made: all that moves does so here, and is noted as `flows`."""
 
     def __init__(
         self,
@@ -42,16 +42,15 @@ class Fill:
             for priority in sorted({r.priority for r in rows}, reverse=True)
         ]
         self.free = free
-        self.steps: list[PassRecord] = []
         self._flows: list[Flow] = []
         self._most_kv = None if most_lent is None else free + most_lent
         self._kv = 0
         """Bytes of KV of all tenants."""
 
-    def note(self, reason: Reason) -> None:
-        """Set the `reason` of all moves from now on."""
-        self._flows = []
-        self.steps.append(PassRecord(reason, self.free, self._flows))
+    def flows(self) -> list[Flow]:
+        """What has moved since it was asked last."""
+        flows, self._flows = self._flows, []
+        return flows
 
     # -- single tenants -----------------------------------------------------------------
 
