@@ -25,9 +25,8 @@ def hidden_alpha(t: TenantSnapshot, t_compute: float, rules: Rules, streams: int
     t_load = t.report.layer_load_s * streams
     if t_load <= 0 or t_compute <= 0:
         return min(1, ever)
-    times = t.shape.layers, t_load, t_compute
-    hidden = max(most_hidden(beta, *times, _streamable(t)) for beta in (1, 2))
-    return max(0, min(ever, hidden))
+    times = t.shape.layers, t_load, t_compute, _streamable(t)
+    return max(0, min(ever, max(most_hidden(1, *times), most_hidden(2, *times))))
 
 
 def slots(t: TenantSnapshot, alpha: int, rules: Rules, streams: int) -> int:

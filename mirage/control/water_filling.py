@@ -96,16 +96,17 @@ class Fill:
 
     def share_out(self, rows: Iterable[TenantRow], level: Amount, kind: Kind = Kind.KV) -> None:
         """Give free bytes, the same to each until it has enough (max-min fairness)."""
-        if self.usable(self.free) <= 0:
+        left = self.usable(self.free)
+        if left <= 0:
             return
         short = [(wanted, row) for row in rows if row.kv < (wanted := level(row))]
         if len(short) > 1:
             short.sort(key=lambda each: (each[0] - each[1].kv) * each[1].extent_bytes)
-        for left, (wanted, row) in zip(range(len(short), 0, -1), short, strict=True):
-            self._give_up_to(row, wanted, self.usable(self.free) // left, kind)
+        for parts, (wanted, row) in zip(range(len(short), 0, -1), short, strict=True):
+            left -= self._give_up_to(row, wanted, left // parts, kind)
         for wanted, row in short:  # what rounding to extents left over
             if row.kv < wanted:
-                self._give_up_to(row, wanted, self.usable(self.free), kind)
+                left -= self._give_up_to(row, wanted, left, kind)
 
     def gather(self, donors: Sequence[TenantRow], limit: Amount, wanted: int) -> None:
         """Take layers until `wanted` bytes are free: first those that cost no new copies.
@@ -142,9 +143,13 @@ class Fill:
                 self.take(row, ceil_div(short, row.extent_bytes))
                 row.recalled = True
 
-    def _give_up_to(self, row: TenantRow, level: int, most_bytes: int, kind: Kind) -> None:
-        if (extents := min(level - row.kv, most_bytes // row.extent_bytes)) > 0:
-            self.give(row, extents, kind)
+    def _give_up_to(self, row: TenantRow, level: int, most_bytes: int, kind: Kind) -> int:
+        """Bytes that were given."""
+        extents = min(level - row.kv, most_bytes // row.extent_bytes)
+        if extents <= 0:
+            return 0
+        self.give(row, extents, kind)
+        return extents * row.extent_bytes
 
 
 def missing(rows: Iterable[TenantRow], level: Amount) -> int:

@@ -135,7 +135,7 @@ class Engine:
         if self.stepper.stepping:
             return self.stepper.span.end
         queues = self.queues
-        if not queues.unfinished and queues.next_arrival is not None:
+        if not queues.unfinished:
             return queues.next_arrival
         if self.loads.under_way:
             times = (self.loads.next_end(), queues.next_arrival, self._hold_end())

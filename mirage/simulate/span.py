@@ -47,6 +47,8 @@ def total(first: int, growth: int, steps: int) -> int:
 
 def steps_until(first: int, growth: int, most: int, span: int) -> int:
     """The fewest steps, at most `most`, that take at least `span` picoseconds."""
+    if total(first, growth, most) < span:
+        return most
     low, high = 0, most
     while low < high:
         middle = (low + high) // 2
