@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tracemalloc
 from itertools import pairwise
 
@@ -221,3 +224,28 @@ def test_latencies_are_those_of_vllm_bench_serve(lives, limit) -> None:
 def test_higher_percentiles_are_no_smaller(weighted, percents) -> None:
     found = distribution(weighted).percentiles(sorted(percents))
     assert all(a <= b * (1 + 1e-12) for a, b in pairwise(found))
+
+
+MEAN = """
+import numpy as np
+from mirage.simulate.tally import Distribution
+drawn = np.random.default_rng(0)
+of = Distribution()
+of.add(drawn.random(150_000) * 1e10, drawn.integers(1, 60, 150_000))
+print(of.mean().hex())
+"""
+
+
+def test_a_mean_is_the_same_to_the_last_digit_on_any_number_of_processors() -> None:
+    """A product of long vectors is summed in as many parts as it gets threads."""
+    means = {
+        subprocess.run(
+            [sys.executable, "-c", MEAN],
+            env=os.environ | {"OPENBLAS_NUM_THREADS": str(threads)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in (1, 2)
+    }
+    assert len(means) == 1
