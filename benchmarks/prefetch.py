@@ -52,8 +52,8 @@ def first_token_s(engine: Any, prompt: list[int], seed: int) -> float:
 
 def reached_only(engine: Any) -> Iterable[str]:
     """Requests that the scheduler has come by: without prefetch nothing rises before."""
-    seeking = engine.tiers.manager._seeking
-    return [name for name, one in seeking.items() if one.asked_s is not None]
+    fetches = engine.tiers.manager._fetches
+    return [name for name, fetch in fetches.items() if fetch.asked_s is not None]
 
 
 def one_round(engine: Any, prompt: list[int], seed: int) -> dict[str, float]:

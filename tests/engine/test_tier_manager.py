@@ -36,6 +36,7 @@ def test_nothing_is_remembered_of_a_request_that_ended_while_it_loaded(
 ) -> None:
     manager = TierManager(pool, TierCounts(), Patience(), Recent())
     context: Any = SimpleNamespace(req_id="gone")
+    manager.on_new_request(context)
     manager.seek("gone", [KEY])
     places = manager.prepare_load([KEY], context).places
     manager.admitted("gone", 32)
@@ -45,6 +46,21 @@ def test_nothing_is_remembered_of_a_request_that_ended_while_it_loaded(
     else:
         manager.loaded("gone", places)
     manager.complete_load([KEY], context)
-    remembered = (manager._seeking, manager._arrived, manager._failed, manager._put_off)
-    assert not any(remembered)
+    assert not manager._fetches
+    pool.close()
+
+
+def test_what_was_loaded_and_lost_before_it_started_is_not_counted(pool: LocalPool) -> None:
+    manager = TierManager(pool, TierCounts(), Patience(), Recent())
+    context: Any = SimpleNamespace(req_id="one")
+    manager.on_new_request(context)
+    manager.seek("one", [KEY])
+    places = manager.prepare_load([KEY], context).places
+    manager.admitted("one", 32)
+    manager.loaded("one", places)
+    manager.complete_load([KEY], context)
+    # Its blocks are taken back. When it is reached again, the device still has them.
+    manager.seek("one", [KEY])
+    manager.admitted("one", 0)
+    assert manager.arrived("one") == 0
     pool.close()

@@ -94,7 +94,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     ),
     f"{OFFLOADING}:OffloadingConnectorScheduler": ("_req_status", "config"),
     f"{OFFLOADING}:RequestOffloadState": (
-        *("group_states", "transfer_jobs", "update_offload_keys()"),
+        *("group_states", "update_offload_keys()"),
         "update_num_hit_chunks(num_cached_tokens)",
     ),
     f"{OFFLOADING}:RequestGroupState": ("offload_keys",),

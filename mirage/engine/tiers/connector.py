@@ -28,6 +28,11 @@ from mirage.engine.tiers.engine_tiers import EngineTiers
 from mirage.engine.tiers.loads import LoadJobs
 from mirage.tiers.contract import Key
 
+Answer = tuple[int | None, bool]
+"""Tokens that a request loads, and whether it does so between steps."""
+ASK_AGAIN: Answer = (None, False)
+COMPUTES: Answer = (0, False)
+
 
 class TierSpec(OffloadingSpec):
     """What vLLM's scheduler end is built from."""
@@ -85,32 +90,19 @@ class TierConnector(OffloadingConnector):
         super().on_new_request(request)
         self._seek(request)
 
-    def get_num_new_matched_tokens(
-        self, request: Any, num_computed_tokens: int
-    ) -> tuple[int | None, bool]:
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Answer:
         """vLLM's. A request that was preempted seeks anew, its own tokens included."""
-        manager = self.tiers.manager
-        if manager.stores(request.request_id, self._keys(request, num_computed_tokens)):
-            return None, False
+        manager, name = self.tiers.manager, request.request_id
+        if manager.put_off(name, self._keys(request, num_computed_tokens)):
+            return ASK_AGAIN
         self._seek(request)
-        manager.waiting, others = False, manager.waiting
+        manager.reached(name)
         tokens, later = super().get_num_new_matched_tokens(request, num_computed_tokens)
-        own = manager.waiting
-        manager.waiting |= others
-        if tokens is None and not own and self._convoy(request):
-            # Another request loads the same blocks and is late: it is not waited for any longer.
-            self.scheduler._req_status[request.request_id].update_num_hit_chunks(
-                num_computed_tokens
-            )
-            return 0, False
-        return tokens, later
-
-    def _convoy(self, request: Any) -> bool:
-        """Whether a request has waited too long for what another one loads."""
-        status = self.scheduler._req_status[request.request_id]
-        return not status.transfer_jobs and not self.tiers.manager.waits_for_others(
-            request.request_id
-        )
+        if tokens is not None or manager.waits(name):
+            return tokens, later
+        # Another request loads the same blocks and is late: it is not waited for any longer.
+        self.scheduler._req_status[name].update_num_hit_chunks(num_computed_tokens)
+        return COMPUTES
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """It has its blocks: a load begins, or nothing is to be loaded."""

@@ -35,9 +35,15 @@ class EngineTiers:
         self.counts = TierCounts()
         self.recent = Recent()
         self.offers = Offers(self.recent)
-        self.manager = TierManager(pool, self.counts, Patience(), self.recent)
+        self.manager = TierManager(
+            pool,
+            self.counts,
+            Patience(),
+            self.recent,
+            pending_work=lambda: self.stores is not None and self.stores.busy,
+            token_s=lambda: memory.token_cost.token_s,
+        )
         self._memory = memory
-        self.manager.token_s = lambda: memory.token_cost.token_s
         borrower = borrowing(pool, memory.driver)
         self._places = PoolMemory(pool, memory.driver, block_bytes, borrower)
         self._copier: Copier | None = None
@@ -91,7 +97,6 @@ class EngineTiers:
             window=window,
             block_bytes=self.block_bytes,
         )
-        self.manager.pending_work = lambda: self.stores is not None and self.stores.busy
 
     def spare_bytes(self) -> float:
         """What KV blocks may take of the link in this step."""

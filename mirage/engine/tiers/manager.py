@@ -1,4 +1,7 @@
-"""vLLM's offloading manager over the pool: what of a request's prefix lies below the device."""
+"""vLLM's offloading manager over the pool: what of a request's prefix lies below the device.
+
+What it remembers of a request is its `Fetch`, whose states say what may happen.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from mirage.engine.tiers.counts import TierCounts
+from mirage.engine.tiers.fetch import ASKS, CLOSED, Fetch, FetchEvent, FetchState
 from mirage.engine.tiers.recent import Recent
 from mirage.tiers.contract import BlockPlace, Key, Lookup, Medium, Pool
 from mirage.tiers.patience import Patience
@@ -38,28 +42,11 @@ class PlacesSpec(LoadStoreSpec):
     places: Sequence[BlockPlace]
 
 
-@dataclass
-class _Seeking:
-    """A request whose keys the pool was asked for."""
-
-    mark: int
-    """Of `Recent`, when the pool was asked."""
-    asked_s: float | None = None
-    """When the scheduler first reached the request."""
-    loading: bool = False
-    tokens: int = 0
-    """That it loads."""
-    late: bool = False
-    """It stopped waiting."""
-    finished: bool = False
-    """It is over, and its load is not: nothing is remembered of it any more."""
-
-
 class TierManager(OffloadingManager):
     """Asks the pool, and waits for it as long as `Patience` says.
 
-    A request seeks from when it enters the queue until it was admitted or has loaded; what the
-    pool holds for it stays where it is meanwhile.
+    `pending_work` says whether blocks are on their way down, `token_s` how many seconds a
+    computed token adds to a step.
     """
 
     def __init__(
@@ -68,36 +55,33 @@ class TierManager(OffloadingManager):
         counts: TierCounts,
         patience: Patience,
         recent: Recent,
+        *,
+        pending_work: Callable[[], bool] = lambda: False,
+        token_s: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool, self._counts, self._patience, self._clock = pool, counts, patience, clock
-        self._recent = recent
-        self._seeking: dict[str, _Seeking] = {}
-        self._arrived: dict[str, int] = {}
-        """Tokens that requests loaded which have not started since."""
+        self._recent, self._pending_work, self._token_s = recent, pending_work, token_s
+        self._fetches: dict[str, Fetch] = {}
         self._prefetch = Prefetch(pool.found)
-        self._put_off: dict[str, float] = {}
-        """Since when requests wait for copies that others began."""
-        self._failed: set[str] = set()
-        """Requests whose load failed: they compute."""
-        self.pending_work: Callable[[], bool] = lambda: False
-        self.token_s: Callable[[], float] = lambda: 0.0
-        """Seconds that a computed token adds to a step."""
         self.waiting = False
-        """Whether a request waits for the pool since the last `begin_step`."""
+        """Whether a request waits, for the pool or for others, since the last `begin_step`."""
+
+    def begin_step(self) -> None:
+        """A new step of the scheduler."""
+        self.waiting = False
 
     def seek(self, request: str, keys: Sequence[Key]) -> None:
         """Ask for a request's keys: again for those that went down since it was asked."""
-        if request in self._failed:
+        fetch = self._of(request)
+        if fetch.state in CLOSED:
             return
-        if (seeking := self._seeking.get(request)) is None:
-            seeking = self._seeking[request] = _Seeking(self._recent.mark)
-        else:
-            keys = self._recent.since(seeking.mark, keys)
-            seeking.mark = self._recent.mark
-        if keys:
-            self._pool.seek(request, keys, rise=False)
-            self._prefetch.sought(request, keys)
+        new = self._recent.since(fetch.mark, keys)
+        fetch.mark = self._recent.mark
+        fetch.on(FetchEvent.SOUGHT)
+        if new:
+            self._pool.seek(request, new, rise=False)
+            self._prefetch.sought(request, new)
 
     @property
     def may_rise(self) -> bool:
@@ -109,72 +93,72 @@ class TierManager(OffloadingManager):
         for request, keys in self._prefetch.next(queue, on_device, carried).items():
             self._pool.seek(request, keys)
 
-    def stores(self, request: str, keys: Sequence[Key]) -> bool:
-        """Whether any is on its way down, and it is worth to wait for that."""
-        return self._recent.any_under_way(keys) and self.waits_for_others(request)
+    # -- a request, as the scheduler comes by it ------------------------------------------
 
-    def waits_for_others(self, request: str) -> bool:
-        """Whether a request waits on for copies that are not its own: as long as for its own."""
-        since = self._put_off.setdefault(request, self._clock())
-        waits = self._patience.waits(Lookup.COMING, self._clock() - since)
-        self.waiting |= waits
-        return waits
+    def put_off(self, request: str, keys: Sequence[Key]) -> bool:
+        """Whether any key is on its way down, and it is worth to wait for that."""
+        return self._recent.any_under_way(keys) and self._waits_for_others(self._of(request))
+
+    def reached(self, request: str) -> None:
+        """The scheduler is about to look its blocks up."""
+        self._on(request, FetchEvent.REACHED)
+
+    def waits(self, request: str) -> bool:
+        """Whether a request of which vLLM cannot tell yet what it loads waits on."""
+        fetch = self._of(request)
+        return fetch.waits_itself or self._waits_for_others(fetch)
 
     def admitted(self, request: str, tokens: int) -> None:
-        """It has blocks. If it loads no tokens, it needs nothing of the pool any more."""
-        self._put_off.pop(request, None)
-        seeking = self._seeking.get(request)
-        if seeking is not None and tokens:
-            seeking.tokens = tokens
-        elif seeking is not None and not seeking.loading:
-            self._leave(request)
+        """It has memory. If it loads no tokens, it needs nothing of the pool any more."""
+        fetch = self._of(request)
+        fetch.put_off_s = None
+        if tokens:
+            fetch.tokens = tokens
+        else:
+            self._on(request, FetchEvent.ADMITTED)
 
     def loaded(self, request: str, places: Sequence[BlockPlace]) -> None:
         """All its blocks arrived, from these places."""
-        if (seeking := self._seeking.get(request)) is not None:
-            self._counts.loaded(seeking.tokens, places)
-            self._counts.saved_s += seeking.tokens * self.token_s()
-            if not seeking.finished:
-                self._arrived[request] = seeking.tokens
-
-    def arrived(self, request: str) -> int:
-        """Tokens that it loaded since this was asked; it starts now."""
-        return self._arrived.pop(request, 0)
+        tokens = self._of(request).tokens
+        self._counts.loaded(tokens, places)
+        self._counts.saved_s += tokens * self._token_s()
 
     def load_failed(self, request: str) -> None:
         """Its blocks are computed, and nothing is sought for it again."""
         self._counts.failed_loads += 1
-        seeking = self._seeking.get(request)
-        if seeking is None or not seeking.finished:
-            self._failed.add(request)
+        self._on(request, FetchEvent.FAILED)
 
-    def begin_step(self) -> None:
-        """A new step of the scheduler."""
-        self.waiting = False
+    def arrived(self, request: str) -> int:
+        """Tokens that it loaded since this was asked; it starts now."""
+        fetch = self._of(request)
+        tokens = fetch.tokens if fetch.state is FetchState.DONE else 0
+        self._on(request, FetchEvent.STARTED)
+        return tokens
 
     # -- vLLM's contract ----------------------------------------------------------------
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         """It entered the queue; what it seeks, the connector says."""
+        self._fetches.setdefault(req_context.req_id, Fetch())
         return RequestOffloadingContext()
 
     def lookup(self, key: Any, req_context: ReqContext) -> LookupResult:
         """Whether a block can be loaded; RETRY while it is worth to wait."""
-        request = req_context.req_id
-        seeking = self._seeking.get(request)
-        if seeking is None or request in self._failed:
+        request, wanted = req_context.req_id, Key(key)
+        fetch = self._of(request)
+        if fetch.state not in ASKS:
             return LookupResult.MISS
-        found = self._pool.found(request, Key(key))
+        found = self._pool.found(request, wanted)
         if found is Lookup.READY:
             return LookupResult.HIT
         if found is Lookup.ABSENT:
             self._patience.waits(found, 0.0)
             return LookupResult.MISS
-        if self._prefetch.refused(request, Key(key)):
+        if self._prefetch.refused(request, wanted):
             return LookupResult.MISS
         if found is Lookup.BELOW:
-            self._prefetch.needed(request, Key(key))
-        return LookupResult.RETRY if self._waits(seeking, found) else LookupResult.MISS
+            self._prefetch.needed(request, wanted)
+        return LookupResult.RETRY if self._waits_for(fetch, found) else LookupResult.MISS
 
     def get_load_source(self, key: Any, req_context: ReqContext) -> CacheHitSource:
         """The medium of a block that is about to be loaded."""
@@ -187,8 +171,7 @@ class TierManager(OffloadingManager):
     def prepare_load(self, keys: Collection[Any], req_context: ReqContext) -> PlacesSpec:
         """Where the blocks are. What the pool has lost meanwhile fails in the load."""
         wanted = [Key(key) for key in keys]
-        if (seeking := self._seeking.get(req_context.req_id)) is not None:
-            seeking.loading = True
+        self._on(req_context.req_id, FetchEvent.LOADS)
         try:
             return PlacesSpec(wanted, self._pool.places(req_context.req_id, wanted))
         except KeyError:
@@ -196,7 +179,7 @@ class TierManager(OffloadingManager):
 
     def complete_load(self, keys: Collection[Any], req_context: ReqContext) -> None:
         """The copies have ended, well or not."""
-        self._leave(req_context.req_id)
+        self._on(req_context.req_id, FetchEvent.ENDED)
 
     def prepare_store(
         self, keys: Collection[Any], req_context: ReqContext
@@ -206,32 +189,44 @@ class TierManager(OffloadingManager):
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         """Or was aborted, perhaps with its load under way."""
-        request = req_context.req_id
-        self._failed.discard(request)
-        self._arrived.pop(request, None)
-        self._put_off.pop(request, None)
-        seeking = self._seeking.get(request)
-        if seeking is None or not seeking.loading:
-            self._leave(request)
-        else:
-            seeking.finished = True
+        self._on(req_context.req_id, FetchEvent.FINISHED)
 
     def has_pending_work(self) -> bool:
         """Whether blocks are on their way down."""
-        return self.pending_work()
+        return self._pending_work()
 
-    def _leave(self, request: str) -> None:
-        if self._seeking.pop(request, None) is not None:
+    # -- one fetch ------------------------------------------------------------------------
+
+    def _of(self, request: str) -> Fetch:
+        """Of one that is over there is none: what is said of it then is remembered nowhere."""
+        return self._fetches.get(request) or Fetch(FetchState.GONE)
+
+    def _on(self, request: str, event: FetchEvent) -> None:
+        fetch = self._of(request)
+        if fetch.on(event):
             self._prefetch.left(request)
             self._pool.leave(request)
+        if fetch.state is FetchState.GONE:
+            self._fetches.pop(request, None)
 
-    def _waits(self, seeking: _Seeking, found: Lookup) -> bool:
+    def _waits_for(self, fetch: Fetch, found: Lookup) -> bool:
+        """Whether it waits for a block of its own."""
         now = self._clock()
-        if seeking.asked_s is None:
-            seeking.asked_s = now
-        if self._patience.waits(found, now - seeking.asked_s):
+        if fetch.asked_s is None:
+            fetch.asked_s = now
+        if self._patience.waits(found, now - fetch.asked_s):
+            fetch.on(FetchEvent.DELAYED)
             self.waiting = True
             return True
-        self._counts.late_loads += not seeking.late
-        seeking.late = True
+        self._counts.late_loads += not fetch.late
+        fetch.late = True
         return False
+
+    def _waits_for_others(self, fetch: Fetch) -> bool:
+        """Whether it waits for copies that are not its own: as long as for its own."""
+        now = self._clock()
+        if fetch.put_off_s is None:
+            fetch.put_off_s = now
+        waits = self._patience.waits(Lookup.COMING, now - fetch.put_off_s)
+        self.waiting |= waits
+        return waits
