@@ -54,7 +54,7 @@ def in_pieces(memory: Any) -> Iterator[None]:
     """Meanwhile no graph of a whole step is replayed, as while layers are away, though none is.
 
     Attention then always runs between graphs, so that all numbers of layers away compute the same,
-    and what that costs is told apart from what streaming costs. `memory` is an `EngineMemory`.
+    and what that costs is told apart from what streaming costs. `memory` is a `DeviceMemory`.
     """
     own = type(memory)
     memory.__class__ = type(own.__name__, (own,), {"streaming": property(lambda self: True)})

@@ -137,8 +137,8 @@ def moved(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
         "alpha": memory.most_alpha,
         "extents": [memory.base, memory.most_extents],
         "bytes_streamed": streamer.bytes_streamed if streamer else 0,
-        "t_load_s": scheduler.memory.layer_load_s,
-        "t_compute_s": scheduler.memory.layer_compute_s,
+        "t_load_s": scheduler.times.layer_load_s,
+        "t_compute_s": scheduler.times.layer_compute_s,
     }
 
 

@@ -58,7 +58,7 @@ def _by_alpha(
     engine, n = memory.scheduler.memory, memory.shape.layers
     decoding.steps(batch, tokens)  # or the first to be measured would load the kernels of this size
     found = {"0": at(0, 1), PIECES: at(0, 1, in_pieces(engine))}
-    load_s, compute_s = engine.layer_load_s, found[PIECES]["compute_s"]
+    load_s, compute_s = memory.scheduler.times.layer_load_s, found[PIECES]["compute_s"]
     cap, beta = largest_alpha(n, load_s, compute_s, (1, 2), n) if compute_s else (0, 1)
     most = memory.shape.movable_layers - 2
     for name, alpha, slots in (

@@ -13,7 +13,7 @@ class Spans:
     """Spans of a vLLM engine core in this process, measured inside of `counted` alone."""
 
     def __init__(self, core: Any) -> None:
-        self._memory = core.scheduler.memory
+        self._memory, self._times = core.scheduler.memory, core.scheduler.times
         self._worker = core.model_executor.driver_worker.worker
         self._issued: list[float] = []
         self._computed: list[float] = []
@@ -37,7 +37,7 @@ class Spans:
         finally:
             for owner, name, _ in wrapped:
                 delattr(owner, name)
-        steps, layers = max(len(self._issued), 1), len(self._memory.parameters.layers)
+        steps, layers = max(len(self._issued), 1), self._memory.layers
         found["compute_s"] = _median(self._computed) / max(layers, 1)
         found["stall_s"] = (self._memory.compute.stall_s - stalled) / steps
         found["host_s"] = _median(self._issued)
@@ -46,7 +46,7 @@ class Spans:
     def _wrapped(self) -> list[tuple[Any, str, Callable[..., Any]]]:
         memory, worker = self._memory, self._worker
         calls = [(worker, "execute_model", self._issuing(worker.execute_model))]
-        calls.append((memory, "stepped", self._computing(memory.stepped)))
+        calls.append((self._times, "stepped", self._computing(self._times.stepped)))
         if memory.streamer is not None:
             for name in ("before", "after"):
                 call = getattr(memory.streamer, name)

@@ -30,7 +30,7 @@ class MirageCPUWorker(ElasticWorker, CPUWorker):
     def get_supported_kv_cache_layouts(self) -> list[str]:
         """Those that can grow; see `layouts_on_cpu`."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
-        if not self.mirage.elastic:
+        if not self.mirage.settings.elastic:
             return layouts
         return layouts_on_cpu(layouts, mla=self.model_config.use_mla)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 from vllm.config import set_current_vllm_config
@@ -18,18 +19,24 @@ from mirage.engine import runtime
 from mirage.engine.arguments import verify
 from mirage.engine.blocktables import forget, letting_go
 from mirage.engine.compiled import NotHashed
+from mirage.engine.device_memory import DeviceMemory
 from mirage.engine.kvbuffer import KVAllocation
-from mirage.engine.memory import EngineMemory
+from mirage.engine.memory_worker import MemoryWorker
 from mirage.engine.proof import TOKENS
 from mirage.engine.settings import EngineSettings, from_vllm
 from mirage.engine.stack import built
+from mirage.engine.startup import StartUp
 from mirage.engine.tiers.offer import offer
+from mirage.tiers.client import PoolClient
+from mirage.tiers.contract import Member, Pool
 
 
 class ElasticWorker(WorkerBase):
     """Overrides vLLM's own hooks only; with policy static it merely observes."""
 
-    mirage: EngineMemory
+    mirage: MemoryWorker
+    start_up: StartUp
+    """Until the engine is warm."""
     proof_tokens: ClassVar[tuple[int, ...]] = (TOKENS,)
     """Sizes of forwards that are proven to compute the same. A host's kernels read plain weights
     where they are at each call, whatever the size."""
@@ -39,35 +46,58 @@ class ElasticWorker(WorkerBase):
         if why := verify(self.vllm_config):
             raise RuntimeError(why)
         super().init_device()
-        self.mirage = self.make_memory(from_vllm(self.vllm_config))
+        self.mirage = MemoryWorker(self.make_memory(from_vllm(self.vllm_config)))
+        self.start_up = self.make_start_up()
         self.vllm_config.additional_config = NotHashed(self.vllm_config.additional_config)
         runtime.publish(self.mirage)
 
-    def make_memory(self, settings: EngineSettings) -> EngineMemory:
-        """What holds this engine's memory. A worker of another name may have another one."""
-        return EngineMemory(settings)
+    # A worker of another name may have others.
+
+    def make_memory(self, settings: EngineSettings) -> DeviceMemory:
+        """The memory of this engine, with nothing in it."""
+        return DeviceMemory(settings)
+
+    def make_start_up(self) -> StartUp:
+        """The start of an engine with this memory."""
+        return StartUp(self.mirage.memory, self.mirage.times)
+
+    def join_pool(self, member: Member) -> Pool:
+        """The pool of KV blocks that the settings name."""
+        socket = self.mirage.settings.tier_socket
+        assert socket is not None
+        return PoolClient(Path(socket), member)
+
+    # -- vLLM's hooks -------------------------------------------------------------------
 
     def load_model(self, **kwargs: Any) -> None:
         """Load and process the weights, then fix where the layers live, and prove it.
 
         Raises `UnsupportedModel` if the model does not compute the same then.
         """
-        with built(self.mirage.parameters.found):
+        with built(self.start_up.parameters.found):
             super().load_model(**kwargs)
         with set_current_vllm_config(self.vllm_config):
             runner = self.model_runner
-            self.mirage.loaded(runner, partial(_dummy_step, self), runner.profile_run)
+            self.start_up.loaded(runner, partial(_dummy_step, self), runner.profile_run)
         self.mirage.tasks = self.get_supported_tasks()
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Serve vLLM's KV allocation from the reserved range."""
-        self._kv_config = kv_cache_config
+        self._kv_config, settings = kv_cache_config, self.mirage.settings
         self._letting_go = letting_go(kv_cache_config)
-        self.mirage.kv_outlives_steps = _outlives_steps(self.vllm_config, kv_cache_config)
+        memory = self.mirage.memory
+        memory.kv_outlives_steps = _outlives_steps(self.vllm_config, kv_cache_config)
         self._allocation: KVAllocation | None = None
-        offer(self.mirage, self.vllm_config, kv_cache_config, self.model_runner.get_model())
+        offer(
+            self.mirage,
+            self.join_pool,
+            self.start_up.parameters.hidden(),
+            self.vllm_config,
+            kv_cache_config,
+            self.model_runner.get_model(),
+        )
         super().initialize_from_config(kv_cache_config)
-        elastic = self.mirage.elastic and bool(kv_cache_config.kv_cache_tensors)
+        elastic = settings.elastic and bool(kv_cache_config.kv_cache_tensors)
         if elastic and (self._allocation is None or self._allocation.served != 1):
             raise RuntimeError(
                 "vLLM did not allocate its KV cache the way this version of MIRAGE knows: "
@@ -77,18 +107,19 @@ class ElasticWorker(WorkerBase):
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's own, whose steps also compile kernels and say nothing about T_c."""
         with set_current_vllm_config(self.vllm_config):
-            self.mirage.prove_compiled(self.model_runner, partial(_dummy_step, self))
+            self.start_up.prove_compiled(self.model_runner, partial(_dummy_step, self))
         done = super().compile_or_warm_up_model(*args, **kwargs)
-        self.mirage.warm = True
+        del self.start_up
+        self.mirage.times.warm = True
         return done
 
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:
         config = self._kv_config if tag == "kv_cache" else None
-        if config is None or not self.mirage.elastic or not config.kv_cache_tensors:
+        if config is None or not self.mirage.settings.elastic or not config.kv_cache_tensors:
             context: AbstractContextManager[Any] = super()._maybe_get_memory_pool_context(tag)
             return context
         self._allocation = KVAllocation(
-            config.kv_cache_tensors[0].size, lambda: self.mirage.make_kv_buffer(config)
+            config.kv_cache_tensors[0].size, lambda: self.start_up.make_kv_buffer(config)
         )
         return self._allocation
 
@@ -97,14 +128,15 @@ class ElasticWorker(WorkerBase):
 
         Its compute time, stalls left out, is what T_c is made of.
         """
+        memory = self.mirage.memory
         with self.mirage.mailbox.hold():
             tokens = scheduler_output.total_num_scheduled_tokens
             if not tokens:
                 return super().execute_model(scheduler_output)
-            with self.mirage.timed_step(tokens), self.mirage.compute.step():
+            with self.mirage.times.timed_step(tokens), memory.compute.step():
                 if self._letting_go:
-                    forget(self.model_runner, self._letting_go, self.mirage.left_blocks())
-                self.mirage.begin_step()
+                    forget(self.model_runner, self._letting_go, memory.left_blocks())
+                memory.begin_step()
                 output = super().execute_model(scheduler_output)
             self.mirage.planned = False
             return output
@@ -133,5 +165,5 @@ def _dummy_step(worker: Any) -> None:
     most = worker.scheduler_config.max_num_batched_tokens
     more = {"skip_attn": True} if getattr(worker, "use_v2_model_runner", False) else {}
     for count in sorted({min(tokens, most) for tokens in worker.proof_tokens}, reverse=True):
-        worker.mirage.begin_step()
+        worker.mirage.memory.begin_step()
         worker.model_runner._dummy_run(count, is_profile=True, **more)

@@ -46,23 +46,24 @@ class MirageGPUWorker(ElasticWorker, Worker):
     def get_supported_kv_cache_layouts(self) -> list[str]:
         """Those of the attention backends that `layouts_on_gpu` takes, best first."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
-        return layouts_on_gpu(layouts, elastic=self.mirage.elastic)
+        return layouts_on_gpu(layouts, elastic=self.mirage.settings.elastic)
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Rows of block tables end in the null block, wherever blocks may go."""
         super().initialize_from_config(kv_cache_config)
-        if self.mirage.kv is not None:
+        if self.mirage.memory.kv is not None:
             zero_tails(self.model_runner)
 
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
         """Capture graphs as vLLM does, all layers resident; then stand before them."""
-        moves = self.mirage.streamer is not None
+        memory = self.mirage.memory
+        moves = memory.streamer is not None
         if moves:
             self.model_runner.capture_model = _capture_or_not(self)
-        with only_mapped_blocks(self.model_runner, self.mirage.kv):
+        with only_mapped_blocks(self.model_runner, memory.kv):
             done = super().compile_or_warm_up_model(*args, **kwargs)
         if moves and not self.model_config.enforce_eager:
-            gate(self.model_runner, lambda: self.mirage.interrupted, self.mirage.pieces)
+            gate(self.model_runner, lambda: memory.interrupted, memory.pieces)
         return done
 
 
@@ -76,7 +77,7 @@ def _capture_or_not(worker: MirageGPUWorker) -> Callable[..., int]:
     capture = runner.capture_model
 
     def capturing(*args: Any, **kwargs: Any) -> int:
-        memory = worker.mirage
+        memory = worker.mirage.memory
         if memory.streaming or memory.experts:
             raise RuntimeError(STREAMING.format(memory.alpha, memory.beta, memory.experts))
         try:

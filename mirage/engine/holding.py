@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage.engine.blockpool import ElasticBlocks
+from mirage.engine.device_memory import DeviceMemory
 from mirage.engine.fence import Fence
-from mirage.engine.memory import EngineMemory
 
 
 class EngineHolding:
@@ -14,7 +14,7 @@ class EngineHolding:
 
     def __init__(
         self,
-        memory: EngineMemory,
+        memory: DeviceMemory,
         blocks: ElasticBlocks,
         fence: Fence,
         may_retire: Callable[[], bool],

@@ -14,9 +14,9 @@ from functools import partial
 
 from mirage.control.engine.way import CallBack, Kind, Map, Move, Parameters, Retire, Unmap, Way
 from mirage.engine.blockpool import ElasticBlocks
+from mirage.engine.device_memory import DeviceMemory
 from mirage.engine.fence import Fence
 from mirage.engine.holding import EngineHolding
-from mirage.engine.memory import EngineMemory
 from mirage.engine.pace import Pace
 from mirage.engine.shortage import Shortage
 from mirage.protocol import Allotment
@@ -32,7 +32,7 @@ class Reconciler:
 
     def __init__(
         self,
-        memory: EngineMemory,
+        memory: DeviceMemory,
         blocks: ElasticBlocks,
         fence: Fence,
         *,

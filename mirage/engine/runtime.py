@@ -1,32 +1,32 @@
 """The one engine of this process: where its worker and its scheduler meet.
 
 vLLM builds both in the EngineCore process, by class name, so they cannot be handed to each
-other. `EngineMemory` is made by the worker and looked up by the scheduler.
+other. `MemoryWorker` is made by the worker and looked up by the scheduler.
 """
 
 from __future__ import annotations
 
-from mirage.engine.memory import EngineMemory
+from mirage.engine.memory_worker import MemoryWorker
 
 
 class NoEngine(RuntimeError):
     """Scheduler and worker do not share a process."""
 
 
-_memory: EngineMemory | None = None
+_worker: MemoryWorker | None = None
 
 
-def publish(memory: EngineMemory) -> None:
-    """The worker's memory, for the scheduler that vLLM builds next."""
-    global _memory
-    _memory = memory
+def publish(worker: MemoryWorker) -> None:
+    """The worker's side, for the scheduler that vLLM builds next."""
+    global _worker
+    _worker = worker
 
 
-def memory() -> EngineMemory:
+def worker() -> MemoryWorker:
     """Raises `NoEngine` with what to do."""
-    if _memory is None:
+    if _worker is None:
         raise NoEngine(
             "the worker runs in another process: use --distributed-executor-backend "
             "mirage.engine.executor.InProcessExecutor and tensor parallel size 1"
         )
-    return _memory
+    return _worker

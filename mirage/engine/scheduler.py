@@ -38,6 +38,7 @@ from mirage.engine.mixed import name_by_mask
 from mirage.engine.pace import Pace
 from mirage.engine.reconcile import Reconciler
 from mirage.engine.report_pace import Reporter
+from mirage.engine.shape import model_shape
 from mirage.engine.tiers import present
 from mirage.engine.tiers.scheduling import TieredMixin
 from mirage.protocol import (
@@ -70,10 +71,11 @@ class ObservingMixin(Mixable):
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
-        self.memory = runtime.memory()
-        self.settings = self.memory.settings
+        self.worker = runtime.worker()
+        self.memory, self.times = self.worker.memory, self.worker.times
+        self.settings = self.worker.settings
         self.groups = kv_groups(vllm_config, kv_cache_config.kv_cache_groups)
-        self.shape = self.memory.shape(kv_cache_config, self.groups)
+        self.shape = model_shape(self.memory, kv_cache_config, self.groups)
         self.fence = Fence()
         self.preemptions = 0
         self.passes = self._passes_told = 0
@@ -84,7 +86,7 @@ class ObservingMixin(Mixable):
         self._said_holding: bool | None = None
         self._old_only = False
         """Whether only requests that ran before are scheduled in this step."""
-        self.mailbox = self.memory.mailbox
+        self.mailbox = self.worker.mailbox
         self._prepare()
         self.agent = self._connect()
         self.reporter = Reporter(self.report, self.agent)
@@ -128,13 +130,13 @@ class ObservingMixin(Mixable):
             logger.warning("no first step is computed before requests are: %s", why)
             self._end_first()
             return
-        self.first = FirstStep(vllm_config, self.memory.tasks, self.hash_block_size)
-        self.memory.warm = False  # its steps say nothing of T_c
+        self.first = FirstStep(vllm_config, self.worker.tasks, self.hash_block_size)
+        self.times.warm = False  # its steps say nothing of T_c
         self.add_request(self.first.request)
 
     def _end_first(self) -> None:
         """Count steps from now on, and tell the control server that the first one is over."""
-        self.first, self.memory.warm = None, True
+        self.first, self.times.warm = None, True
         self._own_steps = self.fence.scheduled
         if self.agent is not None:
             self.agent.send(Stepped(*self.memory.backend.memory_info()))
@@ -149,7 +151,7 @@ class ObservingMixin(Mixable):
             output = self._schedule(*args, **kwargs)
             if output.total_num_scheduled_tokens:
                 self.fence.scheduled += 1
-                self.memory.planned = True
+                self.worker.planned = True
             self._count(output)
             self._speak()
             return output
@@ -306,9 +308,9 @@ class ObservingMixin(Mixable):
                 tokens_from_device=self.tokens_from_device,
                 stall_s=memory.compute.stall_s,
                 **self._below(),
-                **memory.expert_counts(),
+                **self.times.expert_counts(),
             ),
-            times=memory.layer_times(),
+            times=self.times.layer_times(),
             cached=self._cached(),
         )
 
@@ -455,7 +457,7 @@ class ObservedAsyncScheduler(ObservingMixin, AsyncScheduler):
 def make_scheduler(vllm_config: Any, **kwargs: Any) -> Any:
     """For ``--scheduler-cls``: the base that vLLM would pick, with the policy's mixin."""
     asynchronous = vllm_config.scheduler_config.async_scheduling
-    if runtime.memory().settings.policy is Policy.STATIC:
+    if runtime.worker().settings.policy is Policy.STATIC:
         return (ObservedAsyncScheduler if asynchronous else ObservedScheduler)(
             vllm_config, **kwargs
         )

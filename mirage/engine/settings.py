@@ -59,6 +59,11 @@ class EngineSettings(BaseModel):
     """Host only: imitate a link of that speed."""
 
     @property
+    def elastic(self) -> bool:
+        """True if KV memory may change at all."""
+        return self.policy is not Policy.STATIC
+
+    @property
     def experts_stay(self) -> str | None:
         """Why experts are not given away; None if they may be."""
         return None if self.experts else "remap.experts is false"

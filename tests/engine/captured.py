@@ -66,7 +66,7 @@ def captured(llm: Any) -> dict[str, Any]:
     with torch.inference_mode(), set_forward_context(None, config, num_tokens=TOKENS):
         capture.replay()
     return {
-        "layers": len(memory.parameters.layers),
+        "layers": memory.layers,
         "loads": giver.residency.loads if giver is not None else 0,
         "graphs": capture.num_graphs,
         "breaks": capture.num_eager_breaks,

@@ -147,7 +147,7 @@ def observe(
         facts["changes"] = changes.revision
         facts["alphas"] = sorted(changes.alphas)
         facts["betas"] = sorted(changes.betas)
-        facts["t_compute_s"] = scheduler.memory.layer_compute_s
+        facts["t_compute_s"] = scheduler.times.layer_compute_s
         facts["pieces"] = scheduler.memory.pieces
         facts["grown"], facts["shrunk"] = changes.grown, changes.shrunk
         streamer = scheduler.memory.streamer

@@ -17,8 +17,8 @@ pytest.importorskip("vllm")
 from vllm.compilation.wrapper import TorchCompileWithNoGuardsWrapper
 
 from mirage.engine.compiled import NotHashed, compiling, eagerly, stay_eager
-from mirage.engine.memory import EngineMemory
 from mirage.engine.proof import NoForward, between
+from mirage.engine.startup import StartUp
 
 pytestmark = pytest.mark.engine
 COUNT, WIDTH = 3, 4
@@ -94,10 +94,12 @@ def test_a_model_is_compiled_or_not() -> None:
     assert compiling(model) == [], "it stays so"
 
 
-def engine(model: Model, streamer: Any) -> EngineMemory:
-    made = EngineMemory.__new__(EngineMemory)
+def start_up(model: Model, streamer: Any) -> StartUp:
+    made = StartUp.__new__(StartUp)
     made.settings = SimpleNamespace(tenant="one")  # type: ignore[assignment]
-    made.streamer, made.compiled = streamer, False
+    made.memory = SimpleNamespace(  # type: ignore[assignment]
+        streamer=streamer, giver=None, compiled=False, begin_step=lambda: None
+    )
     made.parameters = SimpleNamespace(  # type: ignore[assignment]
         pieces=SimpleNamespace(attentions=model.impls)
     )
@@ -122,16 +124,16 @@ class Streamer:
 @pytest.mark.parametrize("spoils", [False, True])
 def test_what_is_not_proven_is_not_compiled(spoils: bool, caplog: pytest.LogCaptureFixture) -> None:
     model = Model()
-    made = engine(model, Streamer(model, spoils))
+    made = start_up(model, Streamer(model, spoils))
     runner = SimpleNamespace(
         get_model=lambda: model, model_config=SimpleNamespace(get_vocab_size=lambda: WIDTH)
     )
     step = partial(model, input_ids=torch.zeros(2, dtype=torch.long))
     made.prove_compiled(runner, step)
-    assert made.compiled is not spoils
+    assert made.memory.compiled is not spoils
     assert compiling(model) == ([] if spoils else [model.part])
     assert ("no step is compiled: tenant 'one'" in caplog.text) is spoils
-    assert made.streamer is not None and made.streamer.alpha == 0
+    assert made.memory.streamer is not None and made.memory.streamer.alpha == 0
 
 
 @pytest.mark.slow

@@ -33,7 +33,6 @@ from mirage.engine.firststep import (
 )
 from mirage.engine.mailbox import Mailbox
 from mirage.engine.settings import EngineSettings
-from mirage.facts import KVGroups
 from mirage.protocol import Hello, ModelShape, Report, Stepped
 
 pytestmark = pytest.mark.engine
@@ -129,23 +128,33 @@ class Memory:
         self.settings = EngineSettings(
             policy="static", tenant="a", control="socket", base_blocks=64, first_step=True
         )
-        self.mailbox = Mailbox()
-        self.warm, self.tasks = True, ("generate",)
         self.alpha = self.beta = self.experts = 0
         self.streamer, self.compute = None, SimpleNamespace(stall_s=0.0)
         self.backend = SimpleNamespace(memory_info=lambda: (0, 0))
 
-    def shape(self, config: Any, groups: KVGroups) -> ModelShape:
-        return SHAPE
-
     def held_bytes(self, extents: int, extent_bytes: int) -> int:
         return extents * extent_bytes
+
+
+class Times:
+    """Of an engine that has measured nothing."""
+
+    warm = True
 
     def layer_times(self) -> LayerTimes:
         return LayerTimes(0.0, 0.0)
 
     def expert_counts(self) -> dict[str, int]:
         return {}
+
+
+class MemoryWorker:
+    """All that it asks of its worker."""
+
+    def __init__(self) -> None:
+        self.memory, self.times = Memory(), Times()
+        self.settings = self.memory.settings
+        self.mailbox, self.tasks, self.planned = Mailbox(), ("generate",), False
 
 
 class Agent:
@@ -163,8 +172,8 @@ class Agent:
 
 def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """vLLM's scheduler over the memory of no device, as an engine's core would begin with it."""
-    memory: Any = Memory()
-    monkeypatch.setattr(runtime, "_memory", memory)
+    monkeypatch.setattr(runtime, "_worker", MemoryWorker())
+    monkeypatch.setattr(scheduler, "model_shape", lambda memory, config, groups: SHAPE)
     monkeypatch.setattr(scheduler, "Agent", Agent)
     asked = question("a", make_model("llama", folder), skip_tokenizer_init=True)
     args = arguments.parse(asked["argv"])
@@ -196,13 +205,13 @@ def test_a_scheduler_begins_with_it_and_says_when_it_is_computed(
 ) -> None:
     core = made(tmp_path, monkeypatch)
     assert [type(m) for m in core.agent.said] == [Hello]
-    assert core.get_request_counts() == (0, 1) and not core.memory.warm
+    assert core.get_request_counts() == (0, 1) and not core.times.warm
     assert core._pulse().requests == 0, "vLLM's loop has not begun"
     for steps in range(ANSWER):
         assert Stepped() not in core.agent.said, f"after {steps} steps"
         outputs = step(core)
         assert all(not output.outputs for output in outputs.values())
-    assert core.agent.said.count(Stepped()) == 1 and core.memory.warm
+    assert core.agent.said.count(Stepped()) == 1 and core.times.warm
     assert not core.has_unfinished_requests()
     pool = core.kv_cache_manager.block_pool
     assert len(pool.cached_block_hash_to_block) == 0
@@ -223,4 +232,4 @@ def test_a_model_that_takes_more_than_tokens_says_so_at_once(
     monkeypatch.setattr(scheduler, "lacks_input", lambda model: "it takes no tokens")
     core = made(tmp_path, monkeypatch)
     assert core.agent.said[1:] == [Stepped()]
-    assert core.first is None and core.memory.warm and not core.has_requests()
+    assert core.first is None and core.times.warm and not core.has_requests()

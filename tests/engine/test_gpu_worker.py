@@ -22,12 +22,13 @@ from vllm.v1.worker.gpu.cudagraph_utils import BatchExecutionDescriptor, CudaGra
 from vllm.v1.worker.worker_base import WorkerBase
 
 from mirage.config import Policy
+from mirage.engine.device_memory import DeviceMemory
 from mirage.engine.elastic_worker import ElasticWorker
+from mirage.engine.engine_times import EngineTimes
 from mirage.engine.gpu_worker import MirageGPUWorker, only_mapped_blocks
 from mirage.engine.graphs import gate, known
 from mirage.engine.layouts import elastic_layouts, layouts_on_cpu, layouts_on_gpu
 from mirage.engine.mailbox import Mailbox
-from mirage.engine.memory import EngineMemory
 from mirage.engine.settings import EngineSettings
 
 pytestmark = pytest.mark.engine
@@ -174,7 +175,7 @@ def test_the_worker_extends_vllms_own() -> None:
 
     ours = [c for c in MirageGPUWorker.__mro__ if c.__module__.startswith("mirage.")]
     own = {name for c in ours for name, value in vars(c).items() if callable(value)}
-    own.remove("make_memory")  # is there for `tests.tampered` to override
+    own -= {"make_memory", "make_start_up", "join_pool"}  # for `tests.tampered` to override
     assert own and all(hasattr(Worker, name) for name in own), own
 
 
@@ -205,23 +206,23 @@ def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) 
     made.vllm_config = VllmConfig()
     made.compilation_config = SimpleNamespace(cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE)
     kv = SimpleNamespace(extents=SimpleNamespace(mapped={0, 1}, blocks_per_extent=8))
-    made.mirage = SimpleNamespace(
+    memory = SimpleNamespace(
         kv=kv,
         streamer=object() if moves else None,
         streaming=False,
         interrupted=False,
         pieces=True,
-        warm=False,
         alpha=0,
         beta=0,
         experts=0,
     )
+    made.mirage = SimpleNamespace(memory=memory, times=SimpleNamespace(warm=False))
 
     def prove_compiled(proven: Any, forward: Any) -> None:
         assert proven is runner and not made.captured, "what is captured has been proven"
-        made.mirage.proven = True
+        made.proven = True
 
-    made.mirage.prove_compiled = prove_compiled
+    made.start_up = SimpleNamespace(prove_compiled=prove_compiled)
     return made
 
 
@@ -234,7 +235,7 @@ def warmed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def warm_up(self: Any) -> str:
         seen.append(self.model_runner.kv_cache_config.num_blocks)
-        assert not self.mirage.warm
+        assert not self.mirage.times.warm
         if not self.model_config.enforce_eager:
             self.model_runner.capture_model()
         return "done"
@@ -248,9 +249,10 @@ def test_graphs_are_gated_once_they_are_captured(warmed: list[int]) -> None:
     ours = worker(runner)
     assert ours.compile_or_warm_up_model() == "done"
     assert warmed == [16] and runner.kv_cache_config.num_blocks == 960
-    assert ours.mirage.warm and ours.mirage.proven
+    assert ours.mirage.times.warm and ours.proven
+    assert not hasattr(ours, "start_up"), "nobody needs it any more"
     for interrupted, mode in ((True, CUDAGraphMode.PIECEWISE), (False, CUDAGraphMode.FULL)):
-        ours.mirage.interrupted = interrupted
+        ours.mirage.memory.interrupted = interrupted
         assert runner.cudagraph_manager.dispatch(SEQUENCES, SEQUENCES, 1, 0).cg_mode is mode
 
 
@@ -266,7 +268,7 @@ def test_nothing_is_captured_while_anything_is_away(
 ) -> None:
     """A failed capture makes steps run eagerly; this is none, and ends the engine."""
     ours = worker(SimpleNamespace(cudagraph_manager=manager()))
-    vars(ours.mirage).update(away)
+    vars(ours.mirage.memory).update(away)
     with pytest.raises(RuntimeError, match=words):
         ours.compile_or_warm_up_model()
     assert not ours.captured and not ours.model_config.enforce_eager
@@ -297,14 +299,14 @@ def captured_before() -> tuple[BreakableCUDAGraphWrapper, CUDAGraphWrapper]:
 
 def test_steps_of_the_warm_up_do_not_tell_how_long_a_layer_computes() -> None:
     settings = EngineSettings(policy=Policy.MIRAGE, tenant="t", page=4096, base_blocks=2)
-    memory = EngineMemory(settings)
-    with memory.timed_step(1):
+    times = EngineTimes(DeviceMemory(settings))
+    with times.timed_step(1):
         pass
-    assert memory.layer_compute_s == 0.0
-    memory.warm = True
-    with memory.timed_step(1):
+    assert times.layer_compute_s == 0.0
+    times.warm = True
+    with times.timed_step(1):
         pass
-    assert memory.layer_compute_s > 0.0
+    assert times.layer_compute_s > 0.0
 
 
 def test_no_message_is_acted_upon_while_a_runner_samples(

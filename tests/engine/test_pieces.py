@@ -12,8 +12,7 @@ import pytest
 import torch
 from children import must, spawn_anew
 
-from mirage.engine import memory
-from mirage.engine.memory import EngineMemory
+from mirage.engine import startup
 from mirage.engine.params import PlacedLayers
 from mirage.engine.pieces import GraphPieces, UnknownPieces, watched
 
@@ -63,11 +62,12 @@ def test_whatever_stands_in_the_way_whole_layers_stream(
     def fails(*_: object) -> GraphPieces:
         raise AssertionError("Current vLLM config is not set")
 
-    monkeypatch.setattr(memory, "watched", fails)
-    engine = EngineMemory.__new__(EngineMemory)
-    engine.parameters = PlacedLayers()
-    engine._find_pieces(lambda: None)
-    assert not engine.pieces
+    monkeypatch.setattr(startup, "watched", fails)
+    start_up = startup.StartUp.__new__(startup.StartUp)
+    start_up.parameters = PlacedLayers()
+    start_up.memory = SimpleNamespace(pieces=False)  # type: ignore[assignment]
+    start_up._find_pieces(lambda: None)
+    assert not start_up.memory.pieces
     assert "whole layers stream" in caplog.text
     assert "AssertionError: Current vLLM config is not set" in caplog.text
 

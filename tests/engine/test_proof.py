@@ -16,16 +16,14 @@ pytest.importorskip("vllm")
 import torch
 from children import must, spawn
 from tiny import make_model
-from toys import LAYERS, WIDTH, Block, Model, Remembering, Runner, engine
+from toys import LAYERS, WIDTH, Block, Model, Remembering, Runner, engine, started_with
 from unusual import OFFSET, SYMMETRIC
 
-from mirage.config import Policy
 from mirage.engine.cpu_worker import MirageCPUWorker
+from mirage.engine.device_memory import DeviceMemory
 from mirage.engine.elastic_worker import _dummy_step
-from mirage.engine.memory import EngineMemory
 from mirage.engine.params import PlacedLayers
 from mirage.engine.proof import TOKENS, UnsupportedModel
-from mirage.engine.settings import EngineSettings
 from tests import kinds
 from tests.tampered.memory import Unawaited
 
@@ -42,7 +40,6 @@ def test_a_model_is_proven_and_left_as_it_was() -> None:
     memory = engine(model)
     assert memory.streamer is not None and not memory.streamer.slots
     assert memory.streamer.bytes_streamed == 0
-    assert not memory.parameters.left, "what was kept to be poisoned is freed"
     memory.check_integrity()
     for name, parameter in plain.named_parameters():
         assert torch.equal(parameter, model.get_parameter(name))
@@ -90,22 +87,20 @@ class Dummies(Runner):
             self.model(input_ids=zeros, positions=zeros)
 
 
-def started(model: Model, proof_tokens: tuple[int, ...], most: int) -> EngineMemory:
+def started(model: Model, proof_tokens: tuple[int, ...], most: int) -> DeviceMemory:
     """Engine as a worker with these sizes of proof starts it; a step has `most` tokens."""
-    memory = EngineMemory(
-        EngineSettings(policy=Policy.MIRAGE, tenant="toy", page=4096, base_blocks=2)
-    )
+    start_up = started_with()
     runner = Dummies(model)
     worker = SimpleNamespace(
-        mirage=memory,
+        mirage=SimpleNamespace(memory=start_up.memory),
         model_runner=runner,
         proof_tokens=proof_tokens,
         scheduler_config=SimpleNamespace(max_num_batched_tokens=most),
     )
-    memory.parameters.found(model)
+    start_up.parameters.found(model)
     step = partial(_dummy_step, worker)
-    memory.loaded(runner, step, step)
-    return memory
+    start_up.loaded(runner, step, step)
+    return start_up.memory
 
 
 def test_kernels_of_many_rows_are_proven_where_there_are_such() -> None:
@@ -187,9 +182,9 @@ def test_a_model_that_cannot_be_computed_without_requests_stays(
 
 def test_a_model_that_was_built_past_us_stays(caplog: pytest.LogCaptureFixture) -> None:
     runner = Runner(Model())
-    late = EngineMemory(engine(Model()).settings)
+    late = started_with()
     late.loaded(runner, runner.step, runner.step)
-    assert late.streamer is None and late.layer_bytes > 0
+    assert late.memory.streamer is None and late.memory.layer_bytes > 0
     assert "built it in a way that is not known" in caplog.text
 
 
@@ -204,12 +199,12 @@ def test_weights_that_vanish_while_they_are_loaded_stay(caplog: pytest.LogCaptur
     memory = engine(Model())
     whole, model = memory.layer_bytes, Model()
     runner = Runner(model)
-    late = EngineMemory(memory.settings)
+    late = started_with()
     late.parameters.found(model)
     for layer in model.layers:
         layer.out.weight = torch.nn.Parameter(torch.empty(0))
     late.loaded(runner, runner.step, runner.step)
-    assert late.streamer is None and late.layer_bytes == whole
+    assert late.memory.streamer is None and late.memory.layer_bytes == whole
     assert "a kernel has taken their weights away while they were loaded (out)" in caplog.text
 
 

@@ -15,8 +15,8 @@ from vllm.v1.core.block_pool import BlockPool
 from mirage.control.engine.extent_book import ExtentBook
 from mirage.engine import backend
 from mirage.engine.blockpool import ElasticBlocks
+from mirage.engine.device_memory import DeviceMemory
 from mirage.engine.fence import Fence
-from mirage.engine.memory import EngineMemory
 from mirage.engine.reconcile import Reconciler
 from mirage.engine.settings import EngineSettings
 from mirage.protocol import Allotment
@@ -36,7 +36,7 @@ DEVICE_PAGES = 51
 class Engine:
     """The KV cache of one engine, on a device with less than its grant."""
 
-    def __init__(self, memory: EngineMemory) -> None:
+    def __init__(self, memory: DeviceMemory) -> None:
         self.memory, self.now = memory, 0.0
         self.extents = ExtentMap(
             Range(memory.driver, EXTENTS * EXTENT), memory.pool, [0], EXTENT, EXTENTS
@@ -70,7 +70,7 @@ def engine(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
     settings = EngineSettings(policy="mirage", tenant="t", base_blocks=START, page=PAGE)
     monkeypatch.setattr(backend, "_host", lambda s: over_standin(s, DEVICE_PAGES * PAGE))
     before = backend.torch
-    memory = EngineMemory(settings)
+    memory = DeviceMemory(settings)
     yield Engine(memory)
     memory.driver.close()
     backend.torch = before

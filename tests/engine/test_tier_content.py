@@ -78,13 +78,13 @@ def test_weights_that_a_kernel_hides_have_no_name() -> None:
     first = next(m for m in model.layers[0].modules() if isinstance(m, torch.nn.Linear))
     first.weight.data = torch.empty(0)
     assert "a kernel has taken their weights away" in (placed.hidden() or "")
-    memory = SimpleNamespace(elastic=True, parameters=placed)
+    settings = EngineSettings(policy="mirage", tenant="t", base_blocks=2)
     config = SimpleNamespace(
         cache_config=SimpleNamespace(enable_prefix_caching=True),
         model_config=SimpleNamespace(is_encoder_decoder=False),
     )
     blocks = SimpleNamespace(kv_cache_groups=[], kv_cache_tensors=[object()])
-    assert "cannot be told from others" in why_not(memory, config, blocks)  # type: ignore[arg-type]
+    assert "cannot be told from others" in why_not(settings, placed.hidden(), config, blocks)
 
 
 def test_of_unknown_layers_nobody_knows_it() -> None:

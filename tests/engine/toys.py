@@ -10,8 +10,10 @@ import torch
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
 from mirage.config import Policy
-from mirage.engine.memory import EngineMemory
+from mirage.engine.device_memory import DeviceMemory
+from mirage.engine.engine_times import EngineTimes
 from mirage.engine.settings import EngineSettings
+from mirage.engine.startup import StartUp
 
 WIDTH, LAYERS, VOCABULARY = 16, 4, 50
 
@@ -91,11 +93,18 @@ class Runner:
 
 
 def engine(
-    model: torch.nn.Module, made: type[EngineMemory] = EngineMemory, **settings: Any
-) -> EngineMemory:
+    model: torch.nn.Module, made: type[DeviceMemory] = DeviceMemory, **settings: Any
+) -> DeviceMemory:
     """What holds an engine's memory, `model` loaded into it; of policy mirage."""
+    start_up, runner = started_with(made, **settings), Runner(model)
+    start_up.parameters.found(model)
+    start_up.loaded(runner, runner.step, runner.step)
+    assert not start_up.parameters.left, "what was kept to be poisoned is freed"
+    return start_up.memory
+
+
+def started_with(made: type[DeviceMemory] = DeviceMemory, **settings: Any) -> StartUp:
+    """The start of an engine that has no model yet; of policy mirage."""
     has = EngineSettings(policy=Policy.MIRAGE, tenant="toy", page=4096, base_blocks=2, **settings)
-    memory, runner = made(has), Runner(model)
-    memory.parameters.found(model)
-    memory.loaded(runner, runner.step, runner.step)
-    return memory
+    memory = made(has)
+    return StartUp(memory, EngineTimes(memory))

@@ -29,7 +29,7 @@ class Watched:
 
     def __init__(self, llm: Any) -> None:
         self.llm, self.scheduler = llm, tiny.scheduler_of(llm)
-        self.memory = runtime.memory()
+        self.memory = runtime.worker().memory
         self.named = self.without_memory = self.revision = 0
         self.unmapped, self.mapped = 0, set[int]()
         executor = llm.llm_engine.engine_core.engine_core.model_executor

@@ -32,32 +32,39 @@ class Streamer:
         self.calls += 1
 
 
-class EngineMemory:
-    """Stand-in for `mirage.engine.memory`."""
+class DeviceMemory:
+    """Stand-in for `mirage.engine.device_memory`."""
 
     def __init__(self) -> None:
-        self.alpha, self.compiled, self.layer_load_s = 0, True, LOAD_S
+        self.alpha, self.compiled, self.layers = 0, True, LAYERS
         self.compute = SimpleNamespace(stall_s=0.0)
-        self.parameters = SimpleNamespace(layers=[None] * LAYERS)
         self.streamer = Streamer()
-        self.told: list[float] = []
 
     @property
     def streaming(self) -> bool:
         return self.alpha > 0
 
-    def stepped(self, compute_s: float) -> None:
-        self.told.append(compute_s)
-
     def held_bytes(self, extents: int, extent_bytes: int) -> int:
         return 10 + extents * extent_bytes
+
+
+class EngineTimes:
+    """Stand-in for `mirage.engine.engine_times`."""
+
+    layer_load_s = LOAD_S
+
+    def __init__(self) -> None:
+        self.told: list[float] = []
+
+    def stepped(self, compute_s: float) -> None:
+        self.told.append(compute_s)
 
 
 class Worker:
     """Streamed layers stall a step by `LOAD_S` each."""
 
-    def __init__(self, memory: EngineMemory) -> None:
-        self._memory = memory
+    def __init__(self, memory: DeviceMemory, times: EngineTimes) -> None:
+        self._memory, self._times = memory, times
         self.in_pieces: list[bool] = []
 
     def execute_model(self) -> None:
@@ -67,15 +74,15 @@ class Worker:
             memory.streamer.before(index)
             memory.streamer.after(index)
         memory.compute.stall_s += memory.alpha * LOAD_S
-        memory.stepped(COMPUTE_S)
+        self._times.stepped(COMPUTE_S)
 
 
 class Engine:
     """Stand-in for `vllm.v1.engine.llm_engine.LLMEngine` in one process."""
 
     def __init__(self) -> None:
-        self.memory = EngineMemory()
-        self.worker = Worker(self.memory)
+        self.memory, self.times = DeviceMemory(), EngineTimes()
+        self.worker = Worker(self.memory, self.times)
         self.allotments: list[Allotment] = []
         self.left = 0
         self.asleep: list[object] = []
@@ -84,6 +91,7 @@ class Engine:
         pool = SimpleNamespace(backed_extents=lambda: self.extents)
         scheduler = SimpleNamespace(
             memory=self.memory,
+            times=self.times,
             shape=SHAPE,
             mailbox=SimpleNamespace(post=self._post),
             reconciler=SimpleNamespace(reconciled=True),

@@ -77,7 +77,7 @@ def test_what_is_measured_is_not_wrapped_any_more(engine: Engine) -> None:
     spans = Spans(engine.engine_core.engine_core)
     with pytest.raises(ZeroDivisionError), spans.counted():
         raise ZeroDivisionError
-    for owner, name in ((engine.memory, "stepped"), (engine.worker, "execute_model")):
+    for owner, name in ((engine.times, "stepped"), (engine.worker, "execute_model")):
         assert name not in vars(owner)
     with pytest.raises(ZeroDivisionError), in_pieces(engine.memory):
         assert engine.memory.streaming

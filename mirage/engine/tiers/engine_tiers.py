@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 from mirage.control.kv_link import bytes_in, spare_bytes
 from mirage.engine.blockpool import ElasticBlocks
-from mirage.engine.memory import EngineMemory
+from mirage.engine.device_memory import DeviceMemory
+from mirage.engine.engine_times import EngineTimes
 from mirage.engine.tiers.copier import Copier
 from mirage.engine.tiers.counts import TierCounts
 from mirage.engine.tiers.device_blocks import DeviceBlocks
@@ -30,7 +31,9 @@ ASLEEP_S = 2.0
 class EngineTiers:
     """The pool, the copies, and what they did. Made by the worker, used by the scheduler too."""
 
-    def __init__(self, memory: EngineMemory, pool: Pool, block_bytes: int) -> None:
+    def __init__(
+        self, memory: DeviceMemory, times: EngineTimes, pool: Pool, block_bytes: int
+    ) -> None:
         self.pool, self.block_bytes = pool, block_bytes
         self.counts = TierCounts()
         self.recent = Recent()
@@ -41,9 +44,9 @@ class EngineTiers:
             Patience(),
             self.recent,
             pending_work=lambda: self.stores is not None and self.stores.busy,
-            token_s=lambda: memory.token_cost.token_s,
+            token_s=lambda: times.token_cost.token_s,
         )
-        self._memory = memory
+        self._memory, self._times = memory, times
         borrower = borrowing(pool, memory.driver)
         self._places = PoolMemory(pool, memory.driver, block_bytes, borrower)
         self._copier: Copier | None = None
@@ -103,11 +106,11 @@ class EngineTiers:
         memory = self._memory
         streamed = memory.alpha + memory.beta if memory.streaming else 0
         return spare_bytes(
-            layers=len(memory.parameters.layers),
+            layers=memory.layers,
             streamed=streamed,
             layer_bytes=memory.layer_bytes,
-            load_s=memory.layer_load_s,
-            compute_s=memory.layer_compute_s,
+            load_s=self._times.layer_load_s,
+            compute_s=self._times.layer_compute_s,
         )
 
     def rise(self) -> None:
@@ -123,7 +126,7 @@ class EngineTiers:
         most = bytes_in(
             ASLEEP_S if asleep else DEMOTE_S,
             layer_bytes=self._memory.layer_bytes,
-            load_s=self._memory.layer_load_s,
+            load_s=self._times.layer_load_s,
         )
         self.stores.demote(extents, most)
         if asleep:

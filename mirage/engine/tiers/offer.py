@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ from vllm.v1.kv_cache_interface import KVCacheSpecKind, get_kv_cache_spec_kind
 
 from mirage.engine import stack
 from mirage.engine.kvbuffer import block_geometry
-from mirage.engine.memory import EngineMemory
+from mirage.engine.memory_worker import MemoryWorker
 from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers import content, present
 from mirage.engine.tiers.engine_tiers import EngineTiers
-from mirage.tiers.contract import Member
+from mirage.tiers.contract import Member, Pool
 
 logger = logging.getLogger("mirage.engine.tiers")
 
@@ -33,19 +34,30 @@ KINDS = {
 }
 
 
-def offer(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any, model: Any) -> None:
-    """Join the pool that the settings name, before vLLM makes its connectors."""
+def offer(
+    worker: MemoryWorker,
+    join: Callable[[Member], Pool],
+    hidden: str | None,
+    vllm_config: Any,
+    kv_cache_config: Any,
+    model: Any,
+) -> None:
+    """Join the pool that the settings name, before vLLM makes its connectors.
+
+    `hidden`: why nobody can tell what the model's layers contain, if so.
+    """
+    settings, memory = worker.settings, worker.memory
     present.publish(None)
-    if memory.settings.tier_socket is None:
+    if settings.tier_socket is None:
         return
-    if why := why_not(memory, vllm_config, kv_cache_config):
+    if why := why_not(settings, hidden, vllm_config, kv_cache_config):
         logger.warning(OFF, why)
         return
     block_bytes, _ = block_geometry(kv_cache_config)
-    mark = fingerprint(vllm_config, kv_cache_config, model, memory.settings)
+    mark = fingerprint(vllm_config, kv_cache_config, model, settings)
     locks = memory.driver.locks_memory
-    pool = memory.join_pool(Member(memory.settings.tenant, mark, block_bytes, locks=locks))
-    tiers = EngineTiers(memory, pool, block_bytes)
+    pool = join(Member(settings.tenant, mark, block_bytes, locks=locks))
+    tiers = EngineTiers(memory, worker.times, pool, block_bytes)
     tiers.keep_experts(mark)
     present.publish(tiers)
     vllm_config.kv_transfer_config = KVTransferConfig(
@@ -61,16 +73,20 @@ def offer(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any, model: A
     )
 
 
-def why_not(memory: EngineMemory, vllm_config: Any, kv_cache_config: Any) -> str:
+def why_not(
+    settings: EngineSettings, hidden: str | None, vllm_config: Any, kv_cache_config: Any
+) -> str:
     """Empty if this engine's blocks can be kept elsewhere."""
     groups = kv_cache_config.kv_cache_groups
-    if not memory.elastic or not kv_cache_config.kv_cache_tensors:
-        return "policy static leaves blocks to vLLM" if not memory.elastic else "there are none"
+    if not settings.elastic:
+        return "policy static leaves blocks to vLLM"
+    if not kv_cache_config.kv_cache_tensors:
+        return "there are none"
     if not vllm_config.cache_config.enable_prefix_caching:
         return "enable_prefix_caching is false, and blocks have no names without it"
     if vllm_config.model_config.is_encoder_decoder:
         return "vLLM loads none for a model with an encoder"
-    if hidden := memory.parameters.hidden():
+    if hidden:
         return f"its weights cannot be told from others: {hidden}"
     if vllm_config.speculative_config is not None:
         return "speculative_config: not tried with drafts"

@@ -13,7 +13,7 @@ from mirage.control.turn_taking import TurnTaking
 from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.fence import Fence
 from mirage.engine.mailbox import Mailbox
-from mirage.engine.memory import EngineMemory
+from mirage.engine.memory_worker import MemoryWorker
 from mirage.engine.tiers import present
 from mirage.engine.tiers.engine_tiers import EngineTiers
 from mirage.facts import KVGroups
@@ -29,7 +29,7 @@ Mixable: Any = Scheduler if TYPE_CHECKING else object
 class TieredMixin(Mixable):
     """Stands before `HoldingMixin`. Without a pool all it changes is what a preemption leaves."""
 
-    memory: EngineMemory
+    worker: MemoryWorker
     pool: ElasticBlocks
     mailbox: Mailbox
     groups: KVGroups
@@ -78,7 +78,7 @@ class TieredMixin(Mixable):
 
     def _may_demote(self) -> bool:
         """Not between schedule() and its step: what blocks are named by is not in them yet."""
-        return self.tiers is None or not self.memory.planned
+        return self.tiers is None or not self.worker.planned
 
     def _demote(self, extents: list[int]) -> None:
         if self.tiers is not None:

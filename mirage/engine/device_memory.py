@@ -1,0 +1,187 @@
+"""The device memory of one engine: pages, layers and KV extents, under one grant.
+
+It changes between steps only, on the thread that holds the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mirage.engine.backend import make_backend
+from mirage.engine.kvbuffer import KVBuffer
+from mirage.engine.settings import EngineSettings
+from mirage.streaming.experts import ExpertStreamer
+from mirage.streaming.transfer import LayerStreamer
+from vmm.host import HostBuffer
+from vmm.pages import PagePool
+
+UNLIMITED = 1 << 62
+
+
+class DeviceMemory:
+    """Pages of this process and what is in them. `StartUp` fills it."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+        self.backend = make_backend(settings)
+        self.driver, self.compute = self.backend.driver, self.backend.compute
+        self.pool = PagePool(self.driver, UNLIMITED)
+        self.streamer: LayerStreamer | None = None
+        """None while layers stay where vLLM put them."""
+        self.kv: KVBuffer | None = None
+        self.masters: list[HostBuffer] = []
+        """The parameters of each layer that can move, in host memory."""
+        self.layers = 0
+        """Number of decoder layers."""
+        self.layer_bytes = self.fixed_bytes = 0
+        """Bytes of one layer, and of everything that never moves."""
+        self.moves = False
+        """True if layers are in the pool's pages, or will be."""
+        self.pieces = False
+        """True if pieces stream instead of whole layers, so that graphs run between attentions."""
+        self.compiled = False
+        """True if steps are compiled, and proven to compute the same while layers stream."""
+        self.kv_outlives_steps = False
+        """True if KV blocks are still worked on when a step's output is there."""
+        self.emptied: set[int] = set()
+        """KV extents that no request had blocks of any more at some time since a step began."""
+
+    # -- what is where ------------------------------------------------------------------
+
+    @property
+    def alpha(self) -> int:
+        """Layers whose memory was given away."""
+        return self.streamer.alpha if self.streamer else 0
+
+    @property
+    def beta(self) -> int:
+        """Slots that the streamed layers share."""
+        return self.streamer.beta if self.streamer else 0
+
+    @property
+    def giver(self) -> ExpertStreamer | None:
+        """The streamer, if it can give experts away as well."""
+        return self.streamer if isinstance(self.streamer, ExpertStreamer) else None
+
+    @property
+    def experts(self) -> int:
+        """Experts of each layer that were given away."""
+        return self.giver.experts if self.giver else 0
+
+    @property
+    def streaming(self) -> bool:
+        """True if any layer is loaded step by step, or has not come back yet."""
+        return self.streamer is not None and self.streamer.streaming
+
+    @property
+    def interrupted(self) -> bool:
+        """True if this step stops in its middle: for layers, for experts, or to see the routing.
+
+        No graph of a whole step may run then.
+        """
+        return self.streaming or (self.giver is not None and self.giver.looks)
+
+    @property
+    def outside_bytes(self) -> int:
+        """Device memory that is not the pool's: what never moves."""
+        return self.fixed_bytes + (0 if self.moves else self.layers * self.layer_bytes)
+
+    def held_bytes(self, kv_extents: int, extent_bytes: int) -> int:
+        """Device memory held now. Static engines hold vLLM's own allocations."""
+        kv = self.pool.held_bytes if self.settings.elastic else kv_extents * extent_bytes
+        return self.outside_bytes + kv
+
+    def layer_pages(self, alpha: int, experts: int) -> int:
+        """Pages of layers, slots and spare frames of experts; 0 if no layer moves."""
+        if self.giver is not None:
+            return self.giver.pages(alpha, experts)
+        if self.streamer is None:
+            return 0
+        return (len(self.streamer.layers) - alpha) * self.streamer.frame_pages
+
+    def affordable_extents(self) -> int:
+        """Extents that could be mapped with the pages at hand."""
+        if self.kv is None:
+            return 0
+        return self.pool.available * self.settings.page // self.kv.extents.extent_bytes
+
+    # -- steps --------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """The last piece reaches into the next step: it must be there before that begins."""
+        if self.giver is not None:
+            self.giver.begin()
+        if self.pieces and self.streaming:
+            assert self.streamer is not None
+            self.streamer.before(len(self.streamer.layers) - 1)
+
+    def left_blocks(self) -> Collection[int]:
+        """Blocks of what was emptied, once: before a step tells the runner of new ones."""
+        if self.kv is None or not self.emptied:
+            return ()
+        size = self.kv.extents.blocks_per_extent
+        left = {n for e in self.emptied for n in range(e * size, (e + 1) * size)}
+        self.emptied.clear()
+        return left
+
+    # -- moves, between steps -----------------------------------------------------------
+
+    def regrant(self, grant_bytes: int) -> None:
+        """A new grant for everything this engine holds."""
+        self.pool.set_grant(max(0, grant_bytes - self.outside_bytes))
+
+    def move_layers(self, alpha: int, beta: int, experts: int = 0) -> None:
+        """Change the streamed set, or the experts that are away, between steps.
+
+        Raises `TransferError`, `GrantExceeded`.
+        """
+        assert self.streamer is not None, "only policy mirage moves layers"
+        if self.giver is not None:
+            self.giver.set(alpha, beta, experts)
+        else:
+            self.streamer.set(alpha, beta)
+
+    def map_extents(self, extents: list[int]) -> list[int]:
+        """Back and clear KV extents, the first that the device has memory for; those."""
+        assert self.kv is not None
+        return self.kv.extents.map_most(extents)
+
+    def unmap_extents(self, extents: list[int]) -> None:
+        """Take the memory of KV extents that no scheduled step touches.
+
+        Unmapping does not wait for the device by itself. A step's output comes behind all that the
+        step does to its blocks, unless `kv_outlives_steps`.
+        """
+        assert self.kv is not None
+        if self.kv_outlives_steps:
+            self.compute.synchronize()
+        self.kv.extents.unmap(extents)
+
+    def uncache(self) -> None:
+        """Give the device what torch's allocator keeps and nobody uses. Between steps."""
+        self.backend.uncache()
+
+    # -- checks -------------------------------------------------------------------------
+
+    def self_check(self) -> None:
+        """After each move, in O(1): the pages in use are the layers' and the KV cache's.
+
+        Raises `RuntimeError`, which ends the engine: its memory could no longer be trusted.
+        """
+        layers = self.layer_pages(self.alpha, self.experts) * self.settings.page
+        kv = 0
+        if self.kv is not None:
+            kv = len(self.kv.extents.mapped) * self.kv.extents.extent_bytes
+        if self.pool.in_use_bytes != layers + kv:
+            raise RuntimeError(
+                f"{self.pool.in_use_bytes} bytes are in use, layers {layers} and KV cache {kv}"
+            )
+
+    def check_integrity(self) -> None:
+        """Raise if pages, layers and extents do not add up."""
+        self.pool.check_integrity()
+        self.driver.check_integrity()
+        if self.streamer is not None:
+            self.streamer.check_integrity()
+        if self.kv is not None:
+            self.kv.extents.check_integrity()

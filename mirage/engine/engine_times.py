@@ -1,0 +1,74 @@
+"""Times and counts that an engine measures of its own steps and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mirage.control.reporting import LayerTimes
+from mirage.control.token_cost import TokenCost
+from mirage.engine.device_memory import DeviceMemory
+
+
+class EngineTimes:
+    """T_T and T_c of one engine's layers, what a token and an expert cost. Seconds."""
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory, self._compute_time = memory, memory.backend.compute_time
+        self.layer_load_s = 0.0
+        """T_T."""
+        self.token_cost = TokenCost()
+        self.warm = False
+        """True if steps are those of requests, and tell T_c."""
+
+    @contextmanager
+    def timed_step(self, tokens: int) -> Iterator[None]:
+        """Around one step of so many tokens, whose time becomes known then or later."""
+        if not self.warm:
+            yield
+            return
+        memory = self._memory
+        self.token_cost.begin(tokens)
+        self._compute_time.begin(memory.alpha + memory.beta)
+        try:
+            with memory.backend.timed(self.stepped):
+                yield
+        except BaseException:
+            self.token_cost.fail()
+            self._compute_time.fail()
+            raise
+
+    def stepped(self, compute_s: float) -> None:
+        """Note the seconds of compute of the first step whose time was not known."""
+        if (giver := self._memory.giver) is not None:
+            compute_s = max(0.0, compute_s - giver.spent_s())
+        self.token_cost.end(compute_s)
+        self._compute_time.end(compute_s)
+
+    @property
+    def layer_compute_s(self) -> float:
+        """T_c: seconds of compute per layer and step; 0 while unknown."""
+        return self._compute_time.step_s / max(self._memory.layers, 1)
+
+    def layer_times(self) -> LayerTimes:
+        """T_T and T_c, and what is known of experts."""
+        giver, token_s = self._memory.giver, self.token_cost.token_s
+        times = LayerTimes(self.layer_load_s, self.layer_compute_s, token_s=token_s)
+        if giver is None:
+            return times
+        # Until one was loaded, as long as its part of a layer.
+        part = giver.layout.nbytes / self._memory.layer_bytes
+        load_s = giver.load_s or self.layer_load_s * part
+        return times._replace(expert_s=load_s, expert_routed=giver.observed())
+
+    def expert_counts(self) -> dict[str, int]:
+        """The fields of `Counters` that count experts; empty if none can be given away."""
+        if (giver := self._memory.giver) is None:
+            return {}
+        books = giver.residency
+        return {
+            "expert_hits": books.hits,
+            "expert_loads": books.loads,
+            "expert_bytes_loaded": giver.expert_bytes_loaded,
+            "expert_peer_loads": giver.replicas_loaded,
+        }

@@ -1,0 +1,179 @@
+"""The start of one engine: its layers get their places, and a proof shows that they may have them.
+
+The worker calls it while vLLM starts: `loaded` after the weights are, `make_kv_buffer` when vLLM
+allocates its KV cache, `prove_compiled` before it warms up. What is left of it afterwards is
+`DeviceMemory` and `EngineTimes`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from mirage.config import Policy
+from mirage.engine import link
+from mirage.engine.compiled import compiling, eagerly, stay_eager
+from mirage.engine.device_memory import DeviceMemory
+from mirage.engine.engine_times import EngineTimes
+from mirage.engine.fixed import fixed_bytes, models_of
+from mirage.engine.kvbuffer import KVBuffer
+from mirage.engine.params import PlacedLayers
+from mirage.engine.pieces import UnknownPieces, watched
+from mirage.engine.proof import NoForward, Proof, UnsupportedModel, between, observed
+from mirage.streaming.transfer import LayerStreamer
+from mirage.units import ceil_div
+
+logger = logging.getLogger("mirage.engine.startup")
+
+Step = Callable[[], Any]
+WHOLE = "whole layers stream, no graph runs while one does, and nothing is compiled: %s"
+NOT_COMPILED = "no step is compiled: %s"
+FASTER_AS_WRITTEN = (
+    "steps that vLLM was to compile run torch's own operators now: device.compile false gives this "
+    "model vLLM's kernels"
+)
+AS_WRITTEN = "steps run as they are written"
+
+
+class StartUp:
+    """Placement and proof of one engine's model. Thrown away once the engine is warm."""
+
+    def __init__(self, memory: DeviceMemory, times: EngineTimes) -> None:
+        self.memory, self.times, settings = memory, times, memory.settings
+        self.settings = settings
+        self.parameters = PlacedLayers(settings.moves, settings.experts_stay, split=settings.pieces)
+
+    # -- the weights --------------------------------------------------------------------
+
+    def loaded(self, runner: Any, forward: Step, profile: Step) -> None:
+        """After loading: fix the layers' addresses (policy mirage) and note the sizes.
+
+        `forward` computes the model once, `profile` as vLLM does to see what memory it takes.
+        Raises `UnsupportedModel` if the model then computes something else.
+        """
+        with eagerly(runner.get_model()):
+            self._loaded(runner, forward, profile)
+        if self.memory.moves and not self.memory.pieces:
+            _stay_eager(runner.get_model())
+
+    def _loaded(self, runner: Any, forward: Step, profile: Step) -> None:
+        parameters, settings = self.parameters, self.settings
+        parameters.loaded(runner.get_model())
+        mirage = settings.policy is Policy.MIRAGE
+        proof = self._proof(runner, forward) if mirage and not parameters.stays else None
+        if mirage and proof is None:
+            logger.warning("the layers stay where they are: %s", parameters.stays)
+        if proof and settings.pieces:
+            self._find_pieces(profile)
+        self._note_sizes(runner, moves=proof is not None)
+        if settings.elastic and settings.grant_bytes is not None:
+            self.memory.regrant(settings.grant_bytes)
+        if proof:
+            self._place_layers(proof)
+
+    def _note_sizes(self, runner: Any, *, moves: bool) -> None:
+        memory, moving = self.memory, self.parameters.moving()
+        memory.moves, memory.layers = moves, len(self.parameters.layers)
+        memory.fixed_bytes = fixed_bytes(models_of(runner), moving, runner.device.type)
+        memory.layer_bytes = self.parameters.layer_bytes(self.settings.page)
+
+    def _proof(self, runner: Any, forward: Step) -> Proof | None:
+        """What the model computes now; None if that cannot be seen, and nothing moves then."""
+        vocabulary = runner.model_config.get_vocab_size()
+        model = runner.get_model()
+        try:
+            return Proof(partial(observed, model, forward, vocabulary), self.settings.tenant)
+        except NoForward as error:
+            self.parameters.stays = f"it cannot be computed without requests, {error}"
+            return None
+
+    def _find_pieces(self, profile: Step) -> None:
+        """See what lies between attentions; else whole layers stream.
+
+        Whatever stands in the way: a model that computes does not fail to start over it.
+        """
+        try:
+            moving = self.parameters.moving()
+            self.parameters.in_pieces(watched(self.parameters.layers, profile, moving))
+            self.memory.pieces = True
+        except UnknownPieces as error:
+            logger.warning(WHOLE, error)
+        except Exception as error:
+            logger.warning(WHOLE, f"{type(error).__name__}: {error}", exc_info=True)
+
+    def _place_layers(self, proof: Proof) -> None:
+        memory = self.memory
+        streamer = self.parameters.place(
+            memory.backend, memory.pool, chunk_bytes=self.settings.copy_chunk
+        )
+        memory.streamer, memory.masters = streamer, self.parameters.masters
+        self.prove(proof, streamer)
+        self.parameters.left.clear()
+        self.times.layer_load_s = measured_load_s(streamer)
+
+    def prove(self, proof: Proof, streamer: LayerStreamer) -> None:
+        """Raises `UnsupportedModel` unless the model computes the same wherever its layers are."""
+        proof.moved(streamer, self.memory.begin_step)
+
+    # -- what vLLM makes of them --------------------------------------------------------
+
+    def make_kv_buffer(self, config: Any) -> torch.Tensor:
+        """The KV buffer of vLLM's KVCacheConfig, its base extents mapped."""
+        memory = self.memory
+        if memory.streamer is None:
+            self.times.layer_load_s = link.load_s(memory.driver, memory.pool, memory.layer_bytes)
+        memory.kv = KVBuffer(config, memory.driver, memory.pool)
+        extents = memory.kv.extents
+        base = ceil_div(self.settings.base_blocks, extents.blocks_per_extent)
+        # What vLLM made of the weights may be larger than what it was asked about beforehand.
+        extents.map(range(min(base, extents.extents, memory.affordable_extents())))
+        return memory.kv.tensor()
+
+    def prove_compiled(self, runner: Any, forward: Step) -> None:
+        """Compiled steps compute the same with layers streamed; else none is compiled.
+
+        Called when vLLM has compiled the model, or will with the next step.
+        """
+        model, memory = runner.get_model(), self.memory
+        if memory.streamer is None or not compiling(model):
+            return
+        assert self.parameters.pieces is not None
+        vocabulary = runner.model_config.get_vocab_size()
+        observe = partial(between, self.parameters.pieces.attentions, model, forward, vocabulary)
+        try:
+            self.prove(Proof(observe, self.settings.tenant, AS_WRITTEN), memory.streamer)
+        except (NoForward, UnsupportedModel) as error:
+            logger.warning(NOT_COMPILED, error)
+            memory.streamer.set(0, 0)
+            if memory.giver is not None:
+                memory.giver.forget()
+            _stay_eager(model)
+            return
+        memory.compiled = True
+        logger.info("compiled steps are proven to compute the same while layers stream")
+
+
+def measured_load_s(streamer: LayerStreamer, rounds: int = 3) -> float:
+    """T_T: seconds to load one layer from its master, on the copy stream.
+
+    The least of `rounds`: engines that start beside this one can only make it longer.
+    """
+    times = []
+    for layer in streamer.layers[:rounds]:
+        start = time.perf_counter()
+        streamer.load(layer)
+        streamer.copies.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _stay_eager(model: torch.nn.Module) -> None:
+    """vLLM chose its kernels when it built the model, believing that it would be compiled."""
+    if compiling(model):
+        logger.warning(FASTER_AS_WRITTEN)
+    stay_eager(model)
