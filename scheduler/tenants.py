@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import floor, inf
 
+from scheduler.clocked import Clocked
+
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
@@ -43,6 +45,12 @@ class Activity:
         """
         return Activity(busy, now if busy or self.busy else self.last_busy)
 
-    def is_active(self, now: float, cooldown_s: float) -> bool:
-        """Busy, or busy less than `cooldown_s` ago: a pause between requests is not idleness."""
-        return self.busy or self.last_busy + cooldown_s > now
+    def at(self, now: float, cooldown_s: float) -> Clocked[bool]:
+        """True if it is active: busy, or busy less than `cooldown_s` ago.
+
+        A pause between requests is not idleness.
+        """
+        if self.busy:
+            return Clocked(True)
+        until = self.last_busy + cooldown_s
+        return Clocked(True, until) if until > now else Clocked(False)

@@ -37,9 +37,8 @@ from mirage.control.targets import base, entitled, is_sent, most_alpha, most_exp
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
+from scheduler.clocked import Clocked
 from scheduler.tenants import Tenant
-
-NOTHING_PLANNED = Plan({}, ())
 
 
 class Command(NamedTuple):
@@ -83,9 +82,8 @@ class Controller:
         )
         self._new: set[str] = set()
         """Tenants that joined and have had no allotment yet."""
-        self._plan = NOTHING_PLANNED
-        self._planned_until = -inf
-        """The plan holds until then, or until the next event."""
+        self._planned: Clocked[Plan] | None = None
+        """Made last, if nothing happened since."""
         self._followed: dict[str, Plan] = {}
         """The plan that each tenant's newest allotment follows, after its first."""
         self._unanswered: dict[str, float] = {}
@@ -123,13 +121,13 @@ class Controller:
         self._grants.joined(name, held_bytes)
         self._store.joined(name, shape, held_bytes)
         self._new.add(name)
-        self._planned_until = -inf
+        self._planned = None
 
     def reported(self, name: str, report: Report, now: float) -> None:
         """An engine reported. Raises `LedgerError` if it breaks the protocol: close it."""
         self._grants.ledger.reported(name, report.revision, report.held_bytes)
         self._store.reported(name, report, now)
-        self._planned_until = -inf
+        self._planned = None
         if lacks_growth(report):
             self._unanswered.setdefault(name, now)
         else:
@@ -138,7 +136,7 @@ class Controller:
     def turn(self, name: str | None, now: float) -> None:
         """Temporal sharing: `name` got the turn, and is the active tenant from now on."""
         self._store.turn(name, now)
-        self._planned_until = -inf
+        self._planned = None
         if name in self._unanswered:
             self._unanswered[name] = now
 
@@ -148,18 +146,18 @@ class Controller:
         self._store.lost(name)
         self._followed.pop(name, None)
         self._new.discard(name)
-        self._planned_until = -inf
+        self._planned = None
         self._unanswered.pop(name, None)
 
     def given_up(self, name: str) -> None:
         """No engine of a tenant will start for now: others may have what its share leaves."""
         self._grants.given_up(name)
-        self._planned_until = -inf
+        self._planned = None
 
     def awaited(self, name: str) -> None:
         """Its engine is to start again, as soon as `has_room`: its share is kept once more."""
         self._grants.awaited(name)
-        self._planned_until = -inf
+        self._planned = None
 
     # -- decisions ----------------------------------------------------------------------
 
@@ -179,9 +177,9 @@ class Controller:
             for name, since in self._unanswered.items()
             if self._store.is_active(name, now)
         ]
-        if (change := self._store.next_deadline(now)) is not None:
-            times.append(change)
-        return min(times, default=None)
+        first = min(times, default=inf)
+        first = min(first, self._store.valid_until(now))
+        return None if first == inf else first
 
     def restores(self, name: str, now: float) -> bool:
         """Whether layers of a tenant come back once others have done what they were just told."""
@@ -256,20 +254,20 @@ class Controller:
         for t in self.snapshot(now).tenants:
             target = base(t.tenant, t.shape, self._grants.device_bytes)
             if t.allotment is None and target.grant_bytes <= self._grants.limit(t.name):
-                self._planned_until = -inf
+                self._planned = None
                 commands.append(self._send(t, target))
         # One that takes less than its share may leave enough for another.
         return commands + (self._first_allotments(now) if commands else [])
 
     def _targets(self, tenants: list[TenantSnapshot], now: float) -> dict[str, Allotment]:
         """Made anew after each event; what was sent since is no reason to."""
-        if now >= self._planned_until:
+        planned = self._planned
+        if planned is None or now >= planned.valid_until:
             device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
             how = self._policy, self._rules
-            self._plan = plan(tenants, device_bytes, kept, *how, turns=self._turns, now=now)
-            change = self._store.next_deadline(now)
-            self._planned_until = inf if change is None else change
-        return self._plan.targets
+            made = plan(tenants, device_bytes, kept, *how, turns=self._turns, now=now)
+            planned = self._planned = Clocked(made, self._store.valid_until(now))
+        return planned.value.targets
 
     def _lower(self, t: TenantSnapshot, target: Allotment) -> list[Command]:
         """Tell a tenant at once what costs no more than it was granted."""
@@ -315,7 +313,8 @@ class Controller:
         return refusals
 
     def _follow(self, t: TenantSnapshot, target: Allotment) -> Command:
-        self._followed[t.name] = self._plan
+        assert self._planned is not None
+        self._followed[t.name] = self._planned.value
         return self._send(t, target)
 
     def _send(self, t: TenantSnapshot, target: Allotment) -> Command:

@@ -6,65 +6,20 @@ kept as the maximum of the last `cooldown_s` seconds.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import exp, inf
+from math import inf
 from typing import NamedTuple
 
 from mirage.control.demand import still_wanted
 from mirage.control.profiled import UNPROFILED, Profiled
+from mirage.control.windows import RecentMax, RecentRate
 from mirage.protocol import Allotment, ModelShape, Report
+from scheduler.clocked import Clocked
 from scheduler.tenants import Activity, Tenant
 
 AGAIN_S = 60.0
 """Of which it counts how often cached prefixes are asked for: people take as long to answer."""
-
-
-class RecentMax:
-    """The maximum of a value over the last `span_s` seconds, each one in force until the next."""
-
-    def __init__(self, span_s: float) -> None:
-        self._span_s = span_s
-        self._falls: deque[tuple[float, float]] = deque()
-        """(since when no larger value was seen, value), values strictly falling."""
-
-    def add(self, value: float, now: float) -> None:
-        since = now
-        while self._falls and self._falls[-1][1] <= value:
-            since = self._falls.pop()[0]
-        self._falls.append((since, value))
-
-    def get(self, now: float) -> float:
-        """0 before the first value."""
-        while (until := self.next_fall()) is not None and until <= now:
-            self._falls.popleft()
-        return self._falls[0][1] if self._falls else 0
-
-    def next_fall(self) -> float | None:
-        """When the maximum will change if nothing is added."""
-        return self._falls[1][0] + self._span_s if len(self._falls) > 1 else None
-
-
-class RecentRate:
-    """How much a counter grows a second: smoothed, so that what is `span_s` ago counts a third."""
-
-    def __init__(self, span_s: float) -> None:
-        self._span_s = span_s
-        self._seen: tuple[int, float] | None = None
-        self.per_s = 0.0
-
-    def add(self, count: int, now: float) -> None:
-        """What the counter shows. One that falls began anew."""
-        if self._seen is None or count < self._seen[0]:
-            self._seen = count, now
-            return
-        before, since = self._seen
-        if now <= since:
-            return
-        lately = 1 - exp(-(now - since) / self._span_s)
-        self.per_s += lately * ((count - before) / (now - since) - self.per_s)
-        self._seen = count, now
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,10 +91,8 @@ class _Record:
     sent: list[Allotment] = field(default_factory=list)
     """The newest, and all others not yet seen."""
     activity: Activity = field(default_factory=Activity)
-    newest: TenantSnapshot | None = None
+    newest: Clocked[TenantSnapshot] | None = None
     """Made last, if nothing was heard or said since."""
-    until: float = inf
-    """How long it holds."""
     least_compute_s: float = 0.0
     mean_compute_s: float = 0.0
     computing: int = 0
@@ -227,18 +180,15 @@ class MetadataStore:
 
     def snapshot(self, now: float) -> Snapshot:
         joined = (name for name in self._tenants if name in self._records)
-        return Snapshot(now, tuple(self._one(name, now) for name in joined))
+        return Snapshot(now, tuple(self._one(name, now).value for name in joined))
 
     def is_active(self, name: str, now: float) -> bool:
         """Whether a joined tenant counts as active."""
-        return self._active(name, now)
+        return self._active(self._records[name], now).value
 
-    def next_deadline(self, now: float) -> float | None:
-        """When a snapshot would differ from that of `now` without another event."""
-        for name in self._records:
-            self._one(name, now)
-        first = min((record.until for record in self._records.values()), default=inf)
-        return None if first == inf else first
+    def valid_until(self, now: float) -> float:
+        """The end of a snapshot of `now`, in seconds, without another event; inf for none."""
+        return min((self._one(name, now).valid_until for name in self._records), default=inf)
 
     def _filled(self, name: str, report: Report, shape: ModelShape) -> Report:
         """A copy, in which what the engine has not measured yet is what its profile says."""
@@ -250,55 +200,50 @@ class MetadataStore:
         busy = record.report.running + record.report.waiting > 0
         busy = name == self._holder if self._temporal else busy
         record.activity = record.activity.seen(busy, now)
-        growth, admission = self._wanted(name, now)
+        growth, admission = self._wanted(record, self._active(record, now).value)
         record.wanted.add(admission if self._for_admission else growth, now)
 
-    def _active(self, name: str, now: float) -> bool:
-        cooldown_s = 0 if self._temporal else self._cooldown_s
-        return self._records[name].activity.is_active(now, cooldown_s)
+    def _active(self, record: _Record, now: float) -> Clocked[bool]:
+        return record.activity.at(now, 0 if self._temporal else self._cooldown_s)
 
-    def _wanted(self, name: str, now: float) -> tuple[int, int]:
+    def _wanted(self, record: _Record, active: bool) -> tuple[int, int]:
         """Extents for growth and for admission; of a tenant that may not step, what it sits on."""
-        record = self._records[name]
-        if not self._active(name, now):
+        if not active:
             return record.report.kv_used_extents, record.report.kv_used_extents
         newest = record.sent[-1] if record.sent else None
         newer = newest is not None and newest.revision > record.report.revision
         allotted = newest.kv_extents if newest is not None and newer else None
         return still_wanted(record.report, allotted)
 
-    def _one(self, name: str, now: float) -> TenantSnapshot:
+    def _one(self, name: str, now: float) -> Clocked[TenantSnapshot]:
         record = self._records[name]
-        if record.newest is None or now >= record.until:
-            record.newest = self._made(name, record, now)
-            record.until = self._until(name, record, now)
-        return record.newest
+        newest = record.newest
+        if newest is None or now >= newest.valid_until:
+            newest = record.newest = self._made(name, record, now)
+        return newest
 
-    def _until(self, name: str, record: _Record, now: float) -> float:
-        falls = (record.wanted.next_fall(), record.compute.next_fall())
-        first = min((t for t in falls if t is not None), default=inf)
-        if self._temporal or record.activity.busy or not self._active(name, now):
-            return first
-        return min(first, record.activity.last_busy + self._cooldown_s)
-
-    def _made(self, name: str, record: _Record, now: float) -> TenantSnapshot:
+    def _made(self, name: str, record: _Record, now: float) -> Clocked[TenantSnapshot]:
         seen = record.report.revision
-        growth, admission = self._wanted(name, now)
+        active, peak = self._active(record, now), record.wanted.at(now)
+        peak_compute = record.compute.at(now)
+        growth, admission = self._wanted(record, active.value)
         # Without a step of its own, the profile's T_c is all there is.
         compute_s = 0.0 if record.least_compute_s else record.report.layer_compute_s
-        return TenantSnapshot(
+        snapshot = TenantSnapshot(
             tenant=self._tenants[name],
             shape=record.shape,
             report=record.report,
             allotment=record.sent[-1] if record.sent else None,
             pending=tuple(a for a in record.sent if a.revision > seen),
-            active=self._active(name, now),
+            active=active.value,
             last_busy=inf if record.activity.busy else record.activity.last_busy,
             growth_extents=growth,
             admission_extents=admission,
-            peak_extents=int(record.wanted.get(now)),
-            peak_compute_s=compute_s or record.compute.get(now),
+            peak_extents=int(peak.value),
+            peak_compute_s=compute_s or peak_compute.value,
             least_compute_s=compute_s or record.least_compute_s,
             mean_compute_s=record.mean_compute_s,
             again_blocks_s=record.again.per_s,
         )
+        ends = active.valid_until, peak.valid_until, peak_compute.valid_until
+        return Clocked(snapshot, min(ends))

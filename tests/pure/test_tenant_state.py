@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, asdict
 from math import inf
 
 import pytest
@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.control.profiled import Profiled
-from mirage.control.tenant_state import MetadataStore, RecentMax
+from mirage.control.tenant_state import MetadataStore
+from mirage.control.windows import RecentMax
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.tenants import Activity, Tenant
 
@@ -68,16 +69,15 @@ def test_recent_max_is_the_largest_value_in_force(steps, span, later) -> None:
     now += later
     ends = [t for t, _ in history[1:]] + [inf]
     in_force = [v for (_, v), end in zip(history, ends, strict=True) if end + span > now]
-    assert window.get(now) == max(in_force)
-    until = window.next_fall()
-    if until is not None:
+    largest, until = window.at(now)
+    assert largest == max(in_force)
+    if until != inf:
         assert until > now
-        assert window.get(until) < max(in_force)
+        assert window.at(until).value < max(in_force)
 
 
 def test_recent_max_of_nothing_is_zero() -> None:
-    assert RecentMax(1.0).get(5.0) == 0
-    assert RecentMax(1.0).next_fall() is None
+    assert RecentMax(1.0).at(5.0) == (0, inf)
 
 
 # -- activity ---------------------------------------------------------------------------
@@ -87,9 +87,10 @@ def test_a_tenant_is_busy_up_to_the_report_that_says_otherwise() -> None:
     seen = Activity().seen(True, 1.0).seen(False, 5.0)
     assert seen == Activity(False, 5.0)
     assert seen.seen(False, 9.0).last_busy == 5.0
-    assert seen.is_active(5.9, 1.0)
-    assert not seen.is_active(6.0, 1.0)
-    assert not Activity().is_active(0.0, 1.0)
+    assert seen.at(5.9, 1.0) == (True, 6.0)
+    assert seen.at(6.0, 1.0) == (False, inf)
+    assert Activity().at(0.0, 1.0) == (False, inf)
+    assert Activity(True, 5.0).at(9.0, 1.0) == (True, inf)
 
 
 def test_work_makes_active_and_lingers() -> None:
@@ -98,7 +99,7 @@ def test_work_makes_active_and_lingers() -> None:
     made.reported("b", report(waiting=1), 1.0)
     made.reported("b", report(), 2.0)
     assert [t.active for t in made.snapshot(2.5).tenants] == [True, True]
-    assert made.next_deadline(2.5) == 3.0
+    assert made.valid_until(2.5) == 3.0
     assert [t.active for t in made.snapshot(3.0).tenants] == [True, False]
 
 
@@ -173,7 +174,7 @@ def test_peaks_linger_and_the_lost_leave_nothing() -> None:
     made.reported("a", report(used=2, growth_extents=3, running=1, layer_compute_s=0.1), 2.0)
     a = made.snapshot(2.5).tenants[0]
     assert (a.peak_extents, a.peak_compute_s) == (10, 0.5)
-    assert made.next_deadline(2.5) == 3.0
+    assert made.valid_until(2.5) == 3.0
     a = made.snapshot(3.0).tenants[0]
     assert (a.peak_extents, a.peak_compute_s) == (3, 0.1)
     made.lost("a")
@@ -212,3 +213,54 @@ def test_an_engine_that_starts_anew_begins_with_its_profile_again() -> None:
     known.reported("a", report(layer_compute_s=0.5), 1)
     known.joined("a", SHAPE, 7)
     assert known.snapshot(2).tenants[0].least_compute_s == pytest.approx(0.002)
+
+
+# -- time -------------------------------------------------------------------------------
+
+EVENTS = st.lists(
+    st.tuples(
+        st.integers(0, 3),  # seconds that pass
+        st.sampled_from(["report", "sent", "turn"]),
+        st.sampled_from("ab"),
+        st.integers(0, 9),  # extents
+        st.booleans(),  # busy
+        st.sampled_from([0.0, 0.25, 0.5]),  # T_c
+    ),
+    max_size=12,
+)
+
+
+def happens(made: MetadataStore, event: tuple, number: int, now: float) -> None:
+    _, what, name, extents, busy, compute_s = event
+    if what == "turn":
+        made.turn(name, now)
+    elif what == "sent":
+        made.sent(name, Allotment(number, 0, 1, extents, 0))
+    else:
+        fields = {"growth_extents": extents, "running": int(busy), "layer_compute_s": compute_s}
+        made.reported(name, report(number, used=extents // 2, **fields), now)
+
+
+def seen(made: MetadataStore, now: float) -> list[dict]:
+    return [asdict(tenant) for tenant in made.snapshot(now).tenants]
+
+
+@given(EVENTS, st.booleans(), st.sampled_from([0.0, 1.0, 2.5]))
+def test_what_is_kept_is_what_would_be_made_anew(events: list, temporal: bool, cooldown_s: float):
+    """A store that is asked all the time answers as one that is asked for the first time."""
+    made = store(temporal=temporal, cooldown_s=cooldown_s)
+    now = 0.0
+    for number, event in enumerate(events, 1):
+        for _ in range(event[0] * 2):
+            until = made.valid_until(now)
+            before, now = seen(made, now), now + 0.5
+            anew = store(temporal=temporal, cooldown_s=cooldown_s)
+            then = 0.0
+            for past, each in enumerate(events[: number - 1], 1):
+                happens(anew, each, past, then := then + each[0])
+            assert seen(made, now) == seen(anew, now)
+            if now < until:
+                assert seen(made, now) == before
+            elif now == until:
+                assert seen(made, now) != before, "it says when it changes"
+        happens(made, event, number, now)
