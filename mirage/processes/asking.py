@@ -108,22 +108,29 @@ def asked_child(
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with closing(_channel(ours)) as channel:
-        with theirs, log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, *words, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=dict(environment),
-                process_group=0,
-                pass_fds=[theirs.fileno()],
-            )
-        child = AskedChild(process, channel)
+        with theirs:
+            child = AskedChild(start(words, theirs, log, environment), channel)
         try:
             yield child
             child.over()
         finally:
             child.kill()
+
+
+def start(
+    words: Sequence[str], inherited: socket.socket, log: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """A program of Python's that leads a process group; its last word is the socket's number."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, *words, str(inherited.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=dict(environment),
+            process_group=0,
+            pass_fds=[inherited.fileno()],
+        )
 
 
 def kill_group(leader: subprocess.Popen[bytes]) -> None:

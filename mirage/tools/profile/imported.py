@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,28 +38,15 @@ class Imported:
 @contextmanager
 def imported(config: Config, log: Path) -> Iterator[Imported]:
     """It begins to import, and can be asked at once. With the block it ends, and all its forks."""
-    with RunDir(None) as rundir, log.open("wb") as errors:
+    with RunDir(None) as rundir:
         address = rundir.sockets / "vllm.sock"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(address))
             listener.listen()
-            process = _start(listener, errors, launcher.environment(config, rundir))
+            environment = launcher.environment(config, rundir)
+            process = asking.start(["-m", MODULE], listener, log, environment)
         with children.watched(process, *rundir.folders):
             try:
                 yield Imported(address)
             finally:
                 asking.kill_group(process)
-
-
-def _start(
-    listener: socket.socket, errors: Any, environment: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", MODULE, str(listener.fileno())],
-        stdin=subprocess.DEVNULL,
-        stdout=errors,
-        stderr=errors,
-        env=dict(environment),
-        process_group=0,
-        pass_fds=[listener.fileno()],
-    )
