@@ -183,7 +183,7 @@ def test_killed_it_leaves_no_process_and_no_folder(folder: Path, tmp_path: Path)
 
 def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
     while not file.exists():
-        assert process.poll() is None
+        assert process.poll() is None, process.communicate()[1]
         time.sleep(0.05)
 
 
