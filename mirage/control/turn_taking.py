@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Protocol
 
 from mirage.protocol import Turn
+
+
+class Admits(Enum):
+    """Requests that a step may have, by its engine's turn."""
+
+    ALL = "all"
+    PREEMPTED = "preempted"
+    """Running ones, and waiting ones that ran before."""
+    RUNNING = "running"
+    NONE = "none"
+
+
+class Begun(Protocol):
+    """The requests that an engine has begun."""
+
+    @property
+    def begun(self) -> int:
+        """Requests that a turn which drains has to finish: running ones and `preempted`."""
+
+    @property
+    def preempted(self) -> int:
+        """Waiting requests that ran before."""
 
 
 class Suspended(Protocol):
@@ -43,6 +66,14 @@ class TurnTaking:
     def may_step(self, begun: int) -> bool:
         """Whether another step may be scheduled, with `begun` requests not finished."""
         return self.granted or (self._drain and begun > 0)
+
+    def admits(self, requests: Begun) -> Admits:
+        """Requests that the next step may have. A turn that drains begins no others."""
+        if self.granted:
+            return Admits.ALL
+        if not self.may_step(requests.begun):
+            return Admits.NONE
+        return Admits.PREEMPTED if requests.preempted else Admits.RUNNING
 
     def spill(self, requests: Suspended, block_bytes: int) -> int:
         """Let the newest requests give up as much KV as was told, once the engine has stopped.

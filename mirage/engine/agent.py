@@ -53,6 +53,10 @@ class Agent:
         self.heard = -inf
         """When the control server was last heard: seconds of `time.monotonic`."""
 
+    def last_heard(self) -> float:
+        """`heard`."""
+        return self.heard
+
     def start(self, hello: Hello, pulse: Callable[[], Pulse]) -> None:
         """Introduce the engine and begin to listen. `pulse` is called by the writer thread."""
         self._pulse = pulse

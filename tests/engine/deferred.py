@@ -117,7 +117,7 @@ class Squeeze:
         from mirage.protocol import Allotment
 
         scheduler = self.scheduler
-        shape, book = scheduler.shape, scheduler.pool.book
+        shape, book = scheduler.shape, scheduler.kv.blocks.book
         before = book.backed_extents()
         extents = min(book.busy_extents() + spare, shape.max_extents)
         self.revision += 1
@@ -175,9 +175,9 @@ if __name__ == "__main__":
     scheduler = scheduler_of(llm)
     assert llm.llm_engine.engine_core.engine_core.batch_queue_size == 2
     if mode == "nofence":
-        scheduler.reconciler.holding.fence = NoFence()
+        scheduler.kv.reconciler.holding.fence = NoFence()
     squeeze = Squeeze(scheduler)
     done = serve(llm, squeeze)
-    scheduler.pool.check_integrity()
+    scheduler.kv.blocks.check_integrity()
     facts = {"finished": len(done), "unmapped": squeeze.unmapped}
     Path(out).write_text(json.dumps(facts))

@@ -59,12 +59,12 @@ if __name__ == "__main__":
         llm = make_llm(model, blocks=UNIVERSE, mirage=mirage, enable_prefix_caching=False)
         result = run(llm, prompts(12, 60, seed=5), 120, logprobs=None)
         scheduler = scheduler_of(llm)
-        scheduler.pool.check_integrity()
+        scheduler.kv.blocks.check_integrity()
         scheduler.memory.check_integrity()
         final = scheduler.report()
         facts = {
             "tokens": [tokens for tokens, _ in result],
-            "preemptions": scheduler.preemptions,
+            "preemptions": scheduler.counts.preemptions,
             "kv_blocks": final.kv_blocks,
             "problems": server.problems,
             "reports": len(server.reports),

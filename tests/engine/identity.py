@@ -61,14 +61,14 @@ class Changes:
         self.revision = 0
         self.alphas: set[int] = set()
         self.betas: set[int] = set()
-        self.backed = scheduler.pool.book.backed_extents()
+        self.backed = scheduler.kv.blocks.book.backed_extents()
         self.grown = self.shrunk = 0
 
     def __call__(self, step: int) -> None:
         if step % 3:
             return
         scheduler = self.scheduler
-        book, memory, shape = scheduler.pool.book, scheduler.memory, scheduler.shape
+        book, memory, shape = scheduler.kv.blocks.book, scheduler.memory, scheduler.shape
         alpha, beta, experts = self.given()
         # Blocks in use and cached ones stay, or prefix hits, and batches, would differ.
         cached = sum(
@@ -95,8 +95,8 @@ class Changes:
         self.alphas.add(memory.alpha)
         self.betas.add(memory.beta)
         memory.check_integrity()
-        scheduler.pool.check_integrity()
-        assert memory.held_bytes(0, 0) <= grant or not scheduler.reconciler.reconciled
+        scheduler.kv.blocks.check_integrity()
+        assert memory.held_bytes(0, 0) <= grant or not scheduler.kv.reconciler.reconciled
 
     def given(self) -> tuple[int, int, int]:
         """What is to be away: alpha, beta, experts of each layer."""

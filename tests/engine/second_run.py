@@ -80,7 +80,7 @@ class Moves:
     def __call__(self, step: int) -> None:
         from tests.vmm.libcuda import StandIn
 
-        memory, pool = self.scheduler.memory, self.scheduler.pool
+        memory, pool = self.scheduler.memory, self.scheduler.kv.blocks
         if step in CHANGES:
             self.allot(*CHANGES[step])
         if self.sound:

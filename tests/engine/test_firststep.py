@@ -10,18 +10,11 @@ import pytest
 
 pytest.importorskip("vllm")
 
-import torch
-from test_probe import question
-from tiny import make_model
-from vllm.engine.arg_utils import AsyncEngineArgs
+from no_device import made, step
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
 
-from mirage.control.reporting import LayerTimes
-from mirage.engine import arguments, runtime, scheduler
+from mirage.engine import scheduler
 from mirage.engine.firststep import (
     ANSWER,
     NAME,
@@ -31,9 +24,7 @@ from mirage.engine.firststep import (
     plain_tokens,
     special_tokens,
 )
-from mirage.engine.mailbox import Mailbox
-from mirage.engine.settings import EngineSettings
-from mirage.protocol import Hello, ModelShape, Report, Stepped
+from mirage.protocol import Hello, Report, Stepped
 
 pytestmark = pytest.mark.engine
 
@@ -118,95 +109,13 @@ def test_models_that_take_more_than_tokens(encoder: bool, raw: bool, lacks: bool
     assert (lacks_input(model) is not None) == lacks
 
 
-SHAPE = ModelShape(2, 1, 1, 1, 1, 32, 64, 1, 0)
-
-
-class Memory:
-    """All that a scheduler of policy static asks of an engine's memory."""
-
-    def __init__(self) -> None:
-        self.settings = EngineSettings(
-            policy="static", tenant="a", control="socket", base_blocks=64, first_step=True
-        )
-        self.alpha = self.beta = self.experts = 0
-        self.streamer, self.compute = None, SimpleNamespace(stall_s=0.0)
-        self.backend = SimpleNamespace(memory_info=lambda: (0, 0))
-
-    def held_bytes(self, extents: int, extent_bytes: int) -> int:
-        return extents * extent_bytes
-
-
-class Times:
-    """Of an engine that has measured nothing."""
-
-    warm = True
-
-    def layer_times(self) -> LayerTimes:
-        return LayerTimes(0.0, 0.0)
-
-    def expert_counts(self) -> dict[str, int]:
-        return {}
-
-
-class MemoryWorker:
-    """All that it asks of its worker."""
-
-    def __init__(self) -> None:
-        self.memory, self.times = Memory(), Times()
-        self.settings = self.memory.settings
-        self.mailbox, self.tasks, self.planned = Mailbox(), ("generate",), False
-
-
-class Agent:
-    """Notes what the engine says."""
-
-    def __init__(self, path: str, mailbox: Mailbox) -> None:
-        self.said: list[Any] = []
-
-    def start(self, hello: Hello, pulse: Any) -> None:
-        self.said.append(hello)
-
-    def send(self, message: Any) -> None:
-        self.said.append(message)
-
-
-def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """vLLM's scheduler over the memory of no device, as an engine's core would begin with it."""
-    monkeypatch.setattr(runtime, "_worker", MemoryWorker())
-    monkeypatch.setattr(scheduler, "model_shape", lambda memory, config, groups: SHAPE)
-    monkeypatch.setattr(scheduler, "Agent", Agent)
-    asked = question("a", make_model("llama", folder), skip_tokenizer_init=True)
-    args = arguments.parse(asked["argv"])
-    config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
-    config.cache_config.num_gpu_blocks = 64
-    spec = FullAttentionSpec(block_size=32, num_kv_heads=1, head_size=32, dtype=torch.bfloat16)
-    plan = KVCacheConfig(64, [], [KVCacheGroupSpec(["layer"], spec)])
-    return scheduler.make_scheduler(
-        config,
-        kv_cache_config=plan,
-        structured_output_manager=StructuredOutputManager(config),
-        block_size=32,
-        hash_block_size=32,
-        log_stats=True,
-    )
-
-
-def step(core: Any) -> dict[int, Any]:
-    """One step, in which each request that is to answer says token 7."""
-    output = core.schedule()
-    names = list(output.num_scheduled_tokens)
-    index = {name: number for number, name in enumerate(names)}
-    said = ModelRunnerOutput(names, index, sampled_token_ids=[[7] for _ in names])
-    return dict(core.update_from_output(output, said))
-
-
 def test_a_scheduler_begins_with_it_and_says_when_it_is_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    core = made(tmp_path, monkeypatch)
+    core = made(tmp_path, monkeypatch, first_step=True)
     assert [type(m) for m in core.agent.said] == [Hello]
     assert core.get_request_counts() == (0, 1) and not core.times.warm
-    assert core._pulse().requests == 0, "vLLM's loop has not begun"
+    assert core.signs.pulse().requests == 0, "vLLM's loop has not begun"
     for steps in range(ANSWER):
         assert Stepped() not in core.agent.said, f"after {steps} steps"
         outputs = step(core)
@@ -230,6 +139,6 @@ def test_a_model_that_takes_more_than_tokens_says_so_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "lacks_input", lambda model: "it takes no tokens")
-    core = made(tmp_path, monkeypatch)
+    core = made(tmp_path, monkeypatch, first_step=True)
     assert core.agent.said[1:] == [Stepped()]
     assert core.first is None and core.times.warm and not core.has_requests()

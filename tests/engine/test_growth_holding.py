@@ -36,11 +36,30 @@ def manager_of(specs: list[Any]) -> Any:
     groups = [KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(specs)]
     config = KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=groups)
     made: Any = KVCacheManager(config, LENGTH, scheduler_block_size=TOKENS, hash_block_size=TOKENS)
-    made.__class__ = HoldingKVCacheManager
-    made.recalls = lambda: False
-    made.copied = lambda: False
-    made.stuck = lambda request: False
+    HoldingKVCacheManager.of(made, Told())  # type: ignore[arg-type]
     return made
+
+
+class Told:
+    """Stands for `StepHold`: nobody has to go, and what is lacked is noted."""
+
+    def __init__(self) -> None:
+        self.recalled = False
+        self.lacked: list[int] = []
+        self.free: list[int] = []
+
+    def recalls(self) -> bool:
+        return self.recalled
+
+    def copied(self) -> bool:
+        return False
+
+    def stuck(self, request: Any) -> bool:
+        return False
+
+    def lacks(self, blocks: int, free: int) -> None:
+        self.lacked.append(blocks)
+        self.free.append(free)
 
 
 class Counts:
@@ -48,10 +67,9 @@ class Counts:
 
     def __init__(self, manager: Any) -> None:
         self.counted: list[int] = []
-        self.told: list[int] = []
+        self.told: list[int] = manager.hold.lacked
         self._count = manager.coordinator.get_num_blocks_to_allocate
         manager.coordinator.get_num_blocks_to_allocate = self._noting
-        manager.lacks = self.told.append
 
     def _noting(self, *args: Any, **kwargs: Any) -> int:
         self.counted.append(self._count(*args, **kwargs))
@@ -95,7 +113,7 @@ def test_it_is_told_what_vllm_counted(groups: str, lookahead: int, watermark: in
             if got is None:
                 theirs, ours = counts.counted
                 free = manager.block_pool.get_num_free_blocks()
-                assert theirs == ours > free
+                assert theirs == ours > free == manager.hold.free[-1]
                 assert counts.told == [theirs - free], "what newcomers leave free is for it"
                 counts.told.clear()
                 failures += 1
@@ -109,7 +127,7 @@ def test_nothing_is_asked_for_while_memory_is_called_back() -> None:
     manager = manager_of(GROUPS["full"])
     counts, request = Counts(manager), request_of(1)
     assert starts(manager, request, 20)
-    manager.recalls = lambda: True
+    manager.hold.recalled = True
     assert manager.allocate_slots(request, 20) is None and not counts.told
-    manager.recalls = lambda: False
+    manager.hold.recalled = False
     assert manager.allocate_slots(request, 20) is not None

@@ -29,22 +29,22 @@ def slow_copies(engine: Tiered) -> dict[str, Any]:
         nonlocal waited
         if step == 3:
             engine.allot(LEAST)
-        pool, book = engine.scheduler.pool, engine.scheduler.pool.book
+        pool, book = engine.scheduler.kv.blocks, engine.scheduler.kv.blocks.book
         waited += any(block // book.extent_blocks in book.retiring for block in pool.pinned)
 
     engine.pool.forget()
     engine.allot(MOST)
     engine.run(engine.prompts(6, 100, 31), 4)
     engine.run(engine.prompts(1, 60, 32), 30, squeeze)
-    assert engine.scheduler.pool.book.backed_extents() == LEAST
+    assert engine.scheduler.kv.blocks.book.backed_extents() == LEAST
     driver._copy_bytes_per_s = None
     return {"waited": waited, "stored": engine.counts.stored_blocks}
 
 
 def main(models: str) -> None:
     engine = Tiered(Path(models), blocks=MOST)
-    engine.scheduler.pool.pin = lambda blocks: None
-    engine.scheduler.pool.unpin = lambda blocks: None
+    engine.scheduler.kv.blocks.pin = lambda blocks: None
+    engine.scheduler.kv.blocks.unpin = lambda blocks: None
     slow_copies(engine)
 
 

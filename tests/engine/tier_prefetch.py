@@ -53,7 +53,7 @@ def queued(engine: Tiered, batch: list[list[int]]) -> dict[str, Any]:
     for number, prompt in enumerate(batch):
         add(engine, str(number), prompt, TOKENS, priority=len(batch) - number)
     owner = keys_of(engine)
-    begun = engine.scheduler.tokens
+    begun = engine.scheduler.counts.tokens
     said: dict[str, list[int]] = {}
     while core.has_unfinished_requests():
         for out in core.step():
@@ -67,7 +67,7 @@ def queued(engine: Tiered, batch: list[list[int]]) -> dict[str, Any]:
         "risen": len(disk.risen),
         "blocks": sum(len(prompt) // tiny.BLOCK_TOKENS for prompt in batch),
         "most_under_way": disk.most_under_way,
-        "computed": engine.scheduler.tokens - begun - 299,
+        "computed": engine.scheduler.counts.tokens - begun - 299,
         "asked": sum(map(len, batch)) + len(batch) * (TOKENS - 1),
         "late": engine.counts.late_loads,
     }

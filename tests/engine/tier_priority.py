@@ -56,7 +56,7 @@ def main(models: str) -> None:
     (patient,), (urgent,) = engine.prompts(1, 280, 3), engine.prompts(1, CHUNK, 4)
     said = texts(engine, patient, urgent)
     facts = {
-        "preemptions": engine.scheduler.preemptions,
+        "preemptions": engine.scheduler.counts.preemptions,
         "patient": said["patient"] == engine.circuit.generate(patient, 8),
         "urgent": said["urgent"] == engine.circuit.generate(urgent, 6),
     }

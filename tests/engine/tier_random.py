@@ -60,7 +60,7 @@ def random_run(engine: Tiered, seed: int, count: int) -> dict[str, Any]:
         "stored": counts.stored_blocks,
         "failed_loads": counts.failed_loads,
         "pool_evicted": engine.pool.evicted,
-        "preemptions": engine.scheduler.preemptions,
+        "preemptions": engine.scheduler.counts.preemptions,
     }
 
 

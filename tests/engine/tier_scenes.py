@@ -71,12 +71,12 @@ def preempted(engine: Tiered, *, silent: bool, seed: int) -> dict[str, Any]:
     """More requests than there is memory for all of."""
     engine.pool.silent = silent
     engine.allot(24)
-    before = engine.scheduler.preemptions
+    before = engine.scheduler.counts.preemptions
     batch = engine.prompts(6, 90, seed=seed)
     computed = engine.run(batch, 90)
     engine.pool.silent = False
     return {
-        "preemptions": engine.scheduler.preemptions - before,
+        "preemptions": engine.scheduler.counts.preemptions - before,
         "again": computed - sum(map(len, batch)) - len(batch) * 89,
     }
 

@@ -143,7 +143,7 @@ class Storm:
             "hits": sum(counts.hits.values()),
             "stored": counts.stored_blocks,
             "evicted": pool.evicted,
-            "preemptions": self.engine.scheduler.preemptions,
+            "preemptions": self.engine.scheduler.counts.preemptions,
             "failed_loads": counts.failed_loads,
         }
 

@@ -60,7 +60,7 @@ class Suspended(Tiered):
 
 def spilled(engine: Suspended, *, part: float, seed: int) -> dict[str, Any]:
     """A turn ends in mid-request, and `part` of what requests hold shall be given up."""
-    scheduler, before = engine.scheduler, engine.scheduler.tokens
+    scheduler, before = engine.scheduler, engine.scheduler.counts.tokens
     engine.allot(EXTENTS)
     engine.turn(True)
     engine.begin(engine.prompts(REQUESTS, LENGTH, seed), steps=20)
@@ -87,7 +87,7 @@ def spilled(engine: Suspended, *, part: float, seed: int) -> dict[str, Any]:
         "held": suspended.kv_extents,
         "running": suspended.running,
         "stored": engine.counts.stored_blocks - stored,
-        "again": scheduler.tokens - before - asked,
+        "again": scheduler.counts.tokens - before - asked,
         "extent_tokens": scheduler.shape.extent_blocks * scheduler.shape.block_tokens,
         "layers_worth": (used - suspended.kv_used_extents)
         * scheduler.shape.extent_bytes
@@ -158,12 +158,12 @@ def without_room(engine: Suspended) -> dict[str, Any]:
     """While they load, the blocks that they need beside theirs go: one makes way for the others."""
     scheduler = engine.scheduler
     coming(engine, seed=12)
-    held, preemptions = scheduler.report().kv_used_extents, scheduler.preemptions
+    held, preemptions = scheduler.report().kv_used_extents, scheduler.counts.preemptions
     engine.allot(held)
     engine.step_until(lambda: scheduler.report().kv_extents == held)
     scheduler.memory.driver._copy_bytes_per_s = None
     engine.finish()
-    return {"held": held, "made_way": scheduler.preemptions - preemptions}
+    return {"held": held, "made_way": scheduler.counts.preemptions - preemptions}
 
 
 def main(models: str) -> None:

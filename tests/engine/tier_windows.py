@@ -69,9 +69,9 @@ def main(models: str) -> None:
     anew = said()
     pool.silent = False
     said()
-    before = scheduler.tokens
+    before = scheduler.counts.tokens
     again = said()
-    scheduler.pool.check_integrity()
+    scheduler.kv.blocks.check_integrity()
     asked = sum(len(prompt) + TOKENS - 1 for batch in batches for prompt in batch)
     print(
         json.dumps(
@@ -79,7 +79,7 @@ def main(models: str) -> None:
                 "groups": len(scheduler.groups.groups),
                 "same": again == anew,
                 "asked": asked,
-                "again": scheduler.tokens - before,
+                "again": scheduler.counts.tokens - before,
                 "failed_loads": tiers.counts.failed_loads,
                 "saved": tiers.counts.tokens_saved,
             }

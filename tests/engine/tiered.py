@@ -37,9 +37,9 @@ class Above:
 
     def check(self) -> None:
         """Ledgers of blocks, pages and pool."""
-        self.scheduler.pool.check_integrity()
+        self.scheduler.kv.blocks.check_integrity()
         self.scheduler.memory.check_integrity()
-        assert self.pool.idle and not self.scheduler.pool.pinned
+        assert self.pool.idle and not self.scheduler.kv.blocks.pinned
 
     def allot(self, extents: int, alpha: int = 0, *, recall: bool = False) -> None:
         """Between two steps: hold so much from now on."""
@@ -88,10 +88,10 @@ class Tiered(Above):
         self, batch: Batch, tokens: int, before: Callable[[int], None] = lambda step: None
     ) -> int:
         """Tokens that were scheduled for it. Fails if a text is wrong."""
-        begun = self.scheduler.tokens
+        begun = self.scheduler.counts.tokens
         said = tiny.run(self.llm, list(batch), tokens, before, logprobs=None)
         assert [s[0] for s in said] == [self.circuit.generate(b, tokens) for b in batch]
-        computed = int(self.scheduler.tokens - begun)
+        computed = int(self.scheduler.counts.tokens - begun)
         self.settle()
         return computed
 
@@ -99,6 +99,6 @@ class Tiered(Above):
         """All that is cached leaves the device."""
         self.allot(1)
         self.allot(extents)
-        assert self.scheduler.pool.book.backed_extents() == extents
+        assert self.scheduler.kv.blocks.book.backed_extents() == extents
         blocks = self.scheduler.kv_cache_manager.block_pool.blocks
         assert not any(block.block_hash for block in blocks)

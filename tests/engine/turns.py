@@ -65,7 +65,7 @@ def main(models: str, out: str, mode: str) -> None:
         while not scheduler.fence.idle:
             step()
         scheduler._preempt_request(scheduler.running.pop(), time.monotonic())
-    while mode != "stop" and scheduler.turn.may_step(scheduler._begun()):
+    while mode != "stop" and scheduler.turn.may_step:
         step()
     state = scheduler.report()
     facts = {

@@ -62,7 +62,7 @@ class Watched:
 
     def before(self, step: int) -> None:
         """All idle memory goes now and then, and there is enough again in between."""
-        few = max(2, self.scheduler.pool.book.busy_extents() + 1)
+        few = max(2, self.scheduler.kv.blocks.book.busy_extents() + 1)
         self.allot(ENOUGH if step < 4 or step % 6 > 2 else few)
 
 
@@ -79,7 +79,7 @@ def main(models: str, *how: str) -> None:
     anew = tiny.run(llm, batch, TOKENS, logprobs=None)
     watched = Watched(llm)
     again = tiny.run(llm, batch, TOKENS, watched.before, logprobs=None)
-    watched.scheduler.pool.check_integrity()
+    watched.scheduler.kv.blocks.check_integrity()
     print(
         json.dumps(
             {

@@ -23,6 +23,12 @@ RUNNERS = (
 WRAPPER = ("clear_all_graphs()", "_all_instances", "graph_pool")
 
 HOOKS: dict[str, tuple[str, ...]] = {
+    "vllm.v1.core.sched.scheduler:Scheduler": (
+        *("running", "waiting", "kv_holding_waiting", "max_num_running_reqs"),
+        *("get_request_counts()", "_handle_blocked_waiting_request(request)"),
+        "_preempt_request(request, timestamp)",
+    ),
+    "vllm.v1.core.sched.request_queue:RequestQueue": ("remove_request(request)",),
     "vllm.v1.core.kv_cache_manager:KVCacheManager": ("block_pool", "watermark_blocks"),
     "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator": (
         "get_num_blocks_to_allocate(request_id=..., num_tokens=..., new_computed_blocks=..., "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 
 from mirage.control.kv_link import bytes_in, spare_bytes
 from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.device_memory import DeviceMemory
 from mirage.engine.engine_times import EngineTimes
+from mirage.engine.queues import EngineQueues
 from mirage.engine.tiers.copier import Copier
 from mirage.engine.tiers.counts import TierCounts
 from mirage.engine.tiers.device_blocks import DeviceBlocks
@@ -17,7 +18,7 @@ from mirage.engine.tiers.offers import Offers
 from mirage.engine.tiers.pool_memory import PoolMemory, borrowing
 from mirage.engine.tiers.recent import Recent
 from mirage.engine.tiers.stores import Stores
-from mirage.tiers.contract import Key, Medium, Pool
+from mirage.tiers.contract import Medium, Pool
 from mirage.tiers.patience import Patience
 from mirage.tiers.prefetch import fitting
 from vmm.driver import Stream
@@ -52,11 +53,7 @@ class EngineTiers:
         self._copier: Copier | None = None
         self.stores: Stores | None = None
         self.replicas: ExpertReplicas | None = None
-        self.queue: Callable[[], Iterable[str]] = lambda: ()
-        """Requests that wait, in the order in which the scheduler will reach them."""
-        self.loading: Callable[[], Iterable[str]] = lambda: ()
-        """Those of them that have their blocks and wait for what is in them, in that order."""
-        self.on_device: Callable[[Key], bool] = lambda key: False
+        self._watched: tuple[ElasticBlocks, EngineQueues] | None = None
 
     @property
     def copier(self) -> Copier:
@@ -88,8 +85,12 @@ class EngineTiers:
             return self._memory.driver.stream()
         return self._memory.driver.stream_at(self.pool.bytes_per_s(medium))
 
-    def watch(self, blocks: ElasticBlocks, window: int) -> None:
-        """Store what leaves these blocks; `window` as in `Stores`."""
+    def watch(self, blocks: ElasticBlocks, queues: EngineQueues, window: int) -> None:
+        """Store what leaves these blocks, and load what these requests lack.
+
+        `window` as in `Stores`.
+        """
+        self._watched = blocks, queues
         self.stores = Stores(
             blocks,
             self.pool,
@@ -115,9 +116,14 @@ class EngineTiers:
 
     def rise(self) -> None:
         """At the end of schedule(): what lies on a disk comes up, nearest requests first."""
-        if self.manager.may_rise:
+        if self._watched is not None and self.manager.may_rise:
+            blocks, queues = self._watched
             carried = fitting(1, self.spare_bytes(), self.block_bytes)
-            self.manager.rise(self.queue(), self.on_device, carried)
+            self.manager.rise(queues.unloaded(), blocks.is_cached, carried)
+
+    def loading(self) -> Iterator[str]:
+        """Requests that load, in the order in which the scheduler will reach them."""
+        return iter(()) if self._watched is None else self._watched[1].loading()
 
     def demote(self, extents: list[int], *, asleep: bool) -> None:
         """Before extents retire: their content goes down. Waits for it in an engine at rest."""

@@ -1,0 +1,63 @@
+"""What an engine says to the control server. Without one it says nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from mirage.engine.agent import Agent
+from mirage.engine.reports import EngineReports
+from mirage.engine.turn import EngineTurn
+from mirage.protocol import PROTOCOL_VERSION, Hello, ModelShape, Pulse, Report, Stepped
+
+INTERVAL_S = 0.02
+"""Least time between two reports that nobody waits for."""
+
+
+class Conversation:
+    """One engine's end of it: how it begins, when it reports, and how it ends."""
+
+    def __init__(self, agent: Agent | None, reports: EngineReports, turn: EngineTurn) -> None:
+        self._agent, self._reports, self._turn = agent, reports, turn
+        self._reported_s = 0.0
+        """When the last report was sent, on `time.monotonic`."""
+        self._said_holding: bool | None = None
+        self.revision = 0
+        """Of the newest allotment that was obeyed."""
+
+    def begin(self, tenant: str, shape: ModelShape, pulse: Callable[[], Pulse]) -> None:
+        """Introduce the engine and listen; `pulse` as in `Agent.start`."""
+        if self._agent is not None:
+            held = self.report().held_bytes
+            hello = Hello(PROTOCOL_VERSION, tenant, os.getpid(), shape, held)
+            self._agent.start(hello, pulse)
+
+    def report(self) -> Report:
+        """The present state, as if it were said."""
+        self._said_holding = self._turn.held
+        return self._reports.make(revision=self.revision, holds_turn=self._said_holding)
+
+    def report_now(self) -> None:
+        """Something changed that others wait for."""
+        if self._agent is not None:
+            self._reported_s = time.monotonic()
+            self._agent.send(self.report())
+
+    def report_if_due(self, *, urgent: bool = False) -> None:
+        """It is time, or `urgent`, or the turn has been taken up or yielded."""
+        urgent = urgent or self._turn.held != self._said_holding
+        if urgent or time.monotonic() - self._reported_s >= INTERVAL_S:
+            self.report_now()
+
+    def stepped(self, free_bytes: int, total_bytes: int) -> None:
+        """The first step is over; memory of the device in bytes."""
+        if self._agent is not None:
+            self._agent.send(Stepped(free_bytes, total_bytes))
+
+    def end(self) -> None:
+        """End it. An exception that is being handled, if there is one, is told as the reason."""
+        if self._agent is not None:
+            error = sys.exception()
+            self._agent.close(error if isinstance(error, Exception) else None)

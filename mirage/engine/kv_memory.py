@@ -1,0 +1,204 @@
+"""KV memory as an engine's scheduler sees it: what is there, what is wanted, and what moves now."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mirage.control.demand import Demand
+from mirage.control.engine.wants import Wants
+from mirage.control.reporting import Cached
+from mirage.engine.blockpool import ElasticBlocks
+from mirage.engine.fence import Fence
+from mirage.engine.memory_worker import MemoryWorker
+from mirage.engine.pace import Pace
+from mirage.engine.queues import EngineQueues
+from mirage.engine.reconcile import Reconciler
+from mirage.engine.tiers.scheduling import SchedulerTiers
+from mirage.engine.turn import EngineTurn
+from mirage.protocol import Allotment, ModelShape
+from mirage.units import ceil_div
+
+
+class KVExtents(NamedTuple):
+    """KV extents of an engine."""
+
+    backed: int
+    used: int
+    """With at least one block of a request."""
+    usable_blocks: int
+    """Blocks that requests may be given, vLLM's null block included."""
+
+
+class KVMemory:
+    """KV memory of policy static: all of vLLM's blocks have memory, for good."""
+
+    retiring = False
+    """True while extents wait for their requests to let go of them."""
+
+    def __init__(self, pool: Any, shape: ModelShape) -> None:
+        """`pool` is vLLM's block pool."""
+        self._pool, self._shape = pool, shape
+
+    def extents(self) -> KVExtents:
+        """Extents as they would be if blocks were given in order."""
+        blocks = self._pool.num_gpu_blocks
+        used = blocks - self._pool.get_num_free_blocks()
+        per_extent = self._shape.extent_blocks
+        return KVExtents(ceil_div(blocks, per_extent), ceil_div(used, per_extent), blocks)
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that requests may be given now."""
+        return int(self._pool.get_num_free_blocks())
+
+    def demand(self) -> Demand:
+        """KV blocks that are wanted."""
+        return Demand()
+
+    def cached(self) -> Cached:
+        """Cached prefixes, which nobody asks of an engine that gives none."""
+        return Cached()
+
+    def aim(self, allotment: Allotment) -> bool:
+        """Adopt an allotment; False for one that is not newer than the present."""
+        return False
+
+    def recalls(self) -> bool:
+        """True if one of the running requests has to go, whatever is free."""
+        return False
+
+    def spill(self) -> None:
+        """Let suspended requests give up KV, as far as the end of the turn told."""
+
+    def reconcile(self) -> bool:
+        """Move memory towards the allotment; True if any moved."""
+        return False
+
+    def leave_free(self) -> None:
+        """Tell vLLM how many blocks a request that it admits leaves free for running ones."""
+
+    def preempted(self, request: Any) -> None:
+        """Before a request loses its blocks."""
+
+
+class ElasticKVMemory(KVMemory):
+    """KV memory that grows and shrinks by allotments, with tiers below it or none."""
+
+    def __init__(
+        self,
+        worker: MemoryWorker,
+        manager: Any,
+        blocks: ElasticBlocks,
+        shape: ModelShape,
+        wants: Wants,
+        *,
+        turn: EngineTurn,
+        fence: Fence,
+        queues: EngineQueues,
+        tiers: SchedulerTiers,
+    ) -> None:
+        """`blocks` are those of vLLM's KV cache `manager`."""
+        super().__init__(manager.block_pool, shape)
+        self._worker, self._manager, self.blocks = worker, manager, blocks
+        self._turn, self._queues, self._tiers = turn, queues, tiers
+        self._wants = wants
+        self._keeps = worker.settings.kept != "nothing"
+        self.reconciler = Reconciler(
+            worker.memory,
+            blocks,
+            fence,
+            pace=Pace(worker.settings.move_s, self._steps_soon),
+            demote=self._demote,
+            may_demote=self._may_demote,
+        )
+
+    # -- what there is, and what is wanted ------------------------------------------------
+
+    def extents(self) -> KVExtents:
+        """Extents that have memory."""
+        book = self.blocks.book
+        return KVExtents(book.backed_extents(), book.busy_extents(), book.usable_blocks)
+
+    def demand(self) -> Demand:
+        """KV blocks that running and waiting requests want."""
+        blocks, queues = self.blocks, self._queues
+        idle = blocks.num_free_blocks + blocks.only_pinned()
+        starting = self._wants.groups.to_start(queues.to_compute(), queues.may_begin)
+        used = max(0, blocks.book.usable_blocks - 1 - idle)
+        return self._wants.demand(used, queues.running, starting)
+
+    def cached(self) -> Cached:
+        """Cached prefixes that no request has."""
+        blocks = self.blocks
+        return Cached(blocks.idle_cached_blocks(), blocks.blocks_again, self._tiers.there)
+
+    @property
+    def retiring(self) -> bool:  # type: ignore[override]
+        """True while extents wait for their requests to let go of them."""
+        return bool(self.blocks.book.retiring)
+
+    # -- moves ----------------------------------------------------------------------------
+
+    def aim(self, allotment: Allotment) -> bool:
+        """Adopt a newer allotment, and move what can be moved at once."""
+        return self.reconciler.aim(allotment)
+
+    def recalls(self) -> bool:
+        """True if one of the running requests has to go. Blocks that copies hold go before."""
+        if not self.reconciler.recalls(self._queues.running):
+            return False
+        return not self._tiers.copied() or self.reconciler.recalls(self._queues.running)
+
+    def reconcile(self) -> bool:
+        """One pass, if the engine does not hold its allotment."""
+        return not self.reconciler.reconciled and self.reconciler.reconcile()
+
+    def leave_free(self) -> None:
+        """As many as `EngineSettings.kept` says, and those that are closed to waiting requests."""
+        if self._keeps:
+            usable = self.reconciler.holding.usable_extents
+            self._manager.watermark_blocks = self._wants.left_free(
+                self._queues.running, usable, self.reconciler.open_extents, self.demand
+            )
+
+    def _steps_soon(self) -> bool:
+        """True if requests wait for a step, and the engine has the turn to make it."""
+        return not self._queues.idle and self._turn.may_step
+
+    def _may_demote(self) -> bool:
+        """Not between schedule() and its step: what blocks are named by is not in them yet."""
+        return not self._tiers.there or not self._worker.planned
+
+    def _demote(self, extents: list[int]) -> None:
+        self._tiers.demote(extents, asleep=not self._steps_soon())
+
+    # -- requests that lose their blocks --------------------------------------------------
+
+    def spill(self) -> None:
+        """Suspended requests' KV may go down then."""
+        self._turn.spill(self, self._shape.extent_bytes // self._shape.extent_blocks)
+
+    @property
+    def begun(self) -> int:
+        """As `Suspended`."""
+        return self._queues.begun
+
+    @property
+    def used_blocks(self) -> int:
+        """As `Suspended`."""
+        return self.blocks.book.usable_blocks - int(self.blocks.num_free_blocks)
+
+    def give_up_newest(self) -> bool:
+        """As `Suspended`."""
+        return self._queues.give_up_newest()
+
+    def preempted(self, request: Any) -> None:
+        """Forget names of blocks that the request was given in this very schedule().
+
+        By priority vLLM preempts such a one as well. Its new blocks are named by what they would
+        have held, and nobody computes that now: who believed them would read something else.
+        """
+        coordinator = self._manager.coordinator
+        groups = coordinator.get_blocks(request.request_id)
+        for manager, blocks in zip(coordinator.single_type_managers, groups, strict=True):
+            self.blocks.forget(blocks[request.num_computed_tokens // manager.block_size :])

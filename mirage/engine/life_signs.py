@@ -1,0 +1,38 @@
+"""Signs of life of an engine, by which the control server tells one that is stuck from one at work.
+
+The agent's writer thread asks for them, also during a step: only numbers and lengths are read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from mirage.engine import descendants
+from mirage.engine.mailbox import Mailbox
+from mirage.protocol import Pulse
+
+
+class LifeSigns:
+    """Passes of vLLM's loop over the scheduler, and the pulse that tells of them."""
+
+    def __init__(self, mailbox: Mailbox, requests: Callable[[], tuple[int, int]]) -> None:
+        """`requests` counts those that run and those that wait."""
+        self._mailbox, self._requests = mailbox, requests
+        self.passes = self._passes_told = 0
+        self.begins_alone = False
+        """True while the only request is one that the engine gave itself."""
+
+    def pulse(self) -> Pulse:
+        """The next pulse.
+
+        A call that is stuck counts as a request, as one that ends the last request may be.
+        """
+        requests = sum(self._requests()) or int(self._mailbox.is_held)
+        if self.begins_alone and not self.passes:
+            requests = 0  # vLLM's loop has not begun
+        long = requests > 0 and self.passes == self._passes_told
+        self._passes_told = self.passes
+        children_s = descendants.cpu_seconds(os.getpid()) if long else 0.0
+        return Pulse(self.passes, requests, time.process_time(), children_s)

@@ -1,0 +1,31 @@
+"""Bounds of one `schedule()` of vLLM's, beyond its own: who may be scheduled in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mirage.control.turn_taking import Admits
+
+
+class StepBounds:
+    """Bounds while vLLM schedules a step. There are none between two steps."""
+
+    def __init__(self) -> None:
+        self._lift()
+
+    def _lift(self) -> None:
+        self.admits = Admits.ALL
+        """Requests that the engine's turn lets into the step."""
+        self.held = False
+        """True if a request is held for memory: others would take the blocks that it lacks."""
+
+    @contextmanager
+    def of_step(self, admits: Admits) -> Iterator[None]:
+        """Around vLLM's `schedule()`, also one that raises."""
+        self._lift()
+        self.admits = admits
+        try:
+            yield
+        finally:
+            self._lift()

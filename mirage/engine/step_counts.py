@@ -1,0 +1,49 @@
+"""Counts of what an engine computes, of its own first request nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mirage.engine import prefill
+from mirage.engine.fence import Fence
+
+
+class StepCounts:
+    """Steps, tokens and preemptions since the engine started."""
+
+    def __init__(self, fence: Fence) -> None:
+        self._fence = fence
+        self._own_steps = 0
+        self.paused = False
+        """True while the engine computes a request of its own."""
+        self.preemptions = 0
+        self.tokens = 0
+        """Tokens scheduled."""
+        self.prefill_tokens = 0
+        self.tokens_from_device = 0
+        """Tokens that requests which started found in the device's prefix cache."""
+
+    @property
+    def steps(self) -> int:
+        """Steps processed."""
+        return 0 if self.paused else max(0, self._fence.processed - self._own_steps)
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self.paused = False
+        self._own_steps = self._fence.scheduled
+
+    def scheduled(
+        self, output: Any, requests: Mapping[str, Any], loaded_tokens: Callable[[str], int]
+    ) -> None:
+        """Count one output of vLLM's scheduler.
+
+        `loaded_tokens` tells how many of the tokens that a request need not compute it loaded.
+        """
+        if self.paused:
+            return
+        self.tokens += output.total_num_scheduled_tokens
+        for request, found in prefill.starting(output):
+            self.tokens_from_device += max(0, found - loaded_tokens(request))
+        self.prefill_tokens += prefill.computed(output, requests)

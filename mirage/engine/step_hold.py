@@ -1,0 +1,76 @@
+"""One step's request that lacks blocks: held until memory comes, or not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mirage.control.growth_hold import GrowthHold
+from mirage.engine.step_bounds import StepBounds
+from mirage.engine.turn import EngineTurn
+
+if TYPE_CHECKING:
+    from mirage.engine.kv_memory import KVMemory
+    from mirage.engine.queues import EngineQueues
+    from mirage.engine.tiers.scheduling import SchedulerTiers
+
+
+class StepHold:
+    """What happens in a step to a request that lacks blocks."""
+
+    def __init__(
+        self,
+        growth_hold: GrowthHold,
+        bounds: StepBounds,
+        *,
+        answerable: bool,
+        turn: EngineTurn,
+        queues: EngineQueues,
+        kv: KVMemory,
+        tiers: SchedulerTiers,
+    ) -> None:
+        """`answerable` is false in an engine without a control server: nothing is held there."""
+        self._growth_hold, self._bounds, self._answerable = growth_hold, bounds, answerable
+        self._turn, self._queues, self._kv, self._tiers = turn, queues, kv, tiers
+        self.held = False
+        """True if a request was held in the last step."""
+        self.blocked = False
+        """True if a request lacked blocks in it, none runs, and nothing is waited for."""
+
+    def begin_step(self) -> None:
+        """Before vLLM's schedule()."""
+        self.held = self.blocked = False
+        self._growth_hold.begin_step()
+
+    def end_step(self) -> bool:
+        """After it; True if what is missing changed and should be reported at once."""
+        return self._growth_hold.end_step()
+
+    def answered(self) -> None:
+        """An allotment came: memory may be on its way."""
+        self._growth_hold.answered()
+
+    def refused(self) -> None:
+        """No memory can be had for the present shortage."""
+        self._growth_hold.refused()
+
+    # -- what `HoldingKVCacheManager` asks, in the order of a schedule() --------------------
+
+    def recalls(self) -> bool:
+        """True if one of the running requests has to be preempted, whatever is free."""
+        return self._kv.recalls()
+
+    def copied(self) -> bool:
+        """Wait for copies that hold blocks; True if there were any."""
+        return self._tiers.copied()
+
+    def stuck(self, request: Any) -> bool:
+        """True if a waiting request holds blocks, and no running one will free any."""
+        return self._queues.stuck(request)
+
+    def lacks(self, blocks: int, free: int) -> None:
+        """A request lacks so many blocks beyond the free ones: hold it, if an answer may come."""
+        self._growth_hold.lacks(blocks, free)
+        answerable = self._turn.granted
+        self.held = self._answerable and self._growth_hold.may_hold(answerable=answerable)
+        self._bounds.held = self.held
+        self.blocked = not self.held and not self._queues.running

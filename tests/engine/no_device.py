@@ -1,0 +1,113 @@
+"""Our scheduler over vLLM's own, with the memory of no device: its steps compute nothing."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from test_probe import question
+from tiny import make_model
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.structured_output import StructuredOutputManager
+
+from mirage.control.reporting import LayerTimes
+from mirage.engine import arguments, runtime, scheduler
+from mirage.engine.mailbox import Mailbox
+from mirage.engine.settings import EngineSettings
+from mirage.protocol import Hello, ModelShape
+
+BLOCKS = 64
+SHAPE = ModelShape(2, 1, 1, 1, 1, 32, 64, 1, 0)
+
+
+class Memory:
+    """All that a scheduler of policy static asks of an engine's memory."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = EngineSettings(
+            policy="static", tenant="a", control="socket", base_blocks=BLOCKS, **settings
+        )
+        self.alpha = self.beta = self.experts = 0
+        self.streamer, self.compute = None, SimpleNamespace(stall_s=0.0)
+        self.backend = SimpleNamespace(memory_info=lambda: (0, 0))
+
+    def held_bytes(self, extents: int, extent_bytes: int) -> int:
+        return extents * extent_bytes
+
+
+class Times:
+    """Of an engine that has measured nothing."""
+
+    warm = True
+
+    def layer_times(self) -> LayerTimes:
+        return LayerTimes(0.0, 0.0)
+
+    def expert_counts(self) -> dict[str, int]:
+        return {}
+
+
+class MemoryWorker:
+    """All that it asks of its worker."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.memory, self.times = Memory(**settings), Times()
+        self.settings = self.memory.settings
+        self.mailbox, self.tasks, self.planned = Mailbox(), ("generate",), False
+
+
+class Agent:
+    """Notes what the engine says."""
+
+    def __init__(self, path: str, mailbox: Mailbox) -> None:
+        self.said: list[Any] = []
+        self.heard = -inf
+
+    def last_heard(self) -> float:
+        return self.heard
+
+    def start(self, hello: Hello, pulse: Any) -> None:
+        self.said.append(hello)
+
+    def send(self, message: Any) -> None:
+        self.said.append(message)
+
+
+def made(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
+    """vLLM's scheduler over the memory of no device, as an engine's core would begin with it."""
+    monkeypatch.setattr(runtime, "_worker", MemoryWorker(**settings))
+    monkeypatch.setattr(scheduler, "model_shape", lambda memory, config, groups: SHAPE)
+    monkeypatch.setattr(scheduler, "Agent", Agent)
+    asked = question("a", make_model("llama", folder), skip_tokenizer_init=True)
+    args = arguments.parse(asked["argv"])
+    config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
+    config.cache_config.num_gpu_blocks = BLOCKS
+    spec = FullAttentionSpec(block_size=32, num_kv_heads=1, head_size=32, dtype=torch.bfloat16)
+    plan = KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)])
+    return scheduler.make_scheduler(
+        config,
+        kv_cache_config=plan,
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=32,
+        hash_block_size=32,
+        log_stats=True,
+    )
+
+
+def computed(core: Any, output: Any) -> dict[int, Any]:
+    """What a step comes to in which each request that is to answer says token 7."""
+    names = list(output.num_scheduled_tokens)
+    index = {name: number for number, name in enumerate(names)}
+    said = ModelRunnerOutput(names, index, sampled_token_ids=[[7] for _ in names])
+    return dict(core.update_from_output(output, said))
+
+
+def step(core: Any) -> dict[int, Any]:
+    """One step, scheduled and computed."""
+    return computed(core, core.schedule())
