@@ -121,6 +121,7 @@ pure lab vmm engine e2e: $(STAMP) ## One layer of tests; with WHICH=slow its slo
 names: $(STAMP) ## Tables of the names that we use of vLLM: of the installed one and of the newest
 	$(BIN)/python -m tests.newest $(NEWEST)
 	$(BIN)/python -m tests.vllm_names $(NEWEST)
+	$(BIN)/python -m mirage.doctor.names.page docs/vllm-hooks.md
 
 newest: export WHICH := test
 newest: names ## Our sources and the engine tests on the newest vLLM's Python files

@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 
 from mirage.doctor.names.reading import gather
-from mirage.doctor.names.tables import FOLDER, engine_needs, sources, table
+from mirage.doctor.names.tables import engine_needs, sources, table
 from mirage.doctor.names.tree import Tree
 from mirage.doctor.names.uses import Need
+from mirage.vllm_hooks.versions import FOLDER
 from tests.newest import installed
 
 ROOT = Path(__file__).parents[1]

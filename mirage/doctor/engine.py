@@ -12,15 +12,15 @@ from pathlib import Path
 
 from mirage.doctor.finding import Finding, limited, missing, works
 from mirage.doctor.names.agreement import Said, problems
-from mirage.doctor.names.tables import Needs, engine_needs, minors, once, table, tables
+from mirage.doctor.names.tables import Needs, engine_needs, once, table
 from mirage.doctor.names.tree import Tree
-from mirage.serve.launcher import WORKERS
+from mirage.vllm_hooks import given
+from mirage.vllm_hooks.versions import minors, tables, tried
 
 TOPIC = "engine"
 INSTALL = "pip install '.[vllm]' beside a GPU, '.[cpu]' without one"
 SHOWN = 3
 """Names that do not fit, of those there are."""
-OF_A_WORKER = ("initialize_from_config", "_maybe_get_memory_pool_context")
 TORCHS_OWN = ("Event", "Stream", "current_stream", "stream")
 """Of torch.cuda: vLLM's CPU worker puts stand-ins in their place."""
 
@@ -32,14 +32,13 @@ def findings() -> Iterator[Finding]:
         yield missing(TOPIC, "vLLM", "not installed", INSTALL)
         return
     seen = tables()
-    tried = " and ".join(minors(seen))
     if version.startswith(tuple(f"{each}." for each in minors(seen))):
         yield works(TOPIC, "vLLM", version)
     else:
-        yield limited(TOPIC, "vLLM", version, f"MIRAGE was tried with {tried}")
-    yield from _hooks(engine_needs(), Tree(_folder()).said, once(seen.values()), tried)
+        yield limited(TOPIC, "vLLM", version, f"MIRAGE was tried with {tried()}")
+    yield from _hooks(engine_needs(), Tree(_folder()).said, once(seen.values()))
     with _quiet():
-        workers = {kind: _problem(kind, target) for kind, target in WORKERS.items()}
+        workers = {kind: _problem(kind, target) for kind, target in given.WORKERS.items()}
     for kind, problem in workers.items():
         if not problem:
             yield works(TOPIC, worker(kind), "is in this build")
@@ -47,10 +46,10 @@ def findings() -> Iterator[Finding]:
             yield limited(TOPIC, worker(kind), problem, INSTALL)
 
 
-def _hooks(needs: Needs, said: Said, known: Said, tried: str) -> Iterator[Finding]:
+def _hooks(needs: Needs, said: Said, known: Said) -> Iterator[Finding]:
     """Findings on the names of vLLM that the engine uses: each is there and takes our arguments."""
     if unfit := problems(needs.always, said, known):
-        yield missing(TOPIC, "hooks", _first(unfit), f"use vLLM {tried}")
+        yield missing(TOPIC, "hooks", _first(unfit), f"use vLLM {tried()}")
     else:
         count = len(table(needs.always, said))
         yield works(TOPIC, "hooks", f"all {count} are there, with the parameters that we use")
@@ -87,13 +86,11 @@ def _problem(kind: str, target: str) -> str:
     platform = import_module("vllm.platforms").current_platform
     if not (platform.is_cuda() if kind == "cuda" else platform.is_cpu()):
         return "not in this build"
-    module, _, name = target.rpartition(".")
+    module, name = given.parted(target)
     try:
-        found = getattr(import_module(module), name)
+        getattr(import_module(module), name)
     except Exception as error:
         return f"cannot be imported ({type(error).__name__}: {error})"
-    if absent := [each for each in OF_A_WORKER if not hasattr(found, each)]:
-        return f"lacks {', '.join(absent)}"
     if kind == "cuda" and (replaced := replaced_in_torch()):
         return f"torch.cuda.{replaced[0]} is not torch's own any more"
     return ""

@@ -29,6 +29,7 @@ from mirage.engine.startup import StartUp
 from mirage.engine.tiers.offer import offer
 from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import Member, Pool
+from mirage.vllm_hooks.versions import tried
 
 
 class ElasticWorker(WorkerBase):
@@ -101,7 +102,7 @@ class ElasticWorker(WorkerBase):
         if elastic and (self._allocation is None or self._allocation.served != 1):
             raise RuntimeError(
                 "vLLM did not allocate its KV cache the way this version of MIRAGE knows: "
-                "use vLLM 0.32 or 0.33"
+                f"use vLLM {tried('or')}"
             )
 
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:

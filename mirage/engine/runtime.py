@@ -7,6 +7,7 @@ other. `MemoryWorker` is made by the worker and looked up by the scheduler.
 from __future__ import annotations
 
 from mirage.engine.memory_worker import MemoryWorker
+from mirage.vllm_hooks.given import EXECUTOR
 
 
 class NoEngine(RuntimeError):
@@ -27,6 +28,6 @@ def worker() -> MemoryWorker:
     if _worker is None:
         raise NoEngine(
             "the worker runs in another process: use --distributed-executor-backend "
-            "mirage.engine.executor.InProcessExecutor and tensor parallel size 1"
+            f"{EXECUTOR} and tensor parallel size 1"
         )
     return _worker

@@ -263,5 +263,6 @@ class MirageAsyncScheduler(MirageScheduler, AsyncScheduler):
 
 def make_scheduler(vllm_config: Any, **kwargs: Any) -> Any:
     """For ``--scheduler-cls``: over the class that vLLM would pick."""
-    asynchronous = vllm_config.scheduler_config.async_scheduling
-    return (MirageAsyncScheduler if asynchronous else MirageScheduler)(vllm_config, **kwargs)
+    if vllm_config.scheduler_config.async_scheduling:
+        return MirageAsyncScheduler(vllm_config, **kwargs)
+    return MirageScheduler(vllm_config, **kwargs)

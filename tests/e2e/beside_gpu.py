@@ -18,8 +18,8 @@ DEVICE, MEMORY = "MIRAGE_TEST_DEVICE", "MIRAGE_TEST_MEMORY"
 
 PROGRAM = """
 import sys
-from mirage.serve import launcher
-launcher.WORKERS["host"] = "tests.e2e.beside_gpu.Worker"
+from mirage.vllm_hooks import given
+given.WORKERS["host"] = "tests.e2e.beside_gpu.Worker"
 from tests.e2e.warm import main
 main(sys.argv[1:], margin_bytes=-(1 << 62))
 """

@@ -8,7 +8,7 @@ pytest.importorskip("vllm")
 
 from mirage.doctor import engine
 from mirage.doctor.finding import Finding, FindingState
-from mirage.doctor.names import hooks
+from mirage.vllm_hooks import reached
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 MANAGER = "vllm.v1.core.kv_cache_manager:KVCacheManager"
@@ -27,8 +27,8 @@ def test_all_is_there() -> None:
 
 
 def test_what_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(hooks.HOOKS, MANAGER, ("watermark_blocks", "watermark_bricks"))
-    monkeypatch.setitem(hooks.GRAPHS, "vllm.v1.graph_atlas:Atlas", ("dispatch(...)",))
+    monkeypatch.setitem(reached.HOOKS, MANAGER, ("watermark_blocks", "watermark_bricks"))
+    monkeypatch.setitem(reached.GRAPHS, "vllm.v1.graph_atlas:Atlas", ("dispatch(...)",))
     there = found()
     assert there["hooks"].state is FindingState.MISSING
     assert there["hooks"].found.startswith(f"{MANAGER}.watermark_bricks is not there (")
@@ -37,8 +37,8 @@ def test_what_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_takes_something_else_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(hooks.HOOKS, QUEUE, ("remove(block, later=...)",))
-    monkeypatch.setitem(hooks.GRAPHS, DISPATCHER, ("dispatch(..., forbidden_modes=...)",))
+    monkeypatch.setitem(reached.HOOKS, QUEUE, ("remove(block, later=...)",))
+    monkeypatch.setitem(reached.GRAPHS, DISPATCHER, ("dispatch(..., forbidden_modes=...)",))
     there = found()
     assert there["hooks"].state is FindingState.MISSING
     assert f"{QUEUE}.remove(self, block): " in there["hooks"].found

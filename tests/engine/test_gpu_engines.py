@@ -34,6 +34,7 @@ from mirage.config import Config, ConfigError
 from mirage.serve import launcher
 from mirage.serve.rundir import RunDir
 from mirage.tools.demo.models import circuit_of
+from mirage.vllm_hooks import given
 
 pytestmark = pytest.mark.engine
 
@@ -90,7 +91,7 @@ def test_layers_on_a_gpu_are_copied_in_chunks_and_compute_the_same_circuit() -> 
 
 @pytest.mark.rare
 def test_an_engine_that_ends_is_a_miss_with_its_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(launcher.WORKERS, "host", "mirage.engine.nowhere.Worker")
+    monkeypatch.setitem(given.WORKERS, "host", "mirage.engine.nowhere.Worker")
     row = engines.eagerly(HOST)
     assert row.holds is False
     assert "exit code 1, while starting" in row.value

@@ -11,6 +11,7 @@ import pytest
 
 from mirage.doctor.names.agreement import names, problems
 from mirage.doctor.names.hooks import hooked
+from mirage.doctor.names.page import page
 from mirage.doctor.names.reading import gather
 from mirage.doctor.names.signature import (
     CallArguments,
@@ -19,9 +20,12 @@ from mirage.doctor.names.signature import (
     why_no_replacement,
     why_not_called,
 )
-from mirage.doctor.names.tables import minors, once, table, tables
+from mirage.doctor.names.syntax import Function
+from mirage.doctor.names.tables import once, table
 from mirage.doctor.names.tree import Tree
 from mirage.doctor.names.uses import Need
+from mirage.vllm_hooks import given
+from mirage.vllm_hooks.versions import minors, tables
 from tests.newest import installed
 from tests.vllm_names import needs, version
 
@@ -53,6 +57,18 @@ def test_the_allowed_range_ends_at_the_last_version_seen() -> None:
     seen = minors(tables())
     major, minor = seen[-1].split(".")
     assert f"vllm>={seen[0]},<{major}.{int(minor) + 1}" in extras["vllm"]
+
+
+def test_the_page_of_hooks_is_what_sources_and_tables_say() -> None:
+    written = (ROOT / "docs" / "vllm-hooks.md").read_text()
+    assert written == page(), "make it anew: python -m mirage.doctor.names.page docs/vllm-hooks.md"
+
+
+@pytest.mark.parametrize(("what", "name"), given.every().items())
+def test_what_vllm_is_given_by_name_is_there(what: str, name: str) -> None:
+    module, own = given.parted(name)
+    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
+    assert own in {node.name for node in tree.body if isinstance(node, Function | ast.ClassDef)}
 
 
 # -- how sources are read -------------------------------------------------------------------
@@ -250,6 +266,24 @@ def test_a_mixin_is_held_against_the_base_of_the_class_that_has_it(tmp_path: Pat
         class Ours(Outer, Pool): ...
     """
     assert unfit(tmp_path, source) == ["core.pool:Pool.volume is not there"]
+
+
+def test_a_class_that_is_made_is_held_against_its_own_base_too(tmp_path: Path) -> None:
+    """One of ours over one of theirs, and another over both that and a class of theirs."""
+    source = """
+        from vllm.core.pool import Base, Pool
+        class Ours(Base):
+            def take(self, count, *, later=False):
+                return super().take(count)
+        class Other(Ours, Pool): ...
+        def make(pooled):
+            if pooled:
+                return Other(3)
+            {made}
+    """
+    assert unfit(tmp_path, source.format(made="")) == []
+    (line,) = unfit(tmp_path, source.format(made="return Ours(3)"))
+    assert line == "core.pool:Base.take is not there"
 
 
 MOVED = """

@@ -99,6 +99,7 @@ class _File(ast.NodeVisitor):
                 if isinstance(each, ast.Constant) and isinstance(each.value, str):
                     self.found.words.setdefault(each.value, self.where(node))
         elif isinstance(node.func, ast.Name):
+            self.found.made |= {*self._base(node.func)}
             self.need(node, self._theirs(node.func), call=call)
         elif isinstance(node.func, ast.Attribute):
             self._ask(node.func, call)

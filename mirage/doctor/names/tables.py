@@ -1,29 +1,24 @@
-"""Tables, beside this file, of the names that we use as each known version of vLLM has them.
-
-A table lacks the names that its vLLM lacks. It has the parameters of functions that we call or
-replace.
-"""
+"""Names of vLLM that our engine needs, and their entries in a table of one vLLM's."""
 
 from __future__ import annotations
 
-import json
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from mirage.doctor.names.agreement import Said, names
-from mirage.doctor.names.hooks import GRAPHS, HOOKS, hooked
+from mirage.doctor.names.hooks import hooked
 from mirage.doctor.names.reading import gather
 from mirage.doctor.names.tree import VALUE, defined
 from mirage.doctor.names.uses import Need
+from mirage.vllm_hooks.reached import GRAPHS, HOOKS
+from mirage.vllm_hooks.versions import Table
 
-FOLDER = Path(__file__).parent
-ROOT = FOLDER.parents[2]
+ROOT = Path(__file__).parents[3]
 ENGINE = ("mirage/engine", "mirage/serve")
 OWN = ("mirage", "vmm", "scheduler")
 
-Table = Mapping[str, str]
 OTHERS = frozenset({"get_dtype"})
 """Attributes of other libraries' objects: of safetensors."""
 
@@ -52,21 +47,6 @@ def engine_needs() -> Needs:
     hooks = hooked(HOOKS, "an object of the engine's", found.replaced)
     graphs = hooked(GRAPHS, "mirage/engine/graphs.py", found.replaced)
     return Needs([*found.all_needs(), *hooks], [*graphs], found.anywhere(own))
-
-
-def tables() -> dict[str, Table]:
-    """Tables beside this file by vLLM's version, oldest first."""
-    files = sorted(FOLDER.glob("*.json"), key=lambda file: _number(file.stem))
-    return {file.stem: json.loads(file.read_text()) for file in files}
-
-
-def minors(versions: Iterable[str]) -> list[str]:
-    """The first two numbers of each version, once."""
-    return [*dict.fromkeys(".".join(each.split(".")[:2]) for each in versions)]
-
-
-def _number(version: str) -> list[int]:
-    return [int(part) for part in version.split(".") if part.isdigit()]
 
 
 def once(seen: Iterable[Table]) -> Said:

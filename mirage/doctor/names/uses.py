@@ -69,6 +69,8 @@ class FoundUses:
     classes: dict[str, Class] = field(default_factory=dict)
     replaced: list[NameUse] = field(default_factory=list)
     """Functions of ours that are given to objects, under the names of attributes."""
+    made: set[str] = field(default_factory=set)
+    """Classes of ours that are made an object of by name."""
     words: dict[str, str] = field(default_factory=dict)
     """Attributes of objects, and where one is asked for it first."""
 
@@ -84,11 +86,11 @@ class FoundUses:
     def all_needs(self) -> list[Need]:
         """Names that the files need, those that their classes need of their bases included."""
         derived = {base for each in self.classes.values() for base in each.bases}
-        last = [name for name in self.classes if name not in derived]
+        last = [name for name in self.classes if name not in derived or name in self.made]
         return self.needs + [need for name in last for need in self._of_class(name)]
 
     def _of_class(self, name: str) -> Iterator[NameUse]:
-        line = [self.classes[each] for each in self._line(name)]
+        line = [self.classes[each] for each in self.line(name)]
         for base in self._theirs(name):
             for each in line:
                 for use in each.methods:
@@ -98,10 +100,10 @@ class FoundUses:
                     ours = any(use.name in one.own for one in asked)
                     yield replace(use, name=of(base, use.name), ours=ours)
 
-    def _line(self, name: str) -> list[str]:
+    def line(self, name: str) -> list[str]:
         """The class and ours that it derives from."""
         ours = [base for base in self.classes[name].bases if base in self.classes]
-        return [name, *dict.fromkeys(each for base in ours for each in self._line(base))]
+        return [name, *dict.fromkeys(each for base in ours for each in self.line(base))]
 
     def _theirs(self, name: str) -> list[str]:
         """vLLM's classes that it derives from: its own bases, or else those of its bases."""

@@ -23,6 +23,7 @@ from mirage.engine.settings import EngineSettings
 from mirage.engine.tiers import content, present
 from mirage.engine.tiers.engine_tiers import EngineTiers
 from mirage.tiers.contract import Member, Pool
+from mirage.vllm_hooks import given
 
 logger = logging.getLogger("mirage.engine.tiers")
 
@@ -60,14 +61,16 @@ def offer(
     tiers = EngineTiers(memory, worker.times, pool, block_bytes)
     tiers.keep_experts(mark)
     present.publish(tiers)
+    connector_module, connector = given.parted(given.CONNECTOR)
+    spec_module, spec = given.parted(given.CONNECTOR_SPEC)
     vllm_config.kv_transfer_config = KVTransferConfig(
-        kv_connector="TierConnector",
-        kv_connector_module_path="mirage.engine.tiers.connector",
+        kv_connector=connector,
+        kv_connector_module_path=connector_module,
         kv_role="kv_both",
         kv_load_failure_policy="recompute",
         kv_connector_extra_config={
-            "spec_name": "TierSpec",
-            "spec_module_path": "mirage.engine.tiers.connector",
+            "spec_name": spec,
+            "spec_module_path": spec_module,
             "offload_prompt_only": False,
         },
     )
