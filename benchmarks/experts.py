@@ -34,7 +34,7 @@ from mirage.control.rules import Rules
 from mirage.engine.tiers.expert_replicas import keep_on_peers
 from mirage.tiers.core import Core
 from mirage.tiers.ledger import Due
-from mirage.tiers.peered import PeerPlan
+from mirage.tiers.peer_backing import PeerPlan
 from mirage.tiers.server import PoolServer
 from scheduler.tenants import Tenant
 

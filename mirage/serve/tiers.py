@@ -16,7 +16,7 @@ from mirage.tiers.core import Core
 from mirage.tiers.counts import PoolState
 from mirage.tiers.ledger import Due
 from mirage.tiers.lending.lenders import HolderRefused, Lenders
-from mirage.tiers.peered import PeerPlan
+from mirage.tiers.peer_backing import PeerPlan
 from mirage.tiers.policies import POLICIES
 from mirage.tiers.server import PoolServer
 from mirage.tiers.ssd.store import FolderRefused, SsdStore

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from mirage.tiers.arena import Arena
 from mirage.tiers.below import Below, Nothing
 from mirage.tiers.blocks import Action, Block, Name, Sink
-from mirage.tiers.held import HostArena
 from mirage.tiers.holes import ByteRange
 from mirage.tiers.ssd.record import slot_bytes
 
@@ -20,18 +20,18 @@ CLEAN_AHEAD = 64
 class Cleaning:
     """`act` takes what is to be done."""
 
-    def __init__(self, held: HostArena, below: Below, act: Callable[[Action], None]) -> None:
-        self._held, self._below, self._act = held, below, act
+    def __init__(self, host: Arena, below: Below, act: Callable[[Action], None]) -> None:
+        self._host, self._below, self._act = host, below, act
         self.sinking = 0
         """Blocks that are being copied below: never so many that nothing can be evicted."""
 
     def ahead(self, budget: int) -> None:
         """Of what would go next, begin to copy down what was not offered there."""
-        slabs = self._held.space.slabs
+        slabs = self._host.space.slabs
         if isinstance(self._below, Nothing) or slabs.counted < budget / 2:
             return
-        ahead = min(CLEAN_AHEAD, len(self._held) // 4)
-        for block in self._held.space.next_victims(ahead - self.sinking):
+        ahead = min(CLEAN_AHEAD, len(self._host) // 4)
+        for block in self._host.space.next_victims(ahead - self.sinking):
             if not block.offered:
                 self._sink(block)
 
@@ -40,7 +40,7 @@ class Cleaning:
         hold. What lies below of that goes last there as well."""
         there: list[Name] = []
         found: list[Name] = []
-        for block in reversed(self._held.space.next_victims(len(self._held))):
+        for block in reversed(self._host.space.next_victims(len(self._host))):
             most_bytes -= slot_bytes(block.nbytes)
             if most_bytes < 0:
                 break
@@ -52,17 +52,17 @@ class Cleaning:
     def save(self, names: Iterable[Name]) -> None:
         """Begin to copy these down, as far as they are still there and idle."""
         for name in names:
-            block = self._held.get(name)
+            block = self._host.get(name)
             if block is not None and block.idle:
                 self._sink(block)
 
     def sunk(self, name: Name) -> None:
         """A copy down has ended, or did not begin."""
-        block = self._held.get(name)
+        block = self._host.get(name)
         if block is not None and block.sinking:
             block.sinking = False
             self.sinking -= 1
-            self._held.settle(block)
+            self._host.settle(block)
 
     def _sink(self, block: Block) -> None:
         block.offered = block.sinking = True

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from mirage.tiers.arena import Arena
+from mirage.tiers.backing import HostBacking
 from mirage.tiers.below import Below, Nothing
 from mirage.tiers.blocks import Action, Block, BlockState, Name, Rise, Seeker, Tell
 from mirage.tiers.cleaning import Cleaning
 from mirage.tiers.contract import Key, Lookup, Member
-from mirage.tiers.counts import Counts, PoolState, picture
-from mirage.tiers.held import HostArena
+from mirage.tiers.counts import Counts, PoolState
 from mirage.tiers.holes import ByteRange
 from mirage.tiers.ledger import Due, PriorityClass, TierLedger
 from mirage.tiers.locks import Locks
-from mirage.tiers.peered import Peered, PeerPlan
+from mirage.tiers.peer_backing import PeerPlan
+from mirage.tiers.peered import Peered
 from mirage.tiers.policies import LRU, EvictionPolicy
-from mirage.tiers.space import span_of, stride_of
+from mirage.tiers.space import SPARE_OFFSETS, span_of, stride_of
 
 NO_PEERS = PeerPlan()
 
@@ -39,23 +41,16 @@ class Core:
         below: Below | None = None,
         peers: PeerPlan = NO_PEERS,
     ) -> None:
-        self.ledger = TierLedger(budget)
         self.below = below or Nothing()
         self._actions: list[Action] = []
-        self._locks = Locks(span_of(budget), self._act)
-        self._held = HostArena(self.ledger, policy, self._evicted, self._locks.punch, self._locks)
-        self._held.space.waiting = lambda: self._locks.waiting
-        self._cleaning = Cleaning(self._held, self.below, self._act)
-        self._peered = Peered(
-            peers,
-            policy,
-            self._held,
-            self.below,
-            act=self._act,
-            ready=self._ready,
-            lost=self._drop,
-            evicted=self._evicted,
-        )
+        self.span = span_of(budget)
+        """Bytes of host memory that offsets are of: more than the budget, and sparse."""
+        self._locks = Locks(self.span, self._act)
+        self._host = Arena(budget, policy, HostBacking(self._locks))
+        self._cleaning = Cleaning(self._host, self.below, self._act)
+        self._peered = Peered(peers, policy, self.span, self._host, self.below, self._act)
+        self._arenas = self._peered.arena, self._host
+        """Where a block may lie, quickest first."""
         self._members: dict[int, Member] = {}
         self._joined = 0
         self._kinds: dict[bytes, tuple[int, bool]] = {}
@@ -65,12 +60,11 @@ class Core:
         """By member: what it has reserved, in quarantine or not."""
         self._rising: set[Name] = set()
         """On their way up from below."""
-        self._counts: dict[str, Counts] = {}
 
     @property
-    def span(self) -> int:
-        """Bytes of host memory that offsets are of: more than the budget, and sparse."""
-        return self._held.space.span
+    def ledger(self) -> TierLedger:
+        """Bytes of host memory by who holds them."""
+        return self._host.ledger
 
     @property
     def peer_starts(self) -> dict[str, int]:
@@ -100,8 +94,8 @@ class Core:
 
     def enrol(self, tenant: str, due: Due) -> None:
         """A tenant that will have members; it is idle."""
-        for ledger in (self.ledger, self._peered.ledger):
-            ledger.set(tenant, due=due, standing=PriorityClass.IDLE)
+        for arena in self._arenas:
+            arena.ledger.set(tenant, due=due, standing=PriorityClass.IDLE)
 
     def join(self, member: Member) -> int:
         """The number by which it is known. Raises `MemberRefused`."""
@@ -117,9 +111,9 @@ class Core:
         self._joined += 1
         self._members[self._joined] = member
         self._written[self._joined] = {}
-        for ledger in (self.ledger, self._peered.ledger):
-            ledger.set(member.tenant, due=member.due)
-        self._count(member.tenant)
+        for arena in self._arenas:
+            arena.ledger.set(member.tenant, due=member.due)
+        self._host.count(member.tenant)
         self._peered.recall_excess()
         return self._joined
 
@@ -165,7 +159,7 @@ class Core:
             loaded = from_peers = 0
         self._count(tenant).loaded_bytes += (loaded - from_peers) * nbytes
         if from_peers:
-            self._peered.count(tenant).loaded_bytes += from_peers * nbytes
+            self._peered.arena.count(tenant).loaded_bytes += from_peers * nbytes
         self._leave(Seeker(number, request))
 
     def reserve(self, number: int, keys: Iterable[Key]) -> dict[Key, int]:
@@ -173,7 +167,7 @@ class Core:
         member, given = self._members[number], dict[Key, int]()
         for key in keys:
             name = Name(member.fingerprint, key)
-            if self._peered.held.get(name) or self._held.get(name):
+            if any(arena.get(name) for arena in self._arenas):
                 continue
             block = self._place(name, member)
             if block is None:
@@ -203,7 +197,7 @@ class Core:
         """The slab of host memory that has the block at `offset`, for an engine to lock; None if it
         may not. Locked slabs count as in use until they are `unlocked`."""
         try:
-            return self._locks.lock(self._held.space.slabs.of(offset))
+            return self._locks.lock(self._host.space.slabs.of(offset))
         except KeyError:
             return None
 
@@ -216,7 +210,7 @@ class Core:
     def risen(self, name: Name, *, whole: bool) -> None:
         """A copy up has ended, or did not begin."""
         self._rising.discard(name)
-        block = self._held.get(name)
+        block = self._host.get(name)
         if block is None or block.state is not BlockState.RISING:
             return
         if whole:
@@ -229,6 +223,9 @@ class Core:
 
     def moved(self, name: Name, *, whole: bool) -> None:
         """A copy from a peer to host memory has ended, or did not begin."""
+        copy = self._host.get(name)
+        if copy is not None and copy.state is BlockState.RISING:
+            self._ready(copy) if whole else self._drop(copy)
         self._peered.moved(name, whole=whole)
 
     def sunk(self, name: Name, *, whole: bool) -> None:
@@ -254,7 +251,9 @@ class Core:
 
     def resize(self, budget: int) -> None:
         """Live. Raises `ValueError` beyond the first budget."""
-        self._held.space.resize(budget)
+        if span_of(budget) > self.span:
+            raise ValueError(f"{budget} bytes: the pool was made for {self.span // SPARE_OFFSETS}")
+        self._host.resize(budget)
 
     def resize_peer(self, device: str, budget: int) -> None:
         """What a peer lends from now on; what is beyond it is revoked. Raises `ValueError`."""
@@ -274,15 +273,14 @@ class Core:
 
     def stand(self, tenant: str, standing: PriorityClass) -> None:
         """What class a tenant is of now."""
-        for ledger in (self.ledger, self._peered.ledger):
-            if ledger.account(tenant).standing is not standing:
-                ledger.set(tenant, standing=standing)
+        for arena in self._arenas:
+            if arena.ledger.account(tenant).standing is not standing:
+                arena.ledger.set(tenant, standing=standing)
         self._peered.recall_excess()
 
     def state(self) -> PoolState:
         """A picture that does not change any more."""
-        peers = self._peered.state()
-        return picture(self.ledger, self._held.space, len(self._held), self._counts, peers)
+        return self._host.state(self._peered.state())
 
     # -- one block ----------------------------------------------------------------------
 
@@ -322,7 +320,7 @@ class Core:
 
     def _raise(self, name: Name, member: Member) -> Block | None:
         """A block that lies below begins to come up; None without room for it."""
-        block = self._held.place(name, member.tenant, member.block_bytes, BlockState.RISING)
+        block = self._host.place(name, member.tenant, member.block_bytes, BlockState.RISING)
         if block is not None:
             self._rising.add(name)
             self._actions.append(Rise(name, ByteRange(block.offset, block.nbytes)))
@@ -374,10 +372,7 @@ class Core:
         if member.replicas:
             return self._peered.place_replica(name, tenant, nbytes)
         block = self._peered.place(name, tenant, nbytes)
-        return block or self._held.place(name, tenant, nbytes, BlockState.WRITTEN)
-
-    def _evicted(self, block: Block) -> None:
-        self._count(block.tenant, block).evictions += not block.replica
+        return block or self._host.place(name, tenant, nbytes, BlockState.WRITTEN)
 
     def _act(self, action: Action) -> None:
         self._actions.append(action)
@@ -387,23 +382,21 @@ class Core:
     def _of_writer(self, number: int, keys: Iterable[Key]) -> list[Block]:
         fingerprint = self._members[number].fingerprint
         names = [Name(fingerprint, key) for key in keys]
-        found = (held.get(name) for name in names for held in (self._peered.held, self._held))
+        found = (arena.get(name) for name in names for arena in self._arenas)
         return [block for block in dict.fromkeys(found) if block and block.writer == number]
 
     def _find(self, name: Name, member: Member) -> Block | None:
         """Where it is quickest to read."""
         if member.replicas:
             return self._peered.find_replica(name, member.tenant)
-        return self._peered.find(name) or self._held.get(name)
+        return self._peered.find(name) or self._host.get(name)
 
-    def _home(self, block: Block) -> HostArena:
-        return self._peered.held if self._peered.owns(block) else self._held
+    def _home(self, block: Block) -> Arena:
+        return self._peered.arena if self._peered.owns(block) else self._host
 
     def _count(self, tenant: str, block: Block | None = None) -> Counts:
         """Of the medium that a block lies in; what has none counts for host memory."""
-        if block is not None and self._peered.owns(block):
-            return self._peered.count(tenant)
-        return self._counts.setdefault(tenant, Counts())
+        return (self._host if block is None else self._home(block)).count(tenant)
 
     def _tell(self, seeker: Seeker, key: Key, found: Lookup, offset: int = 0) -> None:
         self._actions.append(Tell(seeker, key, found, offset))

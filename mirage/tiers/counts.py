@@ -84,7 +84,7 @@ def picture(
         budget_bytes=ledger.budget,
         used_bytes=space.used,
         blocks=blocks,
-        unused_bytes=space.slabs.fragmentation().unused + space.waiting(),
+        unused_bytes=space.slabs.fragmentation().unused + space.waiting,
         owed_bytes=space.owed,
         tenants={t: _tenant(t, ledger, counts.get(t, Counts())) for t in ledger.tenants},
         peers=peers,

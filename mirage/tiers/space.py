@@ -1,15 +1,14 @@
-"""Places for blocks within a budget: slabs opened, evicted from, closed and retired. Pure."""
+"""Places for blocks within a budget: slabs opened, closed and retired, and who would go. Pure."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
 from itertools import islice
 
+from mirage.tiers.backing import Backing
 from mirage.tiers.blocks import Block, Name
-from mirage.tiers.holes import ByteRange, Holes
 from mirage.tiers.ledger import TierLedger
-from mirage.tiers.slabs import BlockSlab, Offsets, Slabs
+from mirage.tiers.slabs import BlockSlab, Slabs
 from mirage.tiers.victims import Victims
 from mirage.units import MIB, align_up
 
@@ -34,36 +33,11 @@ def stride_of(block_bytes: int) -> int:
 
 
 class BlockSpace:
-    """All blocks by their places. `evict` forgets a block and gives its place back by `give`.
+    """All blocks of an arena by their places in the memory of its backing. It evicts none."""
 
-    Memory to be given back is handed to `punch`. `offsets` are all that a region has, by default.
-    """
-
-    most_looks: int | None = None
-    """Blocks that are looked at for room; all by default."""
-    granule = 1
-    """Bytes that memory comes in: slabs of such sizes waste the least."""
-
-    def __init__(
-        self,
-        ledger: TierLedger,
-        victims: Victims,
-        evict: Callable[[Block], None],
-        punch: Callable[[ByteRange], None],
-        offsets: Offsets | None = None,
-    ) -> None:
-        self.may_go: Callable[[Block], bool] = lambda block: block.idle
-        """True if a block may be evicted for another one."""
-        self.leave = evict
-        """Called with each idle block whose memory is wanted back."""
-        self.largest: Callable[[], int] = lambda: ledger.budget
-        """Bytes of a block that there could be room for: for a larger one nobody has to leave."""
-        self.waiting: Callable[[], int] = lambda: 0
-        """Bytes that belong to no slab any more, and to nobody else yet."""
-        self._ledger, self._victims = ledger, victims
-        self._evict, self._punch = evict, punch
-        self.span = span_of(ledger.budget)
-        self.slabs = Slabs(offsets or Holes(self.span))
+    def __init__(self, ledger: TierLedger, victims: Victims, backing: Backing) -> None:
+        self._ledger, self._victims, self._backing = ledger, victims, backing
+        self.slabs = Slabs(backing.offsets)
         self._blocks: dict[int, Block] = {}
         self._by_name: dict[Name, Block] = {}
 
@@ -75,10 +49,15 @@ class BlockSpace:
     @property
     def used(self) -> int:
         """Bytes of memory that may be in use."""
-        return self.slabs.counted + self.waiting()
+        return self.slabs.counted + self.waiting
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that belong to no slab any more, and to nobody else yet."""
+        return self._backing.waiting
 
     def enter(self, block: Block) -> None:
-        """`block` is in the place that `find` gave."""
+        """`block` is in the place that `take` gave."""
         self._blocks[block.offset] = block
         self._by_name[block.name] = block
 
@@ -88,32 +67,14 @@ class BlockSpace:
         if self._by_name.get(block.name) is block:
             del self._by_name[block.name]
         if (returned := self.slabs.give(block.offset)) is not None:
-            self._punch(returned)
+            self._backing.punch(returned)
 
-    def find(self, taker: str, stride: int) -> int | None:
-        """A place for a block of `taker`, which others may have to leave; None without."""
-        if stride > self.largest():
-            return None
+    def take(self, stride: int) -> int | None:
+        """A free place within the budget; None without."""
         while (offset := self.slabs.take(stride)) is None:
-            if not self._open(stride) and not self._make_room(taker, stride):
+            if not self._open(stride):
                 return None
         return offset
-
-    def resize(self, budget: int) -> None:
-        """Down to `budget`, idle blocks at once, others when they are. Raises `ValueError`."""
-        if span_of(budget) > self.span:
-            raise ValueError(f"{budget} bytes: the pool was made for {self.span // SPARE_OFFSETS}")
-        self._ledger.resize(budget)
-        self._close_empty(budget)
-        for slab in self.to_retire():
-            if self.slabs.counted <= budget:
-                break
-            self._retire(slab)
-
-    def drain(self, slab: BlockSlab) -> None:
-        """Its memory is wanted back: idle blocks leave at once, others when they are idle."""
-        if not slab.retiring:
-            self._retire(slab)
 
     def blocks_in(self, slab: BlockSlab) -> list[Block]:
         """By their places."""
@@ -135,53 +96,48 @@ class BlockSpace:
         """A slab within the budget; empty ones of other sizes make room for it."""
         wanted = self._slab_blocks(stride) * stride
         if self.slabs.counted + wanted > self._ledger.budget:
-            self._close_empty(self._ledger.budget - wanted)
+            self.close_empty(self._ledger.budget - wanted)
         blocks = min(wanted, self._ledger.budget - self.used) // stride
         if blocks <= 0 or self.slabs.open(stride, blocks):
             return blocks > 0
-        self._close_empty(0)  # there is memory, but torn
+        self.close_empty(0)  # there is memory, but torn
         return self.slabs.open(stride, blocks)
 
     def _slab_blocks(self, stride: int) -> int:
         blocks = max(1, min(LARGEST_SLAB, self._ledger.budget // SLABS) // stride)
-        return align_up(blocks * stride, self.granule) // stride
+        return align_up(blocks * stride, self._backing.granule) // stride
 
-    def _close_empty(self, most: int) -> None:
+    def close_empty(self, most: int) -> None:
         """Until `most` bytes are counted, if empty slabs suffice for that."""
         for slab in self.slabs.empty():
             if self.slabs.counted <= most:
                 break
-            self._punch(self.slabs.close(slab))
+            self._backing.punch(self.slabs.close(slab))
 
-    def _make_room(self, taker: str, stride: int) -> bool:
-        """Evict one block of that size, or a slab of another one; False if nothing may go."""
+    def who_goes(self, taker: str, stride: int) -> list[Block]:
+        """Blocks to evict for one of `taker`: one of that size, or all in a slab of another one.
+
+        Empty if nothing may go.
+        """
         tenants, comes = self._victims.takeable(taker, stride), self._comes(stride)
-        for name in islice(self._victims.order(tenants), self.most_looks):
+        for name in islice(self._victims.order(tenants), self._backing.most_looks):
             block = self._by_name[name]
             slab = self.slabs.of(block.offset)
-            if not self.may_go(block) or slab.retiring:
+            if not self._backing.may_go(block) or slab.retiring:
                 continue
             if slab.stride == stride:
-                self._evict(block)
-                return True
+                return [block]
             if not comes and self._may_go(slab, tenants):
-                self._empty(slab)
-                return True
-        return False
+                return self.blocks_in(slab)
+        return []
 
     def _comes(self, stride: int) -> bool:
         """True if there will be memory for a block without an eviction."""
-        return self.waiting() > 0 and self.slabs.counted + stride <= self._ledger.budget
+        return self.waiting > 0 and self.slabs.counted + stride <= self._ledger.budget
 
     def _may_go(self, slab: BlockSlab, tenants: list[str]) -> bool:
         blocks = (self._blocks[offset] for offset in slab.used)
-        return all(self.may_go(block) and block.tenant in tenants for block in blocks)
-
-    def _empty(self, slab: BlockSlab, go: Callable[[Block], None] | None = None) -> None:
-        """All of its idle blocks go."""
-        for offset in sorted(slab.used):
-            if self._blocks[offset].idle:
-                (go or self._evict)(self._blocks[offset])
+        return all(self._backing.may_go(block) and block.tenant in tenants for block in blocks)
 
     # -- shrinking ----------------------------------------------------------------------
 
@@ -197,9 +153,9 @@ class BlockSpace:
     def _held_fast(self, slab: BlockSlab) -> int:
         return sum(not self._blocks[offset].idle for offset in slab.used)
 
-    def _retire(self, slab: BlockSlab) -> None:
-        self._empty(slab, self.leave)
+    def retire(self, slab: BlockSlab) -> None:
+        """It takes no new block, and goes with the last one in it."""
         for returned in self.slabs.retire(slab):
-            self._punch(returned)
+            self._backing.punch(returned)
         if not slab.used:
             self.slabs.close(slab)

@@ -17,7 +17,7 @@ from mirage.tiers.core import Core
 from mirage.tiers.counts import PeersState
 from mirage.tiers.ledger import Due
 from mirage.tiers.lending.lenders import Lenders
-from mirage.tiers.peered import PeerPlan
+from mirage.tiers.peer_backing import PeerPlan
 from mirage.tiers.server import PoolServer
 from tests.vmm.libcuda import lending
 

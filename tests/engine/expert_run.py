@@ -20,7 +20,7 @@ from tiny import POISONING, UNAWAITED, VOCABULARY, make_llm, prompts, run, sched
 
 from mirage.tiers.core import Core
 from mirage.tiers.ledger import Due
-from mirage.tiers.peered import PeerPlan
+from mirage.tiers.peer_backing import PeerPlan
 from mirage.tiers.server import PoolServer
 
 LAYERS, EXPERTS, HIDDEN, INNER = 4, 8, 128, 64

@@ -13,7 +13,7 @@ from mirage.tiers.contract import Key, Lookup, Member
 from mirage.tiers.core import Core, MemberRefused
 from mirage.tiers.counts import PoolState
 from mirage.tiers.ledger import Due, PriorityClass
-from mirage.tiers.peered import PeerPlan
+from mirage.tiers.peer_backing import PeerPlan
 from mirage.tiers.policies import POLICIES
 from tests.examples import examples
 

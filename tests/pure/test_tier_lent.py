@@ -9,7 +9,7 @@ import pytest
 from mirage.tiers.blocks import LendOrder, PeerCopy, Punch, ReturnOrder, Tell
 from mirage.tiers.contract import Key, Lookup, Member
 from mirage.tiers.core import Core
-from mirage.tiers.peered import PeerPlan
+from mirage.tiers.peer_backing import PeerPlan
 
 pytestmark = pytest.mark.pure
 

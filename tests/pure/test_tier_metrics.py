@@ -14,7 +14,7 @@ from mirage.serve.tier_metrics import tier_metrics
 from mirage.tiers.blocks import Name, Rise
 from mirage.tiers.contract import Key, Member
 from mirage.tiers.core import Core
-from mirage.tiers.peered import PeerPlan
+from mirage.tiers.peer_backing import PeerPlan
 
 pytestmark = pytest.mark.pure
 

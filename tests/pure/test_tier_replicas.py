@@ -10,7 +10,7 @@ from mirage.tiers.blocks import Block, BlockState, PeerCopy, Punch, Tell
 from mirage.tiers.contract import Key, Lookup, Member
 from mirage.tiers.core import Core, MemberRefused
 from mirage.tiers.ledger import Due, PriorityClass
-from mirage.tiers.peered import PeerPlan
+from mirage.tiers.peer_backing import PeerPlan
 from tests.examples import examples
 
 pytestmark = pytest.mark.pure
@@ -312,13 +312,13 @@ class Machine(RuleBasedStateMachine):
         device = peers.devices["gpu1"]
         assert device.held_bytes <= device.budget_bytes
         assert not device.owed_bytes
-        ledger = self.pool.core._peered.ledger
+        ledger = self.pool.core._peered.arena.ledger
         assert all(ledger.account(t).replicas <= ledger.share(t) for t in "ab")
 
     @invariant()
     def books_are_true(self) -> None:
-        peered = self.pool.core._peered
-        blocks: list[Block] = list(peered.held._blocks.values())
+        peered = self.pool.core._peered.arena
+        blocks: list[Block] = list(peered._blocks.values())
         for tenant in "ab":
             own, mine = peered.ledger.account(tenant), [b for b in blocks if b.tenant == tenant]
             assert own.held == sum(b.stride for b in mine)

@@ -60,7 +60,7 @@ class DiskPool(LocalPool):
     def sink_all(self) -> None:
         """All that host memory holds lies on the disk alone from now on."""
         core = self._shared.core
-        names = [block.name for block in core._held._blocks.values() if block.idle]
+        names = [block.name for block in core._host._blocks.values() if block.idle]
         for start in range(0, len(names), PORTION):
             core._cleaning.save(names[start : start + PORTION])
             while core._cleaning.sinking:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirage.tiers.contract import Member
 from mirage.tiers.core import Core
 from mirage.tiers.local import LocalPool
-from mirage.tiers.peered import PeerPlan
+from mirage.tiers.peer_backing import PeerPlan
 
 PEER_BLOCKS = 24
 HOST_BLOCKS = 60

@@ -9,7 +9,7 @@ from mirage.tiers.contract import Member
 from mirage.tiers.core import Core
 from mirage.tiers.counts import PoolState
 from mirage.tiers.local import LocalPool
-from mirage.tiers.peered import PeerPlan
+from mirage.tiers.peer_backing import PeerPlan
 from mirage.tiers.space import PAGE
 from mirage.tiers.ssd.store import SsdStore
 

@@ -20,7 +20,7 @@ from mirage.streaming.transfer import LayerFrame
 from mirage.tiers.core import Core
 from mirage.tiers.ledger import Due
 from mirage.tiers.lending.lenders import Lenders
-from mirage.tiers.peered import PeerPlan
+from mirage.tiers.peer_backing import PeerPlan
 from mirage.tiers.server import PoolServer
 from tests.vmm.conftest import PAGE, PAGES
 from tests.vmm.conftest import standin as loaded

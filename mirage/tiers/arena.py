@@ -1,41 +1,43 @@
-"""The blocks of the pool by their names: every change of one, and the books that follow. Pure."""
+"""The blocks of one medium by their names: every change of one, and the books that follow. Pure.
+
+An arena is a ledger, the victims of its tenants, and places in what its `Backing` has. It decides
+who goes, and evicts them; the others only say who would.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from mirage.tiers.backing import Backing
 from mirage.tiers.blocks import Block, BlockState, Name, Seeker
-from mirage.tiers.holes import ByteRange
+from mirage.tiers.counts import Counts, PeersState, PoolState, picture
 from mirage.tiers.ledger import TierLedger
 from mirage.tiers.policies import EvictionPolicy
-from mirage.tiers.slabs import Offsets
+from mirage.tiers.slabs import BlockSlab
 from mirage.tiers.space import BlockSpace, stride_of
 from mirage.tiers.victims import Victims
 
 
-class HostArena:
-    """`evicted` hears of blocks that go for want of room, `punch` of memory to be given back.
+class Arena:
+    """Blocks of `budget` bytes of what a backing has; each tenant's under a `policy` of its own."""
 
-    `rescue` says whether a block whose memory is wanted back is being copied elsewhere first.
-    """
-
-    def __init__(
-        self,
-        ledger: TierLedger,
-        policy: Callable[[], EvictionPolicy],
-        evicted: Callable[[Block], None],
-        punch: Callable[[ByteRange], None],
-        offsets: Offsets | None = None,
-        rescue: Callable[[Block], bool] = lambda block: False,
-    ) -> None:
-        self._ledger, self._evicted, self._rescue = ledger, evicted, rescue
-        self._victims = Victims(ledger, policy)
-        self.space = BlockSpace(ledger, self._victims, self._evict, punch, offsets)
-        self.space.leave = self._go
+    def __init__(self, budget: int, policy: Callable[[], EvictionPolicy], backing: Backing) -> None:
+        self.ledger, self._backing = TierLedger(budget), backing
+        self._victims = Victims(self.ledger, policy)
+        self.space = BlockSpace(self.ledger, self._victims, backing)
         self._blocks: dict[Name, Block] = {}
+        self._counts: dict[str, Counts] = {}
 
     def __len__(self) -> int:
         return len(self._blocks)
+
+    def count(self, tenant: str) -> Counts:
+        """What this medium did for a tenant."""
+        return self._counts.setdefault(tenant, Counts())
+
+    def state(self, peers: PeersState | None = None) -> PoolState:
+        """A picture that does not change any more."""
+        return picture(self.ledger, self.space, len(self), self._counts, peers)
 
     def get(self, name: Name) -> Block | None:
         """The block of that name, in any state; none of a writer that is lost."""
@@ -46,13 +48,13 @@ class HostArena:
     ) -> Block | None:
         """A new block that is not READY; None if there is no room."""
         stride = stride_of(nbytes)
-        offset = self.space.find(tenant, stride)
+        offset = self._room(tenant, stride)
         if offset is None:
             return None
         block = Block(name, tenant, offset, stride, nbytes, state, offered=replica, replica=replica)
         self._blocks[name] = block
         self.space.enter(block)
-        own = self._ledger.account(tenant)
+        own = self.ledger.account(tenant)
         own.held += stride
         own.reserved += stride
         own.replicas += stride * replica
@@ -61,7 +63,7 @@ class HostArena:
     def ready(self, block: Block) -> None:
         """It holds what its name says."""
         block.state, block.writer = BlockState.READY, None
-        own = self._ledger.account(block.tenant)
+        own = self.ledger.account(block.tenant)
         own.reserved -= block.stride
         own.pinned += block.stride if block.pins else 0
         if not block.stays:
@@ -71,7 +73,7 @@ class HostArena:
     def pin(self, block: Block, seeker: Seeker) -> None:
         """Nothing of it changes until the seeker has left."""
         if not block.pins and block.state is BlockState.READY:
-            own = self._ledger.account(block.tenant)
+            own = self.ledger.account(block.tenant)
             own.pinned += block.stride
             if block.replica:
                 own.replicas += block.stride
@@ -82,7 +84,7 @@ class HostArena:
         """The seeker has left."""
         block.pins.discard(seeker)
         if not block.pins and block.state is BlockState.READY:
-            own = self._ledger.account(block.tenant)
+            own = self.ledger.account(block.tenant)
             own.pinned -= block.stride
             if block.replica:
                 own.replicas -= block.stride
@@ -104,8 +106,8 @@ class HostArena:
     def hand(self, replica: Block, tenant: str) -> None:
         """One that is needed is `tenant`'s from now on: its first needs it no more."""
         self._charge(replica, tenant)
-        self._ledger.account(replica.tenant).replicas -= replica.stride
-        self._ledger.account(tenant).replicas += replica.stride
+        self.ledger.account(replica.tenant).replicas -= replica.stride
+        self.ledger.account(tenant).replicas += replica.stride
         replica.tenant = tenant
 
     def replicas(self, tenant: str) -> list[Block]:
@@ -119,7 +121,7 @@ class HostArena:
 
     def give(self, block: Block) -> None:
         """The place of a forgotten block that was never READY."""
-        own = self._ledger.account(block.tenant)
+        own = self.ledger.account(block.tenant)
         own.held -= block.stride
         own.reserved -= block.stride
         own.replicas -= block.stride * block.replica
@@ -135,20 +137,53 @@ class HostArena:
             self._go(block)
 
     def _charge(self, block: Block, tenant: str) -> None:
-        before, after = self._ledger.account(block.tenant), self._ledger.account(tenant)
+        before, after = self.ledger.account(block.tenant), self.ledger.account(tenant)
         before.held -= block.stride
         after.held += block.stride
         if block.pins:
             before.pinned -= block.stride
             after.pinned += block.stride
 
+    # -- who goes -----------------------------------------------------------------------
+
+    def resize(self, budget: int) -> None:
+        """Down to `budget`, idle blocks at once, others when they are."""
+        self.ledger.resize(budget)
+        self.space.close_empty(budget)
+        for slab in self.space.to_retire():
+            if self.space.slabs.counted <= budget:
+                break
+            self._retire(slab)
+
+    def drain(self, slab: BlockSlab) -> None:
+        """Its memory is wanted back: idle blocks leave at once, others when they are idle."""
+        if not slab.retiring:
+            self._retire(slab)
+
+    def _retire(self, slab: BlockSlab) -> None:
+        for block in self.space.blocks_in(slab):
+            if block.idle:
+                self._go(block)
+        self.space.retire(slab)
+
+    def _room(self, taker: str, stride: int) -> int | None:
+        """A place for a block of `taker`, which others may have to leave; None without."""
+        if stride > self._backing.largest(self.ledger.budget):
+            return None
+        while (offset := self.space.take(stride)) is None:
+            if not (going := self.space.who_goes(taker, stride)):
+                return None
+            for block in going:
+                self._evict(block)
+        return offset
+
     def _go(self, block: Block) -> None:
-        if not self._rescue(block):
+        if not self._backing.rescue(block):
             self._evict(block)
 
     def _evict(self, block: Block) -> None:
         self.forget(block)
         self._victims.evict(block)
-        self._ledger.account(block.tenant).held -= block.stride
-        self._evicted(block)
+        self.ledger.account(block.tenant).held -= block.stride
+        self.count(block.tenant).evictions += not block.replica
         self.space.give(block)
