@@ -87,7 +87,7 @@ def step_cost_bounds(
         return ((Fraction(0), Fraction(n)),)
     if beta == 1:
         return _one_slot(ring)
-    found = _between(ring, n, (Fraction(len(ring)), Fraction(0)), (Fraction(0), Fraction(n)))
+    found = _between(ring, (Fraction(len(ring)), Fraction(0)), (Fraction(0), Fraction(n)))
     return tuple(sorted(found, reverse=True))
 
 
@@ -108,19 +108,35 @@ NEARLY = Fraction(1, 10**7)
 """A relative step to one side of a point: near enough to be on the same line of the envelope."""
 
 
-def _between(ring: Sequence[int], n: int, left: Line, right: Line) -> set[Line]:
-    """Lines of the envelope of two slots from `left`, for small T_c, to `right`; T_T is 1."""
+def _between(ring: Sequence[int], left: Line, right: Line) -> set[Line]:
+    """Lines of the envelope of two slots from `left`, for small T_c, to `right`; T_T is 1.
+
+    The envelope is convex: if it lies on both lines where they meet, nothing is between them;
+    if it lies above, a third line passes there. Of eight layers the first three are streamed:
+
+    >>> ring = gaps((0, 1, 2), 8)  # 3 for the loads alone, 8 x for the compute alone
+    >>> str(_two_slots(ring, Fraction(3, 8)))  # where they meet, both say 3
+    '29/8'
+    >>> ends = (Fraction(3), Fraction(0)), (Fraction(0), Fraction(8))
+    >>> [(int(a), int(b)) for a, b in sorted(_between(ring, *ends))]  # so 1 + 7 x as well
+    [(0, 8), (1, 7), (3, 0)]
+    """
     if left == right:
         return {left}
     x = (left[0] - right[0]) / (right[1] - left[1])
     if _two_slots(ring, x) <= left[0] + left[1] * x:
         return {left, right}
     below, above = _line_at(ring, x, -NEARLY), _line_at(ring, x, NEARLY)
-    return _between(ring, n, left, below) | _between(ring, n, above, right)
+    return _between(ring, left, below) | _between(ring, above, right)
 
 
 def _line_at(ring: Sequence[int], x: Fraction, towards: Fraction) -> Line:
-    """The line of the envelope just beside x."""
+    """The line of the envelope just beside x, through two points that are near enough.
+
+    >>> ring = gaps((0, 1, 2), 8)  # 1 + 7 x up to x = 1, and 8 x from there on
+    >>> [tuple(map(int, _line_at(ring, Fraction(1), side))) for side in (-NEARLY, NEARLY)]
+    [(1, 7), (0, 8)]
+    """
     near, nearer = x * (1 + 2 * towards), x * (1 + towards)
     slope = (_two_slots(ring, near) - _two_slots(ring, nearer)) / (near - nearer)
     slope = slope.limit_denominator(64)

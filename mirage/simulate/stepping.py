@@ -79,7 +79,14 @@ class StepTaker:
     def _undisturbed(
         self, bounds: tuple[CostBound, ...], bound: CostBound, work: Work, horizon: Horizon
     ) -> int:
-        """Steps until anything else can happen than one more token for each request."""
+        """Steps until anything else can happen than one more token for each request.
+
+        Say that steps take 10, 12, 14 … and that the first request finishes after 6. If there are
+        blocks for 5 steps, the span has 5 and ends at 70. If an event at 30 must be seen
+        (`horizon.event`), 3 steps: it is seen at 36, when the step ends that is under way. If the
+        world only ends at 30 (`horizon.until`), 2 steps: they end at 22, and the one that is under
+        way at 30 is a span of its own.
+        """
         batch, span = self._queues.batch, self.span
         steps = batch.affordable(self._room.growth, batch.next_finish())
         steps = steps_alike(bounds, bound, work, steps)
