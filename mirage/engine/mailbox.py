@@ -19,11 +19,19 @@ from mirage.protocol import ToEngine
 class Mailbox:
     """Messages in order, and the lock that stands for "no call into the engine is running"."""
 
+    __slots__ = ("_depth", "_engine", "_messages", "_read")
+
     def __init__(self) -> None:
-        self.handle: Callable[[ToEngine], None] = lambda message: None
+        self._read: Callable[[ToEngine], None] | None = None
         self._messages: deque[ToEngine] = deque()
         self._engine = threading.Condition(threading.RLock())
         self._depth = 0
+
+    def read_by(self, reader: Callable[[ToEngine], None]) -> None:
+        """`reader` acts on all messages; called once, before the first. Raises `ValueError`."""
+        if self._read is not None:
+            raise ValueError("this mailbox has a reader already")
+        self._read = reader
 
     def post(self, message: ToEngine) -> None:
         """From the reader thread. Handles it here and now unless the engine is busy."""
@@ -71,6 +79,7 @@ class Mailbox:
         """Handle what has come; how many messages that was."""
         handled = 0
         while self._messages:
-            self.handle(self._messages.popleft())
+            assert self._read is not None, "a message without a reader"
+            self._read(self._messages.popleft())
             handled += 1
         return handled

@@ -89,7 +89,7 @@ class MirageScheduler(Scheduler):
         self.signs = LifeSigns(self.mailbox, self.get_request_counts)
         self.first: FirstStep | None = None
         """The engine's own request, until it has been computed; nothing is counted by then."""
-        self.mailbox.handle = self._handle
+        self.mailbox.read_by(self._handle)
         self.server.begin(self.settings.tenant, self.shape, self.signs.pulse)
         if self.settings.first_step:
             self._begin_first(vllm_config)

@@ -91,7 +91,7 @@ def connected(folder: Path) -> Iterator[tuple[Agent, list[Refusal], GrowthHold]]
     """An engine's agent, what it was told, and the hold that listens to it."""
     told: list[Refusal] = []
     mailbox = Mailbox()
-    mailbox.handle = told.append  # type: ignore[assignment]
+    mailbox.read_by(told.append)  # type: ignore[arg-type]
     agent = Agent(str(folder / "control.sock"), mailbox)
     agent.start(Hello(PROTOCOL_VERSION, "a", os.getpid(), SHAPE, 4 * PAGE), lambda: Pulse(0, 0))
     try:
@@ -178,7 +178,7 @@ def test_a_message_that_meets_a_fault_of_the_gpu_ends_the_engine_by_that(
     def fails(message: object) -> None:
         raise error
 
-    mailbox.handle = fails  # type: ignore[assignment]
+    mailbox.read_by(fails)  # type: ignore[arg-type]
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "socket"))
         listening.listen()

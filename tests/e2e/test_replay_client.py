@@ -232,9 +232,8 @@ def test_nobody_listens():
 
 def test_a_cancel_keeps_what_has_ended_and_hangs_up():
     async def run():
-        fake, journal = Fake(), Journal()
-        ended = asyncio.Event()
-        journal.changed = lambda: ended.set() if journal.outcomes else None
+        fake, ended = Fake(), asyncio.Event()
+        journal = Journal(changed=lambda seen: ended.set() if seen.outcomes else None)
         calls = [call(0), call(1, "stalling"), call(2, at_s=1e6)]
         server = TestServer(fake.app(), handler_cancellation=True)
         async with server, client.session(str(server.make_url("/")), 60.0) as http:

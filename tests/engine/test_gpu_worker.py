@@ -328,7 +328,7 @@ def test_no_message_is_acted_upon_while_a_runner_samples(
     worker = object.__new__(Worker)
     monkeypatch.delattr(WorkerBase, "sample_tokens")
     mailbox = Mailbox()
-    mailbox.handle = handled.append
+    mailbox.read_by(handled.append)
     worker.mirage = SimpleNamespace(mailbox=mailbox)
     assert worker.sample_tokens(None) == []
     assert handled == ["a message"]

@@ -14,14 +14,14 @@ pytestmark = pytest.mark.pure
 
 def test_an_idle_engine_is_acted_upon_by_the_poster() -> None:
     mailbox, seen = Mailbox(), []
-    mailbox.handle = lambda message: seen.append((message.revision, threading.current_thread()))
+    mailbox.read_by(lambda message: seen.append((message.revision, threading.current_thread())))
     mailbox.post(Refusal(1))
     assert seen == [(1, threading.current_thread())]
 
 
 def test_a_busy_engine_handles_messages_after_its_call() -> None:
     mailbox, seen = Mailbox(), []
-    mailbox.handle = lambda message: seen.append(message.revision)
+    mailbox.read_by(lambda message: seen.append(message.revision))
     with mailbox.hold():
         poster = threading.Thread(target=mailbox.post, args=(Refusal(1),))
         poster.start()
@@ -32,7 +32,7 @@ def test_a_busy_engine_handles_messages_after_its_call() -> None:
 
 def test_a_waiting_engine_is_woken() -> None:
     mailbox, seen = Mailbox(), []
-    mailbox.handle = lambda message: seen.append(message.revision)
+    mailbox.read_by(lambda message: seen.append(message.revision))
     entered = threading.Event()
 
     def post() -> None:
@@ -53,7 +53,7 @@ def test_a_message_that_came_while_it_was_busy_does_not_make_it_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mailbox, seen = Mailbox(), []
-    mailbox.handle = lambda message: seen.append(message.revision)
+    mailbox.read_by(lambda message: seen.append(message.revision))
     with mailbox.hold():
         poster = threading.Thread(target=mailbox.post, args=(Refusal(1),))
         poster.start()
@@ -72,7 +72,7 @@ def test_no_message_is_lost_or_reordered_between_two_busy_threads() -> None:
         seen.append(message.revision)
         inside.release()
 
-    mailbox.handle = handle
+    mailbox.read_by(handle)
     count = 3000
     poster = threading.Thread(target=lambda: [mailbox.post(Refusal(i)) for i in range(count)])
     poster.start()
@@ -82,3 +82,14 @@ def test_no_message_is_lost_or_reordered_between_two_busy_threads() -> None:
             inside.release()
     poster.join()
     assert seen == list(range(count))
+
+
+def test_a_mailbox_has_one_reader() -> None:
+    mailbox, seen = Mailbox(), []
+    mailbox.read_by(seen.append)
+    with pytest.raises(ValueError, match="has a reader already"):
+        mailbox.read_by(print)
+    with pytest.raises(AttributeError):
+        mailbox.handle = print
+    mailbox.post(Refusal(1))
+    assert seen == [Refusal(1)]

@@ -98,7 +98,7 @@ class _Asking:
         self._heard = threading.Event()
         self._allotment: Allotment | None = None
         mailbox = Mailbox()
-        mailbox.handle = self._handle
+        mailbox.read_by(self._handle)
         self._agent = Agent(path, mailbox)
         held = footprint(SHAPE, 0, SHAPE.min_extents)
         hello = Hello(PROTOCOL_VERSION, tenant, 0, SHAPE, held)

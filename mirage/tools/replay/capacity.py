@@ -44,8 +44,7 @@ def measured(plan: ReplayPlan, console: Console) -> float:
 async def _run(
     plan: ReplayPlan, calls: list[TenantRequest], server: Server, shown: Display
 ) -> PolicyRun:
-    journal = Journal()
-    journal.changed = lambda: shown.running(journal)
+    journal = Journal(changed=shown.running)
     return await replay_on(
         await server.ready(shown.starting),
         calls,

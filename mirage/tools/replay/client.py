@@ -88,17 +88,18 @@ class Journal:
     """Those that were given up are not counted: the server did not fail."""
     duration_s: float = 0.0
     """From the start to the last outcome."""
-    changed: Callable[[], None] = lambda: None
+    changed: Callable[[Journal], None] = lambda journal: None
+    """Told of each change."""
 
     def note_sent(self) -> None:
         self.sent += 1
-        self.changed()
+        self.changed(self)
 
     def note(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         self.failed += outcome.error is not None and not outcome.abandoned
         self.duration_s = max(self.duration_s, outcome.ended_s)
-        self.changed()
+        self.changed(self)
 
 
 def base(url: str) -> str:

@@ -218,8 +218,7 @@ def _run_there(plan: ReplayPlan, url: str, console: Console) -> PolicyRun:
 async def _replay(
     plan: ReplayPlan, url: str, shown: Display, policy: str | None = None, death: Any = None
 ) -> PolicyRun:
-    journal = Journal()
-    journal.changed = lambda: shown.running(journal)
+    journal = Journal(changed=shown.running)
     setting = plan.setting
     return await replay_on(
         url,

@@ -111,8 +111,7 @@ def _run(
 async def _replay(
     question: Question, calls: Sequence[TenantRequest], server: Server, shown: Display
 ) -> PolicyRun:
-    journal = Journal()
-    journal.changed = lambda: shown.running(journal)
+    journal = Journal(changed=shown.running)
     url = await server.ready(shown.starting)
     seed, timeout_s = question.options.seed, question.config.replay.request_timeout_s
     return await replay_on(url, calls, seed, timeout_s, journal, death=server.death)
