@@ -125,7 +125,7 @@ class Served:
         self.scheduler = scheduler_of(self.llm)
         if socket is not None:
             # Experts alone: vLLM knows one connector for KV blocks in a process, of one engine.
-            memory = self.scheduler.memory
+            memory = self.scheduler.worker.memory
             joined = memory.settings.model_copy(update={"tier_socket": str(socket)})
             keep_on_peers(memory.giver, joined, b"weights")
         report = self.scheduler.report()

@@ -19,7 +19,7 @@ class Memory:
     def __init__(self, scheduler: Any) -> None:
         self.scheduler, self.shape = scheduler, scheduler.shape
         self._revision = 0
-        self.base = scheduler.pool.book.backed_extents()
+        self.base = scheduler.kv.blocks.book.backed_extents()
         self.most_extents = self.base
         self.most_alpha = 0
 
@@ -28,14 +28,14 @@ class Memory:
         self._revision += 1
         grant = footprint(self.shape, alpha, extents)
         self.scheduler.mailbox.post(Allotment(self._revision, alpha, beta, extents, grant))
-        memory = self.scheduler.memory
+        memory = self.scheduler.worker.memory
         self.most_alpha = max(self.most_alpha, memory.alpha)
-        backed = self.scheduler.pool.book.backed_extents()
+        backed = self.scheduler.kv.blocks.book.backed_extents()
         self.most_extents = max(self.most_extents, backed)
 
     def settle(self) -> None:
         """While nothing runs. Raises `RuntimeError` if the engine does not come to what it has."""
-        reconciler = self.scheduler.reconciler
+        reconciler = self.scheduler.kv.reconciler
         for _ in range(PASSES):
             if reconciler.reconciled:
                 return

@@ -84,7 +84,7 @@ def one_round(engine: Any, memory: Memory, spec: dict[str, Any], what: Any) -> l
         memory.hold(memory.layers(what), memory.base)
         memory.settle()
         said = run(engine, spec, lambda step: None)
-    memory.scheduler.memory.check_integrity()
+    memory.scheduler.worker.memory.check_integrity()
     return said
 
 
@@ -125,20 +125,20 @@ def moved(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
     scheduler = engine.engine_core.engine_core.scheduler
     memory = Memory(scheduler)
     rounds = []
-    with in_pieces(scheduler.memory) if spec.get("gated") else nullcontext():
+    with in_pieces(scheduler.worker.memory) if spec.get("gated") else nullcontext():
         for what in spec["rounds"]:
             say(f"requests, layers away: {what}")
             rounds.append(one_round(engine, memory, spec, what))
-    streamer = scheduler.memory.streamer
+    streamer = scheduler.worker.memory.streamer
     return {
         "rounds": rounds,
-        "compiled": scheduler.memory.compiled,
+        "compiled": scheduler.worker.memory.compiled,
         "layers": memory.shape.layers,
         "alpha": memory.most_alpha,
         "extents": [memory.base, memory.most_extents],
         "bytes_streamed": streamer.bytes_streamed if streamer else 0,
-        "t_load_s": scheduler.times.layer_load_s,
-        "t_compute_s": scheduler.times.layer_compute_s,
+        "t_load_s": scheduler.worker.times.layer_load_s,
+        "t_compute_s": scheduler.worker.times.layer_compute_s,
     }
 
 
@@ -151,7 +151,7 @@ def followed(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
         follower = Follower(memory, requests(spec), follows=what == WAVES)
         rounds.append(run(engine, spec, follower))
         counts.append(follower.counts())
-        memory.scheduler.memory.check_integrity()
+        memory.scheduler.worker.memory.check_integrity()
     return {"rounds": rounds, "counts": counts}
 
 

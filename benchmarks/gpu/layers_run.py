@@ -30,7 +30,7 @@ def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
     spans = Spans(core)
     found: dict[str, Any] = {
         "layers": memory.shape.layers,
-        "compiled": memory.scheduler.memory.compiled,
+        "compiled": memory.scheduler.worker.memory.compiled,
     }
     found["outside"] = outside(memory, spec)
     found["steps"] = {
@@ -55,10 +55,10 @@ def _by_alpha(
             took = decoding.steps(batch, tokens)
         return {"alpha": alpha, "beta": beta, "step_s": statistics.median(took)} | counts
 
-    engine, n = memory.scheduler.memory, memory.shape.layers
+    engine, n = memory.scheduler.worker.memory, memory.shape.layers
     decoding.steps(batch, tokens)  # or the first to be measured would load the kernels of this size
     found = {"0": at(0, 1), PIECES: at(0, 1, in_pieces(engine))}
-    load_s, compute_s = memory.scheduler.times.layer_load_s, found[PIECES]["compute_s"]
+    load_s, compute_s = memory.scheduler.worker.times.layer_load_s, found[PIECES]["compute_s"]
     cap, beta = largest_alpha(n, load_s, compute_s, (1, 2), n) if compute_s else (0, 1)
     most = memory.shape.movable_layers - 2
     for name, alpha, slots in (
@@ -116,8 +116,8 @@ def outside(memory: Memory, spec: dict[str, Any]) -> dict[str, int] | None:
     if spec.get("free") is None or not torch.cuda.is_available():
         return None
     torch.cuda.synchronize()
-    extents = memory.scheduler.pool.book.backed_extents()
-    known = memory.scheduler.memory.held_bytes(extents, memory.shape.extent_bytes)
+    extents = memory.scheduler.kv.blocks.book.backed_extents()
+    known = memory.scheduler.worker.memory.held_bytes(extents, memory.shape.extent_bytes)
     return {"gone": spec["free"] - torch.cuda.mem_get_info()[0], "known": known}
 
 

@@ -13,7 +13,8 @@ class Spans:
     """Spans of a vLLM engine core in this process, measured inside of `counted` alone."""
 
     def __init__(self, core: Any) -> None:
-        self._memory, self._times = core.scheduler.memory, core.scheduler.times
+        held = core.scheduler.worker
+        self._memory, self._times = held.memory, held.times
         self._worker = core.model_executor.driver_worker.worker
         self._issued: list[float] = []
         self._computed: list[float] = []

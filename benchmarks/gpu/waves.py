@@ -101,7 +101,7 @@ class Follower:
 
     def _count(self, *, decoding: bool) -> None:
         """What was mapped or unmapped since the last time, requests being under way."""
-        mapped = len(self._memory.scheduler.memory.kv.extents.mapped)
+        mapped = len(self._memory.scheduler.worker.memory.kv.extents.mapped)
         if decoding and self._seen:
             self._grown += max(0, mapped - self._seen[-1])
             self._shrunk += max(0, self._seen[-1] - mapped)

@@ -15,7 +15,6 @@ from vllm.config import set_current_vllm_config
 from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.worker.worker_base import WorkerBase
 
-from mirage.engine import runtime
 from mirage.engine.arguments import verify
 from mirage.engine.blocktables import forget, letting_go
 from mirage.engine.compiled import NotHashed
@@ -50,7 +49,6 @@ class ElasticWorker(WorkerBase):
         self.mirage = MemoryWorker(self.make_memory(from_vllm(self.vllm_config)))
         self.start_up = self.make_start_up()
         self.vllm_config.additional_config = NotHashed(self.vllm_config.additional_config)
-        runtime.publish(self.mirage)
 
     # A worker of another name may have others.
 

@@ -8,6 +8,12 @@ thread that schedules.
 
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
+from mirage.engine import runtime
+
 
 class InProcessExecutor(UniProcExecutor):
     """vLLM's own single-process executor, under a name that the CPU platform leaves alone."""
+
+    def _init_executor(self) -> None:
+        super()._init_executor()
+        runtime.register(self.driver_worker.worker.mirage)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, NamedTuple
 
 from mirage.control.demand import Demand
+from mirage.control.engine.fence import Fence
+from mirage.control.engine.pace import Pace
+from mirage.control.engine.reconcile import Reconciler
 from mirage.control.engine.wants import Wants
 from mirage.control.reporting import Cached
 from mirage.engine.blockpool import ElasticBlocks
-from mirage.engine.fence import Fence
 from mirage.engine.memory_worker import MemoryWorker
-from mirage.engine.pace import Pace
 from mirage.engine.queues import EngineQueues
-from mirage.engine.reconcile import Reconciler
 from mirage.engine.tiers.scheduling import SchedulerTiers
 from mirage.engine.turn import EngineTurn
+from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape
 from mirage.units import ceil_div
 
@@ -27,6 +29,15 @@ class KVExtents(NamedTuple):
     """With at least one block of a request."""
     usable_blocks: int
     """Blocks that requests may be given, vLLM's null block included."""
+
+
+class BookedMemory(NamedTuple):
+    """The device memory of an engine by its books."""
+
+    held_bytes: int
+    alpha: int
+    beta: int
+    experts: int
 
 
 class KVMemory:
@@ -45,6 +56,10 @@ class KVMemory:
         used = blocks - self._pool.get_num_free_blocks()
         per_extent = self._shape.extent_blocks
         return KVExtents(ceil_div(blocks, per_extent), ceil_div(used, per_extent), blocks)
+
+    def booked(self) -> BookedMemory:
+        """All that the engine holds."""
+        return BookedMemory(footprint(self._shape, 0, self.extents().backed), 0, 0, 0)
 
     @property
     def free_blocks(self) -> int:
@@ -104,9 +119,11 @@ class ElasticKVMemory(KVMemory):
         self._wants = wants
         self._keeps = worker.settings.kept != "nothing"
         self.reconciler = Reconciler(
-            worker.memory,
+            worker,
+            shape,
             blocks,
             fence,
+            time.monotonic,
             pace=Pace(worker.settings.move_s, self._steps_soon),
             demote=self._demote,
             may_demote=self._may_demote,
@@ -118,6 +135,11 @@ class ElasticKVMemory(KVMemory):
         """Extents that have memory."""
         book = self.blocks.book
         return KVExtents(book.backed_extents(), book.busy_extents(), book.usable_blocks)
+
+    def booked(self) -> BookedMemory:
+        """As the worker answered its last orders."""
+        books = self.reconciler.books
+        return BookedMemory(self.reconciler.held_bytes, books.alpha, books.beta, books.experts)
 
     def demand(self) -> Demand:
         """KV blocks that running and waiting requests want."""
@@ -156,7 +178,7 @@ class ElasticKVMemory(KVMemory):
     def leave_free(self) -> None:
         """As many as `EngineSettings.kept` says, and those that are closed to waiting requests."""
         if self._keeps:
-            usable = self.reconciler.holding.usable_extents
+            usable = self.reconciler.books.usable_extents
             self._manager.watermark_blocks = self._wants.left_free(
                 self._queues.running, usable, self.reconciler.open_extents, self.demand
             )

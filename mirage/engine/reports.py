@@ -5,7 +5,7 @@ from __future__ import annotations
 from mirage.control.reporting import HeldMemory, make_report
 from mirage.counters import Counters
 from mirage.engine.kv_memory import KVMemory
-from mirage.engine.memory_worker import MemoryWorker
+from mirage.engine.memory_worker import MeasuredSteps, MemoryWorker
 from mirage.engine.queues import EngineQueues
 from mirage.engine.step_counts import StepCounts
 from mirage.engine.tiers.scheduling import SchedulerTiers
@@ -25,11 +25,12 @@ class EngineReports:
         tiers: SchedulerTiers,
         counts: StepCounts,
     ) -> None:
-        self._memory, self._times, self._shape = worker.memory, worker.times, shape
+        self._worker, self._shape = worker, shape
         self._kv, self._queues, self._tiers, self._counts = kv, queues, tiers, counts
 
     def make(self, *, revision: int, holds_turn: bool) -> Report:
         """The present state. Cheap: no loop over blocks while an extent is one block."""
+        measured = self._worker.measured()
         return make_report(
             revision=revision,
             holds_turn=holds_turn,
@@ -38,34 +39,34 @@ class EngineReports:
             extent_blocks=self._shape.extent_blocks,
             running=self._queues.running,
             waiting=self._queues.waiting,
-            counters=self._counters(),
-            times=self._times.layer_times(),
+            counters=self._counters(measured),
+            times=measured.times,
             cached=self._kv.cached(),
         )
 
     def _held(self) -> HeldMemory:
-        memory, kv = self._memory, self._kv.extents()
+        booked, kv = self._kv.booked(), self._kv.extents()
         return HeldMemory(
-            held_bytes=memory.held_bytes(kv.backed, self._shape.extent_bytes),
-            alpha=memory.alpha,
-            beta=memory.beta,
+            held_bytes=booked.held_bytes,
+            alpha=booked.alpha,
+            beta=booked.beta,
             extents=kv.backed,
             used_extents=kv.used,
             used_blocks=max(0, kv.usable_blocks - 1 - self._kv.free_blocks),
             usable_blocks=kv.usable_blocks - 1,
-            experts=memory.experts,
+            experts=booked.experts,
         )
 
-    def _counters(self) -> Counters:
-        memory, counts = self._memory, self._counts
+    def _counters(self, measured: MeasuredSteps) -> Counters:
+        counts = self._counts
         return Counters(
             preemptions=counts.preemptions,
             steps=counts.steps,
-            bytes_streamed=memory.streamer.bytes_streamed if memory.streamer else 0,
+            bytes_streamed=measured.bytes_streamed,
             tokens=counts.tokens,
             prefill_tokens=counts.prefill_tokens,
             tokens_from_device=counts.tokens_from_device,
-            stall_s=memory.compute.stall_s,
+            stall_s=measured.stall_s,
             **self._tiers.counters(),
-            **self._times.expert_counts(),
+            **measured.experts,
         )

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from mirage.config import Policy
 from mirage.control.engine.extent_book import ExtentBook
+from mirage.control.engine.fence import Fence
+from mirage.control.engine.orders import MemoryOrders
 from mirage.control.engine.wants import Wants
 from mirage.control.growth_hold import GrowthHold, never
 from mirage.engine.agent import Agent
 from mirage.engine.blockpool import ElasticBlocks
-from mirage.engine.fence import Fence
 from mirage.engine.growth_holding import HoldingKVCacheManager
 from mirage.engine.kv_memory import ElasticKVMemory, KVMemory
 from mirage.engine.memory_worker import MemoryWorker
@@ -90,12 +91,9 @@ class RoomMaker:
         )
 
     def _book(self) -> ExtentBook:
-        buffer = self.worker.memory.kv
-        if buffer is None:  # vLLM's null block is no memory
-            return ExtentBook(0, 1, 0)
-        per_extent = buffer.extents.blocks_per_extent
-        extents = self.manager.block_pool.num_gpu_blocks // per_extent
-        return ExtentBook(extents, per_extent, len(buffer.extents.mapped))
+        """Without a KV cache there are no extents: vLLM's null block is no memory."""
+        mapped = self.worker.obey(MemoryOrders(0)).extents
+        return ExtentBook(self.shape.max_extents, self.shape.extent_blocks, mapped)
 
     def _hold(self, growth_hold: GrowthHold, kv: KVMemory, tiers: SchedulerTiers) -> StepHold:
         return StepHold(

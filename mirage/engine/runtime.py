@@ -1,7 +1,6 @@
-"""The one engine of this process: where its worker and its scheduler meet.
+"""The one engine of this process: where its scheduler meets the memory of its worker.
 
-vLLM builds both in the EngineCore process, by class name, so they cannot be handed to each
-other. `MemoryWorker` is made by the worker and looked up by the scheduler.
+vLLM builds scheduler and executor by class name, so they cannot be handed to each other.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ class NoEngine(RuntimeError):
 _worker: MemoryWorker | None = None
 
 
-def publish(worker: MemoryWorker) -> None:
-    """The worker's side, for the scheduler that vLLM builds next."""
+def register(worker: MemoryWorker) -> None:
+    """The executor's only worker, for the scheduler that vLLM builds next."""
     global _worker
     _worker = worker
 

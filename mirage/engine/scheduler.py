@@ -14,11 +14,11 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
+from mirage.control.engine.fence import Fence
 from mirage.control.turn_taking import Admits
 from mirage.engine import runtime
 from mirage.engine.agent import Agent
 from mirage.engine.conversation import Conversation
-from mirage.engine.fence import Fence
 from mirage.engine.firststep import FirstStep, lacks_input
 from mirage.engine.kvgroups import kv_groups
 from mirage.engine.life_signs import LifeSigns
@@ -26,7 +26,6 @@ from mirage.engine.mixed import name_by_mask
 from mirage.engine.queues import EngineQueues
 from mirage.engine.reports import EngineReports
 from mirage.engine.room import RoomMaker
-from mirage.engine.shape import model_shape
 from mirage.engine.step_bounds import StepBounds
 from mirage.engine.step_counts import StepCounts
 from mirage.engine.turn import EngineTurn
@@ -55,10 +54,9 @@ class MirageScheduler(Scheduler):
         self.bounds = StepBounds()
         super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
         self.worker = worker = runtime.worker()
-        self.memory, self.times = worker.memory, worker.times
         self.settings, self.mailbox = worker.settings, worker.mailbox
         self.groups = kv_groups(vllm_config, kv_cache_config.kv_cache_groups)
-        self.shape = model_shape(self.memory, kv_cache_config, self.groups)
+        self.shape = worker.shape(kv_cache_config, self.groups)
         self.agent = self._connect()
         self.queues, self.fence = EngineQueues(self), Fence()
         self.turn = EngineTurn(self.queues, self.fence, temporal=self.settings.temporal)
@@ -246,15 +244,16 @@ class MirageScheduler(Scheduler):
             return
         self.first = FirstStep(vllm_config, self.worker.tasks, self.hash_block_size)
         self.counts.paused = self.signs.begins_alone = True
-        self.times.warm = False  # its steps say nothing of T_c
+        self.worker.times_steps(False)  # its steps say nothing of T_c
         self.add_request(self.first.request)
 
     def _end_first(self) -> None:
         """Count steps from now on, and tell the control server that the first one is over."""
-        self.first, self.times.warm = None, True
+        self.first = None
+        self.worker.times_steps(True)
         self.signs.begins_alone = False
         self.counts.begin()
-        self.server.stepped(*self.memory.backend.memory_info())
+        self.server.stepped(*self.worker.memory_info())
 
 
 class MirageAsyncScheduler(MirageScheduler, AsyncScheduler):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mirage.control.engine.fence import Fence
 from mirage.engine import prefill
-from mirage.engine.fence import Fence
 
 
 class StepCounts:

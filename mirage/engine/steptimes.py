@@ -101,7 +101,7 @@ def request_s(engine: EngineStepper, load: tuple[int, int, int], rounds: int, cl
 
 def load_s(engine: EngineStepper, times: int) -> list[float]:
     """T_T, each time: seconds to load one layer from its master. Empty if none can move."""
-    streamer = engine.scheduler.memory.streamer
+    streamer = engine.scheduler.worker.memory.streamer
     if streamer is None:
         return []
 
@@ -116,7 +116,7 @@ def load_s(engine: EngineStepper, times: int) -> list[float]:
 def apply_s(engine: EngineStepper, times: int) -> list[float]:
     """Seconds in which an idle engine acts on an allotment that moves layers and KV, each time."""
     scheduler, shape = engine.scheduler, engine.scheduler.shape
-    full = len(scheduler.memory.kv.extents.mapped)
+    full = len(scheduler.worker.memory.kv.extents.mapped)
     fewer = max(shape.min_extents, full - min(16, full // 4))
     away = min(2, max(0, shape.movable_layers - 2))
 
@@ -124,7 +124,7 @@ def apply_s(engine: EngineStepper, times: int) -> list[float]:
         alpha, extents = (away, full) if number % 2 else (0, fewer)
         beta = 2 if alpha else 0
         grant = footprint(shape, alpha, extents)
-        scheduler.reconciler.aim(Allotment(number + 1, alpha, beta, extents, grant))
+        scheduler.kv.reconciler.aim(Allotment(number + 1, alpha, beta, extents, grant))
 
     return _seconds(move, times)
 
@@ -133,7 +133,7 @@ def reserved_bytes(engine: EngineStepper) -> int:
     """Memory of the GPU in use that is neither parameters nor KV of ours; 0 on a host."""
     import torch
 
-    memory = engine.scheduler.memory
+    memory = engine.scheduler.worker.memory
     if memory.settings.device != "cuda":
         return 0
     free, total = torch.cuda.mem_get_info()
@@ -146,7 +146,7 @@ def measure(asked: Question) -> Answer:
     engine.add(*WARM)
     list(engine.drain())
     loads, rounds, clock = asked["loads"], asked["load_rounds"], asked["clock"]
-    streamer = engine.scheduler.memory.streamer
+    streamer = engine.scheduler.worker.memory.streamer
     return {
         "clock": clock,
         "samples": samples(engine, asked),

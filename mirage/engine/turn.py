@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mirage.control.engine.fence import Fence
 from mirage.control.turn_taking import Admits, Suspended, TurnTaking
-from mirage.engine.fence import Fence
 from mirage.protocol import Turn
 
 if TYPE_CHECKING:

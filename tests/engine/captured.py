@@ -51,7 +51,7 @@ def captured(llm: Any) -> dict[str, Any]:
     ):
         worker.model_runner._dummy_run(TOKENS)
     told: list[tuple[str, int]] = []
-    memory = scheduler_of(llm).memory
+    memory = scheduler_of(llm).worker.memory
     if (giver := memory.giver) is not None:
         memory.move_layers(0, 0, giver.layout.most)
         route = giver.residency.route

@@ -36,7 +36,7 @@ def main(models: str, out: str, name: str) -> None:
         outputs(llm, family, path, chance, change)
         for change in (lambda step: None, changes, changes)
     ]
-    memory = scheduler.memory
+    memory = scheduler.worker.memory
     facts = {
         "rounds": rounds,
         "compiled": memory.compiled,

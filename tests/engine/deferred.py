@@ -18,7 +18,7 @@ from typing import Any
 
 from tiny import VOCABULARY, make_llm, make_model, scheduler_of
 
-from mirage.engine.fence import Fence
+from mirage.control.engine.fence import Fence
 
 UNIVERSE, BASE = 256, 256
 
@@ -175,7 +175,7 @@ if __name__ == "__main__":
     scheduler = scheduler_of(llm)
     assert llm.llm_engine.engine_core.engine_core.batch_queue_size == 2
     if mode == "nofence":
-        scheduler.kv.reconciler.holding.fence = NoFence()
+        scheduler.kv.reconciler.books.fence = NoFence()
     squeeze = Squeeze(scheduler)
     done = serve(llm, squeeze)
     scheduler.kv.blocks.check_integrity()

@@ -76,7 +76,7 @@ def main(models: str, out: str, mode: str, family: str) -> None:
     }
     if mode == "split":
         facts |= {
-            "compiled": scheduler.memory.compiled,
+            "compiled": scheduler.worker.memory.compiled,
             "experts": sorted(set(changes.experts)),
             "alphas": sorted(changes.alphas),
             "loads": scheduler.report().expert_loads,

@@ -93,8 +93,8 @@ class ExpertChanges(Changes):
 
     def __call__(self, step: int) -> None:
         super().__call__(step)
-        self.experts.append(self.scheduler.memory.experts)
-        assert self.scheduler.memory.streamer.layout.count == EXPERTS
+        self.experts.append(self.scheduler.worker.memory.experts)
+        assert self.scheduler.worker.memory.streamer.layout.count == EXPERTS
         self._cold_ones_fault()
 
     def given(self) -> tuple[int, int, int]:
@@ -104,7 +104,7 @@ class ExpertChanges(Changes):
 
     def _cold_ones_fault(self) -> None:
         """Their addresses are reserved and nothing else, as the kernel tells."""
-        streamer = self.scheduler.memory.streamer
+        streamer = self.scheduler.worker.memory.streamer
         if not streamer.experts:
             return
         books = streamer.residency
@@ -132,7 +132,7 @@ class Lending(ExpertChanges):
 
     def _give_time(self) -> None:
         """To make copies: steps of so small a model are over before."""
-        replicas = self.scheduler.memory.giver.replicas
+        replicas = self.scheduler.worker.memory.giver.replicas
         until = time.monotonic() + 0.2
         while replicas._wishes and not replicas._addresses and time.monotonic() < until:
             time.sleep(0.005)
@@ -148,7 +148,7 @@ def lending(folder: Path) -> PoolServer:
 
 def _read_what_is_gone(scheduler: Any) -> None:
     """Copies are given up, and read nevertheless."""
-    replicas = scheduler.memory.giver.replicas
+    replicas = scheduler.worker.memory.giver.replicas
     addresses = replicas._addresses
 
     class Kept(dict[Any, int]):
@@ -196,9 +196,9 @@ def main(models: str, out: str, mode: str, family: str) -> None:
     if mode == "unrecalled":
         _read_what_is_gone(scheduler)
     if mode == "unfetched":
-        scheduler.memory.streamer._fetch = lambda index, numbers: None
+        scheduler.worker.memory.streamer._fetch = lambda index, numbers: None
     if mode == "nowait":
-        _wait_before_memory_moves(scheduler.memory.streamer)
+        _wait_before_memory_moves(scheduler.worker.memory.streamer)
     seeds = (1,) if more and "copy_bytes_per_s" in more else (1, 2, 1)
     rounds = [run(llm, prompts(6, 40, seed), 40, changes or (lambda step: None)) for seed in seeds]
     facts: dict[str, Any] = {"rounds": rounds}
@@ -211,7 +211,7 @@ def main(models: str, out: str, mode: str, family: str) -> None:
             "movable": scheduler.shape.movable_experts,
             "hits": report.expert_hits,
             "loads": report.expert_loads,
-            "swaps": scheduler.memory.streamer.residency.swaps,
+            "swaps": scheduler.worker.memory.streamer.residency.swaps,
             "load_s": report.expert_load_s,
             "routed": report.expert_routed,
             "from_peers": report.expert_peer_loads,

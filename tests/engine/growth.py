@@ -60,7 +60,7 @@ if __name__ == "__main__":
         result = run(llm, prompts(12, 60, seed=5), 120, logprobs=None)
         scheduler = scheduler_of(llm)
         scheduler.kv.blocks.check_integrity()
-        scheduler.memory.check_integrity()
+        scheduler.worker.memory.check_integrity()
         final = scheduler.report()
         facts = {
             "tokens": [tokens for tokens, _ in result],

@@ -9,7 +9,9 @@ from vllm.v1.core.block_pool import BlockPool
 
 from mirage.control.engine.extent_book import ExtentBook
 from mirage.engine.blockpool import ElasticBlocks
+from mirage.engine.memory_worker import MemoryWorker
 from mirage.engine.settings import EngineSettings
+from mirage.protocol import ModelShape
 from mirage.streaming.expert_layout import ExpertLayout, Piece
 from mirage.streaming.experts import ExpertStreamer
 from mirage.streaming.transfer import LayerFrame, LayerStreamer
@@ -27,6 +29,22 @@ EXPERTS = ExpertLayout(tuple(range(LAYERS)), 3, (Piece(0, PAGE),))
 """Experts of one page: a layer has nothing else."""
 
 
+SHAPE = ModelShape(
+    LAYERS,
+    LAYER_BYTES,
+    0,
+    PAGE,
+    1,
+    16,
+    EXTENTS,
+    1,
+    LAYERS,
+    movable_experts=EXPERTS.most,
+    expert_layers=LAYERS,
+    expert_bytes=EXPERTS.nbytes,
+)
+
+
 def grant_of(alpha: int, extents: int, experts: int = 0) -> int:
     """Bytes of the layers and experts that are not given away, and of extents."""
     away = experts * (LAYERS - 1) * EXPERTS.nbytes
@@ -42,6 +60,7 @@ class HostMemory:
             EngineSettings(policy="mirage", tenant="t", base_blocks=START, page=PAGE)
         )
         self.memory.layer_bytes = LAYER_BYTES
+        self.worker = MemoryWorker(self.memory)
         self.masters = [HostBuffer(LAYER_BYTES) for _ in range(LAYERS)]
         layers = [self._layer(index) for index in range(LAYERS)]
         memory = self.memory

@@ -68,7 +68,7 @@ class Changes:
         if step % 3:
             return
         scheduler = self.scheduler
-        book, memory, shape = scheduler.kv.blocks.book, scheduler.memory, scheduler.shape
+        book, memory, shape = scheduler.kv.blocks.book, scheduler.worker.memory, scheduler.shape
         alpha, beta, experts = self.given()
         # Blocks in use and cached ones stay, or prefix hits, and batches, would differ.
         cached = sum(
@@ -147,10 +147,10 @@ def observe(
         facts["changes"] = changes.revision
         facts["alphas"] = sorted(changes.alphas)
         facts["betas"] = sorted(changes.betas)
-        facts["t_compute_s"] = scheduler.times.layer_compute_s
-        facts["pieces"] = scheduler.memory.pieces
+        facts["t_compute_s"] = scheduler.worker.times.layer_compute_s
+        facts["pieces"] = scheduler.worker.memory.pieces
         facts["grown"], facts["shrunk"] = changes.grown, changes.shrunk
-        streamer = scheduler.memory.streamer
+        streamer = scheduler.worker.memory.streamer
         facts["bytes_streamed"] = streamer.bytes_streamed if streamer else 0
         facts["movable"] = scheduler.shape.movable_layers
     if mode.startswith("cuda"):

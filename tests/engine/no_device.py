@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import inf
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,47 +18,36 @@ from vllm.v1.structured_output import StructuredOutputManager
 from mirage.control.reporting import LayerTimes
 from mirage.engine import arguments, runtime, scheduler
 from mirage.engine.mailbox import Mailbox
+from mirage.engine.memory_worker import MeasuredSteps
 from mirage.engine.settings import EngineSettings
+from mirage.facts import KVGroups
 from mirage.protocol import Hello, ModelShape
 
 BLOCKS = 64
 SHAPE = ModelShape(2, 1, 1, 1, 1, 32, 64, 1, 0)
 
 
-class Memory:
-    """All that a scheduler of policy static asks of an engine's memory."""
+class MemoryWorker:
+    """All that a scheduler of policy static asks of its worker, which has measured nothing."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = EngineSettings(
             policy="static", tenant="a", control="socket", base_blocks=BLOCKS, **settings
         )
-        self.alpha = self.beta = self.experts = 0
-        self.streamer, self.compute = None, SimpleNamespace(stall_s=0.0)
-        self.backend = SimpleNamespace(memory_info=lambda: (0, 0))
-
-    def held_bytes(self, extents: int, extent_bytes: int) -> int:
-        return extents * extent_bytes
-
-
-class Times:
-    """Of an engine that has measured nothing."""
-
-    warm = True
-
-    def layer_times(self) -> LayerTimes:
-        return LayerTimes(0.0, 0.0)
-
-    def expert_counts(self) -> dict[str, int]:
-        return {}
-
-
-class MemoryWorker:
-    """All that it asks of its worker."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.memory, self.times = Memory(**settings), Times()
-        self.settings = self.memory.settings
         self.mailbox, self.tasks, self.planned = Mailbox(), ("generate",), False
+        self.warm = True
+
+    def shape(self, config: Any, groups: KVGroups) -> ModelShape:
+        return SHAPE
+
+    def memory_info(self) -> tuple[int, int]:
+        return 0, 0
+
+    def times_steps(self, of_requests: bool) -> None:
+        self.warm = of_requests
+
+    def measured(self) -> MeasuredSteps:
+        return MeasuredSteps(0, 0.0, {}, LayerTimes(0.0, 0.0))
 
 
 class Agent:
@@ -82,7 +70,6 @@ class Agent:
 def made(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Any:
     """vLLM's scheduler over the memory of no device, as an engine's core would begin with it."""
     monkeypatch.setattr(runtime, "_worker", MemoryWorker(**settings))
-    monkeypatch.setattr(scheduler, "model_shape", lambda memory, config, groups: SHAPE)
     monkeypatch.setattr(scheduler, "Agent", Agent)
     asked = question("a", make_model("llama", folder), skip_tokenizer_init=True)
     args = arguments.parse(asked["argv"])

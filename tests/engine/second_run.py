@@ -80,7 +80,7 @@ class Moves:
     def __call__(self, step: int) -> None:
         from tests.vmm.libcuda import StandIn
 
-        memory, pool = self.scheduler.memory, self.scheduler.kv.blocks
+        memory, pool = self.scheduler.worker.memory, self.scheduler.kv.blocks
         if step in CHANGES:
             self.allot(*CHANGES[step])
         if self.sound:
@@ -125,7 +125,7 @@ def second(models: Path, mode: str) -> dict[str, Any]:
     )
     warm = dict(second_graphs.KERNELS)
     scheduler = scheduler_of(llm)
-    leave_out(mode, scheduler.memory)
+    leave_out(mode, scheduler.worker.memory)
     moves = Moves(scheduler, sound=mode in SOUND)
     said = tokens(llm, moves)
     return {

@@ -9,6 +9,7 @@ anew what goes.
 
 from __future__ import annotations
 
+import time
 from typing import Any, Protocol
 
 import pytest
@@ -18,6 +19,7 @@ from host_memory import (
     LAYER_BYTES,
     LAYERS,
     PAGE,
+    SHAPE,
     START,
     HostMemory,
     grant_of,
@@ -33,29 +35,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from mirage.control.engine.fence import Fence
+from mirage.control.engine.reconcile import Reconciler
 from mirage.control.targets import unnumbered
-from mirage.engine.fence import Fence
-from mirage.engine.reconcile import Reconciler
-from mirage.protocol import Allotment, ModelShape
+from mirage.protocol import Allotment
 from mirage.simulate.holding import SimulatedMemory
 from tests.examples import examples
 
 pytestmark = pytest.mark.engine
 
-SHAPE = ModelShape(
-    LAYERS,
-    LAYER_BYTES,
-    0,
-    PAGE,
-    1,
-    16,
-    EXTENTS,
-    1,
-    LAYERS,
-    movable_experts=EXPERTS.most,
-    expert_layers=LAYERS,
-    expert_bytes=EXPERTS.nbytes,
-)
 State = tuple[int, int, int, int]
 """Alpha, beta, extents, experts."""
 
@@ -79,11 +67,13 @@ class Way(Protocol):
 
 
 class Real:
-    """`mirage.engine.reconcile` over pages of this process."""
+    """`mirage.control.engine.reconcile` over pages of this process."""
 
     def __init__(self) -> None:
         self.host = HostMemory(experts=True)
-        self.reconciler = Reconciler(self.host.memory, self.host.blocks, Fence())
+        self.reconciler = Reconciler(
+            self.host.worker, SHAPE, self.host.blocks, Fence(), time.monotonic
+        )
         self.taken: list[list[Any]] = []
 
     def aim(self, allotment: Allotment) -> bool:

@@ -114,13 +114,13 @@ def test_a_scheduler_begins_with_it_and_says_when_it_is_computed(
 ) -> None:
     core = made(tmp_path, monkeypatch, first_step=True)
     assert [type(m) for m in core.agent.said] == [Hello]
-    assert core.get_request_counts() == (0, 1) and not core.times.warm
+    assert core.get_request_counts() == (0, 1) and not core.worker.warm
     assert core.signs.pulse().requests == 0, "vLLM's loop has not begun"
     for steps in range(ANSWER):
         assert Stepped() not in core.agent.said, f"after {steps} steps"
         outputs = step(core)
         assert all(not output.outputs for output in outputs.values())
-    assert core.agent.said.count(Stepped()) == 1 and core.times.warm
+    assert core.agent.said.count(Stepped()) == 1 and core.worker.warm
     assert not core.has_unfinished_requests()
     pool = core.kv_cache_manager.block_pool
     assert len(pool.cached_block_hash_to_block) == 0
@@ -141,4 +141,4 @@ def test_a_model_that_takes_more_than_tokens_says_so_at_once(
     monkeypatch.setattr(scheduler, "lacks_input", lambda model: "it takes no tokens")
     core = made(tmp_path, monkeypatch, first_step=True)
     assert core.agent.said[1:] == [Stepped()]
-    assert core.first is None and core.times.warm and not core.has_requests()
+    assert core.first is None and core.worker.warm and not core.has_requests()

@@ -12,15 +12,15 @@ from itertools import count
 from typing import Any
 
 import pytest
-from host_memory import EXTENTS, LAYER_BYTES, LAYERS, PAGE, START, HostMemory, grant_of
+from host_memory import EXTENTS, LAYER_BYTES, LAYERS, PAGE, SHAPE, START, HostMemory, grant_of
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mirage.control.engine.extent_book import Extent
-from mirage.engine.fence import Fence
-from mirage.engine.pace import Pace
-from mirage.engine.reconcile import Reconciler
+from mirage.control.engine.fence import Fence
+from mirage.control.engine.pace import Pace
+from mirage.control.engine.reconcile import Reconciler
 from mirage.protocol import Allotment
 from tests.examples import examples
 from vmm.host import HostDriver
@@ -41,7 +41,9 @@ class SettlementMachine(RuleBasedStateMachine):
         pace = Pace(1e-9, lambda: self.stepping)
         # Nothing is waited for: each look at the clock is a minute later.
         clock = partial(next, count(step=60))
-        self.reconciler = Reconciler(self.memory, self.blocks, self.fence, pace=pace, clock=clock)
+        self.reconciler = Reconciler(
+            self.host.worker, SHAPE, self.blocks, self.fence, clock, pace=pace
+        )
         self.revision = 0
         self.grant = self.ceiling = grant_of(0, START)
         self.requests: list[list[Any]] = []
@@ -207,7 +209,7 @@ def test_a_device_that_is_short_is_asked_seldom_and_what_it_has_is_had() -> None
     host, now, uncached = HostMemory(), [0.0], list[int]()
     try:
         blocks, fence = host.blocks, Fence()
-        reconciler = Reconciler(host.memory, blocks, fence, clock=lambda: now[0])
+        reconciler = Reconciler(host.worker, SHAPE, blocks, fence, lambda: now[0])
         host.memory.uncache = lambda: uncached.append(1)  # type: ignore[method-assign]
         driver: Any = host.memory.driver
         create, created = driver.create_most, list[int]()

@@ -13,13 +13,14 @@ import tiny  # noqa: F401  (sets vLLM's environment before it is imported)
 from vllm.v1.core.block_pool import BlockPool
 
 from mirage.control.engine.extent_book import ExtentBook
+from mirage.control.engine.fence import Fence
+from mirage.control.engine.reconcile import Reconciler
 from mirage.engine import backend
 from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.device_memory import DeviceMemory
-from mirage.engine.fence import Fence
-from mirage.engine.reconcile import Reconciler
+from mirage.engine.memory_worker import MemoryWorker
 from mirage.engine.settings import EngineSettings
-from mirage.protocol import Allotment
+from mirage.protocol import Allotment, ModelShape
 from tests.vmm.conftest import standin as loaded
 from tests.vmm.libcuda import StandIn
 from tests.vmm.libcuda.engines import over_standin
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.engine
 PAGE, EXTENT_PAGES = 65536, 4
 EXTENT = EXTENT_PAGES * PAGE
 EXTENTS, START, WANTED = 32, 2, 22
+SHAPE = ModelShape(0, 0, 0, EXTENT, 1, 16, EXTENTS, 1, 0)
 DEVICE_PAGES = 51
 """Pages of the device: 12 extents, and 3 pages of another one."""
 
@@ -47,7 +49,8 @@ class Engine:
         self.blocks = ElasticBlocks(pool, ExtentBook(EXTENTS, 1, START))
         self.uncached = 0
         memory.uncache = self.uncache  # type: ignore[method-assign]
-        self.reconciler = Reconciler(memory, self.blocks, Fence(), clock=lambda: self.now)
+        worker = MemoryWorker(memory)
+        self.reconciler = Reconciler(worker, SHAPE, self.blocks, Fence(), lambda: self.now)
 
     def uncache(self) -> None:
         self.uncached += 1

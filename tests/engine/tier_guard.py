@@ -19,7 +19,7 @@ BYTES_PER_S = 2e7
 
 def slow_copies(engine: Tiered) -> dict[str, Any]:
     """Extents are taken back in mid-request, with copies of what was in them under way."""
-    driver = engine.scheduler.memory.driver
+    driver = engine.scheduler.worker.memory.driver
     # The driver looks whether a copy's memory is mapped, which no device does.
     driver._check_copy = lambda *copy: None
     driver._copy_bytes_per_s = BYTES_PER_S

@@ -171,7 +171,7 @@ class Storm:
     def _disturb(self) -> None:
         rng, pool = self.rng, self.engine.pool
         if rng.random() < 0.1:
-            memory = self.engine.scheduler.memory
+            memory = self.engine.scheduler.worker.memory
             most = max(0, self.engine.scheduler.shape.movable_layers - 2)
             alpha = rng.randrange(most + 1) if memory.streamer and rng.random() < 0.5 else 0
             self.engine.allot(rng.randrange(self.least, self.most + 1), alpha)

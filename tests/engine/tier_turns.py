@@ -105,7 +105,7 @@ def drained(engine: Suspended) -> dict[str, Any]:
     engine.finish()
     engine.sleep_and_wake(EXTENTS)
     hits = sum(engine.counts.hits.values())
-    driver = scheduler.memory.driver
+    driver = scheduler.worker.memory.driver
     driver._copy_bytes_per_s = BYTES_PER_S / 100
     engine.begin([prompt], 0)
     engine.step_until(lambda: bool(scheduler.kv_holding_waiting))
@@ -125,7 +125,7 @@ def drained(engine: Suspended) -> dict[str, Any]:
 
 def coming(engine: Suspended, *, seed: int) -> None:
     """In its turn, an engine of which `LOADED` requests hold blocks, and load what is in them."""
-    scheduler, driver = engine.scheduler, engine.scheduler.memory.driver
+    scheduler, driver = engine.scheduler, engine.scheduler.worker.memory.driver
     engine.allot(EXTENTS)
     engine.turn(True)
     batch = engine.prompts(LOADED, 200, seed)
@@ -146,7 +146,7 @@ def came_too_late(engine: Suspended) -> dict[str, Any]:
     engine.step_until(lambda: not scheduler.report().holds_turn)
     while_coming = scheduler.report().kv_used_extents
     steps = scheduler.fence.scheduled
-    scheduler.memory.driver._copy_bytes_per_s = None
+    scheduler.worker.memory.driver._copy_bytes_per_s = None
     engine.step_until(lambda: not scheduler.report().kv_used_extents)
     assert scheduler.fence.scheduled == steps and scheduler.report().waiting == LOADED
     engine.turn(True)
@@ -161,7 +161,7 @@ def without_room(engine: Suspended) -> dict[str, Any]:
     held, preemptions = scheduler.report().kv_used_extents, scheduler.counts.preemptions
     engine.allot(held)
     engine.step_until(lambda: scheduler.report().kv_extents == held)
-    scheduler.memory.driver._copy_bytes_per_s = None
+    scheduler.worker.memory.driver._copy_bytes_per_s = None
     engine.finish()
     return {"held": held, "made_way": scheduler.counts.preemptions - preemptions}
 

@@ -38,13 +38,13 @@ class Above:
     def check(self) -> None:
         """Ledgers of blocks, pages and pool."""
         self.scheduler.kv.blocks.check_integrity()
-        self.scheduler.memory.check_integrity()
+        self.scheduler.worker.memory.check_integrity()
         assert self.pool.idle and not self.scheduler.kv.blocks.pinned
 
     def allot(self, extents: int, alpha: int = 0, *, recall: bool = False) -> None:
         """Between two steps: hold so much from now on."""
         self._revision += 1
-        memory = self.scheduler.memory
+        memory = self.scheduler.worker.memory
         beta = 1 if alpha else 0
         shape = self.scheduler.shape
         layers = (shape.layers - alpha) * shape.layer_bytes

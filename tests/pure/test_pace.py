@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.engine.pace import Pace
+from mirage.control.engine.pace import Pace
 
 pytestmark = pytest.mark.pure
 
@@ -22,8 +22,9 @@ def move(pace: Pace, clock: Clock, kind: str, wanted: int, each_s: float) -> int
     """As much as fits into the pass; each thing takes `each_s`."""
     count = pace.most(kind, wanted)  # type: ignore[arg-type]
     if count:
-        with pace.moving(kind, count):  # type: ignore[arg-type]
-            clock.now += count * each_s
+        pace.ordered(kind, count)  # type: ignore[arg-type]
+        clock.now += count * each_s
+        pace.took(kind, count, count * each_s)  # type: ignore[arg-type]
     return count
 
 
@@ -36,7 +37,7 @@ def test_without_a_bound_or_without_requests_all_moves_at_once() -> None:
 
 def test_the_first_move_is_a_single_one_and_then_as_many_as_fit() -> None:
     clock = Clock()
-    pace = Pace(0.02, lambda: True, clock)
+    pace = Pace(0.02, lambda: True)
     moved = []
     for _ in range(4):
         pace.begin()
@@ -46,7 +47,7 @@ def test_the_first_move_is_a_single_one_and_then_as_many_as_fit() -> None:
 
 def test_what_takes_longer_than_a_pass_still_moves_one_by_one_and_alone() -> None:
     clock = Clock()
-    pace = Pace(0.02, lambda: True, clock)
+    pace = Pace(0.02, lambda: True)
     for _ in range(3):
         pace.begin()
         assert move(pace, clock, "layer", 9, 0.05) == 1
@@ -62,7 +63,6 @@ def test_what_takes_longer_than_a_pass_still_moves_one_by_one_and_alone() -> Non
 def test_a_pass_takes_little_more_than_it_may(moves: list[tuple[str, int]], each_s: float) -> None:
     """What takes always the same: the bound, or one thing of each kind where that takes longer."""
     clock, pace = Clock(), Pace(0.02, lambda: True)
-    pace._clock = clock
     for kind in ("layer", "extent"):
         pace.begin()
         move(pace, clock, kind, 1, each_s)
@@ -75,7 +75,7 @@ def test_a_pass_takes_little_more_than_it_may(moves: list[tuple[str, int]], each
 
 def test_the_first_of_another_kind_waits_for_a_pass_with_time_left() -> None:
     clock = Clock()
-    pace = Pace(0.02, lambda: True, clock)
+    pace = Pace(0.02, lambda: True)
     pace.begin()
     assert move(pace, clock, "layer", 1, 0.03) == 1
     assert pace.most("extent", 4) == 0, "the pass is over"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.engine.shortage import FIRST_S, LONGEST_S, Shortage
+from mirage.control.engine.shortage import FIRST_S, LONGEST_S, Shortage
 
 pytestmark = pytest.mark.pure
 

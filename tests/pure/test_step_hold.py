@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from mirage.control.engine.fence import Fence
 from mirage.control.growth_hold import GrowthHold
 from mirage.control.turn_taking import Admits, TurnTaking
-from mirage.engine.fence import Fence
 from mirage.engine.step_bounds import StepBounds
 from mirage.engine.step_hold import StepHold
 from mirage.engine.turn import EngineTurn

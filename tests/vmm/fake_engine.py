@@ -88,14 +88,14 @@ class Engine:
         self.asleep: list[object] = []
         self.extents = 4
         executor = SimpleNamespace(driver_worker=SimpleNamespace(worker=self.worker))
-        pool = SimpleNamespace(backed_extents=lambda: self.extents)
+        book = SimpleNamespace(backed_extents=lambda: self.extents)
         scheduler = SimpleNamespace(
-            memory=self.memory,
-            times=self.times,
+            worker=SimpleNamespace(memory=self.memory, times=self.times),
             shape=SHAPE,
             mailbox=SimpleNamespace(post=self._post),
-            reconciler=SimpleNamespace(reconciled=True),
-            kv_cache_manager=SimpleNamespace(block_pool=pool),
+            kv=SimpleNamespace(
+                reconciler=SimpleNamespace(reconciled=True), blocks=SimpleNamespace(book=book)
+            ),
         )
         core = SimpleNamespace(scheduler=scheduler, model_executor=executor)
         self.engine_core = SimpleNamespace(engine_core=core)

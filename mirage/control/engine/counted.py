@@ -1,31 +1,59 @@
-"""The memory of one engine in numbers: what moves leave of it, with nothing in use. Pure."""
+"""The memory of one engine in numbers. Pure."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
 
 from mirage.control.engine.way import CallBack, Map, Move, Parameters, Retire, Unmap
 from mirage.geometry import footprint
 from mirage.protocol import ModelShape
 
 
-class CountedMemory:
-    """`mirage.control.engine.way.Memory` of an engine of `shape`. Its unit is a byte."""
+class PricedMemory(ABC):
+    """Bytes that an engine of `shape` holds of its grant; part of `way.Memory`."""
+
+    def __init__(
+        self, shape: ModelShape, alpha: int, beta: int, experts: int, granted: int
+    ) -> None:
+        self.shape = shape
+        self.alpha, self.beta, self.experts = alpha, beta, experts
+        self.granted_bytes = granted
+
+    @property
+    @abstractmethod
+    def extents(self) -> int:
+        """Extents that hold memory."""
+
+    @property
+    def held_bytes(self) -> int:
+        return footprint(self.shape, self.alpha, self.extents, self.experts)
+
+    def affordable_extents(self) -> int:
+        """Extents that the rest of the grant pays for."""
+        return self.spare() // self.shape.extent_bytes
+
+    def spare(self) -> int:
+        """Bytes of the grant that are not held."""
+        return max(0, self.granted_bytes - self.held_bytes)
+
+    def cost(self, alpha: int, experts: int) -> int:
+        """Bytes without KV extents."""
+        return footprint(self.shape, alpha, 0, experts)
+
+
+class CountedMemory(PricedMemory):
+    """`mirage.control.engine.way.Memory` with nothing in use. Its unit is a byte."""
 
     def __init__(
         self, shape: ModelShape, alpha: int, beta: int, experts: int, extents: int, granted: int
     ) -> None:
-        self.shape = shape
-        self.alpha, self.beta, self.experts = alpha, beta, experts
+        super().__init__(shape, alpha, beta, experts, granted)
         self.usable_extents, self.retiring_extents = extents, 0
-        self.granted_bytes = granted
 
     @property
     def extents(self) -> int:
         """Extents that hold memory."""
         return self.usable_extents + self.retiring_extents
-
-    @property
-    def held_bytes(self) -> int:
-        return footprint(self.shape, self.alpha, self.extents, self.experts)
 
     def make(self, move: Move) -> None:
         """Carry out a move: memory is then as the move leaves it."""
@@ -62,15 +90,3 @@ class CountedMemory:
     def emptied_extents(self) -> int:
         """All that retire."""
         return self.retiring_extents
-
-    def affordable_extents(self) -> int:
-        """Extents that the rest of the grant pays for."""
-        return self.spare() // self.shape.extent_bytes
-
-    def spare(self) -> int:
-        """Bytes of the grant that are not held."""
-        return max(0, self.granted_bytes - self.held_bytes)
-
-    def cost(self, alpha: int, experts: int) -> int:
-        """Bytes without KV extents."""
-        return footprint(self.shape, alpha, 0, experts)

@@ -6,9 +6,7 @@ would stop every request of the engine for half a second; a few in each step are
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import inf
 
 from mirage.control.engine.way import Kind
@@ -24,13 +22,8 @@ class Pace:
     would come back for the rest.
     """
 
-    def __init__(
-        self,
-        most_s: float | None,
-        stepping: Callable[[], bool],
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._most_s, self._stepping, self._clock = most_s, stepping, clock
+    def __init__(self, most_s: float | None, stepping: Callable[[], bool]) -> None:
+        self._most_s, self._stepping = most_s, stepping
         self._each_s: dict[Kind, float] = {}
         self._left_s = inf
         self._moved = False
@@ -50,15 +43,13 @@ class Pace:
         fitting = int(max(0.0, self._left_s) / each_s) if each_s else int(self._left_s > 0)
         return min(wanted, fitting if self._moved else max(1, fitting))
 
-    @contextmanager
-    def moving(self, kind: Kind, count: int) -> Iterator[None]:
-        """Around a move of so many things, also one that fails."""
-        begun = self._clock()
-        try:
-            yield
-        finally:
-            took_s = self._clock() - begun
-            self._left_s -= took_s
-            self._moved = True
-            each_s = took_s / max(1, count)
-            self._each_s[kind] = each_s * NEW + self._each_s.get(kind, each_s) * (1 - NEW)
+    def ordered(self, kind: Kind, count: int) -> None:
+        """So many things are ordered. What was never moved may take the whole pass."""
+        self._moved = True
+        if self._left_s < inf:
+            self._left_s -= count * self._each_s.get(kind, inf) if count else 0.0
+
+    def took(self, kind: Kind, count: int, seconds: float) -> None:
+        """A move of so many things, also one that failed, took so long."""
+        each_s = seconds / max(1, count)
+        self._each_s[kind] = each_s * NEW + self._each_s.get(kind, each_s) * (1 - NEW)

@@ -1,0 +1,220 @@
+"""Step times of this version's engine over those of another version's, alternated.
+
+python benchmarks/step_ratio.py BEFORE [--pairs N] [--sequences 16 64] [--steps N]
+
+BEFORE is a folder with the packages of the other version: a git worktree, or where it is
+installed. Two real engines of vLLM's on this machine's processor serve the same model, each in a
+process of its own. They take turns with the same requests; who is first changes from pair to pair,
+so that a drift of the machine meets both. A turn is the mean of the steps in which all sequences
+decode: once where no memory moves, and once where an allotment comes every few steps that moves two
+layers and some KV extents. Printed for each: the ratio, now over before, with its 95 % interval, by
+wall time and by the engine's processor time, which other processes disturb less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parents[1]
+PACKAGES = ("mirage", "vmm", "scheduler")
+PROMPT, PREFIXED = 16, 4
+"""Tokens of a prompt; first steps of a turn that do not count."""
+MOVED_EVERY, LAYERS_AWAY, EXTENTS_AWAY = 4, 2, 8
+HOW = ("still", "moved")
+CLOCKS: dict[str, Callable[[], float]] = {
+    "wall": time.perf_counter,
+    "processor": time.process_time,
+}
+Turn = dict[str, float]
+
+
+# -- child process ----------------------------------------------------------------------------
+
+
+def engine(folder: str, root: str, sequences: list[int]) -> None:
+    """Serve turns: reads `[sequences, steps, moved]` a line, writes seconds a step a line."""
+    of(Path(root))
+    sys.path.insert(0, str(HERE / "tests" / "engine"))
+    import tiny
+
+    most = max(sequences)
+    llm = tiny.make_llm(
+        tiny.make_model("llama", Path(folder)),
+        blocks=8 * most,
+        mirage={"policy": "mirage"},
+        max_num_seqs=most,
+        max_num_batched_tokens=most * PROMPT,
+        enable_prefix_caching=False,
+    )
+    allot = Allotments(tiny.scheduler_of(llm))
+    for line in sys.stdin:
+        count, steps, moved = json.loads(line)
+        taken = steps_of(llm, count, steps, allot if moved else None)
+        print(json.dumps(taken), flush=True)
+
+
+def of(root: Path) -> None:
+    """Import our packages from `root`, and from nowhere else."""
+    sys.path.insert(0, str(root))
+    for name in PACKAGES:
+        found = Path(str(__import__(name).__path__[0]))
+        if found.parent.resolve() != root.resolve():
+            raise SystemExit(f"{name} of {root} is wanted, and {found} was imported")
+
+
+class Allotments:
+    """Memory that moves as the control server would move it: away, and back."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler, self._revision = scheduler, 0
+        self._extents = scheduler.shape.max_extents
+
+    def __call__(self, *, away: bool) -> None:
+        from mirage.geometry import footprint
+        from mirage.protocol import Allotment
+
+        self._revision += 1
+        alpha, extents = LAYERS_AWAY * away, self._extents - EXTENTS_AWAY * away
+        grant = footprint(self._scheduler.shape, alpha, extents)
+        self._scheduler.mailbox.post(Allotment(self._revision, alpha, int(away), extents, grant))
+
+
+def steps_of(llm: Any, count: int, steps: int, allot: Allotments | None) -> Turn:
+    """Mean seconds of a step by each clock, `count` sequences decoding."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(
+        max_tokens=steps + PREFIXED, temperature=0, ignore_eos=True, detokenize=False
+    )
+    for number in range(count):
+        prompt = [3 + (number + place) % 400 for place in range(PROMPT)]
+        llm.llm_engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
+    taken: dict[str, list[float]] = {name: [] for name in CLOCKS}
+    step = 0
+    while llm.llm_engine.has_unfinished_requests():
+        begun = {name: clock() for name, clock in CLOCKS.items()}
+        if allot is not None and step % MOVED_EVERY == 0:
+            allot(away=step % (2 * MOVED_EVERY) == 0)
+        llm.llm_engine.step()
+        for name, clock in CLOCKS.items():
+            taken[name].append(clock() - begun[name])
+        step += 1
+    if allot is not None:
+        allot(away=False)
+    return {name: statistics.mean(times[PREFIXED:-1]) for name, times in taken.items()}
+
+
+# -- parent -----------------------------------------------------------------------------------
+
+
+class Asked:
+    """An engine in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def turn(self, count: int, steps: int, *, moved: bool) -> Turn:
+        """Seconds of a step by each clock."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps([count, steps, moved]) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return dict(json.loads(line))
+        raise SystemExit("an engine ended: see above")
+
+
+@contextmanager
+def started(folder: Path, root: Path, sequences: list[int]) -> Iterator[Asked]:
+    """An engine of the version in `root`, ended afterwards."""
+    counts = [str(count) for count in sequences]
+    words = [sys.executable, __file__, "--engine", str(folder), str(root), *counts]
+    # Before the folder of this file, and before whatever is installed.
+    path = os.pathsep.join([str(root), str(HERE)])
+    with subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as process:
+        try:
+            yield Asked(process)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(60)
+
+
+def ratio(now: list[float], before: list[float]) -> tuple[float, float, float]:
+    """Geometric mean of the ratios of pairs, and the ends of its 95 % interval."""
+    from mirage.tools.report.intervals import mean
+
+    found = mean([log(a / b) for a, b in zip(now, before, strict=True)])
+    half = found.half if found.half is not None else float("inf")
+    return exp(found.value), exp(found.value - half), exp(found.value + half)
+
+
+def measure(before: Path, pairs: int, sequences: list[int], steps: int) -> None:
+    """The table."""
+    cases = [(count, how) for count in sequences for how in HOW]
+    told: dict[tuple[int, str], list[tuple[Turn, Turn]]] = {case: [] for case in cases}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        engines = [
+            stack.enter_context(started(Path(folder), root, sequences)) for root in (before, HERE)
+        ]
+        for number in range(-1, pairs):  # the first pair loads what is used for the first time
+            for count, how in cases:
+                turns: list[Turn] = [{}, {}]
+                for which in (0, 1) if number % 2 else (1, 0):
+                    turns[which] = engines[which].turn(count, steps, moved=how == "moved")
+                if number >= 0:
+                    told[count, how].append((turns[0], turns[1]))
+    for (count, how), found in told.items():
+        print("\n".join(lines(count, how, found)))
+
+
+def lines(count: int, how: str, found: list[tuple[Turn, Turn]]) -> Iterator[str]:
+    """One line for each clock."""
+    for clock in CLOCKS:
+        before, now = ([turn[clock] for turn in turns] for turns in zip(*found, strict=True))
+        middle, low, high = ratio(now, before)
+        yield (
+            f"{count:>3} sequences, memory {how:<5}  {clock:<9} "
+            f"{statistics.median(before) * 1e3:7.2f} ms before, "
+            f"{statistics.median(now) * 1e3:7.2f} ms now, "
+            f"ratio {middle:.4f} [{low:.4f}, {high:.4f}] of {len(found)} pairs"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Step times, now over before.")
+    parser.add_argument("before", type=Path, nargs="?", help="folder of the other version")
+    parser.add_argument("--pairs", type=int, default=24)
+    parser.add_argument("--sequences", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--steps", type=int, default=60, help="of a turn")
+    parser.add_argument("--engine", nargs="+", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.engine:
+        folder, root, *counts = asked.engine
+        engine(folder, root, [int(count) for count in counts])
+        return
+    if asked.before is None or not (asked.before / "mirage").is_dir():
+        parser.error(f"{asked.before}: name a folder with another version's packages")
+    measure(asked.before.resolve(), asked.pairs, asked.sequences, asked.steps)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""From the memory an engine holds to the memory it shall hold, one safe step at a time.
+
+The control server states an `Allotment`; the `Way` to it says what to move. The `Reconciler` enters
+that in its books and orders it, and the answer tells what the device had memory for. It is called
+again whenever more may have become possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mirage.control.engine.books import ExtentBlocks, MemoryBooks
+from mirage.control.engine.fence import Fence
+from mirage.control.engine.orders import (
+    Action,
+    Done,
+    Hands,
+    MapExtents,
+    MemoryAnswer,
+    MemoryOrders,
+    SetParameters,
+    UnmapExtents,
+)
+from mirage.control.engine.pace import Pace
+from mirage.control.engine.shortage import Shortage
+from mirage.control.engine.way import CallBack, Kind, Map, Move, Parameters, Retire, Unmap, Way
+from mirage.protocol import Allotment, ModelShape
+
+
+class _Entry(NamedTuple):
+    """An action that is entered in the books; its outcome is not known."""
+
+    action: Action
+    kind: Kind
+    things: int | None
+    """Number of things that it moves; None of experts, which are not paced."""
+    asked: int = 0
+    """Things that it needs granted memory for."""
+    wanted: int = 0
+    """Of these, the number that is wanted in the end."""
+
+
+class Reconciler:
+    """Books of one engine's memory, and orders to its `hands` that lead to the allotment."""
+
+    def __init__(
+        self,
+        hands: Hands,
+        shape: ModelShape,
+        blocks: ExtentBlocks,
+        fence: Fence,
+        clock: Callable[[], float],
+        *,
+        pace: Pace | None = None,
+        demote: Callable[[list[int]], None] = lambda extents: None,
+        may_demote: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`demote` is told of extents that are about to forget what is cached in them.
+
+        None does while it may not be told: a later pass sees to it.
+        """
+        self._demote, self._hands, self.blocks = demote, hands, blocks
+        self.books = MemoryBooks(shape, blocks, fence, may_demote)
+        self._way = Way(self.books, self)
+        self._pace = pace or Pace(None, lambda: False)
+        self._clock = clock
+        self._short: dict[Kind, Shortage] = {"extent": Shortage(), "layer": Shortage()}
+        """Granted memory, by kind, that the device refused lately."""
+        self._epoch = 0
+        self._entries: list[_Entry] = []
+        """Of the orders that are not answered."""
+        self.held_bytes = 0
+        """Device memory by the last answer."""
+        self.settle(hands.obey(MemoryOrders(0)))
+
+    @property
+    def target(self) -> Allotment | None:
+        """The newest allotment."""
+        return self._way.target
+
+    @property
+    def reconciled(self) -> bool:
+        """True if the engine holds exactly its allotment."""
+        return self._way.reached
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether running requests sit on more than was called back to."""
+        return self._way.exceeded
+
+    def recalls(self, running: int) -> bool:
+        """True if one of the running requests has to go."""
+        return self._way.recalls(running)
+
+    @property
+    def open_extents(self) -> int | None:
+        """Extents that waiting requests may use as well; None for all."""
+        return self._way.open_extents
+
+    def aim(self, allotment: Allotment) -> bool:
+        """Adopt an allotment; False for one that is not newer than the present."""
+        if not self._way.aim(allotment):
+            return False
+        self.books.granted_bytes = allotment.grant_bytes
+        self._pass(allotment.grant_bytes)
+        return True
+
+    def reconcile(self) -> bool:
+        """One pass; True if anything moved."""
+        return self._pass(None)
+
+    def _pass(self, grant_bytes: int | None) -> bool:
+        called_back = self._enter_all()
+        orders = self._orders(grant_bytes)
+        moved = orders is not None and self.settle(self._hands.obey(orders))
+        return moved or called_back
+
+    # -- the books ------------------------------------------------------------------------
+
+    def _enter_all(self) -> bool:
+        """Enter one pass; True if extents are usable again, which nobody has to be asked for."""
+        self._pace.begin()
+        called_back = False
+        for move in self._way.moves():
+            if isinstance(move, CallBack):
+                called_back |= self.books.call_back(move.extents)
+            elif isinstance(move, Retire):
+                self._retire(move.extents, anew=move.anew)
+            elif (entry := self._enter(move)) is not None:
+                self._entries.append(entry)
+                if entry.things is not None:
+                    self._pace.ordered(entry.kind, entry.things)
+        return called_back
+
+    def _enter(self, move: Move) -> _Entry | None:
+        match move:
+            case Parameters():
+                return self._set_parameters(move)
+            case Unmap(count):
+                return _Entry(UnmapExtents(self.books.drop(count)), "extent", count)
+            case Map(count, wanted) if extents := self.books.map(count):
+                action = MapExtents(extents, insists=not self._short["extent"].lasts)
+                return _Entry(action, "extent", count, len(extents), wanted)
+        return None
+
+    def _set_parameters(self, move: Parameters) -> _Entry:
+        books, experts = self.books, bool(self.books.experts or move.experts)
+        takes = experts or bool(move.back)
+        insists = takes and not self._short["layer"].lasts
+        count = None if experts else abs(move.alpha - books.alpha)
+        books.alpha, books.beta, books.experts = move.alpha, move.beta, move.experts
+        action = SetParameters(move.alpha, move.beta, move.experts, takes, insists)
+        return _Entry(action, "layer", count, move.back if takes else 0, move.wanted)
+
+    def _retire(self, count: int, *, anew: bool) -> None:
+        """Nothing has moved yet: these extents hold memory until they are empty."""
+        if anew:
+            self.books.call_back(self.books.retiring_extents)
+        retirees = self.blocks.to_retire(count)
+        self._demote(retirees)
+        self.blocks.retire(retirees)
+
+    # -- bounds of a pass -----------------------------------------------------------------
+
+    def paced(self, kind: Kind, wanted: int) -> int:
+        """Number by `Pace.most`."""
+        return self._pace.most(kind, wanted)
+
+    def obtainable(self, kind: Kind, wanted: int) -> int:
+        """Number by `Shortage.most`."""
+        return self._short[kind].most(wanted, self._clock())
+
+    # -- orders and answers ---------------------------------------------------------------
+
+    def _orders(self, grant_bytes: int | None) -> MemoryOrders | None:
+        """What the pass has entered; None if there is nothing to tell."""
+        emptied = self.books.told_emptied()
+        actions = tuple(entry.action for entry in self._entries)
+        if not actions and not emptied and grant_bytes is None:
+            return None
+        self._epoch += 1
+        return MemoryOrders(self._epoch, grant_bytes, emptied, actions)
+
+    def settle(self, answer: MemoryAnswer) -> bool:
+        """Correct the books by the answer; True if anything moved.
+
+        Raises the error of the answer: its engine cannot go on.
+        """
+        entries, self._entries = self._entries, []
+        if answer.error is not None:
+            raise answer.error
+        for entry, done in zip(entries, answer.done, strict=True):
+            self._note(entry, done)
+        self.books.settle(answer)
+        self.held_bytes = answer.held_bytes
+        return any(done.number for done in answer.done)
+
+    def _note(self, entry: _Entry, done: Done) -> None:
+        if entry.things is not None:
+            self._pace.took(entry.kind, entry.things, done.seconds)
+        if isinstance(entry.action, MapExtents):
+            self.books.mapped(done.number)
+        if entry.asked:
+            self._note_shortage(entry, done)
+
+    def _note_shortage(self, entry: _Entry, done: Done) -> None:
+        short = self._short[entry.kind]
+        # Parameters move as a whole.
+        whole = isinstance(entry.action, SetParameters) and done.number
+        refused = 0 if whole else entry.asked - done.number
+        if refused:
+            short.refused(refused, self._clock())
+        else:
+            short.had(entry.asked, entry.wanted)
