@@ -90,6 +90,6 @@ def test_a_mailbox_has_one_reader() -> None:
     with pytest.raises(ValueError, match="has a reader already"):
         mailbox.read_by(print)
     with pytest.raises(AttributeError):
-        mailbox.handle = print
+        mailbox.handle = print  # type: ignore[attr-defined]
     mailbox.post(Refusal(1))
     assert seen == [Refusal(1)]
