@@ -291,8 +291,8 @@ class Remap(Strict):
     experts: bool = False
     """Whether a mixture of experts that is in use may give away those that it hardly routes to."""
     rest_s: float = Field(default=30, ge=0, le=1e6)
-    """At once: seconds without work after which a model lends more layers than hide behind the
-    decode of a single request."""
+    """At once: seconds without work after which at the latest a model lends more layers than hide
+    behind the decode of a single request."""
     headroom_extents: int = Field(default=2, ge=0)
     """Free extents an engine asks for ahead of need (the low-water mark)."""
     lookahead_steps: int = Field(default=16, ge=0)

@@ -1,8 +1,10 @@
-"""What lending costs and what it brings, in turns: how much of it pays.
+"""What lending costs and what it brings: in turns how much of it pays, at once after how long.
 
 A model that takes turns lends its layers while it is suspended; when its turn comes they are
 brought back over the link, and those of others go instead. So what is lent costs its time on
 the link once in each turn, and brings larger batches to all of them.
+
+At once an idle model has its layers brought back when it wakes, and nobody knows when that is.
 """
 
 from __future__ import annotations
@@ -52,3 +54,17 @@ def worth_lending(
     x = min(x, most / pool_bytes)
     gain = log((1 + x) / (p + (1 - p) * (1 + x))) - x * pool_bytes / turn_bytes
     return int(x * pool_bytes) if gain >= LEAST_GAIN / (2 if lending else 1) else 0
+
+
+def rest_enough(way_back_s: float, longest_s: float, most_s: float) -> float:
+    """Seconds without work after which a model that runs beside others lends all it may.
+
+    `way_back_s`: what loading all of that takes, 0 while unknown; `longest_s`: the longest that
+    it lately had no work before more came; `most_s` is always enough.
+
+    Then bringing it back takes `LEAST_GAIN` of the time that was waited for it at most, and who
+    never paused for half as long is likely to pause for longer than so far.
+    """
+    if way_back_s <= 0:
+        return most_s
+    return min(most_s, max(way_back_s / LEAST_GAIN, 2 * longest_s))

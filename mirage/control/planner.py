@@ -30,11 +30,12 @@ after layers, if by `worth` that is dearer a byte than a layer that may go (`pre
 
 *What may be lent* is priced before it is given. Layers must be back, or hide, when their owner
 runs again. At once, an idle tenant lends what hides behind the decode of a single request, with
-which it may wake; and all only after `rest_s` without work. In turns, unfinished requests of one
-tenant sit on layers of the suspended ones, so all that is lent moves at every change. Over all
-tenants, demand takes no more than where loading the last byte back takes as much of a turn as the
-byte adds to the work of one (`lending`). Unless turns drain, it also takes no more than the other
-tenants can cover in each tenant's turn, with what that tenant hides itself (`covering`).
+which it may wake; and all only once it has rested, after `rest_s` at the latest. In turns,
+unfinished requests of one tenant sit on layers of the suspended ones, so all that is lent moves at
+every change. Over all tenants, demand takes no more than where loading the last byte back takes as
+much of a turn as the byte adds to the work of one (`lending`). Unless turns drain, it also takes no
+more than the other tenants can cover in each tenant's turn, with what that tenant hides itself
+(`covering`).
 
 *Experts.* A mixture that is active gives cold experts instead of layers where that is the cheaper
 by `worth`: what hides of its layers costs nothing, but of a mixture hardly any does. How many are
@@ -63,13 +64,14 @@ from math import inf
 from mirage.config import Policy
 from mirage.control.covering import most_lent
 from mirage.control.hidden_layers import slots
+from mirage.control.lending import rest_enough
 from mirage.control.moves import Move, PassRecord, Reason, moves
 from mirage.control.passes import Choices, Pass, hold_shares, passes
 from mirage.control.prefixes import keeping_prefixes
 from mirage.control.rows import TenantRow
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
-from mirage.control.targets import unnumbered
+from mirage.control.targets import most_alpha, unnumbered
 from mirage.control.tenant_rows import Terms, row_of
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.water_filling import Fill
@@ -120,7 +122,8 @@ def plan(
     streams = max(1, sum(t.active for t in tenants))
     terms = Terms(device_bytes, policy, rules, streams, turns)
     rows = tuple(
-        row_of(t, terms, rests=bool(turns) or now - t.last_busy >= rules.rest_s) for t in tenants
+        row_of(t, terms, rests=bool(turns) or now - t.last_busy >= _enough(t, rules))
+        for t in tenants
     )
     if policy is Policy.MIRAGE and turns is None and rules.keep_prefixes:
         rows = keeping_prefixes(tenants, rows)
@@ -133,6 +136,12 @@ def plan(
         {t.name: _target(t, row, paid, terms) for t, row in zip(tenants, filled, strict=True)},
         steps,
     )
+
+
+def _enough(t: TenantSnapshot, rules: Rules) -> float:
+    """Seconds without work after which it has rested."""
+    way_back_s = most_alpha(t.tenant, t.shape, rules) * t.report.layer_load_s
+    return rest_enough(way_back_s, t.longest_pause_s, rules.rest_s)
 
 
 def _passes(terms: Terms) -> tuple[Pass, ...]:

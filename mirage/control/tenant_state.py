@@ -20,6 +20,8 @@ from scheduler.tenants import Activity, Tenant
 
 AGAIN_S = 60.0
 """Of which it counts how often cached prefixes are asked for: people take as long to answer."""
+PAUSES_S = 600.0
+"""Of which the longest pause counts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +53,8 @@ class TenantSnapshot:
     """The mean T_c of its reports with running requests; 0 before the first."""
     again_blocks_s: float = 0.0
     """Cached blocks that no request had and that one took again, per second of the last minute."""
+    longest_pause_s: float = 0.0
+    """The longest that it had no work before more came, of late."""
 
     @property
     def name(self) -> str:
@@ -98,6 +102,14 @@ class _Record:
     computing: int = 0
     """Reports that the mean is of."""
     again: RecentRate = field(default_factory=lambda: RecentRate(AGAIN_S))
+    pauses: RecentMax = field(default_factory=lambda: RecentMax(PAUSES_S))
+
+    def seen(self, busy: bool, now: float) -> None:
+        """Note whether it has work."""
+        before = self.activity
+        if busy and not before.busy and before.last_busy > -inf:
+            self.pauses.add(now - before.last_busy, now)
+        self.activity = before.seen(busy, now)
 
     def computed(self, report: Report) -> None:
         """Note the T_c of a report, if it has one."""
@@ -199,7 +211,7 @@ class MetadataStore:
         record.newest = None
         busy = record.report.running + record.report.waiting > 0
         busy = name == self._holder if self._temporal else busy
-        record.activity = record.activity.seen(busy, now)
+        record.seen(busy, now)
         growth, admission = self._wanted(record, self._active(record, now).value)
         record.wanted.add(admission if self._for_admission else growth, now)
 
@@ -225,7 +237,7 @@ class MetadataStore:
     def _made(self, name: str, record: _Record, now: float) -> Clocked[TenantSnapshot]:
         seen = record.report.revision
         active, peak = self._active(record, now), record.wanted.at(now)
-        peak_compute = record.compute.at(now)
+        peak_compute, pause = record.compute.at(now), record.pauses.at(now)
         growth, admission = self._wanted(record, active.value)
         # Without a step of its own, the profile's T_c is all there is.
         compute_s = 0.0 if record.least_compute_s else record.report.layer_compute_s
@@ -244,6 +256,7 @@ class MetadataStore:
             least_compute_s=compute_s or record.least_compute_s,
             mean_compute_s=record.mean_compute_s,
             again_blocks_s=record.again.per_s,
+            longest_pause_s=pause.value,
         )
-        ends = active.valid_until, peak.valid_until, peak_compute.valid_until
+        ends = (each.valid_until for each in (active, peak, peak_compute, pause))
         return Clocked(snapshot, min(ends))

@@ -91,7 +91,7 @@ def _at_once(config: Config, fits: Mapping[str, Fit], link: float, memory: float
     return [
         _note(
             f"over {link / 1e9:.3g} GB/s no layer hides behind the decode of one request: "
-            f"models lend layers only after {config.remap.rest_s:g} s without work "
+            f"models lend layers only after up to {config.remap.rest_s:g} s without work "
             "(remap.rest_s), or behind large batches"
         )
     ]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.control.lending import PARAMETERS_PART, worth_lending
+from mirage.control.lending import LEAST_GAIN, PARAMETERS_PART, rest_enough, worth_lending
 
 pytestmark = pytest.mark.pure
 
@@ -73,3 +73,15 @@ def test_what_is_lent_is_not_called_back_for_a_small_change() -> None:
     goes_on = [r for r in range(50, 100) if worth_lending(GIB, r / 10 * GIB, lending=True)]
     assert goes_on[0] < pays[0]
     assert set(pays) < set(goes_on)
+
+
+@given(st.floats(0, 100), st.floats(0, 1e3), st.floats(0, 1e3))
+def test_a_rest_is_long_beside_its_way_back_and_beside_all_pauses_or_the_longest(
+    way_back: float, pause: float, most: float
+) -> None:
+    rest = rest_enough(way_back, pause, most)
+    assert rest <= most
+    if way_back and rest < most:
+        assert way_back <= LEAST_GAIN * rest * (1 + 1e-9)
+        assert rest >= 2 * pause
+    assert rest_enough(0.0, pause, most) == most

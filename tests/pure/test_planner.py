@@ -394,6 +394,21 @@ def test_at_once_an_idle_model_lends_what_it_hides_until_it_has_rested(
     assert planned(asks, asleep, now=4.9 + REMAP.rest_s)["b"][0] == given
 
 
+@pytest.mark.parametrize(
+    ("load", "pause", "rest"),
+    [(0.05, 0.0, 9.0), (0.05, 8.0, 16.0), (0.05, 99.0, 30.0), (0.0, 0.0, 30.0)],
+)
+def test_at_once_it_has_rested_when_its_way_back_is_little_of_that_and_no_pause_was_half_as_long(
+    load: float, pause: float, rest: float
+) -> None:
+    """Nine layers, a twentieth of the rest; where the load's time is unknown, `rest_s`."""
+    asks = tenant("a", 10, 24, times=(1.0, 0.1))
+    asleep = tenant("b", active=False, times=(load, 1e-3), last_busy=5.0)
+    asleep = replace(asleep, longest_pause_s=pause)
+    assert planned(asks, asleep, now=5.0 + rest + 1e-6)["b"][0] == 8
+    assert planned(asks, asleep, now=5.0 + rest - 1e-6)["b"][0] < 8
+
+
 @WISHES
 @pytest.mark.parametrize(("turn_s", "given"), [(800.0, 8), (320.0, 7), (240.0, 0)])
 def test_in_turns_so_much_is_lent_as_brings_more_than_its_way_back_costs(

@@ -264,3 +264,36 @@ def test_what_is_kept_is_what_would_be_made_anew(events: list, temporal: bool, c
             elif now == until:
                 assert seen(made, now) != before, "it says when it changes"
         happens(made, event, number, now)
+
+
+# -- pauses -----------------------------------------------------------------------------
+
+
+def pause(known: MetadataStore, now: float) -> float:
+    return next(t.longest_pause_s for t in known.snapshot(now).tenants if t.name == "a")
+
+
+def test_the_longest_pause_between_two_times_of_work_is_known() -> None:
+    known = store()
+    for now, running in ((5.0, 1), (6.0, 0), (7.0, 0), (9.0, 1), (10.0, 0), (11.0, 1)):
+        known.reported("a", report(running=running), now)
+    assert pause(known, 11.0) == 3.0
+
+
+def test_what_is_before_the_first_request_or_goes_on_is_no_pause() -> None:
+    known = store()
+    known.reported("a", report(), 1.0)
+    known.reported("a", report(running=1), 5.0)
+    known.reported("a", report(), 6.0)
+    known.reported("a", report(), 50.0)
+    assert pause(known, 50.0) == 0.0
+
+
+def test_an_old_pause_is_forgotten() -> None:
+    known = store()
+    for now, running in ((0.0, 1), (1.0, 0), (101.0, 1), (102.0, 0), (103.0, 1)):
+        known.reported("a", report(running=running), now)
+    assert pause(known, 103.0) == 100.0
+    known.reported("a", report(running=0), 800.0)
+    known.reported("a", report(running=1), 801.0)
+    assert pause(known, 801.0) == 1.0

@@ -110,7 +110,7 @@ def _idle(
         )
     begin = f"In turns of {turn_s:g} s idle models lend "
     if config.sharing.mode == "spatial":
-        begin = f"After {config.remap.rest_s:g} s without work an idle model lends "
+        begin = f"After up to {config.remap.rest_s:g} s without work an idle model lends "
     elif (lent := _lent(config, pool, link_gb_s)) < _movable(found):
         begin += f"at most {size(lent)} in all, of "
     giving = [one for one in found if one.most_alpha]
