@@ -26,6 +26,7 @@ from mirage.config import PATIENCE_S, Config, Policy
 from mirage.control.covering import covers
 from mirage.control.debts import Debtor
 from mirage.control.demand import lacks_growth
+from mirage.control.drained_turns import DrainedTurns
 from mirage.control.grants import Grants
 from mirage.control.ledger import LedgerError
 from mirage.control.moves import Move
@@ -69,6 +70,7 @@ class Controller:
         """
         self.patience_s = patience_s
         self._turns = turns
+        self._drained = DrainedTurns(turns) if turns is not None and turns.drains else None
         self._tenants = {t.name: t for t in tenants}
         self._policy = policy
         self._rules = rules
@@ -127,6 +129,9 @@ class Controller:
         """An engine reported. Raises `LedgerError` if it breaks the protocol: close it."""
         self._grants.ledger.reported(name, report.revision, report.held_bytes)
         self._store.reported(name, report, now)
+        if self._drained is not None:
+            used_bytes = report.kv_used_extents * self._store.shape(name).extent_bytes
+            self._drained.reported(name, used_bytes, report.running, report.waiting, now)
         self._planned = None
         if lacks_growth(report):
             self._unanswered.setdefault(name, now)
@@ -136,6 +141,9 @@ class Controller:
     def turn(self, name: str | None, now: float) -> None:
         """Temporal sharing: `name` got the turn, and is the active tenant from now on."""
         self._store.turn(name, now)
+        if self._drained is not None and name is not None:
+            self._drained.began(name, now)
+            self._turns = self._drained.turns()
         self._planned = None
         if name in self._unanswered:
             self._unanswered[name] = now
@@ -145,6 +153,8 @@ class Controller:
         self._grants.lost(name)
         self._store.lost(name)
         self._followed.pop(name, None)
+        if self._drained is not None:
+            self._drained.lost(name)
         self._new.discard(name)
         self._planned = None
         self._unanswered.pop(name, None)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import inf
 
 from mirage.config import Policy
+from mirage.control.drained_turns import worth_lending_drained
 from mirage.control.hidden_layers import hidden_alpha
 from mirage.control.lending import worth_lending
 from mirage.control.rows import TenantRow
@@ -24,17 +25,17 @@ def most_lent(
     rules: Rules,
 ) -> int:
     """Bytes that may be lent in turns, where all KV without them is `pool` bytes."""
-    most = inf if turns.drains else covered(rows)
     if rules.lend_pool is not None:
-        return int(min(most, rules.lend_pool * max(0, pool)))
+        return int(min(inf if turns.drains else covered(rows), rules.lend_pool * max(0, pool)))
     rates = [t.shape.layer_bytes / t.report.layer_load_s for t in tenants if t.report.layer_load_s]
-    worth = worth_lending(
-        pool,
-        max(rates, default=0.0) * turns.seconds,
-        min((t.staying_part for t in tenants), default=1.0),
-        most=most,
-        lending=any(t.layers_out for t in tenants),
-    )
+    link = max(rates, default=0.0)
+    staying = min((t.staying_part for t in tenants), default=1.0)
+    lending = any(t.layers_out for t in tenants)
+    if turns.drains:
+        worth = worth_lending_drained(pool, link, turns, staying, lending=lending)
+    else:
+        seconds, most = turns.seconds, covered(rows)
+        worth = worth_lending(pool, link * seconds, staying, most=most, lending=lending)
     largest = max((r.unit_bytes for r in rows), default=0)
     return worth - worth % max(1, largest)  # what whole layers bring too much comes back as well
 

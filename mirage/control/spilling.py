@@ -8,6 +8,7 @@ comes back once when its owner's turn is back.
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from mirage.control.lending import worth_lending
@@ -20,10 +21,16 @@ class TurnLengths(NamedTuple):
     """How tenants take turns."""
 
     seconds: float
+    """That a turn lasts: those that drain as they were seen (`drained_turns`)."""
     drains: bool = False
     """Whether no request is left unfinished when a turn ends."""
     below_bytes: int = 0
     """Most KV of suspended requests that is kept below the device; 0 if there is nothing."""
+    window_s: float = inf
+    """Of a turn that drains, seconds in which it begins requests."""
+    fills_bytes_s: float = inf
+    """Of turns that drain, how fast KV memory is taken in that time, bytes a second: where it is
+    taken slowest and requests wait all the same."""
 
 
 def instead(t: TenantSnapshot) -> list[Price]:

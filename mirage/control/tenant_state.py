@@ -194,6 +194,10 @@ class MetadataStore:
         joined = (name for name in self._tenants if name in self._records)
         return Snapshot(now, tuple(self._one(name, now).value for name in joined))
 
+    def shape(self, name: str) -> ModelShape:
+        """Of a joined tenant's engine."""
+        return self._records[name].shape
+
     def is_active(self, name: str, now: float) -> bool:
         """Whether a joined tenant counts as active."""
         return self._active(self._records[name], now).value
