@@ -263,6 +263,11 @@ class SharingSection(Strict):
     would else stream more layers than its decode hides, and for one more `turn_s` at most."""
 
     @property
+    def drains(self) -> bool:
+        """True if every turn lasts until the requests that it began have finished."""
+        return self.mode == "temporal" and self.drain is True
+
+    @property
     def patience_s(self) -> float:
         """Seconds for which a running request is held for memory at most, and then preempted.
 
@@ -271,8 +276,10 @@ class SharingSection(Strict):
         return PATIENCE_S if self.mode == "spatial" else min(PATIENCE_S, self.turn_s / 4)
 
 
-Kept = Literal["nothing", "soon", "asked"]
-"""Of KV for running requests: none, the blocks of their next steps, or all that they ask for."""
+Kept = Literal["nothing", "soon", "lent", "asked"]
+"""Of KV for running requests: none, the blocks of their next steps, or all that they ask for;
+`lent`: all of it while layers of their model are away, or of any in turns that drain, else those
+of their next steps."""
 
 
 class Remap(Strict):
@@ -286,6 +293,10 @@ class Remap(Strict):
     tbt_ms: PositiveFloat | None = None
     """Time between tokens to keep: while a model's decode step computes for longer, its waiting
     requests get no more than its share."""
+    favour: Literal["latency", "throughput"] = "latency"
+    """While layers of a model are away, and in turns that drain: whether its newcomers leave free
+    all that its running requests ask for, so that few are preempted, or only what those soon
+    need."""
     max_percent: float = Field(default=95, ge=0, le=100)
     """Most of a model's layers that may be given away (the remapping percentage)."""
     experts: bool = False

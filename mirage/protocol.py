@@ -162,6 +162,8 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     """Whether running requests are preempted, newest first, until they fit into `kv_extents`."""
     experts: int = 0
     """Experts of each layer whose memory is given away; only where alpha is 0."""
+    lent: bool = False
+    """Whether layers pay for memory in turns that drain, those of any model."""
 
 
 class Refusal(msgspec.Struct, tag="refusal", tag_field="type", frozen=True):

@@ -361,7 +361,7 @@ def _turns(config: Config) -> TurnLengths | None:
     sharing, below = config.sharing, config.host_tier
     if sharing.mode == "spatial":
         return None
-    return TurnLengths(sharing.turn_s, sharing.drain is True, 0 if below is None else below.bytes)
+    return TurnLengths(sharing.turn_s, sharing.drains, 0 if below is None else below.bytes)
 
 
 def _lacks_growth(t: TenantSnapshot) -> bool:

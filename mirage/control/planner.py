@@ -130,8 +130,7 @@ def plan(
     free = device_bytes - reserved_bytes - sum(footprint(t.shape, 0, 0) for t in tenants)
     lent = most_lent(tenants, rows, free, turns, rules) if turns and rules.decode_cap else None
     filled, steps = _filled(rows, _donors(tenants, rules), free, lent, _passes(terms))
-    lends = policy is Policy.MIRAGE and rules.serve == "growth"
-    paid = sum(row.given * row.unit_bytes for row in filled) if lends else 0
+    paid = sum(row.given * row.unit_bytes for row in filled)
     return Plan(
         {t.name: _target(t, row, paid, terms) for t, row in zip(tenants, filled, strict=True)},
         steps,
@@ -182,12 +181,14 @@ def _filled(
 
 
 def _target(t: TenantSnapshot, row: TenantRow, paid: int, terms: Terms) -> Allotment:
-    """Target of a row; layers of all tenants have paid for so many bytes."""
+    """Target of a row; layers of all tenants pay for so many bytes."""
     alpha, experts = (0, row.given) if row.gives_experts else (row.given, 0)
     beta = slots(t, alpha, terms.rules, terms.streams)
     recall = row.recalled and row.kv < t.used_extents
-    given = alpha, beta, row.kv, _open(row, paid)
-    return unnumbered(t.shape, *given, recall=recall, experts=experts)
+    closing = terms.policy is Policy.MIRAGE and terms.rules.serve == "growth"
+    given = alpha, beta, row.kv, _open(row, paid if closing else 0)
+    lent = paid > 0 and terms.turns is not None and terms.turns.drains
+    return unnumbered(t.shape, *given, recall=recall, experts=experts, lent=lent)
 
 
 def _open(row: TenantRow, paid: int) -> int | None:

@@ -50,4 +50,6 @@ class Rules(Remap):
             return "nothing"
         if policy is Policy.MIRAGE and (self.serve == "growth" or self.tbt_ms is not None):
             return "asked"
-        return "soon" if self.keep_free else "nothing"
+        if not self.keep_free:
+            return "nothing"
+        return "lent" if policy is Policy.MIRAGE and self.favour == "latency" else "soon"

@@ -26,13 +26,14 @@ def unnumbered(
     *,
     recall: bool = False,
     experts: int = 0,
+    lent: bool = False,
 ) -> Allotment:
     """Allotment without a number (revision 0), sent to nobody yet.
 
     Its grant is what all of it takes; the other arguments are its fields.
     """
     nbytes = footprint(shape, alpha, kv_extents, experts)
-    return Allotment(0, alpha, beta, kv_extents, nbytes, open_extents, recall, experts)
+    return Allotment(0, alpha, beta, kv_extents, nbytes, open_extents, recall, experts, lent)
 
 
 def is_sent(sent: Allotment, target: Allotment) -> bool:
@@ -97,4 +98,5 @@ def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allo
     for move in Way(held).moves_to(to):
         held.make(move)
     given = held.alpha, held.beta, held.extents
-    return unnumbered(shape, *given, to.open_extents, recall=to.recall, experts=held.experts)
+    terms = {"recall": to.recall, "lent": to.lent}
+    return unnumbered(shape, *given, to.open_extents, experts=held.experts, **terms)

@@ -178,9 +178,10 @@ class ElasticKVMemory(KVMemory):
     def leave_free(self) -> None:
         """As many as `EngineSettings.kept` says, and those that are closed to waiting requests."""
         if self._keeps:
-            usable = self.reconciler.books.usable_extents
+            reconciler, running = self.reconciler, self._queues.running
+            usable, may_use = reconciler.books.usable_extents, reconciler.open_extents
             self._manager.watermark_blocks = self._wants.left_free(
-                self._queues.running, usable, self.reconciler.open_extents, self.demand
+                running, usable, may_use, self.demand, lent=reconciler.lent
             )
 
     def _steps_soon(self) -> bool:

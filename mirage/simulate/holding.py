@@ -48,6 +48,11 @@ class SimulatedMemory(CountedMemory):
         """Extents that waiting requests may use as well; None for all."""
         return self._way.open_extents
 
+    @property
+    def lent(self) -> bool:
+        """True if layers of the model are away, or of any in turns that drain."""
+        return self._way.lent
+
     def recalls(self, used_blocks: int, running: int) -> bool:
         """True if one of the running requests, which have so many blocks, is to be preempted."""
         self._used_blocks = used_blocks

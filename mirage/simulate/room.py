@@ -52,6 +52,7 @@ class QueueRoom:
             holding.usable_extents,
             holding.open_extents,
             partial(self.demand, due),
+            lent=holding.lent,
         )
         return self.free - due - left
 

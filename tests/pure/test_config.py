@@ -76,6 +76,26 @@ def test_rules_are_the_settings_and_what_serves() -> None:
     assert hash(made) == hash(made.model_copy())
 
 
+@pytest.mark.parametrize(
+    ("policy", "rules", "kept"),
+    [
+        (Policy.STATIC, Rules(), "nothing"),
+        (Policy.POOLED, Rules(), "soon"),
+        (Policy.POOLED, Rules(favour="throughput"), "soon"),
+        (Policy.MIRAGE, Rules(), "lent"),
+        (Policy.MIRAGE, Rules(favour="throughput"), "soon"),
+        (Policy.MIRAGE, Rules(keep_free=False), "nothing"),
+        (Policy.MIRAGE, Rules(serve="growth"), "asked"),
+        (Policy.MIRAGE, Rules(tbt_ms=30, favour="throughput"), "asked"),
+        (Policy.POOLED, Rules(serve="growth"), "soon"),
+    ],
+)
+def test_what_newcomers_leave_free_follows_from_policy_and_rules(
+    policy: Policy, rules: Rules, kept: str
+) -> None:
+    assert rules.kept(policy) == kept
+
+
 def tenant(**changes: Any) -> dict[str, Any]:
     return VALID | {"tenants": [TENANT | changes]}
 

@@ -460,6 +460,25 @@ def test_in_turns_a_fixed_part_may_be_lent_instead_of_what_pays(part: float, giv
     assert planned(asks, asleep, turns=TurnLengths(1.0, drains=True), remap=fixed)["b"][0] == given
 
 
+@pytest.mark.parametrize(
+    ("turns", "part", "lent"),
+    [
+        (TurnLengths(1.0, drains=True), 0.5, True),
+        (TurnLengths(1.0, drains=True), 0.0, False),
+        (TurnLengths(1.0), 0.5, False),
+        (None, 0.5, False),
+    ],
+)
+def test_all_hear_that_layers_pay_in_turns_that_drain(
+    turns: TurnLengths | None, part: float, lent: bool
+) -> None:
+    fixed = REMAP.model_copy(update={"lend_pool": part})
+    pair = [tenant("a", 9, 1, 30, kv=10), tenant("b", active=False, last_busy=1.0)]
+    targets = plan(pair, 2 * SHARE, 0, Policy.MIRAGE, fixed, turns=turns).targets
+    assert (targets["b"].alpha > 0) is (part > 0 or turns is None)
+    assert [target.lent for target in targets.values()] == [lent, lent]
+
+
 def test_in_turns_layers_that_running_requests_sit_on_count_as_lent() -> None:
     """Else each turn would lend some more, and leave it to the next one's owner."""
     runs = tenant("a", 22, 20, 0, kv=22, times=(4.0, 1.0))

@@ -358,6 +358,24 @@ def test_what_is_called_back_is_preempted_newest_first_but_for_the_last() -> Non
     assert engine.tally.counters.completed == 3
 
 
+@pytest.mark.parametrize(
+    ("kept", "lent", "running"),
+    [("soon", False, 3), ("soon", True, 3), ("lent", False, 3), ("lent", True, 2)],
+)
+def test_where_layers_are_lent_newcomers_leave_all_that_running_requests_ask_for(
+    kept: str, lent: bool, running: int
+) -> None:
+    """Of eight free blocks the two that run ask for four, and soon need one; one waits for six."""
+    world = Alone()
+    waits = SimulatedRequest(9, 0, 85, 20)
+    engine = decoding(
+        lone(world, 12, [waits], elastic=True, kept=kept, lookahead_steps=16), [(20, 20)] * 2
+    )
+    engine.receive(Allotment(1, 0, 0, 13, footprint(SHAPE, 0, 13), lent=lent), 0)
+    engine.wake(0)
+    assert len(engine.queues.running) == running
+
+
 def test_growth_that_was_granted_is_not_repeated() -> None:
     """An engine reports as it acts on an allotment, perhaps before it schedules again."""
     world = Alone()

@@ -100,11 +100,18 @@ def test_kv_comes_before_layers() -> None:
     assert toward(SHAPE, told(0, 0, 10), told(3, 2, 16), 1700) == told(3, 2, 16)
 
 
+def test_the_way_there_says_what_the_end_says() -> None:
+    wanted = told(0, 0, 6, recall=True, lent=True)
+    part = toward(SHAPE, told(4, 2, 2), wanted, 1100)
+    assert part == told(4, 2, 6, recall=True, lent=True)
+
+
 def test_an_allotment_without_a_number_is_sent_once_whatever_its_number_is_then() -> None:
     wanted = told(3, 2, 16, 5, recall=True)
     assert wanted.revision == 0
     sent = structs.replace(wanted, revision=7)
     assert is_sent(sent, wanted) and is_sent(sent, sent)
     changed = {"beta": 1, "kv_extents": 17, "open_extents": None, "recall": False, "experts": 1}
+    changed["lent"] = True
     for field, value in changed.items():
         assert not is_sent(sent, structs.replace(wanted, **{field: value}))

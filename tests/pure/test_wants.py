@@ -36,6 +36,16 @@ def test_newcomers_leave_free_what_is_closed_to_them(kept, left) -> None:
     def wanted() -> Demand:
         return Demand(30, 40, 50)
 
-    assert wants(kept).left_free(3, 10, 8, wanted) == left
+    assert wants(kept).left_free(3, 10, 8, wanted, lent=False) == left
     open_to_all = left - 8 if kept == "asked" else left
-    assert wants(kept).left_free(3, 10, None, wanted) == open_to_all
+    assert wants(kept).left_free(3, 10, None, wanted, lent=False) == open_to_all
+    assert wants(kept).left_free(3, 10, None, wanted, lent=True) == open_to_all
+
+
+@pytest.mark.parametrize(("lent", "as_if"), [(False, "soon"), (True, "asked")])
+def test_newcomers_leave_more_while_layers_are_lent(lent: bool, as_if: str) -> None:
+    def wanted() -> Demand:
+        return Demand(30, 40, 50)
+
+    left = wants("lent").left_free(3, 10, None, wanted, lent=lent)
+    assert left == wants(as_if).left_free(3, 10, None, wanted, lent=lent)

@@ -255,6 +255,13 @@ def test_without_an_allotment_nothing_moves() -> None:
     )
 
 
+@pytest.mark.parametrize("lent", [False, True])
+def test_layers_are_lent_while_they_are_away_or_if_it_is_said_of_others(lent: bool) -> None:
+    assert not Way(engine()).lent
+    assert Way(engine(alpha=1, beta=1)).lent
+    assert aimed(engine(), Allotment(1, 0, 0, 10, grant(0, 10), lent=lent)).lent is lent
+
+
 def test_waiting_requests_may_use_what_the_allotment_leaves_open() -> None:
     way = aimed(engine(), Allotment(1, 0, 0, 10, grant(0, 10), open_extents=7))
     assert way.open_extents == 7

@@ -98,6 +98,11 @@ class Reconciler:
         """Extents that waiting requests may use as well; None for all."""
         return self._way.open_extents
 
+    @property
+    def lent(self) -> bool:
+        """True if layers of the model are away, or of any in turns that drain."""
+        return self._way.lent
+
     def aim(self, allotment: Allotment) -> bool:
         """Adopt an allotment; False for one that is not newer than the present."""
         if not self._way.aim(allotment):

@@ -39,14 +39,19 @@ class Wants:
         usable_extents: int,
         open_extents: int | None,
         wanted: Callable[[], Demand],
+        *,
+        lent: bool,
     ) -> int:
         """Blocks that waiting requests leave free, of extents that are all or in part open to them.
 
-        `wanted` is the demand of this moment.
+        `wanted` is the demand of this moment; `lent`: whether layers of the model are away, or of
+        any in turns that drain. Then memory is so short that who grows beyond what was left free is
+        preempted, and computed anew in longer steps; in a turn that drains all that it began grow
+        together.
         """
         if self.kept == "nothing":
             return 0
-        if self.kept == "soon":
+        if self.kept == "soon" or (self.kept == "lent" and not lent):
             return blocks_soon(self.groups, running, self.lookahead_steps)
         asked = wanted()
         return kept_free(

@@ -175,6 +175,11 @@ class Way:
         """Extents that waiting requests may use as well; None for all."""
         return None if self.target is None else self.target.open_extents
 
+    @property
+    def lent(self) -> bool:
+        """True if layers of the model are away, or of any in turns that drain."""
+        return self._memory.alpha > 0 or (self.target is not None and self.target.lent)
+
     def moves(self) -> Iterator[Move]:
         """One pass. Each move is to be carried out before the next one is asked for."""
         return iter(()) if self.target is None else self.moves_to(self.target)
