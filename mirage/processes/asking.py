@@ -43,7 +43,7 @@ def ask(
     waiting: Waiting = nobody_waits,
     every_s: float = EVERY_S,
 ) -> Any:
-    """What a fork of the process at `address` says. What it prints goes to `log`.
+    """What a fork of the process at `address` says, once it has ended. Its output goes to `log`.
 
     `environment` is added to that of the process. Raises `ForkEnded`, and `OSError` if the process
     itself is gone.
@@ -55,6 +55,7 @@ def ask(
         try:
             channel.say(query)
             reply = _reply(channel, waiting, every_s)
+            list(channel.until_end())  # the fork has ended then, and what it began is an orphan
         except Broken as error:
             raise ConnectionResetError(f"the process that was asked: {error}") from None
     if isinstance(reply, ForkEnd):

@@ -53,6 +53,7 @@ def test_every_question_is_answered_in_a_new_fork(address: Path, log: Path) -> N
     first = asking.ask(address, "count", [1], log, {"TOLD": "yes"})
     second = asking.ask(address, "count", [2], log)
     assert first["pid"] != second["pid"]
+    assert not psutil.pid_exists(first["pid"]) and not psutil.pid_exists(second["pid"])
     assert (first["made"], second["made"]) == (1, 1)
     assert (first["told"], second["told"]) == ("yes", None)
     assert (first["said"], second["said"]) == ([1], [2])
