@@ -165,3 +165,4 @@ def test_a_device_that_fails_halfway_is_said_to_have_left_experts_half_moved() -
     home.back = fails  # type: ignore[method-assign]
     with pytest.raises(TransferError, match="half moved: no"):
         model.streamer.set(0, 0, 0)
+    model.close()
