@@ -14,7 +14,7 @@ from mirage.simulate.run import run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-WORLDS = sorted((Path(__file__).parents[2] / "configs/experiments/oracle").glob("*.yaml"))
+WORLDS = sorted((Path(__file__).parents[2] / "benchmarks/experiments/oracle").glob("*.yaml"))
 SEEDS = 11, 12
 NEARLY = 0.02
 """Of what was kept, in logarithms: what other decisions than the one at hand may change."""
