@@ -96,7 +96,7 @@ def test_everything_that_the_packages_need_is_in_it(installed: Path) -> None:
 def test_an_experiment_is_simulated(mirage: Run, installed: Path, tmp_path: Path) -> None:
     file = installed / "configs" / "experiments" / "c1.yaml"
     said = mirage("simulate", str(file), "--seeds", "0", "--output", "out", limit_s=600)
-    assert "throughput" in said and (tmp_path / "out/report.html").exists()
+    assert "output tokens per s" in said and (tmp_path / "out/report.html").exists()
 
 
 @pytest.mark.rare
