@@ -39,7 +39,7 @@ from mirage.workload.dealing import TenantRequest
 from traces import SAMPLE
 
 REPORT_S = 0.02
-"""How often a real engine reports at most (`mirage.engine.conversation`)."""
+"""Shortest time between two reports of a real engine (`mirage.engine.conversation`)."""
 SAMPLE_S = 0.1
 """How often `mirage serve` samples what tenants hold."""
 

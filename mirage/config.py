@@ -277,7 +277,7 @@ class SharingSection(Strict):
 
 
 Kept = Literal["nothing", "soon", "lent", "asked"]
-"""Of KV for running requests: none, the blocks of their next steps, or all that they ask for;
+"""KV kept for running requests: none, the blocks of their next steps, or all that they ask for;
 `lent`: all of it while layers of their model are away, or of any in turns that drain, else those
 of their next steps."""
 
@@ -302,8 +302,8 @@ class Remap(Strict):
     experts: bool = False
     """Whether a mixture of experts that is in use may give away those that it hardly routes to."""
     rest_s: float = Field(default=30, ge=0, le=1e6)
-    """At once: seconds without work after which at the latest a model lends more layers than hide
-    behind the decode of a single request."""
+    """Seconds without work after which at the latest a model that runs at once lends more layers
+    than hide behind the decode of a single request."""
     headroom_extents: int = Field(default=2, ge=0)
     """Free extents an engine asks for ahead of need (the low-water mark)."""
     lookahead_steps: int = Field(default=16, ge=0)

@@ -163,7 +163,7 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     experts: int = 0
     """Experts of each layer whose memory is given away; only where alpha is 0."""
     lent: bool = False
-    """Whether layers pay for memory in turns that drain, those of any model."""
+    """True if layers of any model pay for memory in turns that drain."""
 
 
 class Refusal(msgspec.Struct, tag="refusal", tag_field="type", frozen=True):

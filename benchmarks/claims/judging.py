@@ -101,7 +101,7 @@ class Row:
         raise NotImplementedError
 
     def judged(self, results: Results) -> dict[str, Any]:
-        """What `evaluate` says, with the seeds that bear it also of a claim that needs runs."""
+        """Facts of `evaluate`; a claim that needs runs has the seeds that bear it as well."""
         said = self.evaluate(results)
         if self.needs and said["band"] is None and said["verdict"] in _RANK:
             worst = _RANK.index(said["verdict"])

@@ -13,7 +13,7 @@ from mirage.control.lending import worth_lending
 from mirage.control.spilling import TurnLengths
 
 LATELY = 0.25
-"""What the newest turn counts: some four turns make a mean."""
+"""Weight of the newest turn: some four turns make a mean."""
 EARLY = 0.25
 """Part of the window before which too little has begun to tell how fast."""
 UNSEEN = 1 / 8
@@ -21,7 +21,7 @@ UNSEEN = 1 / 8
 
 
 class DrainedTurns:
-    """What follows for a plan from the turns that were seen. Times are seconds."""
+    """Lengths and fill rate of the turns that were seen, for a plan. Times are seconds."""
 
     def __init__(self, meant: TurnLengths) -> None:
         """`meant`: the turns as they are configured."""
@@ -31,11 +31,11 @@ class DrainedTurns:
         self._holder: str | None = None
         self._since = 0.0
         self._fastest = 0.0
-        """Of the present turn, bytes a second; 0 until it has a queue that it cannot take."""
+        """Fill rate of the present turn, bytes a second; 0 until its queue is more than fits."""
         self._fills: dict[str, float] = {}
 
     def turns(self) -> TurnLengths:
-        """As they were lately; as they are meant until the first is over."""
+        """Turns as they were lately; as they are meant until the first is over."""
         fills = min(self._fills.values(), default=inf)
         return self._meant._replace(seconds=self._length_s, fills_bytes_s=fills)
 

@@ -1,4 +1,4 @@
-"""What lending costs and what it brings: in turns how much of it pays, at once after how long.
+"""Cost and gain of lending: in turns how much of it pays, at once after how long.
 
 A model that takes turns lends its layers while it is suspended; when its turn comes they are
 brought back over the link, and those of others go instead. So what is lent costs its time on

@@ -21,15 +21,15 @@ class TurnLengths(NamedTuple):
     """How tenants take turns."""
 
     seconds: float
-    """That a turn lasts: those that drain as they were seen (`drained_turns`)."""
+    """Length of a turn, seconds: of those that drain as they were seen (`drained_turns`)."""
     drains: bool = False
     """Whether no request is left unfinished when a turn ends."""
     below_bytes: int = 0
     """Most KV of suspended requests that is kept below the device; 0 if there is nothing."""
     window_s: float = inf
-    """Of a turn that drains, seconds in which it begins requests."""
+    """Seconds of a turn that drains in which it begins requests."""
     fills_bytes_s: float = inf
-    """Of turns that drain, how fast KV memory is taken in that time, bytes a second: where it is
+    """Fill rate of KV memory in that time of turns that drain, bytes a second: where it is
     taken slowest and requests wait all the same."""
 
 

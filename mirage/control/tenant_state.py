@@ -21,7 +21,7 @@ from scheduler.tenants import Activity, Tenant
 AGAIN_S = 60.0
 """Of which it counts how often cached prefixes are asked for: people take as long to answer."""
 PAUSES_S = 600.0
-"""Of which the longest pause counts."""
+"""Seconds of which the longest pause counts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,7 +195,7 @@ class MetadataStore:
         return Snapshot(now, tuple(self._one(name, now).value for name in joined))
 
     def shape(self, name: str) -> ModelShape:
-        """Of a joined tenant's engine."""
+        """Shape of a joined tenant's engine."""
         return self._records[name].shape
 
     def is_active(self, name: str, now: float) -> bool:

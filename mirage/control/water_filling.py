@@ -48,7 +48,7 @@ class Fill:
         """Bytes of KV of all tenants."""
 
     def flows(self) -> list[Flow]:
-        """What has moved since it was asked last."""
+        """Flows since the last call."""
         flows, self._flows = self._flows, []
         return flows
 

@@ -32,7 +32,7 @@ class RecentMax:
 
 
 class RecentRate:
-    """How much a counter grows a second: smoothed, so that what is `span_s` ago counts a third."""
+    """Growth of a counter per second, smoothed: growth of `span_s` ago counts a third."""
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
@@ -40,7 +40,7 @@ class RecentRate:
         self.per_s = 0.0
 
     def add(self, count: int, now: float) -> None:
-        """What the counter shows. One that falls began anew."""
+        """Note what the counter shows. One that falls began anew."""
         if self._seen is None or count < self._seen[0]:
             self._seen = count, now
             return

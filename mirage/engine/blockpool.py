@@ -44,7 +44,7 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
     def __init__(
         self, pool: BlockPool, book: ExtentBook, below: ContentBelow | None = None
     ) -> None:
-        """Of a `pool` that has given no block yet; `book` says which of them are usable."""
+        """Free blocks of a `pool` that has given none yet; `book` says which of them are usable."""
         for block in pool.blocks:
             block.prev_free_block = block.next_free_block = None
         usable = pool.blocks[: book.usable_blocks]
@@ -87,7 +87,7 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
         super().append_n(self._given_back(blocks))
 
     def _given_back(self, blocks: list[Any]) -> list[Any]:
-        """Those that may be given again. Of an extent that retires none is, nor found again."""
+        """Blocks that may be given again: those of a retiring extent are not, nor found again."""
         leaving = self.book.free([block.block_id for block in blocks])
         if not leaving:
             return blocks

@@ -1,4 +1,4 @@
-"""What an engine says to the control server. Without one it says nothing."""
+"""Conversation of an engine with the control server. Without one it says nothing."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Conversation:
     def __init__(self, agent: Agent | None, reports: EngineReports, turn: EngineTurn) -> None:
         self._agent, self._reports, self._turn = agent, reports, turn
         self._reported_s = 0.0
-        """When the last report was sent, on `time.monotonic`."""
+        """Time of the last report, on `time.monotonic`."""
         self._said_holding: bool | None = None
         self.revision = 0
-        """Of the newest allotment that was obeyed."""
+        """Revision of the newest allotment that was obeyed."""
 
     def begin(self, tenant: str, shape: ModelShape, pulse: Callable[[], Pulse]) -> None:
         """Introduce the engine and listen; `pulse` as in `Agent.start`."""

@@ -27,7 +27,7 @@ class DeviceMemory:
         self.driver, self.compute = self.backend.driver, self.backend.compute
         self.pool = PagePool(self.driver, UNLIMITED)
         self.streamer: LayerStreamer | None = None
-        """None while layers stay where vLLM put them."""
+        """Streamer of the layers; None while they stay where vLLM put them."""
         self.kv: KVBuffer | None = None
         self.masters: list[HostBuffer] = []
         """The parameters of each layer that can move, in host memory."""

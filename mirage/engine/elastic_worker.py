@@ -36,7 +36,7 @@ class ElasticWorker(WorkerBase):
 
     mirage: MemoryWorker
     start_up: StartUp
-    """Until the engine is warm."""
+    """Start-up, until the engine is warm."""
     proof_tokens: ClassVar[tuple[int, ...]] = (TOKENS,)
     """Sizes of forwards that are proven to compute the same. A host's kernels read plain weights
     where they are at each call, whatever the size."""

@@ -26,7 +26,7 @@ class KVExtents(NamedTuple):
 
     backed: int
     used: int
-    """With at least one block of a request."""
+    """Extents with at least one block of a request."""
     usable_blocks: int
     """Blocks that requests may be given, vLLM's null block included."""
 
@@ -58,7 +58,7 @@ class KVMemory:
         return KVExtents(ceil_div(blocks, per_extent), ceil_div(used, per_extent), blocks)
 
     def booked(self) -> BookedMemory:
-        """All that the engine holds."""
+        """Device bytes that the engine holds."""
         return BookedMemory(footprint(self._shape, 0, self.extents().backed), 0, 0, 0)
 
     @property
@@ -93,7 +93,7 @@ class KVMemory:
         """Tell vLLM how many blocks a request that it admits leaves free for running ones."""
 
     def preempted(self, request: Any) -> None:
-        """Before a request loses its blocks."""
+        """Note a request that is about to lose its blocks."""
 
 
 class ElasticKVMemory(KVMemory):
@@ -137,7 +137,7 @@ class ElasticKVMemory(KVMemory):
         return KVExtents(book.backed_extents(), book.busy_extents(), book.usable_blocks)
 
     def booked(self) -> BookedMemory:
-        """As the worker answered its last orders."""
+        """Memory as the worker answered its last orders."""
         books = self.reconciler.books
         return BookedMemory(self.reconciler.held_bytes, books.alpha, books.beta, books.experts)
 
@@ -176,7 +176,7 @@ class ElasticKVMemory(KVMemory):
         return not self.reconciler.reconciled and self.reconciler.reconcile()
 
     def leave_free(self) -> None:
-        """As many as `EngineSettings.kept` says, and those that are closed to waiting requests."""
+        """Leave free what `EngineSettings.kept` says, and the blocks closed to waiting requests."""
         if self._keeps:
             reconciler, running = self.reconciler, self._queues.running
             usable, may_use = reconciler.books.usable_extents, reconciler.open_extents
@@ -189,7 +189,7 @@ class ElasticKVMemory(KVMemory):
         return not self._queues.idle and self._turn.may_step
 
     def _may_demote(self) -> bool:
-        """Not between schedule() and its step: what blocks are named by is not in them yet."""
+        """False between schedule() and its step: blocks do not hold yet what they are named by."""
         return not self._tiers.there or not self._worker.planned
 
     def _demote(self, extents: list[int]) -> None:
@@ -203,16 +203,16 @@ class ElasticKVMemory(KVMemory):
 
     @property
     def begun(self) -> int:
-        """As `Suspended`."""
+        """Number of requests that have begun: see `Suspended`."""
         return self._queues.begun
 
     @property
     def used_blocks(self) -> int:
-        """As `Suspended`."""
+        """Blocks in use: see `Suspended`."""
         return self.blocks.book.usable_blocks - int(self.blocks.num_free_blocks)
 
     def give_up_newest(self) -> bool:
-        """As `Suspended`."""
+        """Preempt the newest request: see `Suspended`."""
         return self._queues.give_up_newest()
 
     def preempted(self, request: Any) -> None:

@@ -62,7 +62,7 @@ class MemoryWorker:
     # -- facts --------------------------------------------------------------------------
 
     def shape(self, kv_cache_config: Any, groups: KVGroups) -> ModelShape:
-        """As the control server is told, once the KV buffer is there."""
+        """Shape that the control server is told, once the KV buffer is there."""
         return model_shape(self.memory, kv_cache_config, groups)
 
     def memory_info(self) -> tuple[int, int]:
@@ -74,7 +74,7 @@ class MemoryWorker:
         self.times.warm = of_requests
 
     def measured(self) -> MeasuredSteps:
-        """Up to now."""
+        """Counts and times up to now."""
         memory, times = self.memory, self.times
         streamed = memory.streamer.bytes_streamed if memory.streamer else 0
         stall_s = memory.compute.stall_s
@@ -166,7 +166,7 @@ class MemoryWorker:
         return mapped
 
     def _mapped(self, extents: list[int]) -> int:
-        """None if the device has pages and no memory to map them."""
+        """Extents that were mapped; 0 if the device has pages and no memory to map them."""
         try:
             return len(self.memory.map_extents(extents))
         except OutOfMemory as error:

@@ -100,13 +100,13 @@ class EngineQueues:
             self._take_back(newest)
 
     def _newest_loaded(self, but: int = 0) -> Any | None:
-        """All `but` the first; None while blocks of all of them are still coming."""
+        """Newest request that has loaded, the first `but` left out; None if none has."""
         waiting = list(self._scheduler.kv_holding_waiting)[but:]
         loaded = filter(self._scheduler._handle_blocked_waiting_request, reversed(waiting))
         return next(loaded, None)
 
     def _take_back(self, request: Any) -> None:
-        """As if it were preempted, of a request that vLLM holds to be waiting already."""
+        """Preempt a request that vLLM holds to be waiting already."""
         ran = request.num_preemptions
         self._scheduler.kv_holding_waiting.remove_request(request)
         request.status = RequestStatus.RUNNING

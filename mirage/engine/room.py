@@ -28,7 +28,7 @@ from mirage.protocol import ModelShape
 
 
 class RequestRoom(NamedTuple):
-    """What a policy changes of a scheduler."""
+    """Changes of a policy to a scheduler."""
 
     kv: KVMemory
     tiers: SchedulerTiers

@@ -148,7 +148,7 @@ class MirageScheduler(Scheduler):
             self.server.report_now()
 
     def _rest(self) -> None:
-        """Nothing runs until memory or blocks come, or the pool answers: leave the processor."""
+        """Leave the processor: nothing runs until memory or blocks come, or the pool answers."""
         if self.hold.held:
             self.mailbox.wait(HOLD_POLL_S)
         if self.tiers.awaited:
@@ -261,7 +261,7 @@ class MirageAsyncScheduler(MirageScheduler, AsyncScheduler):
 
 
 def make_scheduler(vllm_config: Any, **kwargs: Any) -> Any:
-    """For ``--scheduler-cls``: over the class that vLLM would pick."""
+    """Scheduler for ``--scheduler-cls``, over the class that vLLM would pick."""
     if vllm_config.scheduler_config.async_scheduling:
         return MirageAsyncScheduler(vllm_config, **kwargs)
     return MirageScheduler(vllm_config, **kwargs)

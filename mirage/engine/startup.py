@@ -51,7 +51,7 @@ class StartUp:
     # -- the weights --------------------------------------------------------------------
 
     def loaded(self, runner: Any, forward: Step, profile: Step) -> None:
-        """After loading: fix the layers' addresses (policy mirage) and note the sizes.
+        """Fix the layers' addresses after loading (policy mirage) and note the sizes.
 
         `forward` computes the model once, `profile` as vLLM does to see what memory it takes.
         Raises `UnsupportedModel` if the model then computes something else.
@@ -83,7 +83,7 @@ class StartUp:
         memory.layer_bytes = self.parameters.layer_bytes(self.settings.page)
 
     def _proof(self, runner: Any, forward: Step) -> Proof | None:
-        """What the model computes now; None if that cannot be seen, and nothing moves then."""
+        """Result of the model's step now; None if that cannot be seen, and nothing moves then."""
         vocabulary = runner.model_config.get_vocab_size()
         model = runner.get_model()
         try:

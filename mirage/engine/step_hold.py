@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StepHold:
-    """What happens in a step to a request that lacks blocks."""
+    """Treatment in one step of a request that lacks blocks."""
 
     def __init__(
         self,
@@ -37,12 +37,12 @@ class StepHold:
         """True if a request lacked blocks in it, none runs, and nothing is waited for."""
 
     def begin_step(self) -> None:
-        """Before vLLM's schedule()."""
+        """Begin a step, before vLLM's schedule()."""
         self.held = self.blocked = False
         self._growth_hold.begin_step()
 
     def end_step(self) -> bool:
-        """After it; True if what is missing changed and should be reported at once."""
+        """End the step; True if what is missing changed and should be reported at once."""
         return self._growth_hold.end_step()
 
     def answered(self) -> None:

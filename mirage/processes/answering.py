@@ -38,7 +38,7 @@ class Query(Message, frozen=True):
 
 
 class Answer(Message, frozen=True):
-    """What the role returned: numbers, texts, lists, and mappings by texts."""
+    """Result of the role: numbers, texts, lists, and mappings by texts."""
 
     value: Any
 
@@ -86,7 +86,7 @@ def _answer_in_fork(asker: Channel[Query], roles: Roles) -> None:
 
 
 def _become(asker: Channel[Query], roles: Roles, query: Query) -> int:
-    """In the fork: the answer, sent at once, and the exit code.
+    """Send the answer from the fork, and return the exit code.
 
     The caller leaves by `os._exit`: there is nothing to tidy up, and the interpreter would take
     seconds for it.

@@ -43,7 +43,7 @@ def ask(
     waiting: Waiting = nobody_waits,
     every_s: float = EVERY_S,
 ) -> Any:
-    """What a fork of the process at `address` says, once it has ended. Its output goes to `log`.
+    """Answer of a fork of the process at `address`, once it has ended. Its output goes to `log`.
 
     `environment` is added to that of the process. Raises `ForkEnded`, and `OSError` if the process
     itself is gone.

@@ -25,7 +25,7 @@ Probe = tuple[str, ...] | Path
 """Arguments of Python for a process that is started and asked, or the address of one that has
 imported vLLM (`mirage.engine.forkserver`): if that is gone, `PROBE` is started."""
 Answers = dict[str, Mapping[str, Any]]
-"""By the tenant's name."""
+"""Answers by the tenant's name."""
 PROBE = ("-m", "mirage.engine.probe")
 ROLE = "probe"
 TIMEOUT_S = 120.0
@@ -50,7 +50,7 @@ def ask(config: Config, probe: Probe = PROBE) -> tuple[dict[str, ModelFacts], di
 
 
 def _answers(config: Config, log: Path, probe: Probe) -> Answers:
-    """Those that came before whoever was asked ended. Raises `ConfigError`."""
+    """Answers that came before the process that was asked ended. Raises `ConfigError`."""
     additional = {"additional_config": {"mirage": launcher.device_settings(config)}}
     questions: list[dict[str, Any]] = [
         {

@@ -143,7 +143,7 @@ def granule_of(peer: PeerTier) -> int:
 
 
 def lenders_of(peer: PeerTier, socket: Path) -> Lenders | None:
-    """Who will have their memory; sockets are beside that of the pool."""
+    """Holders of their memory; sockets are beside that of the pool."""
     if not peer.gpus:
         return None
     return Lenders(peer.gpus, lambda name: socket.with_name(socket_name("peer", name)))

@@ -27,7 +27,7 @@ class Reuse:
     """Nothing is kept: what an engine without prefix caching does."""
 
     keeps = False
-    """Whether blocks stay whose requests are over."""
+    """True if blocks stay whose requests are over."""
     shared = 0
     """Blocks that are counted by each of several requests, once for each but one."""
     again = 0

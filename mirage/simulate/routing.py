@@ -54,7 +54,7 @@ class Routers:
 
 
 class Observed:
-    """What of it an engine has seen, as `mirage.streaming.routing.RoutingCounts` counts."""
+    """Part of it that an engine has seen, as `mirage.streaming.routing.RoutingCounts` counts."""
 
     def __init__(self, routers: Routers) -> None:
         self._routers = routers

@@ -49,7 +49,7 @@ class StepTaker:
         self.chunks: Sequence[Chunk] = ()
         """Of prompts, in the step that is under way."""
         self._tokens = 0
-        """That each step of the span computes."""
+        """Tokens that each step of the span computes."""
 
     def work(self) -> Work:
         """What the first step of the span does."""

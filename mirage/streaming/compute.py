@@ -53,10 +53,10 @@ class StreamCompute:
         self._stepping: int | None = None
         """The thread that steps."""
         self._steps: Stream | None = None
-        """What it enqueued its newest step on."""
+        """Stream on which it enqueued its newest step."""
         self._end = event()
         self._ended = False
-        """Whether `_end` stands behind all that reads layers."""
+        """True if `_end` stands behind all that reads layers."""
 
     @property
     def stall_s(self) -> float:
@@ -109,7 +109,7 @@ class HostCompute:
 
     @property
     def stall_s(self) -> float:
-        """All that `wait` has blocked for."""
+        """Seconds that `wait` has blocked for."""
         return self._stall_s
 
     def record(self, event: Event) -> None:

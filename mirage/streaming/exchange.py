@@ -1,4 +1,4 @@
-"""From some layers or experts given away to others: what is unmapped, what is mapped then. Pure.
+"""Plan of an exchange of layers and experts given away: unmapped first, mapped then. Pure.
 
 A resident layer has memory of its own for all but its *cold* experts. There are as many *spare
 frames* as each layer has cold experts; some cold experts are in one. A streamed layer has no memory
@@ -36,9 +36,9 @@ class GivenAway:
     rings: Sequence[Sequence[int]] = ()
     """The streamed layers of each slot."""
     cold: Mapping[int, Collection[int]] = field(default_factory=dict)
-    """By layer: experts without memory of their own, of each layer with experts as many."""
+    """Experts without memory of their own, by layer: as many of each layer with experts."""
     framed: Collection[Expert] = ()
-    """Those of them that are in spare frames."""
+    """Cold experts that are in spare frames."""
 
     @property
     def experts(self) -> int:
@@ -46,7 +46,7 @@ class GivenAway:
         return max(map(len, self.cold.values()), default=0)
 
     def streams(self, layer: int) -> bool:
-        """Whether a layer is in a slot."""
+        """True if a layer is in a slot."""
         return any(layer in ring for ring in self.rings)
 
 
@@ -60,13 +60,13 @@ class LayerPart:
 
 @dataclass(frozen=True)
 class Exchange:
-    """In the order in which it is applied; slots and spare frames that were there all end first."""
+    """Steps in their order; slots and spare frames that were there all end first."""
 
     unmap: Sequence[LayerPart]
     load: Sequence[LayerPart]
-    """What is mapped, and copied from its master."""
+    """Parts that are mapped, and copied from their masters."""
     rings: Sequence[Sequence[int]]
-    """Of the slots that begin."""
+    """Layers of the slots that begin."""
     spare: int
     """Spare frames that begin, empty."""
 
@@ -92,7 +92,7 @@ def exchange(
 def _more(
     layout: ExpertLayout, layer: int, layer_bytes: int, one: GivenAway, other: GivenAway
 ) -> list[Span]:
-    """What a layer has of its own under `one`, and not under `other`."""
+    """Ranges that a layer has of its own under `one`, and not under `other`."""
     cold = one.cold.get(layer, ())
     if one.streams(layer):
         return []

@@ -1,4 +1,4 @@
-"""Where the experts of a layer lie in its range. Pure."""
+"""Places of a layer's experts in its range. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Span = tuple[int, int]
 
 
 class Piece(NamedTuple):
-    """Of one tensor: where its first expert begins in the layer's range, and bytes of each."""
+    """Offset of a tensor's first expert in the layer's range, and bytes of each expert."""
 
     start: int
     nbytes: int
@@ -19,7 +19,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpertLayout:
-    """Where the experts of each of `layers` lie: in all of them at the same offsets."""
+    """Places of the experts of each of `layers`: in all of them at the same offsets."""
 
     layers: tuple[int, ...]
     count: int
@@ -27,7 +27,7 @@ class ExpertLayout:
 
     @property
     def nbytes(self) -> int:
-        """Of one expert."""
+        """Ranges of one expert."""
         return sum(piece.nbytes for piece in self.pieces)
 
     @property
@@ -40,7 +40,7 @@ class ExpertLayout:
         return [(piece.start + number * piece.nbytes, piece.nbytes) for piece in self.pieces]
 
     def outside(self, numbers: Collection[int], end: int) -> list[Span]:
-        """All that lies before `end` and is not of these experts."""
+        """Ranges before `end` that are not of these experts."""
         out: list[Span] = []
         at = 0
         for start, nbytes in sorted(span for number in numbers for span in self.spans(number)):

@@ -51,7 +51,7 @@ class Residency:
         self.hits = self.loads = self.swaps = 0
 
     def chosen(self, given: int) -> dict[int, set[int]]:
-        """By layer: the experts that are cold when each has `given` of them."""
+        """Experts by layer that are cold when each layer has given `given`."""
         return {
             layer: keep_cold(cold, self.routing.coldest_first(layer), given)
             for layer, cold in self.cold.items()

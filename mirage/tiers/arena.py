@@ -32,7 +32,7 @@ class Arena:
         return len(self._blocks)
 
     def count(self, tenant: str) -> Counts:
-        """What this medium did for a tenant."""
+        """Counts of this medium for a tenant."""
         return self._counts.setdefault(tenant, Counts())
 
     def state(self, peers: PeersState | None = None) -> PoolState:

@@ -15,7 +15,7 @@ class Backing(Protocol):
 
     @property
     def offsets(self) -> Offsets:
-        """Where slabs are cut from."""
+        """Memory that slabs are cut from."""
 
     @property
     def granule(self) -> int:
@@ -69,5 +69,5 @@ class HostBacking:
         return False
 
     def punch(self, memory: ByteRange) -> None:
-        """As soon as nobody has it locked."""
+        """Give a slab's memory back as soon as nobody has it locked."""
         self.offsets.punch(memory)

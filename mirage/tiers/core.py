@@ -50,7 +50,7 @@ class Core:
         self._cleaning = Cleaning(self._host, self.below, self._act)
         self._peered = Peered(peers, policy, self.span, self._host, self.below, self._act)
         self._arenas = self._peered.arena, self._host
-        """Where a block may lie, quickest first."""
+        """Media on which a block may lie, quickest first."""
         self._members: dict[int, Member] = {}
         self._joined = 0
         self._kinds: dict[bytes, tuple[int, bool]] = {}

@@ -21,7 +21,7 @@ class PeerPlan:
 
     devices: dict[str, int] = field(default_factory=dict)
     backed: bool = True
-    """What a peer wants back is copied to host memory first; else it is dropped."""
+    """True if memory that a peer wants back is copied to host memory first, not dropped."""
     granule: int = 0
     """Bytes that peers lend multiples of, if holders have their memory and make it when it is
     lent; 0: it is there already."""
@@ -56,7 +56,7 @@ class PeerBacking:
         """Blocks that are being copied to host memory."""
 
     def largest(self, budget: int) -> int:
-        """What one device may lend at most."""
+        """Bytes that one device may lend at most."""
         return self.offsets.peers.largest
 
     def may_go(self, block: Block) -> bool:

@@ -1,4 +1,4 @@
-"""Where MIRAGE stands inside vLLM. Who ports to a new version begins here.
+"""Hooks of MIRAGE into vLLM. A port to a new version begins here.
 
 - `given.py`: what vLLM is given by name: a worker, a scheduler, an executor, a connector.
 - Our classes over vLLM's, functions of ours in the place of vLLM's, and names that are imported or

@@ -1,4 +1,4 @@
-"""What vLLM is given by name, in the command line of its server or in its configuration."""
+"""Objects that vLLM is given by name, in its server's command line or its configuration."""
 
 from __future__ import annotations
 

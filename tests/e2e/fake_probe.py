@@ -19,7 +19,7 @@ from mirage.processes.answering import answer
 
 
 def probe(question: dict[str, Any]) -> dict[str, Any]:
-    """As the probe would answer."""
+    """Answer as the probe would."""
     said = dict(pairwise(question["argv"]))
     try:
         facts = facts_of(

@@ -1,4 +1,4 @@
-"""What stands between vLLM and its scheduler: bounds of one step, in force in that step alone."""
+"""Bounds of one step between vLLM and its scheduler, in force in that step alone."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def later(made: ast.ClassDef) -> Iterator[ast.Attribute]:
 
 
 def overwritten(root: Path) -> list[str]:
-    """Where a callback is set later than in its object's `__init__`, by file and line."""
+    """Places, by file and line, where a callback is set later than in its object's `__init__`."""
     files = list(trees(root))
     known = {name for _, tree in files for made in classes(tree) for name in callbacks(made)}
     found = []

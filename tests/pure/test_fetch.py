@@ -1,4 +1,4 @@
-"""What a request wants of the pool: every state, met by every event."""
+"""Fetch of a request: every state, met by every event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bounds a step, and what becomes of a request that lacks blocks in it."""
+"""Bounds of a step, and treatment of a request that lacks blocks in it."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class MemoryBooks(PricedMemory):
         self._emptied_at: dict[int, int] = {}
         """Retiring extents that no request uses, and the newest step scheduled by then."""
         self._emptied_now: list[int] = []
-        """Those of them that the hands have not been told of."""
+        """Emptied extents that the hands have not been told of."""
         self.mapping: tuple[int, ...] = ()
         """Extents that are ordered to be mapped, and the answer is not in."""
 
@@ -88,7 +88,7 @@ class MemoryBooks(PricedMemory):
         return bool(back)
 
     def drop(self, count: int) -> tuple[int, ...]:
-        """So many emptied extents, whose memory is to be unmapped."""
+        """Extents, `count` emptied ones, whose memory is to be unmapped."""
         extents = tuple(self._emptied()[:count])
         self._blocks.book.drop(extents)
         for extent in extents:

@@ -21,7 +21,7 @@ from enum import Enum
 
 
 class Extent(Enum):
-    """What an extent of KV blocks is doing."""
+    """State of an extent of KV blocks."""
 
     UNMAPPED = "unmapped"
     USABLE = "usable"

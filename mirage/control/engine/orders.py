@@ -34,14 +34,14 @@ class MapExtents(NamedTuple):
 
     extents: tuple[int, ...]
     insists: bool = False
-    """As `SetParameters.insists`."""
+    """True if torch's cache is to be emptied for it."""
 
 
 Action = SetParameters | UnmapExtents | MapExtents
 
 
 class MemoryOrders(NamedTuple):
-    """All that is to be done before the next step, in this order."""
+    """Orders to be carried out before the next step, in the order of the fields."""
 
     epoch: int
     """One more than of the orders before; 0 asks for what is held."""

@@ -44,7 +44,7 @@ class Pace:
         return min(wanted, fitting if self._moved else max(1, fitting))
 
     def ordered(self, kind: Kind, count: int) -> None:
-        """So many things are ordered. What was never moved may take the whole pass."""
+        """`number` things are ordered. A kind that was never moved may take the whole pass."""
         self._moved = True
         if self._left_s < inf:
             self._left_s -= count * self._each_s.get(kind, inf) if count else 0.0

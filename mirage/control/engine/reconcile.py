@@ -38,7 +38,7 @@ class _Entry(NamedTuple):
     asked: int = 0
     """Things that it needs granted memory for."""
     wanted: int = 0
-    """Of these, the number that is wanted in the end."""
+    """Number of them that is wanted in the end."""
 
 
 class Reconciler:
@@ -69,7 +69,7 @@ class Reconciler:
         """Granted memory, by kind, that the device refused lately."""
         self._epoch = 0
         self._entries: list[_Entry] = []
-        """Of the orders that are not answered."""
+        """Entries of the orders that are not answered."""
         self.held_bytes = 0
         """Device memory by the last answer."""
         self.settle(hands.obey(MemoryOrders(0)))
@@ -86,7 +86,7 @@ class Reconciler:
 
     @property
     def exceeded(self) -> bool:
-        """Whether running requests sit on more than was called back to."""
+        """True if running requests hold more than the engine was called back to."""
         return self._way.exceeded
 
     def recalls(self, running: int) -> bool:
@@ -179,7 +179,7 @@ class Reconciler:
     # -- orders and answers ---------------------------------------------------------------
 
     def _orders(self, grant_bytes: int | None) -> MemoryOrders | None:
-        """What the pass has entered; None if there is nothing to tell."""
+        """Orders of this pass; None if there is nothing to tell."""
         emptied = self.books.told_emptied()
         actions = tuple(entry.action for entry in self._entries)
         if not actions and not emptied and grant_bytes is None:

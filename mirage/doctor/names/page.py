@@ -63,7 +63,7 @@ def _given() -> Iterator[tuple[str, str]]:
 
 
 def _classes(found: FoundUses) -> Iterator[str]:
-    """What of each of vLLM's classes one of ours stands before."""
+    """Methods of each of vLLM's classes that one of ours overrides."""
     derived = {base for each in found.classes.values() for base in each.bases}
     for name, each in sorted(found.classes.items()):
         methods = {use.name for other in found.line(name) for use in found.classes[other].methods}
@@ -100,7 +100,7 @@ def _moved() -> Iterator[list[str]]:
 
 
 def _parameters(name: str, value: str = "") -> str:
-    """By version where they differ; `value` for what is no function, empty if no version has it."""
+    """Parameters, by version where they differ; `value` if no function, empty in no version."""
     by_text: dict[str, list[str]] = {}
     for version, table in tables().items():
         if (entry := table.get(name)) is not None:

@@ -42,7 +42,7 @@ class TierSpec(OffloadingSpec):
         return tiers_of_engine().manager
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
-        """None of vLLM's: `LoadJobs` and `Stores` know the buffer themselves."""
+        """Handlers of vLLM's: none, for `LoadJobs` and `Stores` know the buffer themselves."""
         raise NotImplementedError("KV blocks are copied by mirage.engine.tiers")
 
 

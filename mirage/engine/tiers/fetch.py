@@ -1,4 +1,4 @@
-"""What one request wants of the pool: its states, and what leads from one to the next. Pure.
+"""Fetch of one request from the pool: its states, and the events between them. Pure.
 
     IDLE --SOUGHT--> SEEKING --DELAYED--> WAITING
      ^                |  ^                 |   |
@@ -26,7 +26,7 @@ from enum import Enum, auto
 
 
 class FetchState(Enum):
-    """What is going on for a request."""
+    """State of a request's fetch."""
 
     IDLE = auto()
     """Nothing is asked of the pool: it is new, runs, or was preempted."""
@@ -37,7 +37,7 @@ class FetchState(Enum):
     LOADING = auto()
     """It has memory for its blocks, and they are copied there."""
     FAILING = auto()
-    """The same, and it is known that a copy failed."""
+    """LOADING, and it is known that a copy failed."""
     DONE = auto()
     """Its blocks arrived, and it has not started since."""
     COMPUTE = auto()
@@ -49,7 +49,7 @@ class FetchState(Enum):
 
 
 class FetchEvent(Enum):
-    """What happens to a request."""
+    """Event in a request's life."""
 
     SOUGHT = auto()
     """The pool is asked for its blocks, or for more of them."""
@@ -92,7 +92,7 @@ CHANGES: Mapping[FetchEvent, Mapping[FetchState, FetchState]] = {
         _S.COMPUTE: _S.GONE,
     },
 }
-"""By event: from which state to which. All others stay as they are."""
+"""Transitions by event, from a state to the next. A state that is not named stays."""
 
 ASKS = frozenset({_S.SEEKING, _S.WAITING, _S.LOADING})
 """A block that the scheduler wants is looked up in the pool; in the others it is computed."""
@@ -112,24 +112,24 @@ class Fetch:
 
     state: FetchState = FetchState.IDLE
     mark: int = NOT_ASKED
-    """Of `Recent`, when the pool was asked."""
+    """Number of `Recent` when the pool was asked."""
     asked_s: float | None = None
-    """When it first had to wait for the pool, since that was asked."""
+    """Time when it first had to wait for the pool, since that was asked."""
     late: bool = False
     """It stopped to wait for the pool, since that was asked."""
     put_off_s: float | None = None
     """Since when it waits for copies that others began, until it is admitted."""
     tokens: int = 0
-    """That it loads, or loaded last."""
+    """Tokens that it loads, or loaded last."""
 
     @property
     def held(self) -> bool:
-        """Whether the pool keeps blocks for it."""
+        """True if the pool keeps blocks for it."""
         return self.state in HELD
 
     @property
     def waits_itself(self) -> bool:
-        """Whether it waits for its own blocks, and not for what others began."""
+        """True if it waits for its own blocks, and not for what others began."""
         return self.state is FetchState.WAITING or self.state in UNDER_WAY
 
     def on(self, event: FetchEvent) -> bool:

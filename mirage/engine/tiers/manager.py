@@ -65,7 +65,7 @@ class TierManager(OffloadingManager):
         self._fetches: dict[str, Fetch] = {}
         self._prefetch = Prefetch(pool.found)
         self.waiting = False
-        """Whether a request waits, for the pool or for others, since the last `begin_step`."""
+        """True if a request waits, for the pool or for others, since the last `begin_step`."""
 
     def begin_step(self) -> None:
         """A new step of the scheduler."""
@@ -96,7 +96,7 @@ class TierManager(OffloadingManager):
     # -- a request, as the scheduler comes by it ------------------------------------------
 
     def put_off(self, request: str, keys: Sequence[Key]) -> bool:
-        """Whether any key is on its way down, and it is worth to wait for that."""
+        """True if any key is on its way down, and waiting for it is worth while."""
         return self._recent.any_under_way(keys) and self._waits_for_others(self._of(request))
 
     def reached(self, request: str) -> None:
@@ -104,7 +104,7 @@ class TierManager(OffloadingManager):
         self._on(request, FetchEvent.REACHED)
 
     def waits(self, request: str) -> bool:
-        """Whether a request of which vLLM cannot tell yet what it loads waits on."""
+        """True if a request waits on of which vLLM cannot tell yet what it loads."""
         fetch = self._of(request)
         return fetch.waits_itself or self._waits_for_others(fetch)
 
@@ -118,7 +118,7 @@ class TierManager(OffloadingManager):
             self._on(request, FetchEvent.ADMITTED)
 
     def loaded(self, request: str, places: Sequence[BlockPlace]) -> None:
-        """All its blocks arrived, from these places."""
+        """Note that all blocks of a request arrived, from these places."""
         tokens = self._of(request).tokens
         self._counts.loaded(tokens, places)
         self._counts.saved_s += tokens * self._token_s()
@@ -198,7 +198,7 @@ class TierManager(OffloadingManager):
     # -- one fetch ------------------------------------------------------------------------
 
     def _of(self, request: str) -> Fetch:
-        """Of one that is over there is none: what is said of it then is remembered nowhere."""
+        """Fetch of a request; one that is over has a new one, which is remembered nowhere."""
         return self._fetches.get(request) or Fetch(FetchState.GONE)
 
     def _on(self, request: str, event: FetchEvent) -> None:
@@ -210,7 +210,7 @@ class TierManager(OffloadingManager):
             self._fetches.pop(request, None)
 
     def _waits_for(self, fetch: Fetch, found: Lookup) -> bool:
-        """Whether it waits for a block of its own."""
+        """True if it waits for a block of its own."""
         now = self._clock()
         if fetch.asked_s is None:
             fetch.asked_s = now
@@ -223,7 +223,7 @@ class TierManager(OffloadingManager):
         return False
 
     def _waits_for_others(self, fetch: Fetch) -> bool:
-        """Whether it waits for copies that are not its own: as long as for its own."""
+        """True if it waits for copies that are not its own: as long as for its own."""
         now = self._clock()
         if fetch.put_off_s is None:
             fetch.put_off_s = now

@@ -1,4 +1,4 @@
-"""What an engine has offered of its blocks to the pool, and what it lost without a copy."""
+"""Blocks that an engine has offered to the pool, and those that it lost without a copy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirage.engine.tiers.recent import Recent
 from mirage.tiers.contract import Key
 
 AGAIN_S = 1.0
-"""After so long a block that found no room is offered again."""
+"""Seconds after which a block that found no room is offered again."""
 MOST_KEYS = 512
 """Blocks that are offered at once."""
 
@@ -22,9 +22,9 @@ class Offers:
     def __init__(self, recent: Recent, clock: Callable[[], float] = time.monotonic) -> None:
         self._recent, self.now = recent, clock
         self._offered: dict[int, tuple[Key, float]] = {}
-        """By block: what was offered of it, and until when that is not done again."""
+        """Offer of each block, and the time before which it is not repeated."""
         self._lost: dict[Key, Any] = {}
-        """What the present schedule() evicted without a copy."""
+        """Blocks that the present schedule() evicted without a copy."""
 
     def worth(self, block: Any, now: float) -> bool:
         """True if the content of a block that no copy reads is to be offered."""

@@ -20,5 +20,5 @@ def tiers() -> EngineTiers | None:
 
 
 def content() -> Offers | None:
-    """What the pool has of the device's blocks; None without a pool."""
+    """Tiers of this engine; None without a pool."""
     return None if _tiers is None else _tiers.offers

@@ -29,7 +29,7 @@ def ask(
     environment: Mapping[str, str],
     waiting: Waiting = nobody_waits,
 ) -> Any:
-    """What `module` answers in role `measure`. `waiting` hears the seconds so far.
+    """Answer of `module` in role `measure`. `waiting` hears the seconds so far.
 
     Whatever is raised meanwhile ends the child, and so does the end of this process. Raises
     `EngineFailed` with one line if the child has no answer.
