@@ -1,0 +1,123 @@
+"""The states of one tenant, and the only ways from one to another. Pure: a table.
+
+Two facts describe a tenant: what its process does (`LifeState`), and where its weights are
+(`WeightsPlace`). Half of the events are orders that were sent, half are what came of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class LifeState(StrEnum):
+    """What the process of a tenant does."""
+
+    STARTING = "starting"
+    """It comes up; its weights come to the device."""
+    READY = "ready"
+    SLEEPING = "sleeping"
+    """It lives, and holds on the device only what it cannot give."""
+    WAKING = "waking"
+    """It lives, and its weights come back to the device."""
+    DRAINING = "draining"
+    """It ends what runs and begins nothing; then it sleeps or stops."""
+    STOPPED = "stopped"
+    """There is none, and none is missing."""
+    DOWN = "down"
+    """It ended by itself, and is to be started again."""
+    FAILED = "failed"
+    """It ended too often, or never came up: it rests for long."""
+
+
+class LifeEvent(StrEnum):
+    """What is ordered, and what is heard of an engine."""
+
+    START = "start"
+    WAKE = "wake"
+    DRAIN = "drain"
+    """The beginning of every sleep and stop, also of a tenant that runs nothing."""
+    STARTED = "started"
+    WOKE = "woke"
+    SLEPT = "slept"
+    ENDED = "ended"
+    """The process has ended as it was told; or nobody is to start it again."""
+    CRASHED = "crashed"
+    """The process has ended by itself."""
+    GIVEN_UP = "given up"
+    """It will not be started again for long."""
+
+
+class WeightsPlace(StrEnum):
+    """The fastest place that has all weights of a tenant."""
+
+    DEVICE = "device"
+    HOST = "host"
+    DISK = "disk"
+
+
+class UnexpectedEventError(RuntimeError):
+    """An event that the present state does not have: somebody breaks the protocol."""
+
+
+_S, _E = LifeState, LifeEvent
+TRANSITIONS: Mapping[LifeState, Mapping[LifeEvent, LifeState]] = {
+    _S.STARTING: {
+        _E.STARTED: _S.READY,
+        _E.DRAIN: _S.DRAINING,
+        _E.CRASHED: _S.DOWN,
+        _E.GIVEN_UP: _S.FAILED,
+    },
+    _S.READY: {_E.DRAIN: _S.DRAINING, _E.CRASHED: _S.DOWN},
+    _S.SLEEPING: {_E.WAKE: _S.WAKING, _E.DRAIN: _S.DRAINING, _E.CRASHED: _S.DOWN},
+    _S.WAKING: {_E.WOKE: _S.READY, _E.DRAIN: _S.DRAINING, _E.CRASHED: _S.DOWN},
+    _S.DRAINING: {
+        _E.SLEPT: _S.SLEEPING,
+        _E.ENDED: _S.STOPPED,
+        _E.CRASHED: _S.DOWN,
+        # Said before the engine heard of the drain.
+        _E.STARTED: _S.DRAINING,
+        _E.WOKE: _S.DRAINING,
+    },
+    _S.STOPPED: {_E.START: _S.STARTING},
+    _S.DOWN: {_E.START: _S.STARTING, _E.GIVEN_UP: _S.FAILED, _E.ENDED: _S.STOPPED},
+    _S.FAILED: {_E.START: _S.STARTING, _E.ENDED: _S.STOPPED},
+}
+"""The state that follows, by the state before and the event."""
+ALIVE = frozenset({_S.STARTING, _S.READY, _S.SLEEPING, _S.WAKING, _S.DRAINING})
+"""States in which there is a process, which holds memory of the device."""
+COMING = frozenset({_S.STARTING, _S.WAKING})
+GONE = frozenset(_S) - ALIVE
+
+
+class Life(NamedTuple):
+    """One tenant's two facts. `keeps` says whether its weights outlive its process."""
+
+    state: LifeState = LifeState.STOPPED
+    place: WeightsPlace = WeightsPlace.DISK
+    keeps: bool = True
+
+    def after(self, event: LifeEvent) -> Life:
+        """Raises `UnexpectedEventError` for an event that the table does not have."""
+        following = TRANSITIONS[self.state].get(event)
+        if following is None:
+            known = ", ".join(TRANSITIONS[self.state])
+            raise UnexpectedEventError(
+                f"{event.value!r} of a tenant that is {self.state.value}: it may be {known}"
+            )
+        return self._replace(state=following, place=self._place(event))
+
+    def _place(self, event: LifeEvent) -> WeightsPlace:
+        if event in (LifeEvent.STARTED, LifeEvent.WOKE):
+            return WeightsPlace.DEVICE
+        if event is LifeEvent.SLEPT:
+            return WeightsPlace.HOST
+        if event in (LifeEvent.ENDED, LifeEvent.CRASHED, LifeEvent.GIVEN_UP):
+            return self._left()
+        return self.place
+
+    def _left(self) -> WeightsPlace:
+        """Of a process that is gone; what was on the disk alone is there still."""
+        on_disk = self.place is WeightsPlace.DISK or not self.keeps
+        return WeightsPlace.DISK if on_disk else WeightsPlace.HOST
