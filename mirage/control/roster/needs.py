@@ -1,0 +1,136 @@
+"""Bytes that a tenant takes of the device in each state, and the time from one to another. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from mirage.control.roster.specs import AUTO, TenantSpec
+from mirage.control.rules import Rules
+from mirage.control.targets import DoesNotFitError, most_alpha
+from mirage.geometry import footprint
+from mirage.protocol import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes of the device that one tenant holds, or is kept, in each of its states."""
+
+    awake: int
+    """Its share: what it is sure of while it is awake."""
+    least: int
+    """With which a wake may begin: the rest of its share comes as others give back."""
+    asleep: int
+    """What its process cannot give."""
+    start: int
+    """While it starts. What is more than its share is borrowed: it goes back once it is ready."""
+    loaded: int
+    """Parameters that a wake loads over the link."""
+
+    @property
+    def yields(self) -> int:
+        """Bytes that others have of it when it sleeps."""
+        return self.awake - self.asleep
+
+
+def state_bytes(spec: TenantSpec, shape: ModelShape, device_bytes: int, rules: Rules) -> StateBytes:
+    """Bytes of a tenant whose model has that shape.
+
+    A share need not hold all layers: it holds at least those that may not be given away and the KV
+    cache of the longest request. A start takes them all, as long as no engine starts without.
+    Raises `DoesNotFitError` for a smaller share.
+    """
+    whole = footprint(shape, 0, shape.min_extents)
+    least = footprint(shape, most_alpha(spec.entitled, shape, rules), shape.min_extents)
+    auto = spec.share is AUTO
+    awake = whole if auto else spec.entitled.share_bytes(device_bytes)
+    if awake < least:
+        raise DoesNotFitError(
+            f"tenant {spec.name!r} needs {least} bytes to be awake and its share of "
+            f"{spec.share:g} % is {awake} bytes: {least - awake} are missing, raise its share"
+        )
+    fixed = shape.fixed_bytes
+    kept = min(awake, whole) - shape.min_extents * shape.extent_bytes
+    return StateBytes(awake, least, fixed, max(awake, whole), kept - fixed)
+
+
+class NeverServedError(ValueError):
+    """A tenant for which the device has no room, whoever else yields."""
+
+
+def check_served(name: str, own: StateBytes, pinned: Iterable[StateBytes], device: int) -> None:
+    """Raises `NeverServedError` with the bytes that are missing; `pinned` are the others' alone."""
+    held = sum(other.awake for other in pinned)
+    if (missing := own.start + held - device) <= 0:
+        return
+    beside = f", beside {held} of tenants that are pinned" if held else ""
+    raise NeverServedError(
+        f"tenant {name!r} can never start: it takes {own.start} bytes{beside}, and the device has "
+        f"{device}: {missing} are missing"
+    )
+
+
+class AtOnce(NamedTuple):
+    """How many of the tenants can be awake at the same time, all others asleep."""
+
+    surely: int
+    """Whichever they are."""
+    at_most: int
+    """If they are the smallest."""
+    missing: int
+    """Bytes by which not even all can be asleep: some are stopped then. Else 0."""
+
+
+def at_once(every: Iterable[StateBytes], device_bytes: int) -> AtOnce:
+    """How many fit on the device."""
+    every = list(every)
+    free = device_bytes - sum(each.asleep for each in every)
+    rising = sorted(each.yields for each in every)
+    return AtOnce(_fitting(rising[::-1], free), _fitting(rising, free), max(0, -free))
+
+
+def _fitting(amounts: list[int], free: int) -> int:
+    """How many of the first `amounts` add up to no more than `free`."""
+    return sum(total <= free for total in accumulate(amounts)) if free >= 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchTimes:
+    """Seconds that one tenant takes from state to state, with the link to itself."""
+
+    sleep_s: float
+    wake_s: float
+    stop_s: float
+    warm_s: float
+    """A start whose weights are in host memory."""
+    cold_s: float
+    """A start that reads them from the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchSpeeds:
+    """What a machine takes: bytes a second, and seconds beside the bytes."""
+
+    link_bytes_s: float
+    disk_bytes_s: float
+    sleep_s: float = 0.1
+    wake_s: float = 0.05
+    stop_s: float = 1.0
+    warm_s: float = 5.0
+    cold_s: float = 30.0
+    copies_out: bool = False
+    """Whether a sleep copies the weights to host memory, for want of a copy there."""
+
+    def times(self, own: StateBytes) -> SwitchTimes:
+        """Seconds of a tenant with those bytes."""
+        load_s = own.loaded / self.link_bytes_s
+        whole_s = (own.loaded + own.asleep) / self.disk_bytes_s
+        return SwitchTimes(
+            sleep_s=self.sleep_s + (load_s if self.copies_out else 0.0),
+            wake_s=self.wake_s + load_s,
+            stop_s=self.stop_s,
+            warm_s=self.warm_s + load_s,
+            cold_s=self.cold_s + max(load_s, whole_s),
+        )
