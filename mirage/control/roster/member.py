@@ -1,0 +1,167 @@
+"""The books of one tenant on the roster: its state, its bytes, its requests, its times."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf
+
+from mirage.control.roster.needs import StateBytes, SwitchTimes
+from mirage.control.roster.rules import RosterRules
+from mirage.control.roster.specs import TenantSpec
+from mirage.control.roster.states import COMING, GONE, Life, LifeEvent, LifeState, WeightsPlace
+
+
+class DrainGoal(StrEnum):
+    """What a drain leads to."""
+
+    SLEEP = "sleep"
+    STOP = "stop"
+
+
+@dataclass(slots=True, eq=False)
+class RosterMember:
+    """One tenant. Times in seconds, of the clock that events come with."""
+
+    spec: TenantSpec
+    own: StateBytes
+    times: SwitchTimes
+    life: Life
+    nbytes: int = 0
+    """That it holds or may come to hold."""
+    since: float = -inf
+    """When its present state began."""
+    running: int = 0
+    """Requests that were passed on to it, and have not ended."""
+    waiting: deque[float] = field(default_factory=deque)
+    """When each request came that waits for it, the oldest first."""
+    queued: int | None = None
+    """Its number in the line of those that want to come; None if it is not in it."""
+    queued_at: float = inf
+    promised: bool = False
+    """Whether it shall come although nobody waits: somebody was told to ask again."""
+    came_at: float = -inf
+    """When it was told to start or to wake the last time."""
+    ready_at: float = -inf
+    """When it became ready the last time."""
+    last_busy: float = -inf
+    goal: DrainGoal = DrainGoal.SLEEP
+    told: bool = False
+    """Of one that drains, whether it was told to sleep or stop."""
+    until: float = inf
+    """When its drain has to be over."""
+    wish: DrainGoal | None = None
+    """What its operator wants of it, which is not so yet."""
+    eager: bool = False
+    """Whether its process is yet to start without a request."""
+    again: bool = False
+    """Whether it joins the line at `retry_at`."""
+    retry_at: float = -inf
+    removed: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def state(self) -> LifeState:
+        return self.life.state
+
+    @property
+    def yields(self) -> int:
+        """Bytes that others have of it when it sleeps."""
+        return max(0, self.nbytes - self.own.asleep)
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether it is awake, or about to be, and may be asked to sleep some time."""
+        return not self.spec.pinned and (self.state in COMING or self.state is LifeState.READY)
+
+    # -- bytes --------------------------------------------------------------------------
+
+    @property
+    def need(self) -> int:
+        """Bytes beyond those it holds that must be free before it comes.
+
+        Of one that drains, what it will need once it has.
+        """
+        drains = self.state is LifeState.DRAINING
+        sleeps = self.state is LifeState.SLEEPING or (drains and self.goal is DrainGoal.SLEEP)
+        return self.own.awake - self.own.asleep if sleeps else self.own.start
+
+    @property
+    def coming_back(self) -> int:
+        """Bytes that are free soon without another order."""
+        if self.state is LifeState.DRAINING:
+            return self.gain(self.goal)
+        if self.state is LifeState.STARTING:
+            return self.nbytes - self.own.awake
+        return 0
+
+    def gain(self, goal: DrainGoal) -> int:
+        """Bytes that others have once it sleeps or has stopped."""
+        return self.nbytes if goal is DrainGoal.STOP else self.yields
+
+    # -- times --------------------------------------------------------------------------
+
+    @property
+    def comes_s(self) -> float:
+        """How long its way to ready takes from where it is now, or will be after its drain."""
+        drains = self.state is LifeState.DRAINING
+        if self.state in (LifeState.SLEEPING, LifeState.WAKING) or (
+            drains and self.goal is DrainGoal.SLEEP
+        ):
+            return self.times.wake_s
+        warm = self.life.place is not WeightsPlace.DISK and self.life.keeps
+        return self.times.warm_s if warm else self.times.cold_s
+
+    def back_s(self, goal: DrainGoal) -> float:
+        """How long its way out and back takes."""
+        if goal is DrainGoal.SLEEP:
+            return self.times.sleep_s + self.times.wake_s
+        start_s = self.times.warm_s if self.life.keeps else self.times.cold_s
+        return self.times.stop_s + start_s
+
+    def settled_at(self, goal: DrainGoal, rules: RosterRules) -> float:
+        """From when on it may yield to others."""
+        span_s = rules.worth * self.back_s(goal)
+        return self.ready_at + (max(span_s, rules.busy_s) if self.running else span_s)
+
+    @property
+    def leaves_s(self) -> float:
+        """How long it takes to sleep, or to stop, once it was told."""
+        return self.times.sleep_s if self.goal is DrainGoal.SLEEP else self.times.stop_s
+
+    # -- changes ------------------------------------------------------------------------
+
+    def happens(self, event: LifeEvent, now: float) -> None:
+        """Raises `UnexpectedEventError` for one that its state does not have."""
+        before = self.state
+        self.life = self.life.after(event)
+        if self.state is not before:
+            self.since = now
+            self._arrives(now)
+
+    def adopt(self, life: Life, now: float) -> None:
+        """It is in a state that came about without orders."""
+        self.life, self.since, self.eager = life, now, False
+        self._arrives(now)
+
+    def _arrives(self, now: float) -> None:
+        if self.state is LifeState.READY:
+            self.nbytes, self.ready_at, self.last_busy = self.own.awake, now, now
+            self.running += len(self.waiting)
+            self.waiting.clear()
+            self.leave_line()
+        elif self.state is LifeState.SLEEPING:
+            self.nbytes = self.own.asleep
+            # Who was not done is still in the engine's queue.
+            self.waiting.extend([now] * self.running)
+            self.running = 0
+        elif self.state in GONE:
+            self.nbytes = self.running = 0
+
+    def leave_line(self) -> None:
+        """It comes, or nobody wants it to."""
+        self.queued, self.queued_at, self.promised, self.again = None, inf, False, False

@@ -1,0 +1,45 @@
+"""What the roster wants done, and what it answers to a request."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class RosterVerb(StrEnum):
+    START = "start"
+    """A process, which may hold so many bytes until it is ready."""
+    WAKE = "wake"
+    """Weights come back to the device."""
+    DRAIN = "drain"
+    """Begin no request; end what runs."""
+    SLEEP = "sleep"
+    """Give away all that can be; what still runs loses its KV cache and waits."""
+    STOP = "stop"
+    """End the process, and what still runs with it."""
+    REFUSE = "refuse"
+    """Requests that have waited longest, with a Retry-After."""
+
+
+class RosterOrder(NamedTuple):
+    """One thing to do to one tenant, said once."""
+
+    verb: RosterVerb
+    tenant: str
+    nbytes: int = 0
+    """Of the device, what a tenant that comes may hold."""
+    least: int = 0
+    """With which it may begin, while the rest is given back by others."""
+    seconds: float = 0.0
+    """For a drain at most; until a request that is refused should come again."""
+    requests: int = 0
+    """That are refused."""
+
+
+class Admission(NamedTuple):
+    """The answer to a request. Neither passed on nor waiting: refused."""
+
+    passed_on: bool = False
+    waits: bool = False
+    retry_s: float = 0.0
+    """Seconds until it should come again, predicted; of one that is refused."""

@@ -1,0 +1,95 @@
+"""When a tenant will be ready: by the bytes that others give back, and those the link brings. Pure.
+
+The line is gone through once in thought. Each tenant in it takes the bytes that are free first, and
+then those of the next that yields, and is another that yields once it has been awake for its time.
+Wakes load one after the other, since they share the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+
+from mirage.control.roster.member import DrainGoal, RosterMember
+from mirage.control.roster.rules import RosterRules
+from mirage.control.roster.states import COMING, LifeState
+
+
+def predicted_s(
+    one: RosterMember,
+    line: Sequence[RosterMember],
+    members: Iterable[RosterMember],
+    free: int,
+    rules: RosterRules,
+    now: float,
+) -> float:
+    """Seconds until `one`, which is in the `line` or at its end, is ready."""
+    if one.state is LifeState.READY:
+        return 0.0
+    if one.state in COMING:
+        return max(0.0, one.came_at + one.comes_s - now)
+    given = [entry for m in members if m is not one for entry in _given(m, rules, now)]
+    heapify(given)
+    time = now
+    link_free = max((m.came_at + m.comes_s for m in members if _loads(m)), default=now)
+    for member in [*line, *([] if one in line else [one])]:
+        time = max(time, member.retry_at if member is one else now)
+        if member.state is LifeState.DRAINING:
+            time = max(time, _left_at(member, now))
+        while member.need > free and given:
+            freed_at, nbytes = heappop(given)
+            time, free = max(time, freed_at), free + nbytes
+        free = max(0, free - member.need)
+        ready = link_free = max(time, link_free) + member.comes_s
+        if member is one:
+            return ready - now
+        heappush(given, (_yields_at(member, ready, rules), member.own.yields))
+    raise AssertionError("the tenant is in the line")
+
+
+def longest_wait_s(members: Iterable[RosterMember], rules: RosterRules) -> float:
+    """Seconds after which a tenant in the line is ready, whatever else is asked for.
+
+    Provided that orders take the times of their tenants, and no engine breaks. The line is first
+    come first served, and each tenant is in it once: at most all others are before one. At its head
+    it waits until those that came before it was there are ready (W) and have been awake for their
+    time (T), or until it has been patient (P), and until they have drained (D) and left (S). Nobody
+    else comes meanwhile but for bytes that it does not need. So n heads one after the other, and
+    its own way, take n (max(W + T, P) + D + S) + W.
+    """
+    every = list(members)
+    comes = max((max(m.times.cold_s, m.times.warm_s, m.times.wake_s) for m in every), default=0.0)
+    back = max((m.times.stop_s + m.times.cold_s for m in every), default=0.0)
+    back = max([back, *(m.back_s(DrainGoal.SLEEP) for m in every)])
+    leaves = max((max(m.times.sleep_s, m.times.stop_s) for m in every), default=0.0)
+    awake = max(rules.worth * back, rules.busy_s)
+    head = max(comes + awake, rules.patience_s) + rules.drain_s + leaves
+    return len(every) * head + comes
+
+
+def _loads(m: RosterMember) -> bool:
+    return m.state is LifeState.WAKING
+
+
+def _left_at(m: RosterMember, now: float) -> float:
+    """When one that drains sleeps or has stopped."""
+    ends = now if m.told or not m.running else max(now, m.until)
+    return ends + m.leaves_s
+
+
+def _given(m: RosterMember, rules: RosterRules, now: float) -> list[tuple[float, int]]:
+    """When it gives back how many bytes."""
+    if m.state is LifeState.DRAINING:
+        return [(_left_at(m, now), m.coming_back)]
+    if not m.gives_way:
+        return []
+    ready = m.came_at + m.comes_s if m.state in COMING else m.ready_at
+    return [(max(now, _yields_at(m, ready, rules)), m.own.yields)]
+
+
+def _yields_at(m: RosterMember, ready: float, rules: RosterRules) -> float:
+    """When one that is ready then sleeps, if somebody needs its place."""
+    busy = bool(m.running or m.waiting)
+    span_s = rules.worth * m.back_s(DrainGoal.SLEEP)
+    drained_s = max(0.0, rules.busy_s - span_s) + rules.drain_s if busy else 0.0
+    return ready + span_s + drained_s + m.times.sleep_s

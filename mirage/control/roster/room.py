@@ -1,0 +1,153 @@
+"""Bytes of the device, and who yields for a tenant that wants to come. Pure.
+
+Who yields: first idle tenants in victim order, then ones with running requests, which drain.
+They sleep. Only if all of them asleep would not leave enough, tenants that sleep already are
+stopped, the longest idle first; and if that is not enough either, who yields stops instead.
+Nobody yields unless all that is missing can be had: a sleep that brings no wake costs for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from mirage.control.roster.member import DrainGoal, RosterMember
+from mirage.control.roster.rules import RosterRules
+from mirage.control.roster.states import LifeState
+from scheduler import victims
+from scheduler.victims import Rule
+
+
+class Yielding(NamedTuple):
+    """One tenant that yields, and what it comes to."""
+
+    member: RosterMember
+    goal: DrainGoal
+
+
+class DeviceRoom:
+    """A view of what `members` hold of a device of `device_bytes`."""
+
+    def __init__(
+        self, device_bytes: int, members: Mapping[str, RosterMember], rules: RosterRules
+    ) -> None:
+        self.device_bytes, self._members, self._rules = device_bytes, members, rules
+
+    @property
+    def free(self) -> int:
+        """Bytes that nobody holds or may come to hold."""
+        return self.device_bytes - sum(m.nbytes for m in self._members.values())
+
+    @property
+    def coming(self) -> int:
+        """Bytes that are free soon without another order."""
+        return sum(m.coming_back for m in self._members.values())
+
+    @property
+    def asleep(self) -> int:
+        """Bytes that tenants hold that sleep, or will when they have drained."""
+        return sum(m.own.asleep for m in self._members.values() if _sleeps(m))
+
+    def may_pass(self, one: RosterMember, head: RosterMember, since: float) -> bool:
+        """Whether `one` may come before the `head` of the line.
+
+        Only for bytes that the head does not need: those that came before it was the head
+        will do for it, as soon as each has been awake long enough.
+        """
+        older = (m for m in self._others(head) if m.gives_way and m.came_at <= since)
+        bound = self.free + self.coming + sum(m.yields for m in older)
+        return one.need <= self.free and head.need <= bound - one.need
+
+    def yielding(
+        self, to: RosterMember, now: float, *, gently: bool, patient: bool
+    ) -> list[Yielding]:
+        """Who shall yield `to` one; nobody if what it needs comes already, or cannot be had yet.
+
+        `gently`: idle tenants alone, and only to sleep. `patient`: it has waited long enough for
+        others to be drained.
+        """
+        short = to.need - self.free - self.coming
+        if short <= 0:
+            return []
+        stopped, left = ([], 0) if gently else self._stopped(to, short, now)
+        short -= sum(m.nbytes for m in stopped)
+        goal = DrainGoal.SLEEP if self._rules.sleeps and left <= 0 else DrainGoal.STOP
+        asked = self._asked(to, goal, now, busy=patient and not gently)
+        chosen = _enough(asked, goal, short)
+        if sum(m.gain(goal) for m in chosen) < short:
+            return []
+        stop = [Yielding(m, DrainGoal.STOP) for m in stopped]
+        return stop + [Yielding(m, goal) for m in chosen]
+
+    def longest_idle(self, now: float) -> list[RosterMember]:
+        """Sleeping tenants that may stop, in the order in which they do.
+
+        Those that want to wake come last.
+        """
+        may = [
+            m
+            for m in self._members.values()
+            if m.state is LifeState.SLEEPING
+            and not m.spec.pinned
+            and now >= m.settled_at(DrainGoal.STOP, self._rules)
+        ]
+        return sorted(_ordered(may, "lru"), key=lambda m: m.queued is not None)
+
+    def _stopped(self, to: RosterMember, short: int, now: float) -> tuple[list[RosterMember], int]:
+        """Sleeping tenants that stop, since all sleeps are not enough; bytes missing even so."""
+        left = short - sum(m.yields for m in self._others(to) if m.gives_way)
+        chosen = []
+        for member in self.longest_idle(now):
+            if left <= 0:
+                break
+            if member is not to:
+                chosen.append(member)
+                left -= member.nbytes
+        return chosen, left
+
+    def _asked(
+        self, to: RosterMember, goal: DrainGoal, now: float, *, busy: bool
+    ) -> list[RosterMember]:
+        """Who may be asked to yield now, in order."""
+        may = [
+            m
+            for m in self._others(to)
+            if m.state is LifeState.READY
+            and not m.spec.pinned
+            and (busy or not m.running)
+            and now >= m.settled_at(goal, self._rules)
+        ]
+        return _ordered(may, self._rules.victims)
+
+    def _others(self, one: RosterMember) -> Iterable[RosterMember]:
+        return (m for m in self._members.values() if m is not one)
+
+
+def _sleeps(m: RosterMember) -> bool:
+    drains = m.state is LifeState.DRAINING and m.goal is DrainGoal.SLEEP
+    return drains or m.state is LifeState.SLEEPING
+
+
+def _ordered(members: Iterable[RosterMember], rule: Rule) -> list[RosterMember]:
+    named = {m.name: m for m in members}
+    candidates = [
+        victims.Candidate(m.name, m.running > 0, m.spec.priority, m.last_busy)
+        for m in named.values()
+    ]
+    return [named[name] for name in victims.order(candidates, rule)]
+
+
+def _enough(ordered: Iterable[RosterMember], goal: DrainGoal, short: int) -> list[RosterMember]:
+    """The first that bring `short` bytes together, without those that later ones spare."""
+    chosen: list[RosterMember] = []
+    for member in ordered:
+        if short <= 0:
+            break
+        if member.gain(goal) > 0:
+            chosen.append(member)
+            short -= member.gain(goal)
+    for member in list(chosen):
+        if short + member.gain(goal) <= 0:
+            chosen.remove(member)
+            short += member.gain(goal)
+    return chosen

@@ -1,0 +1,406 @@
+"""Who is awake on a device that has no room for all. Events in, orders out; no clock, no I/O.
+
+*Coming.* Tenants that are asked for while they are not ready stand in one line, first come first
+served, each once however many requests it has. The first takes free bytes, and who yields for it is
+in `room`. Another comes before it only for bytes that it does not need.
+
+*No swapping without end.* Nobody yields to others before it was awake as long as its way out and
+back takes, `RosterRules.worth` times. So however requests come, a tenant's place is empty for
+swapping at most half of the time (with 1), and nobody waits longer than `outlook.longest_wait_s`.
+
+*Requests.* One for a tenant that is ready is passed on. Else it waits, or is refused with the
+predicted time, and its tenant comes all the same. One that has waited `wait_s` is refused.
+A tenant with running requests drains first, and what has not ended in `drain_s` waits until it is
+awake again, or ends with its process.
+
+The caller sends the orders of `decide`, and tells by `heard` what came of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+from math import inf
+
+from mirage.control.roster.member import DrainGoal, RosterMember
+from mirage.control.roster.needs import StateBytes, SwitchTimes, check_served
+from mirage.control.roster.orders import Admission, RosterOrder, RosterVerb
+from mirage.control.roster.outlook import longest_wait_s, predicted_s
+from mirage.control.roster.room import DeviceRoom, Yielding
+from mirage.control.roster.rules import RosterRules
+from mirage.control.roster.specs import TenantSpec
+from mirage.control.roster.states import (
+    COMING,
+    GONE,
+    Life,
+    LifeEvent,
+    LifeState,
+    UnexpectedEventError,
+)
+
+HEARD = frozenset(LifeEvent) - {LifeEvent.START, LifeEvent.WAKE, LifeEvent.DRAIN}
+"""Events that are no orders."""
+
+
+class NoSuchMemberError(KeyError):
+    """No tenant of that name is on the roster, or it is being removed."""
+
+
+class Roster:
+    """All tenants of one device of `device_bytes`. Seconds of any clock that only grows."""
+
+    def __init__(self, device_bytes: int, rules: RosterRules | None = None) -> None:
+        self.device_bytes = device_bytes
+        self.rules = rules or RosterRules()
+        self.members: dict[str, RosterMember] = {}
+        self.room = DeviceRoom(device_bytes, self.members, self.rules)
+        self._numbers = count()
+        self._head: tuple[RosterMember, float] | None = None
+        """Who waits at the head of the line, and since when."""
+
+    # -- specs --------------------------------------------------------------------------
+
+    def applied(self, spec: TenantSpec, own: StateBytes, times: SwitchTimes, now: float) -> None:
+        """A tenant is declared, or declared anew: other bytes count from its next change on.
+
+        Raises `NeverServedError`, and then nothing has changed.
+        """
+        self._check_served(spec, own)
+        keeps = spec.keep_weights == "host"
+        member = self.members.get(spec.name)
+        if member is None:
+            member = RosterMember(spec, own, times, Life(keeps=keeps), since=now)
+            member.eager = spec.start == "eager"
+            self.members[spec.name] = member
+        member.spec, member.own, member.times = spec, own, times
+        member.life = member.life._replace(keeps=keeps)
+        if member.removed:
+            member.removed, member.wish = False, None
+
+    def adopted(self, name: str, life: Life, now: float) -> None:
+        """What is so already of a tenant that was just `applied`.
+
+        Raises `AssertionError` if the device has no room for it, `NoSuchMemberError`.
+        """
+        member = self.members.get(name)
+        if member is None:
+            raise NoSuchMemberError(name)
+        member.adopt(life, now)
+        self.check()
+
+    def removed(self, name: str) -> None:
+        """A tenant is declared no more: it drains and stops. No error if it is not there."""
+        if (member := self.members.get(name)) is not None:
+            member.removed, member.wish, member.eager = True, DrainGoal.STOP, False
+
+    def _check_served(self, spec: TenantSpec, own: StateBytes) -> None:
+        others = [m for m in self.members.values() if m.name != spec.name and not m.removed]
+        pinned = [m.own for m in others if m.spec.pinned]
+        check_served(spec.name, own, pinned, self.device_bytes)
+        if spec.pinned:
+            for other in others:
+                beside = [m.own for m in others if m.spec.pinned and m is not other]
+                check_served(other.name, other.own, [own, *beside], self.device_bytes)
+
+    # -- requests -----------------------------------------------------------------------
+
+    def asked(self, name: str, now: float) -> Admission:
+        """A request comes. Raises `NoSuchMemberError`."""
+        member = self.members.get(name)
+        if member is None or member.removed:
+            raise NoSuchMemberError(name)
+        member.last_busy = now
+        if member.state is LifeState.READY:
+            member.running += 1
+            return Admission(passed_on=True)
+        self._join_line(member, now)
+        wait_s = self.predicted_s(name, now)
+        if len(member.waiting) >= member.spec.queued or wait_s > member.spec.wait_s:
+            member.promised = True
+            return Admission(retry_s=wait_s)
+        member.waiting.append(now)
+        return Admission(waits=True)
+
+    def ended(self, name: str, now: float) -> None:
+        """A request that was passed on has ended. No error for one that its engine took along."""
+        member = self.members.get(name)
+        if member is not None and member.running:
+            member.running -= 1
+            member.last_busy = now
+
+    def left(self, name: str) -> None:
+        """A request that waited goes, its client has: the newest."""
+        member = self.members.get(name)
+        if member is not None and member.waiting:
+            member.waiting.pop()
+            if not member.waiting and not member.promised:
+                member.leave_line()
+
+    # -- engines and operators ----------------------------------------------------------
+
+    def heard(self, name: str, event: LifeEvent, now: float, retry_s: float = 0.0) -> None:
+        """What came of an order, or an engine's end.
+
+        One that crashed or is given up may start again in `retry_s`. Raises
+        `UnexpectedEventError` for what cannot be, `NoSuchMemberError`.
+        """
+        member = self.members.get(name)
+        if member is None:
+            raise NoSuchMemberError(name)
+        if event not in HEARD:
+            raise UnexpectedEventError(f"{event.value!r} is an order: nobody hears it")
+        served = member.state is LifeState.READY
+        member.happens(event, now)
+        if event in (LifeEvent.CRASHED, LifeEvent.GIVEN_UP):
+            self._broke(member, served, now + retry_s)
+        elif member.waiting:
+            self._join_line(member, now)
+
+    def wished(self, name: str, wish: LifeState, now: float) -> None:
+        """Its operator wants it ready, sleeping or stopped, once. Raises `NoSuchMemberError`."""
+        member = self.members.get(name)
+        if member is None or member.removed:
+            raise NoSuchMemberError(name)
+        if wish is LifeState.READY:
+            member.wish = None
+            if member.state is not LifeState.READY:
+                self._join_line(member, now)
+                member.promised = True
+            return
+        member.wish = DrainGoal.SLEEP if wish is LifeState.SLEEPING else DrainGoal.STOP
+        member.eager = member.promised = False
+        if not member.waiting:
+            member.leave_line()
+
+    def _broke(self, member: RosterMember, served: bool, retry_at: float) -> None:
+        """It comes again after the others that want to: else one that breaks would hold them up."""
+        wanted = bool(member.waiting) or member.promised or member.again
+        member.leave_line()
+        member.retry_at, member.again = retry_at, wanted or served
+        member.eager = member.spec.start == "eager" and member.wish is None
+
+    def _join_line(self, member: RosterMember, now: float) -> None:
+        if member.queued is not None or member.state in COMING:
+            return
+        if now < member.retry_at:
+            member.again = True
+        else:
+            member.queued, member.queued_at, member.again = next(self._numbers), now, False
+
+    # -- decisions ----------------------------------------------------------------------
+
+    def decide(self, now: float) -> list[RosterOrder]:
+        """What to do now, in order. Called again, it has nothing to add."""
+        orders: list[RosterOrder] = []
+        while more := self._step(now):
+            orders += more
+        return orders
+
+    def _step(self, now: float) -> list[RosterOrder]:
+        orders = self._refuse(now)
+        self._forget()
+        self._return(now)
+        for member in list(self.members.values()):
+            if (goal := self._due(member, now)) is not None:
+                orders += self._drain(Yielding(member, goal), now)
+        orders += self._serve(now)
+        return orders + self._end_drains(now)
+
+    @property
+    def line(self) -> list[RosterMember]:
+        """Those that want to come, in their order."""
+        queued = [m for m in self.members.values() if m.queued is not None]
+        return sorted(queued, key=lambda m: m.queued or 0)
+
+    def predicted_s(self, name: str, now: float) -> float:
+        """Seconds until a tenant is ready, if it is asked for now."""
+        one, every = self.members[name], self.members.values()
+        return predicted_s(one, self.line, every, self.room.free, self.rules, now)
+
+    def longest_wait_s(self) -> float:
+        """Seconds that nobody in the line waits longer."""
+        return longest_wait_s(self.members.values(), self.rules)
+
+    def next_deadline(self, now: float) -> float | None:
+        """When `decide` may have more to say without another event; None for never."""
+        times = [t for m in self.members.values() for t in self._times(m)]
+        if self._head is not None:
+            times.append(self._head[1] + self.rules.patience_s)
+        return min((t for t in times if now < t < inf), default=None)
+
+    def check(self) -> None:
+        """Raises `AssertionError` if more is held than there is, or a request is nowhere."""
+        assert self.room.free >= 0, f"{-self.room.free} bytes more than the device has"
+        for m in self.members.values():
+            assert not m.running or m.state in (LifeState.READY, LifeState.DRAINING), m
+            assert not m.waiting or m.again or m.queued is not None or m.state in COMING, m
+            assert (m.nbytes == 0) == (m.state in GONE) or not m.own.asleep, m
+
+    # -- refusing -----------------------------------------------------------------------
+
+    def _refuse(self, now: float) -> list[RosterOrder]:
+        """Requests that have waited as long as they may; of a tenant that goes, all."""
+        orders = []
+        for m in self.members.values():
+            late = sum(m.removed or now >= came + m.spec.wait_s for came in m.waiting)
+            if not late:
+                continue
+            for _ in range(late):
+                m.waiting.popleft()
+            retry_s = 0.0 if m.removed else self.predicted_s(m.name, now)
+            m.promised = not m.removed
+            orders.append(RosterOrder(RosterVerb.REFUSE, m.name, seconds=retry_s, requests=late))
+        return orders
+
+    def _forget(self) -> None:
+        """Tenants that were removed and have ended."""
+        for member in list(self.members.values()):
+            if member.removed and member.state in GONE:
+                del self.members[member.name]
+
+    # -- yielding -----------------------------------------------------------------------
+
+    def _due(self, m: RosterMember, now: float) -> DrainGoal | None:
+        """What a tenant shall come to by itself, by its operator or its times."""
+        if m.removed and m.queued is not None:
+            m.leave_line()
+        if m.wish is not None and (goal := self._wished(m)) is not None:
+            return goal
+        rests = m.state is LifeState.READY and not m.running and not m.spec.pinned
+        if rests and now >= m.last_busy + m.spec.keep_alive_s:
+            return DrainGoal.SLEEP if self.rules.sleeps else DrainGoal.STOP
+        forgotten = m.state is LifeState.SLEEPING and m.queued is None
+        if forgotten and now >= m.since + m.spec.stop_after_s:
+            return DrainGoal.STOP
+        return None
+
+    def _wished(self, m: RosterMember) -> DrainGoal | None:
+        """What its wish asks for now; a wish that is fulfilled is none any more."""
+        wish = m.wish
+        if m.state in (LifeState.DOWN, LifeState.FAILED) and not m.waiting:
+            m.happens(LifeEvent.ENDED, m.since)
+            m.leave_line()
+        if m.state in GONE or (m.state is LifeState.SLEEPING and wish is DrainGoal.SLEEP):
+            m.wish = None
+            return None
+        if m.state is LifeState.DRAINING:
+            if wish is DrainGoal.STOP and not m.told:
+                m.goal = wish
+            return None
+        return wish if wish is DrainGoal.STOP or m.state is LifeState.READY else None
+
+    def _drain(self, yielding: Yielding, now: float) -> list[RosterOrder]:
+        member, goal = yielding
+        member.happens(LifeEvent.DRAIN, now)
+        member.goal, member.told, member.until = goal, False, now + self.rules.drain_s
+        if member.waiting:  # of one that was coming
+            self._join_line(member, now)
+        if not member.running:
+            return []
+        return [RosterOrder(RosterVerb.DRAIN, member.name, seconds=self.rules.drain_s)]
+
+    def _end_drains(self, now: float) -> list[RosterOrder]:
+        orders = []
+        for m in self.members.values():
+            over = m.state is LifeState.DRAINING and (not m.running or now >= m.until)
+            if over and not m.told:
+                m.told = True
+                sleeps = m.goal is DrainGoal.SLEEP
+                verb = RosterVerb.SLEEP if sleeps else RosterVerb.STOP
+                orders.append(RosterOrder(verb, m.name))
+        return orders
+
+    # -- coming -------------------------------------------------------------------------
+
+    def _return(self, now: float) -> None:
+        for member in self.members.values():
+            if member.again and now >= member.retry_at:
+                self._join_line(member, now)
+
+    def _serve(self, now: float) -> list[RosterOrder]:
+        """The line, and once nobody waits those that start before anybody asks."""
+        orders: list[RosterOrder] = []
+        head: RosterMember | None = None
+        since = now
+        for member in self.line:
+            if head is None:
+                if self._may_come(member):
+                    orders.append(self._come(member, now))
+                    continue
+                head, since = member, self._head_since(member, now)
+                patient = now >= since + self.rules.patience_s
+                orders += self._make_room(member, now, patient=patient)
+            elif self._may_come(member) and self.room.may_pass(member, head, since):
+                orders.append(self._come(member, now))
+        self._head = None if head is None else (head, since)
+        orders += self._stop_crowd(now)
+        return orders + (self._start_eager(now) if head is None else [])
+
+    def _head_since(self, member: RosterMember, now: float) -> float:
+        before = self._head
+        return before[1] if before is not None and before[0] is member else now
+
+    def _may_come(self, member: RosterMember) -> bool:
+        return member.state is not LifeState.DRAINING and member.need <= self.room.free
+
+    def _come(self, member: RosterMember, now: float) -> RosterOrder:
+        wakes = member.state is LifeState.SLEEPING
+        nbytes = member.own.awake if wakes else member.own.start
+        member.happens(LifeEvent.WAKE if wakes else LifeEvent.START, now)
+        member.nbytes, member.came_at, member.eager = nbytes, now, False
+        promised = member.promised
+        member.leave_line()
+        member.promised = promised
+        verb = RosterVerb.WAKE if wakes else RosterVerb.START
+        return RosterOrder(verb, member.name, nbytes, min(nbytes, member.own.least))
+
+    def _make_room(
+        self, to: RosterMember, now: float, *, patient: bool = False, gently: bool = False
+    ) -> list[RosterOrder]:
+        chosen = self.room.yielding(to, now, gently=gently, patient=patient)
+        return [order for one in chosen for order in self._drain(one, now)]
+
+    def _start_eager(self, now: float) -> list[RosterOrder]:
+        """One after the other, as long as idle tenants that sleep are enough for it."""
+        orders: list[RosterOrder] = []
+        for m in self.members.values():
+            if not m.eager or m.state not in GONE or now < m.retry_at:
+                continue
+            if self._may_come(m):
+                orders.append(self._come(m, now))
+                continue
+            if self.room.asleep + m.own.asleep <= self._most_asleep:
+                orders += self._make_room(m, now, gently=True)
+            break
+        return orders
+
+    @property
+    def _most_asleep(self) -> float:
+        return self.rules.asleep_part * self.device_bytes
+
+    def _stop_crowd(self, now: float) -> list[RosterOrder]:
+        """Sleeping tenants beyond their part of the device stop, the longest idle first."""
+        crowd = [m for m in self.room.longest_idle(now) if m.queued is None]
+        orders: list[RosterOrder] = []
+        for member in crowd:
+            if self.room.asleep <= self._most_asleep:
+                break
+            orders += self._drain(Yielding(member, DrainGoal.STOP), now)
+        return orders
+
+    # -- times --------------------------------------------------------------------------
+
+    def _times(self, m: RosterMember) -> Iterable[float]:
+        """When a decision about it may change."""
+        if m.waiting:
+            yield m.waiting[0] + m.spec.wait_s
+        if m.again or m.eager:
+            yield m.retry_at
+        if m.state is LifeState.DRAINING and not m.told:
+            yield m.until
+        if m.state is LifeState.SLEEPING:
+            yield m.since + m.spec.stop_after_s
+        if m.state is LifeState.READY and not m.running:
+            yield m.last_busy + m.spec.keep_alive_s
+        if m.state in (LifeState.READY, LifeState.SLEEPING):
+            yield from (m.settled_at(goal, self.rules) for goal in DrainGoal)

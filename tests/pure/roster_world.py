@@ -1,0 +1,233 @@
+"""Engines for the roster: they do what they are told, within their times, and count requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+from mirage.control.roster.needs import StateBytes, SwitchTimes
+from mirage.control.roster.orders import RosterOrder, RosterVerb
+from mirage.control.roster.roster import Roster
+from mirage.control.roster.rules import RosterRules
+from mirage.control.roster.specs import TenantSpec
+from mirage.control.roster.states import LifeEvent, LifeState, WeightsPlace
+
+EPSILON = 1e-6
+
+
+@dataclass
+class RosterEngine:
+    """What is true of one tenant, counted apart from the roster's books."""
+
+    held: int = 0
+    done: tuple[float, LifeEvent] | None = None
+    """What it will say next, and when."""
+    running: int = 0
+    waiting: list[float] = field(default_factory=list)
+    ready_at: float = inf
+    drained_at: float = inf
+    wanted_at: float = inf
+    """Since when somebody waits for it."""
+    free_to_go: bool = False
+    """Whether its operator, or its own times, may end it at any moment."""
+
+
+class RosterWorld:
+    """One device. After every event all that must hold is looked at."""
+
+    def __init__(self, device: int, rules: RosterRules, part: float = 1.0) -> None:
+        """Engines take `part` of the time that they may."""
+        self.roster, self.device, self.part = Roster(device, rules), device, part
+        self.engines: dict[str, RosterEngine] = {}
+        self.now = 0.0
+        self.log: list[tuple[float, RosterOrder]] = []
+        self.longest = 0.0
+        """That anybody waited to become ready."""
+        self.calm = True
+        """Whether no engine has broken and nobody was added or removed."""
+
+    # -- events -------------------------------------------------------------------------
+
+    def apply(self, spec: TenantSpec, own: StateBytes, times: SwitchTimes) -> None:
+        self.roster.applied(spec, own, times, self.now)
+        self.engines.setdefault(spec.name, RosterEngine())
+        self.decide()
+
+    def remove(self, name: str) -> None:
+        self.roster.removed(name)
+        self.engines[name].free_to_go = True
+        self.decide()
+
+    def wish(self, name: str, wish: LifeState) -> None:
+        self.roster.wished(name, wish, self.now)
+        self.engines[name].free_to_go = True
+        self.decide()
+
+    def ask(self, name: str) -> str:
+        engine = self.engines[name]
+        answer = self.roster.asked(name, self.now)
+        if answer.passed_on:
+            assert self.state(name) is LifeState.READY and not answer.waits
+            engine.running += 1
+        elif answer.waits:
+            engine.waiting.append(self.now)
+            engine.wanted_at = min(engine.wanted_at, self.now)
+        else:
+            assert answer.retry_s > 0
+        self.decide()
+        return "passed on" if answer.passed_on else "waits" if answer.waits else "refused"
+
+    def end(self, name: str) -> None:
+        engine = self.engines[name]
+        if engine.running:
+            engine.running -= 1
+            self.roster.ended(name, self.now)
+            self.decide()
+
+    def leave(self, name: str) -> None:
+        engine = self.engines[name]
+        if engine.waiting:
+            engine.waiting.pop()
+            self.roster.left(name)
+            if not engine.waiting:
+                engine.wanted_at = inf
+            self.decide()
+
+    def crash(self, name: str, retry_s: float = 1.0) -> None:
+        if self.state(name) in (LifeState.STOPPED, LifeState.DOWN, LifeState.FAILED):
+            return
+        self.engines[name].done = self.now, LifeEvent.CRASHED
+        self.calm = False
+        self._say(name, retry_s)
+
+    # -- time ---------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and engines and deadlines with it."""
+        end = self.now + seconds
+        for _ in range(100_000):
+            saying = [(e.done[0], name) for name, e in self.engines.items() if e.done]
+            first = min(saying, default=(inf, ""))
+            deadline = self.roster.next_deadline(self.now)
+            time = min(first[0], inf if deadline is None else deadline)
+            if time > end:
+                break
+            self._nothing_before(time)
+            self.now = max(self.now, time)
+            if first[0] <= self.now:
+                self._say(first[1])
+            else:
+                self.decide()
+        else:
+            raise AssertionError("time stands still")
+        self.now = end
+        self.decide()
+
+    def _nothing_before(self, time: float) -> None:
+        """`next_deadline` is not too late."""
+        middle = (self.now + time) / 2
+        if self.now < middle < time:
+            assert self.roster.decide(middle) == []
+
+    def _say(self, name: str, retry_s: float = 0.0) -> None:
+        engine = self.engines[name]
+        assert engine.done is not None
+        event, engine.done = engine.done[1], None
+        member = self.roster.members[name]
+        self.roster.heard(name, event, self.now, retry_s)
+        if event in (LifeEvent.STARTED, LifeEvent.WOKE) and member.state is LifeState.READY:
+            self._serves(engine, member.own.awake)
+        elif event is LifeEvent.SLEPT:
+            engine.held = member.own.asleep
+            engine.waiting += [self.now] * engine.running
+            engine.running = 0
+            engine.wanted_at = self.now if engine.waiting else inf
+        elif event in (LifeEvent.ENDED, LifeEvent.CRASHED):
+            engine.held = engine.running = 0
+        self.decide()
+
+    def _serves(self, engine: RosterEngine, awake: int) -> None:
+        if engine.waiting and self.calm:
+            self.longest = max(self.longest, self.now - engine.wanted_at)
+        engine.running += len(engine.waiting)
+        engine.waiting.clear()
+        engine.held, engine.ready_at, engine.wanted_at = awake, self.now, inf
+        engine.free_to_go = False
+
+    # -- orders -------------------------------------------------------------------------
+
+    def decide(self) -> None:
+        for order in self.roster.decide(self.now):
+            self.log.append((self.now, order))
+            self._obey(order)
+        assert self.roster.decide(self.now) == [], "it has nothing to add"
+        for name in [n for n in self.engines if n not in self.roster.members]:
+            gone = self.engines.pop(name)
+            assert not gone.held and not gone.waiting and gone.done is None
+        self.check()
+
+    def _obey(self, order: RosterOrder) -> None:
+        engine = self.engines[order.tenant]
+        member = self.roster.members.get(order.tenant)
+        if order.verb is RosterVerb.REFUSE:
+            assert order.requests <= len(engine.waiting)
+            del engine.waiting[: order.requests]
+            if not engine.waiting:
+                engine.wanted_at = inf
+            return
+        assert member is not None
+        times = member.times
+        if order.verb is RosterVerb.DRAIN:
+            assert engine.running
+            engine.drained_at = self.now + order.seconds
+        elif order.verb is RosterVerb.WAKE:
+            assert engine.held == member.own.asleep and engine.done is None
+            self._takes(engine, order.nbytes)
+            self._will(engine, times.wake_s, LifeEvent.WOKE)
+        elif order.verb is RosterVerb.START:
+            assert engine.held == 0 and engine.done is None
+            cold = member.life.place is WeightsPlace.DISK
+            self._takes(engine, order.nbytes)
+            self._will(engine, times.cold_s if cold else times.warm_s, LifeEvent.STARTED)
+        else:
+            self._goes(order.verb, engine, times)
+
+    def _goes(self, verb: RosterVerb, engine: RosterEngine, times: SwitchTimes) -> None:
+        assert not engine.running or self.now >= engine.drained_at, "running, and not drained"
+        engine.drained_at = inf
+        if verb is RosterVerb.SLEEP:
+            self._will(engine, times.sleep_s, LifeEvent.SLEPT)
+        else:
+            self._will(engine, times.stop_s, LifeEvent.ENDED)
+
+    def _takes(self, engine: RosterEngine, nbytes: int) -> None:
+        engine.held = nbytes
+        held = sum(e.held for e in self.engines.values())
+        assert held <= self.device, f"{held} bytes of {self.device}"
+
+    def _will(self, engine: RosterEngine, seconds: float, event: LifeEvent) -> None:
+        engine.done = self.now + self.part * seconds, event
+
+    # -- what must hold -----------------------------------------------------------------
+
+    def state(self, name: str) -> LifeState:
+        return self.roster.members[name].state
+
+    def check(self) -> None:
+        self.roster.check()
+        bound = self.roster.longest_wait_s()
+        for name, engine in self.engines.items():
+            member = self.roster.members[name]
+            assert engine.held <= member.nbytes, name
+            assert engine.running == member.running, name
+            assert (
+                len(engine.waiting)
+                == len(member.waiting)
+                <= max(member.spec.queued, engine.running + len(engine.waiting))
+            )
+            if engine.running:
+                assert self.state(name) in (LifeState.READY, LifeState.DRAINING)
+            oldest = min(engine.waiting, default=inf)
+            assert self.now < oldest + member.spec.wait_s + EPSILON, "answered in time"
+            if self.calm:
+                assert self.now <= engine.wanted_at + bound + EPSILON, f"{name} waits too long"
