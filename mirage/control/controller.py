@@ -34,7 +34,15 @@ from mirage.control.planner import Plan, plan
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths, worth_spilling
-from mirage.control.targets import base, entitled, is_sent, most_alpha, most_experts, toward
+from mirage.control.targets import (
+    base,
+    entitled,
+    is_sent,
+    least,
+    most_alpha,
+    most_experts,
+    toward,
+)
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape, Refusal, Report
@@ -84,6 +92,8 @@ class Controller:
         )
         self._new: set[str] = set()
         """Tenants that joined and have had no allotment yet."""
+        self._lean: set[str] = set()
+        """Those of them that need not have all their share at first."""
         self._planned: Clocked[Plan] | None = None
         """Made last, if nothing happened since."""
         self._followed: dict[str, Plan] = {}
@@ -112,8 +122,10 @@ class Controller:
 
     # -- events -------------------------------------------------------------------------
 
-    def joined(self, name: str, shape: ModelShape, held_bytes: int, now: float) -> None:
-        """An engine said hello.
+    def joined(
+        self, name: str, shape: ModelShape, held_bytes: int, now: float, *, lean: bool = False
+    ) -> None:
+        """An engine said hello. A `lean` one begins with less than its share if need be.
 
         Raises `DoesNotFitError` if its share is too small for it, `UnknownTenantError`, and
         `LedgerError` if it holds more than is free: start it once `has_room` for it.
@@ -123,6 +135,8 @@ class Controller:
         self._grants.joined(name, held_bytes)
         self._store.joined(name, shape, held_bytes)
         self._new.add(name)
+        if lean and self._policy is Policy.MIRAGE:
+            self._lean.add(name)
         self._planned = None
 
     def reported(self, name: str, report: Report, now: float) -> None:
@@ -156,8 +170,19 @@ class Controller:
         if self._drained is not None:
             self._drained.lost(name)
         self._new.discard(name)
+        self._lean.discard(name)
         self._planned = None
         self._unanswered.pop(name, None)
+
+    def slept(self, name: str, held_bytes: int) -> None:
+        """A tenant that is lost, or never joined, holds so many bytes and lends its share."""
+        self._grants.slept(name, held_bytes)
+        self._planned = None
+
+    def expects(self, name: str, nbytes: int) -> None:
+        """A tenant that was given up will hold so many bytes asleep: others give them back."""
+        self._grants.expects(name, nbytes)
+        self._planned = None
 
     def given_up(self, name: str) -> None:
         """No engine of a tenant will start for now: others may have what its share leaves."""
@@ -246,6 +271,10 @@ class Controller:
         """Bytes that all tenants share."""
         return self._grants.device_bytes
 
+    def reserved_bytes(self, name: str) -> int:
+        """Bytes of the device that a tenant holds or may come to hold."""
+        return self._grants.ledger.reserved_bytes(name)
+
     @property
     def free_bytes(self) -> int:
         """Bytes of the device that no engine holds or may come to hold."""
@@ -263,7 +292,10 @@ class Controller:
         commands = []
         for t in self.snapshot(now).tenants:
             target = base(t.tenant, t.shape, self._grants.device_bytes)
-            if t.allotment is None and target.grant_bytes <= self._grants.limit(t.name):
+            limit = self._grants.limit(t.name)
+            if t.name in self._lean and target.grant_bytes > limit:
+                target = least(t.tenant, t.shape, self._rules)
+            if t.allotment is None and target.grant_bytes <= limit:
                 self._planned = None
                 commands.append(self._send(t, target))
         # One that takes less than its share may leave enough for another.
@@ -331,6 +363,7 @@ class Controller:
         allotment = self._grants.allot(t.name, target)
         self._store.sent(t.name, allotment)
         self._new.discard(t.name)
+        self._lean.discard(t.name)
         if t.allotment is not None and target.kv_extents > t.allotment.kv_extents:
             self._unanswered.pop(t.name, None)
         return Command(t.name, allotment)

@@ -26,11 +26,15 @@ class Grants:
         self._revisions = dict.fromkeys(self._shares, 0)
         self._present: set[str] = set()
         self._given_up: set[str] = set()
+        self._expected: dict[str, int] = {}
+        """Bytes that tenants which were given up will hold, though not their shares."""
 
     def joined(self, name: str, held_bytes: int) -> None:
         """Raises `UnknownTenantError`, and `LedgerError` as the ledger does."""
         if name not in self._shares:
             raise UnknownTenantError(f"no tenant is named {name!r}: known are {[*self._shares]}")
+        if name in self._given_up:
+            self.ledger.lost(name)  # what it held asleep
         self.ledger.joined(name, held_bytes)
         self.awaited(name)
 
@@ -39,6 +43,17 @@ class Grants:
         self.ledger.lost(name)
         self._present.discard(name)
 
+    def slept(self, name: str, held_bytes: int) -> None:
+        """It holds no more than that; its share may be lent out until it joins again."""
+        self.lost(name)
+        self._expected.pop(name, None)
+        self.ledger.joined(name, held_bytes)
+        self.given_up(name)
+
+    def expects(self, name: str, nbytes: int) -> None:
+        """A tenant that was given up is to hold so many bytes asleep: they are kept for it."""
+        self._expected[name] = nbytes
+
     def given_up(self, name: str) -> None:
         """No engine of it will start for now: its share may be lent out."""
         self._given_up.add(name)
@@ -46,6 +61,7 @@ class Grants:
     def awaited(self, name: str) -> None:
         """Its engine is to start again: its share is kept from now on."""
         self._given_up.discard(name)
+        self._expected.pop(name, None)
 
     def allot(self, name: str, target: Allotment) -> Allotment:
         """`target` with a number, to be sent. Raises `OverCommitError` if it exceeds the device."""
@@ -59,11 +75,14 @@ class Grants:
     def limit(self, name: str) -> int:
         """The largest grant that can be sent to a tenant now, in bytes."""
         kept = sum(max(0, share - held) for share, held in self._absent(but=name))
+        kept += sum(self._awaited_asleep(other) for other in self._expected if other != name)
         return self.ledger.reserved_bytes(name) + max(0, self.ledger.free_bytes - kept)
 
     def kept_bytes(self) -> int:
         """Bytes of absent tenants, that no plan may give to others."""
-        return sum(max(share, held) for share, held in self._absent())
+        asleep = sum(self.ledger.reserved_bytes(name) for name in self._given_up)
+        asleep += sum(map(self._awaited_asleep, self._expected))
+        return asleep + sum(max(share, held) for share, held in self._absent())
 
     def has_room(self, name: str) -> bool:
         """Whether an engine that holds up to its tenant's share may be started.
@@ -76,6 +95,10 @@ class Grants:
         """Bytes that tenants hold, or may come to hold, beyond their shares; by name."""
         over = {n: self.ledger.reserved_bytes(n) - share for n, share in self._shares.items()}
         return {name: nbytes for name, nbytes in over.items() if nbytes > 0}
+
+    def _awaited_asleep(self, name: str) -> int:
+        """Bytes that are expected of it and that it does not hold yet."""
+        return max(0, self._expected[name] - self.ledger.reserved_bytes(name))
 
     def _absent(self, but: str = "") -> list[tuple[int, int]]:
         """(share, reserved) bytes of each absent tenant."""

@@ -79,6 +79,12 @@ def most_alpha(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
     return max(0, min(shape.movable_layers, by_percent, beside_floor))
 
 
+def least(tenant: Tenant, shape: ModelShape, rules: Rules) -> Allotment:
+    """The least with which an engine serves: all layers away that may be, KV for one request."""
+    alpha = most_alpha(tenant, shape, rules)
+    return unnumbered(shape, alpha, most_slots(rules) if alpha else 0, shape.min_extents)
+
+
 def most_slots(rules: Rules) -> int:
     """Slots that streamed layers of one model may share."""
     return 1 if rules.beta == 1 else 2

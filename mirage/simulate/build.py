@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
+from math import inf
 from typing import Any
 
-from mirage.config import Config, Policy
+from mirage.config import Policy
 from mirage.config import TenantSection as Served
 from mirage.control.arbiter import Arbiter
+from mirage.control.controller import Controller
+from mirage.control.draining import Draining
+from mirage.control.roster.roster import Roster
+from mirage.control.roster.specs import TenantSpec
 from mirage.control.targets import base, entitled
 from mirage.facts import KVGroup
 from mirage.simulate import workload
@@ -24,6 +29,7 @@ from mirage.simulate.limits import StepLimits
 from mirage.simulate.loads import TierLoads
 from mirage.simulate.reuse import PrefixCache
 from mirage.simulate.roofline import LAYER_SETS, PS, Roofline, Sets
+from mirage.simulate.rostered import RosteredDomain, begin
 from mirage.simulate.routing import Routers
 from mirage.simulate.savings import Savings
 from mirage.simulate.tally import Tally
@@ -34,7 +40,10 @@ from mirage.tiers.contract import Medium, Member
 from mirage.tiers.ledger import Due
 from mirage.tiers.policies import POLICIES
 from mirage.units import ceil_div
+from scheduler.sharing import make_sharing
 
+UNBOUNDED: Mapping[str, Any] = {"queued": 1 << 40, "wait_s": inf}
+"""Nobody is refused, however long the wait: limits are judged by the times."""
 Streamed = tuple[int, int]
 """Alpha and beta."""
 
@@ -61,16 +70,52 @@ def world(
     tiers = _tiers(setup, variant)
     hierarchy = Hierarchy(setup.speeds, POLICIES[tiers.policy]) if tiers else None
     walls = [t.name for t in setup.experiment.tenants] if sharing.isolated else [None]
+    if setup.experiment.roster is not None:
+        _add_rostered(made, setup, variant, seed, arrivals, max_num_seqs)
+        return made
     for wall in walls:
         config = setup.config(variant, only=wall)
         engines = [
-            _Builder(setup, variant, config, t, max_num_seqs, seed).engine(
+            _Builder(setup, variant, config.device.memory, t, max_num_seqs, seed).engine(
                 arrivals[t.name], made, hierarchy
             )
             for t in config.tenants
         ]
         made.add(Arbiter.of(config, setup.rules(variant)), engines)
     return made
+
+
+def _add_rostered(
+    made: World,
+    setup: Setup,
+    variant: Variant,
+    seed: int,
+    arrivals: Mapping[str, Iterator[SimulatedRequest]],
+    max_num_seqs: Mapping[str, int] | None,
+) -> None:
+    """Engines of which as many are awake as fit, and who decides which."""
+    section, coming, rules = setup.experiment.roster, variant.coming, setup.rules(variant)
+    assert section is not None
+    memory, tenants = setup.device_bytes, [setup.served(t.name) for t in setup.experiment.tenants]
+    speeds = coming.speeds(section, setup.hardware)
+    roster = Roster(memory, coming.rules(section))
+    for t in tenants:
+        spec = TenantSpec(t.name, t.share, t.priority, t.floor_layers, t.max_percent, **UNBOUNDED)
+        own = coming.bytes_of(spec, setup.shapes[t.name], setup.hardware, rules)
+        roster.applied(spec, own, speeds.times(own), 0.0)
+    popular = sorted(setup.experiment.tenants, key=lambda t: -(t.rate or 0))
+    begin(roster, [t.name for t in popular])
+    engines = [
+        _Builder(setup, variant, memory, t, max_num_seqs, seed).engine(arrivals[t.name], made, None)
+        for t in tenants
+    ]
+    served = [entitled(t) for t in tenants]
+    patience_s = setup.experiment.sharing.patience_s
+    controller = Controller(served, memory, variant.policy, rules, patience_s=patience_s)
+    sharing = make_sharing([t.name for t in tenants], None)
+    arbiter = Arbiter(controller, sharing, temporal=False, draining=Draining(False, 0.0))
+    link = Lane(setup.hardware.link_gb_s.value * 1e9)
+    made.add(arbiter, engines, partial(RosteredDomain, roster=roster, link=link, later=made.later))
 
 
 class _Builder:
@@ -80,7 +125,7 @@ class _Builder:
         self,
         setup: Setup,
         variant: Variant,
-        config: Config,
+        memory: int,
         tenant: Served,
         max_num_seqs: Mapping[str, int] | None,
         seed: int,
@@ -93,7 +138,7 @@ class _Builder:
         self.max_num_batched_tokens = own.max_num_batched_tokens or limits.max_num_batched_tokens
         self.tenant = entitled(tenant)
         self.shape = setup.shapes[tenant.name]
-        self.base = base(self.tenant, self.shape, config.device.memory)
+        self.base = base(self.tenant, self.shape, memory)
         isolated = setup.experiment.sharing.isolated
         self.fraction = setup.share(tenant.name) / setup.total_share if isolated else 1.0
 

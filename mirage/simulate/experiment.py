@@ -27,11 +27,14 @@ from mirage.config import (
 from mirage.config import TenantSection as Served
 from mirage.control.rules import Rules
 from mirage.control.targets import DoesNotFitError, base
+from mirage.geometry import footprint
 from mirage.profiles import Hardware, Model
 from mirage.protocol import ModelShape
 from mirage.simulate import variants
+from mirage.simulate.coming import RosterSection
 from mirage.simulate.routing import RouterModel
 from mirage.simulate.tier_settings import SimulatedTiers, speeds
+from mirage.units import ceil_div
 from mirage.workload.chosen import located
 from mirage.workload.formats import registry
 from mirage.workload.lengths import OF_TRACE, lengths
@@ -52,6 +55,9 @@ Rate = Annotated[float, AfterValidator(_rate)]
 TraceFormat = Annotated[str, AfterValidator(lambda name: registry.named(name).name)]
 
 
+AUTO_SHARE = 0.0
+
+
 class Silence(Strict):
     """What would come from `from_s` on comes `for_s` seconds later."""
 
@@ -64,7 +70,8 @@ class SimulatedTenant(Strict):
 
     name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$")
     model: str
-    share: float = Field(gt=0, le=100)
+    share: float = Field(default=AUTO_SHARE, gt=0, le=100)
+    """With a `roster` it may be left out: as small as it can be with all layers in place."""
     rate: Rate | None = None
     """Requests a second; left out where a trace says when requests come, and to whom."""
     lengths: str | None = None
@@ -191,6 +198,8 @@ class Experiment(Strict):
     """The mixed one alone."""
     tenants: list[SimulatedTenant] = Field(min_length=1)
     sharing: SimulatedSharing = SimulatedSharing()
+    roster: RosterSection | None = None
+    """Given, shares may add up to more than the device, and models come when they are asked for."""
     workload: Workload
     limits: EngineLimits = EngineLimits()
     prefix_cache: bool = False
@@ -241,8 +250,14 @@ class Setup:
         self.speeds = speeds(experiment.tiers, self.hardware)
         """Of the tiers below the device."""
         self.total_share = sum(t.share for t in experiment.tenants)
+        if experiment.roster is not None:
+            self.total_share = 100.0
+            self._check_roster()
         self._check_tenants()
         self.shapes = {t.name: self._shape(t) for t in experiment.tenants}
+        if experiment.roster is not None:
+            tenants = [self._with_share(t) for t in experiment.tenants]
+            self.experiment = experiment = experiment.model_copy(update={"tenants": tenants})
         for tenant in experiment.tenants:
             self._check_fit(tenant)
         self._check_experts()
@@ -282,6 +297,10 @@ class Setup:
             tiers=self._served_tiers(variant),
         )
 
+    def served(self, name: str) -> Served:
+        """A tenant of an experiment with a roster, as the deciding code knows it."""
+        return _served(self.tenant(name), self.total_share)
+
     def _served_tiers(self, variant: variants.Variant) -> TiersSection:
         """The host pool that the deciding code reckons with."""
         tiers = self.experiment.tiers
@@ -312,6 +331,22 @@ class Setup:
             device if isolated else self.device_bytes,
             self.experiment.layer_parts,
         )
+
+    def _with_share(self, tenant: SimulatedTenant) -> SimulatedTenant:
+        if tenant.share != AUTO_SHARE:
+            return tenant
+        shape = self.shapes[tenant.name]
+        millionths = ceil_div(footprint(shape, 0, shape.min_extents) * 10**8, self.device_bytes)
+        return tenant.model_copy(update={"share": millionths / 1e6})
+
+    def _check_roster(self) -> None:
+        asked = self.experiment
+        others = asked.sharing.mode == "temporal" or asked.sharing.isolated
+        if others or asked.prefix_cache or asked.tiers is not None:
+            raise ConfigError(
+                "roster is simulated for models that run at once and keep no prefixes: leave out "
+                "sharing, prefix_cache and tiers"
+            )
 
     def _check_tiers(self) -> None:
         uses = [variant.name for variant in self.variants if variant.tiers]
@@ -346,6 +381,8 @@ class Setup:
                 f"shares add up to {self.total_share:g} %: lower them to 100 % or less"
             )
         for tenant in self.experiment.tenants:
+            if tenant.share == AUTO_SHARE and self.experiment.roster is None:
+                raise ConfigError(f"tenant {tenant.name!r} has no share: write per cent")
             self._check_lengths(tenant)
             self._check_rate(tenant)
             if tenant.floor_layers >= self.models[tenant.name].layers:

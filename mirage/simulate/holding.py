@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from mirage.control.engine.counted import CountedMemory
 from mirage.control.engine.way import Way
+from mirage.control.targets import unnumbered
 from mirage.protocol import Allotment, ModelShape
 from mirage.units import ceil_div
 
@@ -28,12 +29,19 @@ class SimulatedMemory(CountedMemory):
         copies: Callable[[tuple[int, int], tuple[int, int]], int],
         scattered: bool = False,
     ) -> None:
-        given = base.alpha, base.beta, base.experts
-        super().__init__(shape, *given, base.kv_extents, base.grant_bytes)
-        self.revision = 0
-        self.reconciled = True
         self._copies = copies
         self._scattered = scattered
+        super().__init__(shape, 0, 0, 0, 0, 0)
+        self._begin(base)
+
+    def begin_empty(self) -> None:
+        """All that can be given is, and nothing was ever allotted."""
+        self._begin(unnumbered(self.shape, self.shape.layers, 0, 0))
+
+    def _begin(self, first: Allotment) -> None:
+        self.alpha, self.beta, self.experts = first.alpha, first.beta, first.experts
+        self.usable_extents, self.retiring_extents = first.kv_extents, 0
+        self.granted_bytes, self.revision, self.reconciled = first.grant_bytes, 0, True
         self._used_blocks = 0
         """Blocks that requests used when it was told last."""
         self._way = Way(self)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirage.config import ConfigError, Policy, Remap
 from mirage.control.rules import Rules
+from mirage.simulate.coming import Coming
 
 if TYPE_CHECKING:
     from mirage.simulate.roofline import Roofline
@@ -22,6 +23,8 @@ class Variant:
     meaning: str = ""
     """Description in a report; left out, it is mirage with its `changes`."""
     changes: Mapping[str, Any] = field(default_factory=dict)
+    coming: Coming = field(default_factory=Coming)
+    """How models come and go, in an experiment with a `roster`."""
     tiers: bool = False
     """Whether KV blocks that leave the device go to the experiment's `tiers`."""
 

@@ -73,9 +73,11 @@ class World:
         self.until = NEVER
         self._started = False
 
-    def add(self, arbiter: Arbiter, engines: Sequence[Engine]) -> None:
-        """Engines whose memory one arbiter moves."""
-        domain = SimulatedDomain(arbiter, engines, self.tell)
+    def add(
+        self, arbiter: Arbiter, engines: Sequence[Engine], make: MakeDomain | None = None
+    ) -> None:
+        """Engines whose memory one arbiter moves, in a domain of another kind if one is given."""
+        domain = (make or SimulatedDomain)(arbiter, engines, self.tell)
         self.domains.append(domain)
         self.engines += engines
         self._domain_of |= {engine.name: domain for engine in engines}
@@ -125,13 +127,14 @@ class World:
     def report(self, engine: Engine, report: Report, leaves: int) -> None:
         self.observer.reported(engine, report)
         domain = self._domain_of[engine.name]
-        self._arrive(leaves + self.message_ps, partial(domain.hear, engine.name, report))
+        self.later(leaves + self.message_ps, partial(domain.hear, engine.name, report))
 
     def tell(self, engine: Engine, message: ToEngine) -> None:
         """From an arbiter."""
-        self._arrive(self.now + self.message_ps, partial(engine.receive, message))
+        self.later(self.now + self.message_ps, partial(engine.receive, message))
 
-    def _arrive(self, time: int, happen: At) -> None:
+    def later(self, time: int, happen: At) -> None:
+        """At that time, in picoseconds, something happens; at once if it is not later."""
         if time <= self.now:
             happen(self.now)
         else:
@@ -231,16 +234,29 @@ class SimulatedDomain:
             if not self._heard:
                 break
             name, report = self._heard.popleft()
-            self.arbiter.reported(name, report, now / PS)
+            self._take(name, report, now)
             self._send(now)
         else:
             raise RuntimeError(f"controller and engines never agree, at {now / PS:.6f} s")
         self._talking = False
-        self.deadline = _picoseconds(self.arbiter.next_deadline(now / PS))
+        self.deadline = _picoseconds(self._due(now / PS))
+
+    def _take(self, name: str, report: Report, now: int) -> None:
+        """A report arrives."""
+        self.arbiter.reported(name, report, now / PS)
+
+    def _due(self, now_s: float) -> float | None:
+        """When there may be more to say without another event, in seconds; None for never."""
+        return self.arbiter.next_deadline(now_s)
 
     def _send(self, now: int) -> None:
         for name, message in self.arbiter.decide(now / PS):
             self._tell(self.engines[name], message)
+
+
+MakeDomain = Callable[
+    [Arbiter, Sequence[Engine], Callable[[Engine, ToEngine], None]], SimulatedDomain
+]
 
 
 def _nothing(now: int) -> None: ...

@@ -124,9 +124,10 @@ class RosterWorld:
         self.decide()
 
     def _nothing_before(self, time: float) -> None:
-        """`next_deadline` is not too late."""
+        """`next_deadline` is not too late, looked at without what the roster remembers."""
         middle = (self.now + time) / 2
         if self.now < middle < time:
+            self.roster.quiet_until = -inf
             assert self.roster.decide(middle) == []
 
     def _say(self, name: str, retry_s: float = 0.0) -> None:
@@ -139,9 +140,10 @@ class RosterWorld:
             self._serves(engine, member.own.awake)
         elif event is LifeEvent.SLEPT:
             engine.held = member.own.asleep
+            if engine.running:
+                engine.wanted_at = min(engine.wanted_at, self.now)
             engine.waiting += [self.now] * engine.running
             engine.running = 0
-            engine.wanted_at = self.now if engine.waiting else inf
         elif event in (LifeEvent.ENDED, LifeEvent.CRASHED):
             engine.held = engine.running = 0
         self.decide()
@@ -160,6 +162,7 @@ class RosterWorld:
         for order in self.roster.decide(self.now):
             self.log.append((self.now, order))
             self._obey(order)
+        self.roster.quiet_until = -inf
         assert self.roster.decide(self.now) == [], "it has nothing to add"
         for name in [n for n in self.engines if n not in self.roster.members]:
             gone = self.engines.pop(name)
@@ -188,7 +191,8 @@ class RosterWorld:
             assert engine.held == 0 and engine.done is None
             cold = member.life.place is WeightsPlace.DISK
             self._takes(engine, order.nbytes)
-            self._will(engine, times.cold_s if cold else times.warm_s, LifeEvent.STARTED)
+            event = LifeEvent.SLEPT if member.own.hollow else LifeEvent.STARTED
+            self._will(engine, times.cold_s if cold else times.warm_s, event)
         else:
             self._goes(order.verb, engine, times)
 

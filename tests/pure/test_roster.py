@@ -25,12 +25,13 @@ from tests.examples import examples
 pytestmark = pytest.mark.pure
 OWN = StateBytes(awake=40, least=20, asleep=4, start=40, loaded=36)
 TIMES = SwitchTimes(sleep_s=0.1, wake_s=0.9, stop_s=1.0, warm_s=4.0, cold_s=9.0)
+SLOW = RosterRules(busy_s=5.0, patience_s=2.0, drain_s=10.0)
 ENDLESS = {"wait_s": inf, "queued": 1000}
 
 
 def world(device: int, names: str, rules: RosterRules | None = None, **spec: Any) -> RosterWorld:
     """Tenants alike, not started; they wait as long as need be."""
-    made = RosterWorld(device, rules or RosterRules())
+    made = RosterWorld(device, rules or SLOW)
     for name in names:
         asked = {"start": "on_request", **ENDLESS, **spec}
         made.apply(TenantSpec(name, **asked), OWN, TIMES)
@@ -259,6 +260,22 @@ def test_it_sleeps_after_keep_alive_and_stops_after_stop_after() -> None:
     assert (states(made), made.roster.members["a"].life.place) == ("a:stopped", "host")
 
 
+def test_a_hollow_start_needs_no_place_and_keeps_its_own_in_the_line() -> None:
+    made = world(50, "a")
+    hollow = replace(OWN, start=OWN.asleep)
+    for name in "bc":
+        made.apply(TenantSpec(name, start="on_request", **ENDLESS), hollow, TIMES)
+    made.ask("a")
+    made.advance(9)
+    made.ask("b")
+    made.ask("c")
+    assert said(made) == ["start a", "start b", "start c"]
+    made.end("a")
+    made.advance(10)
+    assert said(made) == ["sleep a", "wake b"]
+    assert [m.name for m in made.roster.line] == ["c"]
+
+
 def test_eager_ones_start_and_sleep_for_one_another_until_they_are_too_many() -> None:
     made = world(55, "abcd", RosterRules(asleep_part=0.25), start="eager")
     made.advance(100)
@@ -386,7 +403,7 @@ def test_what_can_never_be_served_is_refused_and_changes_nothing() -> None:
     assert not roster.members
     roster.applied(TenantSpec("a", pinned=True), OWN, TIMES, 0.0)
     with pytest.raises(NeverServedError, match=r"beside 40 .* 1 are missing"):
-        roster.applied(TenantSpec("b"), replace(OWN, start=61), TIMES, 0.0)
+        roster.applied(TenantSpec("b"), replace(OWN, awake=41, start=61), TIMES, 0.0)
     roster.applied(TenantSpec("b"), replace(OWN, start=60, awake=60), TIMES, 0.0)
     with pytest.raises(NeverServedError, match=r"'b'.*beside 41"):
         roster.applied(TenantSpec("a", pinned=True), replace(OWN, awake=41), TIMES, 0.0)
@@ -442,7 +459,9 @@ class RosterMachine(RuleBasedStateMachine):
     )
     def apply(self, name: str, sizes: Any, times: Any, spec: dict[str, Any]) -> None:
         asleep, more, borrowed = sizes
-        own = StateBytes(asleep + more, asleep + 1, asleep, asleep + more + borrowed, more)
+        # Without any bytes borrowed it starts hollow.
+        start = asleep + more + borrowed if borrowed else asleep
+        own = StateBytes(asleep + more, asleep + 1, asleep, start, more)
         sleep_s, wake_s, start_s = times
         switch = SwitchTimes(sleep_s, wake_s, sleep_s, wake_s + start_s, wake_s + 2 * start_s)
         self.world.calm = False
@@ -522,7 +541,8 @@ def pressed(draw: st.DrawFn) -> RosterWorld:
     made = RosterWorld(device, draw(RULES), 1.0)
     for name in "abcdef"[: draw(st.integers(2, 6))]:
         asleep, more = draw(st.tuples(st.integers(0, 10), st.integers(20, 50)))
-        own = StateBytes(asleep + more, asleep, asleep, asleep + more, more)
+        start = draw(st.sampled_from([asleep, asleep + more]))
+        own = StateBytes(asleep + more, asleep, asleep, start, more)
         wake_s, start_s = draw(
             st.tuples(st.sampled_from([0.1, 1.0, 3.0]), st.sampled_from([2, 20]))
         )

@@ -27,7 +27,7 @@ wake         -        -        waking   -        -        -        -        -
 drain        draining draining draining draining -        -        -        -
 started      ready    -        -        -        draining -        -        -
 woke         -        -        -        ready    draining -        -        -
-slept        -        -        -        -        sleeping -        -        -
+slept        sleeping -        -        -        sleeping -        -        -
 ended        -        -        -        -        stopped  -        stopped  stopped
 crashed      down     down     down     down     down     -        -        -
 given_up     failed   -        -        -        -        -        failed   -
@@ -120,6 +120,7 @@ ASLEEP = (*UP, E.DRAIN, E.SLEPT)
         ((*UP, E.CRASHED), False, "down", "disk"),
         ((*UP, E.CRASHED, E.GIVEN_UP), True, "failed", "host"),
         ((E.START, E.CRASHED), True, "down", "disk"),
+        ((E.START, E.SLEPT), True, "sleeping", "host"),
         ((E.START, E.DRAIN, E.STARTED, E.ENDED, E.START), True, "starting", "host"),
         ((E.START, E.GIVEN_UP, E.START, E.STARTED), True, "ready", "device"),
     ],

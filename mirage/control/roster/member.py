@@ -96,7 +96,7 @@ class RosterMember:
         if self.state is LifeState.DRAINING:
             return self.gain(self.goal)
         if self.state is LifeState.STARTING:
-            return self.nbytes - self.own.awake
+            return max(0, self.nbytes - self.own.awake)
         return 0
 
     def gain(self, goal: DrainGoal) -> int:

@@ -25,9 +25,15 @@ class StateBytes:
     asleep: int
     """What its process cannot give."""
     start: int
-    """While it starts. What is more than its share is borrowed: it goes back once it is ready."""
+    """While it starts. What is more than its share is borrowed: it goes back once it is ready. One
+    that starts hollow, with what it holds asleep, sleeps then."""
     loaded: int
     """Parameters that a wake loads over the link."""
+
+    @property
+    def hollow(self) -> bool:
+        """Whether it starts asleep."""
+        return self.start <= self.asleep < self.awake
 
     @property
     def yields(self) -> int:
@@ -35,11 +41,13 @@ class StateBytes:
         return self.awake - self.asleep
 
 
-def state_bytes(spec: TenantSpec, shape: ModelShape, device_bytes: int, rules: Rules) -> StateBytes:
+def state_bytes(
+    spec: TenantSpec, shape: ModelShape, device_bytes: int, rules: Rules, *, hollow: bool = False
+) -> StateBytes:
     """Bytes of a tenant whose model has that shape.
 
     A share need not hold all layers: it holds at least those that may not be given away and the KV
-    cache of the longest request. A start takes them all, as long as no engine starts without.
+    cache of the longest request. A start takes them all, unless the engine starts `hollow`.
     Raises `DoesNotFitError` for a smaller share.
     """
     whole = footprint(shape, 0, shape.min_extents)
@@ -53,7 +61,8 @@ def state_bytes(spec: TenantSpec, shape: ModelShape, device_bytes: int, rules: R
         )
     fixed = shape.fixed_bytes
     kept = min(awake, whole) - shape.min_extents * shape.extent_bytes
-    return StateBytes(awake, least, fixed, max(awake, whole), kept - fixed)
+    start = fixed if hollow else max(awake, whole)
+    return StateBytes(awake, least, fixed, start, kept - fixed)
 
 
 class NeverServedError(ValueError):
@@ -63,11 +72,12 @@ class NeverServedError(ValueError):
 def check_served(name: str, own: StateBytes, pinned: Iterable[StateBytes], device: int) -> None:
     """Raises `NeverServedError` with the bytes that are missing; `pinned` are the others' alone."""
     held = sum(other.awake for other in pinned)
-    if (missing := own.start + held - device) <= 0:
+    most = max(own.start, own.awake)
+    if (missing := most + held - device) <= 0:
         return
     beside = f", beside {held} of tenants that are pinned" if held else ""
     raise NeverServedError(
-        f"tenant {name!r} can never start: it takes {own.start} bytes{beside}, and the device has "
+        f"tenant {name!r} can never start: it takes {most} bytes{beside}, and the device has "
         f"{device}: {missing} are missing"
     )
 

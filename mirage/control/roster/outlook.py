@@ -54,8 +54,9 @@ def longest_wait_s(members: Iterable[RosterMember], rules: RosterRules) -> float
     come first served, and each tenant is in it once: at most all others are before one. At its head
     it waits until those that came before it was there are ready (W) and have been awake for their
     time (T), or until it has been patient (P), and until they have drained (D) and left (S). Nobody
-    else comes meanwhile but for bytes that it does not need. So n heads one after the other, and
-    its own way, take n (max(W + T, P) + D + S) + W.
+    else comes meanwhile but for bytes that it does not need, and nobody behind it stops it once it
+    sleeps; a hollow start (W) may come before all that. So n heads one after the other, and its own
+    way, take n (W + max(W + T, P) + D + S) + W.
     """
     every = list(members)
     comes = max((max(m.times.cold_s, m.times.warm_s, m.times.wake_s) for m in every), default=0.0)
@@ -63,7 +64,7 @@ def longest_wait_s(members: Iterable[RosterMember], rules: RosterRules) -> float
     back = max([back, *(m.back_s(DrainGoal.SLEEP) for m in every)])
     leaves = max((max(m.times.sleep_s, m.times.stop_s) for m in every), default=0.0)
     awake = max(rules.worth * back, rules.busy_s)
-    head = max(comes + awake, rules.patience_s) + rules.drain_s + leaves
+    head = comes + max(comes + awake, rules.patience_s) + rules.drain_s + leaves
     return len(every) * head + comes
 
 

@@ -1,9 +1,10 @@
 """Bytes of the device, and who yields for a tenant that wants to come. Pure.
 
-Who yields: first idle tenants in victim order, then ones with running requests, which drain.
-They sleep. Only if all of them asleep would not leave enough, tenants that sleep already are
-stopped, the longest idle first; and if that is not enough either, who yields stops instead.
-Nobody yields unless all that is missing can be had: a sleep that brings no wake costs for nothing.
+Who yields: first idle tenants in victim order, then ones with running requests, which drain; of
+those the one that was awake longest. They sleep. Only if all of them asleep would not leave enough,
+tenants that sleep already are stopped, the longest idle first; and if that is not enough either,
+who yields stops instead. Nobody yields unless all that is missing can be had: a sleep that brings
+no wake costs for nothing.
 """
 
 from __future__ import annotations
@@ -48,34 +49,35 @@ class DeviceRoom:
         """Bytes that tenants hold that sleep, or will when they have drained."""
         return sum(m.own.asleep for m in self._members.values() if _sleeps(m))
 
-    def may_pass(self, one: RosterMember, head: RosterMember, since: float) -> bool:
-        """Whether `one` may come before the `head` of the line.
+    def may_pass(self, one: RosterMember, head: RosterMember, claimed: int) -> bool:
+        """Whether `one` may come before the `head` of the line, which has no room yet.
 
-        Only for bytes that the head does not need: those that came before it was the head
-        will do for it, as soon as each has been awake long enough.
+        Only for bytes that nobody needs who stands before it: neither those `claimed`, nor the
+        head, for which tenants will do that came before it stood in the line.
         """
-        older = (m for m in self._others(head) if m.gives_way and m.came_at <= since)
+        older = (m for m in self._others(head) if m.gives_way and m.came_at <= head.queued_at)
         bound = self.free + self.coming + sum(m.yields for m in older)
-        return one.need <= self.free and head.need <= bound - one.need
+        fits = one.need + claimed <= self.free
+        return fits and head.need + claimed <= bound - one.need
 
     def yielding(
-        self, to: RosterMember, now: float, *, gently: bool, patient: bool
-    ) -> list[Yielding]:
-        """Who shall yield `to` one; nobody if what it needs comes already, or cannot be had yet.
+        self, to: RosterMember, now: float, claimed: int = 0, *, gently: bool = False
+    ) -> list[Yielding] | None:
+        """Who shall yield `to` one; None if what it needs cannot be had yet.
 
-        `gently`: idle tenants alone, and only to sleep. `patient`: it has waited long enough for
-        others to be drained.
+        `claimed`: bytes that others need before it. `gently`: idle tenants alone, and only to
+        sleep.
         """
-        short = to.need - self.free - self.coming
+        short = claimed + to.need - self.free - self.coming
         if short <= 0:
             return []
         stopped, left = ([], 0) if gently else self._stopped(to, short, now)
         short -= sum(m.nbytes for m in stopped)
         goal = DrainGoal.SLEEP if self._rules.sleeps and left <= 0 else DrainGoal.STOP
-        asked = self._asked(to, goal, now, busy=patient and not gently)
-        chosen = _enough(asked, goal, short)
+        patient = not gently and now >= to.queued_at + self._rules.patience_s
+        chosen = _enough(self._asked(to, goal, now, busy=patient), goal, short)
         if sum(m.gain(goal) for m in chosen) < short:
-            return []
+            return None
         stop = [Yielding(m, DrainGoal.STOP) for m in stopped]
         return stop + [Yielding(m, goal) for m in chosen]
 
@@ -100,7 +102,7 @@ class DeviceRoom:
         for member in self.longest_idle(now):
             if left <= 0:
                 break
-            if member is not to:
+            if member is not to and not _before(member, to):
                 chosen.append(member)
                 left -= member.nbytes
         return chosen, left
@@ -117,10 +119,18 @@ class DeviceRoom:
             and (busy or not m.running)
             and now >= m.settled_at(goal, self._rules)
         ]
-        return _ordered(may, self._rules.victims)
+        idle = _ordered((m for m in may if not m.running), self._rules.victims)
+        running = [m for m in may if m.running]
+        # In turns: any rule that looks at the newest work would find the busiest.
+        return idle + sorted(running, key=lambda m: (m.spec.priority, m.ready_at, m.name))
 
     def _others(self, one: RosterMember) -> Iterable[RosterMember]:
         return (m for m in self._members.values() if m is not one)
+
+
+def _before(one: RosterMember, other: RosterMember) -> bool:
+    """Whether one stands in the line before another."""
+    return one.queued is not None and (other.queued is None or one.queued < other.queued)
 
 
 def _sleeps(m: RosterMember) -> bool:
@@ -129,10 +139,10 @@ def _sleeps(m: RosterMember) -> bool:
 
 
 def _ordered(members: Iterable[RosterMember], rule: Rule) -> list[RosterMember]:
+    """Idle tenants in victim order."""
     named = {m.name: m for m in members}
     candidates = [
-        victims.Candidate(m.name, m.running > 0, m.spec.priority, m.last_busy)
-        for m in named.values()
+        victims.Candidate(m.name, False, m.spec.priority, m.last_busy) for m in named.values()
     ]
     return [named[name] for name in victims.order(candidates, rule)]
 

@@ -1,8 +1,9 @@
 """Who is awake on a device that has no room for all. Events in, orders out; no clock, no I/O.
 
 *Coming.* Tenants that are asked for while they are not ready stand in one line, first come first
-served, each once however many requests it has. The first takes free bytes, and who yields for it is
-in `room`. Another comes before it only for bytes that it does not need.
+served, each once however many requests it has. Free bytes go to the first, and others yield what
+is missing (`room`). As soon as that is on its way the next has its turn to ask; one that cannot be
+helped yet is the head, and is passed by others only for bytes that it does not need.
 
 *No swapping without end.* Nobody yields to others before it was awake as long as its way out and
 back takes, `RosterRules.worth` times. So however requests come, a tenant's place is empty for
@@ -55,8 +56,8 @@ class Roster:
         self.members: dict[str, RosterMember] = {}
         self.room = DeviceRoom(device_bytes, self.members, self.rules)
         self._numbers = count()
-        self._head: tuple[RosterMember, float] | None = None
-        """Who waits at the head of the line, and since when."""
+        self.quiet_until = -inf
+        """Until then, or the next event, there is nothing to decide."""
 
     # -- specs --------------------------------------------------------------------------
 
@@ -65,6 +66,7 @@ class Roster:
 
         Raises `NeverServedError`, and then nothing has changed.
         """
+        self.quiet_until = -inf
         self._check_served(spec, own)
         keeps = spec.keep_weights == "host"
         member = self.members.get(spec.name)
@@ -85,11 +87,13 @@ class Roster:
         member = self.members.get(name)
         if member is None:
             raise NoSuchMemberError(name)
+        self.quiet_until = -inf
         member.adopt(life, now)
         self.check()
 
     def removed(self, name: str) -> None:
         """A tenant is declared no more: it drains and stops. No error if it is not there."""
+        self.quiet_until = -inf
         if (member := self.members.get(name)) is not None:
             member.removed, member.wish, member.eager = True, DrainGoal.STOP, False
 
@@ -109,6 +113,7 @@ class Roster:
         member = self.members.get(name)
         if member is None or member.removed:
             raise NoSuchMemberError(name)
+        self.quiet_until = -inf
         member.last_busy = now
         if member.state is LifeState.READY:
             member.running += 1
@@ -125,12 +130,14 @@ class Roster:
         """A request that was passed on has ended. No error for one that its engine took along."""
         member = self.members.get(name)
         if member is not None and member.running:
+            self.quiet_until = -inf
             member.running -= 1
             member.last_busy = now
 
     def left(self, name: str) -> None:
         """A request that waited goes, its client has: the newest."""
         member = self.members.get(name)
+        self.quiet_until = -inf
         if member is not None and member.waiting:
             member.waiting.pop()
             if not member.waiting and not member.promised:
@@ -149,6 +156,7 @@ class Roster:
             raise NoSuchMemberError(name)
         if event not in HEARD:
             raise UnexpectedEventError(f"{event.value!r} is an order: nobody hears it")
+        self.quiet_until = -inf
         served = member.state is LifeState.READY
         member.happens(event, now)
         if event in (LifeEvent.CRASHED, LifeEvent.GIVEN_UP):
@@ -156,11 +164,19 @@ class Roster:
         elif member.waiting:
             self._join_line(member, now)
 
+    def drained(self, name: str, now: float) -> None:
+        """Nothing runs any more of a tenant that drains; what it has not begun waits."""
+        member = self.members.get(name)
+        if member is not None and member.state is LifeState.DRAINING:
+            self.quiet_until = -inf
+            member.until = min(member.until, now)
+
     def wished(self, name: str, wish: LifeState, now: float) -> None:
         """Its operator wants it ready, sleeping or stopped, once. Raises `NoSuchMemberError`."""
         member = self.members.get(name)
         if member is None or member.removed:
             raise NoSuchMemberError(name)
+        self.quiet_until = -inf
         if wish is LifeState.READY:
             member.wish = None
             if member.state is not LifeState.READY:
@@ -192,8 +208,11 @@ class Roster:
     def decide(self, now: float) -> list[RosterOrder]:
         """What to do now, in order. Called again, it has nothing to add."""
         orders: list[RosterOrder] = []
+        if now < self.quiet_until:
+            return orders
         while more := self._step(now):
             orders += more
+        self.quiet_until = inf if (deadline := self._deadline(now)) is None else deadline
         return orders
 
     def _step(self, now: float) -> list[RosterOrder]:
@@ -209,7 +228,9 @@ class Roster:
     @property
     def line(self) -> list[RosterMember]:
         """Those that want to come, in their order."""
-        queued = [m for m in self.members.values() if m.queued is not None]
+        queued = [
+            m for m in self.members.values() if m.queued is not None and m.state not in COMING
+        ]
         return sorted(queued, key=lambda m: m.queued or 0)
 
     def predicted_s(self, name: str, now: float) -> float:
@@ -223,9 +244,12 @@ class Roster:
 
     def next_deadline(self, now: float) -> float | None:
         """When `decide` may have more to say without another event; None for never."""
-        times = [t for m in self.members.values() for t in self._times(m)]
-        if self._head is not None:
-            times.append(self._head[1] + self.rules.patience_s)
+        known = now < self.quiet_until
+        deadline = self.quiet_until if known else self._deadline(now)
+        return None if deadline == inf else deadline
+
+    def _deadline(self, now: float) -> float | None:
+        times = (t for m in self.members.values() for t in self._times(m))
         return min((t for t in times if now < t < inf), default=None)
 
     def check(self) -> None:
@@ -318,47 +342,40 @@ class Roster:
                 self._join_line(member, now)
 
     def _serve(self, now: float) -> list[RosterOrder]:
-        """The line, and once nobody waits those that start before anybody asks."""
+        """The line, and once nobody stands in it those that start before anybody asks."""
         orders: list[RosterOrder] = []
+        claimed = 0
         head: RosterMember | None = None
-        since = now
         for member in self.line:
-            if head is None:
-                if self._may_come(member):
+            if self._may_come(member, claimed):
+                if head is None or self.room.may_pass(member, head, claimed):
                     orders.append(self._come(member, now))
+            elif head is None:
+                chosen = self.room.yielding(member, now, claimed)
+                if chosen is None:
+                    head = member
                     continue
-                head, since = member, self._head_since(member, now)
-                patient = now >= since + self.rules.patience_s
-                orders += self._make_room(member, now, patient=patient)
-            elif self._may_come(member) and self.room.may_pass(member, head, since):
-                orders.append(self._come(member, now))
-        self._head = None if head is None else (head, since)
+                claimed += member.need
+                orders += [order for one in chosen for order in self._drain(one, now)]
         orders += self._stop_crowd(now)
-        return orders + (self._start_eager(now) if head is None else [])
+        return orders + (self._start_eager(now) if not self.line else [])
 
-    def _head_since(self, member: RosterMember, now: float) -> float:
-        before = self._head
-        return before[1] if before is not None and before[0] is member else now
-
-    def _may_come(self, member: RosterMember) -> bool:
-        return member.state is not LifeState.DRAINING and member.need <= self.room.free
+    def _may_come(self, member: RosterMember, claimed: int = 0) -> bool:
+        """Whether its bytes are free, beside those claimed by others before it."""
+        drains = member.state is LifeState.DRAINING
+        return not drains and member.need + claimed <= self.room.free
 
     def _come(self, member: RosterMember, now: float) -> RosterOrder:
         wakes = member.state is LifeState.SLEEPING
         nbytes = member.own.awake if wakes else member.own.start
         member.happens(LifeEvent.WAKE if wakes else LifeEvent.START, now)
         member.nbytes, member.came_at, member.eager = nbytes, now, False
-        promised = member.promised
-        member.leave_line()
-        member.promised = promised
+        if wakes or not member.own.hollow:
+            promised = member.promised
+            member.leave_line()
+            member.promised = promised
         verb = RosterVerb.WAKE if wakes else RosterVerb.START
         return RosterOrder(verb, member.name, nbytes, min(nbytes, member.own.least))
-
-    def _make_room(
-        self, to: RosterMember, now: float, *, patient: bool = False, gently: bool = False
-    ) -> list[RosterOrder]:
-        chosen = self.room.yielding(to, now, gently=gently, patient=patient)
-        return [order for one in chosen for order in self._drain(one, now)]
 
     def _start_eager(self, now: float) -> list[RosterOrder]:
         """One after the other, as long as idle tenants that sleep are enough for it."""
@@ -366,11 +383,13 @@ class Roster:
         for m in self.members.values():
             if not m.eager or m.state not in GONE or now < m.retry_at:
                 continue
-            if self._may_come(m):
+            room = self.room.asleep + m.own.asleep <= self._most_asleep
+            if self._may_come(m) and (room or not m.own.hollow):
                 orders.append(self._come(m, now))
                 continue
-            if self.room.asleep + m.own.asleep <= self._most_asleep:
-                orders += self._make_room(m, now, gently=True)
+            if room:
+                chosen = self.room.yielding(m, now, gently=True) or []
+                orders += [order for one in chosen for order in self._drain(one, now)]
             break
         return orders
 
@@ -394,6 +413,8 @@ class Roster:
         """When a decision about it may change."""
         if m.waiting:
             yield m.waiting[0] + m.spec.wait_s
+        if m.queued is not None:
+            yield m.queued_at + self.rules.patience_s
         if m.again or m.eager:
             yield m.retry_at
         if m.state is LifeState.DRAINING and not m.told:

@@ -17,9 +17,9 @@ class RosterRules:
     """Nobody yields before it was awake as long as its way out and back takes, so many times."""
     busy_s: float = 5.0
     """A tenant with running requests yields no earlier than so long after it became ready."""
-    patience_s: float = 2.0
-    """Nor before somebody has waited so long at the head of the line."""
-    drain_s: float = 10.0
+    patience_s: float = 1.0
+    """Nor before somebody has stood in the line for so long."""
+    drain_s: float = 2.0
     """Longest drain."""
     sleeps: bool = True
     """Whether who yields sleeps; else its process ends."""

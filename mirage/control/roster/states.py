@@ -65,6 +65,8 @@ _S, _E = LifeState, LifeEvent
 TRANSITIONS: Mapping[LifeState, Mapping[LifeEvent, LifeState]] = {
     _S.STARTING: {
         _E.STARTED: _S.READY,
+        # It started without the memory for its layers.
+        _E.SLEPT: _S.SLEEPING,
         _E.DRAIN: _S.DRAINING,
         _E.CRASHED: _S.DOWN,
         _E.GIVEN_UP: _S.FAILED,

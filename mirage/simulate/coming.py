@@ -1,0 +1,79 @@
+"""How simulated models come and go where not all of them fit: what it takes, by whose way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from mirage.config import Strict
+from mirage.control.roster.needs import StateBytes, SwitchSpeeds, state_bytes
+from mirage.control.roster.rules import RosterRules
+from mirage.control.roster.specs import TenantSpec
+from mirage.control.rules import Rules
+from mirage.profiles import Hardware
+from mirage.protocol import ModelShape
+from scheduler.victims import Rule
+
+Seconds = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class RosterSection(Strict):
+    """Not all models are awake at a time: those come that are asked for. Shares may be left out."""
+
+    victims: Rule = "mru"
+    worth: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    """This and what follows: see `RosterRules`."""
+    busy_s: Seconds = 5.0
+    patience_s: Seconds = 1.0
+    drain_s: Seconds = 2.0
+    asleep_part: Annotated[float, Field(ge=0, le=1)] = 0.5
+    sleep_s: Seconds = 0.1
+    """This and what follows: seconds beside the bytes that are copied."""
+    wake_s: Seconds = 0.05
+    stop_s: Seconds = 1.0
+    start_s: Seconds = 5.0
+    """Of a model whose weights are in host memory."""
+
+
+@dataclass(frozen=True)
+class Coming:
+    """A way of coming and going. `changes`: rules that differ from the experiment's."""
+
+    sleeps: bool = True
+    """Whether who yields sleeps; else its process ends."""
+    copies: bool = False
+    """Whether a sleep copies all weights to host memory, and keeps nothing on the device but what
+    the process itself takes. Else who starts does so asleep: it needs no place until it is up."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def rules(self, section: RosterSection) -> RosterRules:
+        """The rules by which the roster decides."""
+        names = ("victims", "worth", "busy_s", "patience_s", "drain_s", "asleep_part")
+        asked = {name: getattr(section, name) for name in names} | dict(self.changes)
+        return RosterRules(sleeps=self.sleeps, **asked)
+
+    def speeds(self, section: RosterSection, hardware: Hardware) -> SwitchSpeeds:
+        """What a switch takes on this machine. Nobody reads a disk."""
+        link = hardware.link_gb_s.value * 1e9
+        names = ("sleep_s", "wake_s", "stop_s")
+        own = {name: getattr(section, name) for name in names}
+        start_s = section.start_s
+        return SwitchSpeeds(
+            link, link, warm_s=start_s, cold_s=start_s, copies_out=self.copies, **own
+        )
+
+    def bytes_of(
+        self, spec: TenantSpec, shape: ModelShape, hardware: Hardware, rules: Rules
+    ) -> StateBytes:
+        """Bytes of the device that a model takes awake, asleep and starting."""
+        hollow = self.sleeps and not self.copies
+        own = state_bytes(spec, shape, hardware.memory_bytes, rules, hollow=hollow)
+        if not self.sleeps:
+            return replace(own, asleep=0, loaded=own.loaded + own.asleep)
+        if self.copies:
+            kept = min(own.asleep, int(hardware.reserved_mb.value * 1e6))
+            return replace(own, asleep=kept, loaded=own.loaded + own.asleep - kept)
+        return own

@@ -1,0 +1,227 @@
+"""Memory of one device for more models than fit: the roster decides beside the arbiter.
+
+An engine that sleeps holds its fixed bytes and no turn. One that wakes joins the arbiter with all
+its layers away, is allotted what the others leave it, and begins once its weights have come over
+the link, one model after the other. What is streamed meanwhile does not slow that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from mirage.control.arbiter import Arbiter
+from mirage.control.roster.member import DrainGoal
+from mirage.control.roster.orders import RosterOrder, RosterVerb
+from mirage.control.roster.roster import Roster
+from mirage.control.roster.states import GONE, Life, LifeEvent, LifeState, WeightsPlace
+from mirage.protocol import Report, Turn
+from mirage.simulate.engine import Engine
+from mirage.simulate.lanes import Lane
+from mirage.simulate.roofline import PS
+from mirage.simulate.world import At, SimulatedDomain, ToEngine
+
+ALL = 1 << 62
+"""Bytes of KV: whatever there is."""
+
+
+class RosteredDomain(SimulatedDomain):
+    """`later` calls back at a time in picoseconds; `link` carries the weights that come."""
+
+    def __init__(
+        self,
+        arbiter: Arbiter,
+        engines: Iterable[Engine],
+        tell: Callable[[Engine, ToEngine], None],
+        *,
+        roster: Roster,
+        link: Lane,
+        later: Callable[[int, At], None],
+    ) -> None:
+        super().__init__(arbiter, engines, tell)
+        self.roster, self._link, self._later = roster, link, later
+        self._joined: set[str] = set()
+        """Those whose memory the arbiter moves."""
+        self._loading: dict[str, LifeEvent] = {}
+        """Those that have joined and wait for their first allotment; what happens then."""
+        self._up: set[str] = set()
+        """Those that have started hollow, and wait for the bytes that they hold asleep."""
+        self._leaving: dict[str, DrainGoal] = {}
+        self._known = dict.fromkeys(self.engines, 0)
+        """Requests of each that the roster knows of."""
+
+    def start(self, now: int) -> None:
+        for name, engine in self.engines.items():
+            if self.roster.members[name].state is LifeState.READY:
+                self._join(name, now)
+            else:
+                engine.turn.told(Turn(False))
+                self._rest(name)
+        self.decide(now)
+
+    def check(self, now_s: float) -> None:
+        self.roster.check()
+        self.arbiter.controller.check(now_s)
+        held = sum(self._held(name) for name in self.engines)
+        assert held <= self.roster.device_bytes, f"{held} bytes are held"
+
+    def _held(self, name: str) -> int:
+        if name in self._joined:
+            return self.engines[name].holding.held_bytes
+        return self.arbiter.controller.reserved_bytes(name)
+
+    # -- events -------------------------------------------------------------------------
+
+    def _take(self, name: str, report: Report, now: int) -> None:
+        self._count(name, report.running + report.waiting, now)
+        if name in self._joined:
+            super()._take(name, report, now)
+        if report.holds_turn or report.running:
+            pass
+        elif name in self._leaving:
+            self._leave(name, self._leaving.pop(name), now)
+        else:
+            self.roster.drained(name, now / PS)
+        if name in self._loading and report.revision:
+            self._load(name, self._loading.pop(name), now)
+
+    def _count(self, name: str, requests: int, now: int) -> None:
+        """The roster hears of requests that came, and of those that ended."""
+        more = requests - self._known[name]
+        self._known[name] = requests
+        for _ in range(more):
+            self.roster.asked(name, now / PS)
+        for _ in range(-more):
+            self.roster.ended(name, now / PS)
+
+    def _due(self, now_s: float) -> float | None:
+        times = super()._due(now_s), self.roster.next_deadline(now_s)
+        return min((time for time in times if time is not None), default=None)
+
+    # -- orders -------------------------------------------------------------------------
+
+    def _send(self, now: int) -> None:
+        for name in sorted(self._up):
+            self._sleep_first(name, now)
+        for order in self.roster.decide(now / PS):
+            self._obey(order, now)
+        super()._send(now)
+
+    def _obey(self, order: RosterOrder, now: int) -> None:
+        name, verb = order.tenant, order.verb
+        engine = self.engines[name]
+        if verb is RosterVerb.DRAIN:
+            self._tell(engine, Turn(False, drain=True))
+        elif verb in (RosterVerb.SLEEP, RosterVerb.STOP):
+            self._leaving[name] = self.roster.members[name].goal
+            self._tell(engine, Turn(False, spill_bytes=ALL))
+        elif verb is RosterVerb.WAKE:
+            self._come(name, LifeEvent.WOKE, now)
+        elif verb is RosterVerb.START:
+            times, own = self.roster.members[name].times, self.roster.members[name].own
+            if own.hollow:
+                self.arbiter.controller.expects(name, own.asleep)
+            begins = now + _ps(times.warm_s - times.wake_s)
+            self._later(max(now, begins), partial(self._come_later, name))
+
+    # -- going --------------------------------------------------------------------------
+
+    def _leave(self, name: str, goal: DrainGoal, now: int) -> None:
+        """Nothing runs any more, and all KV is given up."""
+        times = self.roster.members[name].times
+        takes_s = times.sleep_s if goal is DrainGoal.SLEEP else times.stop_s
+        self._later(now + _ps(takes_s), partial(self._left, name, goal))
+
+    def _left(self, name: str, goal: DrainGoal, now: int) -> None:
+        sleeps = goal is DrainGoal.SLEEP
+        self._joined.discard(name)
+        self.roster.heard(name, LifeEvent.SLEPT if sleeps else LifeEvent.ENDED, now / PS)
+        self.arbiter.lost(name, now / PS)
+        self._rest(name)
+        waits = self._known[name]
+        self._known[name] = len(self.roster.members[name].waiting)
+        self._count(name, waits, now)
+        self.decide(now)
+
+    def _rest(self, name: str) -> None:
+        """It holds no more than what it keeps asleep, or nothing."""
+        member, holding = self.roster.members[name], self.engines[name].holding
+        holding.begin_empty()
+        self.arbiter.controller.slept(name, 0 if member.state in GONE else member.own.asleep)
+
+    # -- coming -------------------------------------------------------------------------
+
+    def _come_later(self, name: str, now: int) -> None:
+        """Its process is up."""
+        member = self.roster.members[name]
+        if member.own.hollow:
+            self._up.add(name)
+        else:
+            self._come(name, LifeEvent.STARTED, now)
+        self.decide(now)
+
+    def _sleep_first(self, name: str, now: int) -> None:
+        """It began with no memory, and others have given back what it holds asleep."""
+        if self.arbiter.controller.free_bytes >= self.roster.members[name].own.asleep:
+            self._up.discard(name)
+            self.roster.heard(name, LifeEvent.SLEPT, now / PS)
+            self._rest(name)
+
+    def _come(self, name: str, event: LifeEvent, now: int) -> None:
+        self._loading[name] = event
+        self._join(name, now)
+
+    def _join(self, name: str, now: int) -> None:
+        holding = self.engines[name].holding
+        controller = self.arbiter.controller
+        held = controller.reserved_bytes(name) if name in self._loading else holding.held_bytes
+        controller.joined(name, holding.shape, held, now / PS, lean=True)
+        self._joined.add(name)
+
+    def _load(self, name: str, event: LifeEvent, now: int) -> None:
+        member = self.roster.members[name]
+        loaded = self._link.copy(now, member.own.loaded)
+        beside = member.times.wake_s - self._link.takes(member.own.loaded) / PS
+        self._later(loaded + _ps(max(0.0, beside)), partial(self._ready, name, event))
+
+    def _ready(self, name: str, event: LifeEvent, now: int) -> None:
+        self._tell(self.engines[name], Turn(True))
+        self.roster.heard(name, event, now / PS)
+        self.decide(now)
+
+
+def _ps(seconds: float) -> int:
+    return round(seconds * PS)
+
+
+def begin(roster: Roster, popular: Iterable[str], now: float = 0.0) -> None:
+    """The most popular are awake as far as they fit, the next asleep, and the rest stopped.
+
+    All weights are in host memory.
+    """
+    most = roster.rules.asleep_part * roster.device_bytes if roster.rules.sleeps else 0
+    left, awake = roster.device_bytes, []
+    names = list(popular)
+    sleepers = _first(names, {n: roster.members[n].own.asleep for n in names}, int(most))
+    left -= sum(roster.members[name].own.asleep for name in sleepers)
+    for name in names:
+        own = roster.members[name].own
+        more = own.awake - (own.asleep if name in sleepers else 0)
+        if more <= left:
+            awake.append(name)
+            left -= more
+    for name in names:
+        state = LifeState.SLEEPING if name in sleepers else LifeState.STOPPED
+        state = LifeState.READY if name in awake else state
+        place = WeightsPlace.DEVICE if name in awake else WeightsPlace.HOST
+        roster.adopted(name, Life(state, place), now)
+
+
+def _first(names: Iterable[str], nbytes: Mapping[str, int], most: int) -> set[str]:
+    """The first that take at most so many bytes together."""
+    chosen: set[str] = set()
+    for name in names if most else ():
+        if nbytes[name] <= most:
+            chosen.add(name)
+            most -= nbytes[name]
+    return chosen
