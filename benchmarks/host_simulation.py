@@ -106,7 +106,7 @@ def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> S
         experiment.SimulatedTenant(
             name=t.name,
             model=f"demo-{t.name}",
-            share=t.share,
+            share=t.percent,
             priority=t.priority,
             floor_layers=t.floor_layers,
         )

@@ -185,15 +185,20 @@ def check(context: typer.Context, config: ConfigPath, policy: PolicyOption = Non
     from mirage.serve.means import Means
     from mirage.serve.outlook import outlook
     from mirage.serve.preflight import preflight, refusal, speeds
+    from mirage.serve.roster.told import roster_lines
     from mirage.serve.table import fit_table
 
     loaded = _load(config, policy)
     with terminate_like_interrupt():
         found = preflight(loaded, (context.obj or Means()).probe)
-    typer.echo(fit_table(loaded, found.fits))
-    for line in hierarchy(loaded, found.fits):
-        typer.echo(line)
-    for line in outlook(loaded, found.fits, speeds(loaded.device)):
+    served, link = found.config, speeds(loaded.device)
+    typer.echo(fit_table(served, found.fits))
+    lines = (
+        *hierarchy(served, found.fits),
+        *roster_lines(served, found.fits, link),
+        *outlook(served, found.fits, link),
+    )
+    for line in lines:
         typer.echo(line)
     if found.refused:
         raise refusal(found.refused)

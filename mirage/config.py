@@ -132,7 +132,31 @@ def _named(folder: Any) -> Any:
 
 FilePath = Annotated[Path, Field(strict=False), BeforeValidator(expanded)]
 """``~`` and ``$NAME`` stand for what they do in a shell."""
+
+
+def parse_share(value: Any) -> Any:
+    """None for ``"auto"``; anything else as it is."""
+    return None if value == "auto" else value
+
+
+SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h)\s*")
+SPAN_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_span(value: Any) -> Any:
+    """Seconds of ``"90s"``, ``"5m"`` or ``"2h"``; None for ``"never"``; a number as it is."""
+    if value == "never":
+        return None
+    if not isinstance(value, str):
+        return value
+    if (match := SPAN.fullmatch(value)) is None:
+        raise ValueError(f"{shown(value)} is no time: write seconds, as 5m or 2h, or never")
+    return float(match[1]) * SPAN_UNITS[match[2]]
+
+
 Weight = Annotated[float, Field(ge=0)]
+Span = Annotated[Annotated[float, Field(ge=0, le=1e9)] | None, BeforeValidator(parse_span)]
+"""Seconds; None is never."""
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=LARGEST_BYTES)]
 
 
@@ -232,8 +256,22 @@ class TenantSection(Strict):
 
     name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$", max_length=LONGEST_NAME)
     model: FilePath
-    share: float = Field(gt=0, le=100)
+    share: Annotated[float | None, BeforeValidator(parse_share)] = Field(gt=0, le=100)
+    """Per cent of the device that it is sure of while it is awake. None is ``auto``: as little as
+    its parameters and the KV cache of its longest request take."""
     priority: int = 0
+    start: Literal["eager", "on_request"] = "eager"
+    """Eager: its engine starts before anybody asks, as long as there is room."""
+    keep_alive: Span = None
+    """Seconds without a request after which it sleeps; None: not before others need its place."""
+    stop_after: Span = None
+    """Seconds asleep after which its engine ends; None is never."""
+    pinned: bool = False
+    """Whether it never yields its place to others."""
+    max_waiting: Count = 128
+    """Requests that may wait while it wakes or starts."""
+    max_wait_s: float = Field(default=120.0, ge=0, le=1e6)
+    """Seconds for which each of them may."""
     max_model_len: Count = 1024
     max_num_seqs: Count = 64
     max_num_batched_tokens: Count = 1024
@@ -244,10 +282,41 @@ class TenantSection(Strict):
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """More arguments of vLLM's server, by their long names with underscores."""
 
+    @property
+    def percent(self) -> float:
+        """`share`, once models were asked how much ``auto`` is."""
+        assert self.share is not None, f"the share of {self.name!r} is auto"
+        return self.share
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """True if a key says when it is awake."""
+        return self.share is None or not ROSTER_KEYS.isdisjoint(self.model_fields_set)
+
     @field_serializer("engine_args", when_used="json")
     def _without_secrets(self, engine_args: dict[str, Any]) -> Any:
         """JSON goes into reports."""
         return redacted(engine_args)
+
+
+ROSTER_KEYS = {"start", "keep_alive", "stop_after", "pinned", "max_waiting", "max_wait_s"}
+
+
+class RosterSection(Strict):
+    """How tenants come and go where not all fit (docs/roster.md). Times in seconds."""
+
+    victims: Literal["mru", "lru"] = "mru"
+    """Among idle tenants of equal priority, who sleeps first."""
+    worth: float = Field(default=1.0, ge=0, le=1e6)
+    """Nobody yields before it was awake as long as its way out and back takes, so many times."""
+    busy_s: float = Field(default=5.0, ge=0, le=1e6)
+    """A tenant with running requests yields no earlier than so long after it became ready."""
+    patience_s: float = Field(default=1.0, ge=0, le=1e6)
+    """Nor before somebody has waited for its place for so long."""
+    drain_s: float = Field(default=2.0, ge=0, le=1e6)
+    """Longest drain; what still runs then waits until its model is awake again."""
+    asleep_part: float = Field(default=0.5, ge=0, le=1)
+    """Part of the device that sleeping tenants may hold together; beyond, the longest idle stop."""
 
 
 PATIENCE_S = 1.0
@@ -476,6 +545,7 @@ class Config(Strict):
     tenants: list[TenantSection] = Field(min_length=1)
     sharing: SharingSection = SharingSection()
     remap: Remap = Remap()
+    roster: RosterSection = RosterSection()
     tiers: TiersSection = TiersSection()
     replay: Replay = Replay()
     policy: Annotated[Policy, Field(strict=False)] = Policy.MIRAGE
@@ -500,9 +570,6 @@ class Config(Strict):
         names = [t.name for t in self.tenants]
         if twice := {n for n in names if names.count(n) > 1}:
             raise ValueError(f"tenant name {sorted(twice)[0]!r} is used twice: names must differ")
-        total = sum(t.share for t in self.tenants)
-        if total > 100 + 1e-9:
-            raise ValueError(f"shares add up to {total:g} %: lower them to 100 % or less")
         if unknown := set(self.replay.traffic.weights) - set(names):
             raise ValueError(f"traffic weight for {sorted(unknown)[0]!r}: no such tenant")
         self._check_traces(names)
@@ -527,6 +594,13 @@ class Config(Strict):
             )
         if unnamed := [name for name, file in traces.items() if not file]:
             raise ValueError(f"replay.trace for {unnamed[0]!r} is empty: name a file")
+
+    @property
+    def rostered(self) -> bool:
+        """True if tenants come and go: a key says so, or their shares exceed the device."""
+        if "roster" in self.model_fields_set or any(t.comes_and_goes for t in self.tenants):
+            return True
+        return sum(t.percent for t in self.tenants) > 100 + 1e-9
 
     @property
     def host_tier(self) -> HostTier | None:

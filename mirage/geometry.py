@@ -22,6 +22,16 @@ def footprint(shape: ModelShape, alpha: int, kv_extents: int, experts: int = 0) 
     return shape.fixed_bytes + layers + kv_extents * shape.extent_bytes
 
 
+def asleep_bytes(shape: ModelShape) -> int:
+    """Bytes of device memory of an engine that sleeps: what it cannot give.
+
+    All layers that move are away, without a slot. One KV extent is left, that of the null block.
+    """
+    layers = 0 if shape.movable_layers else shape.layers * shape.layer_bytes
+    kv = shape.extent_bytes if shape.max_extents else 0
+    return shape.fixed_bytes + layers + kv
+
+
 def experts_gain(shape: ModelShape) -> int:
     """Bytes that one expert of each layer brings: a spare frame stays for it."""
     return max(0, shape.expert_layers - 1) * shape.expert_bytes

@@ -15,7 +15,7 @@ import msgspec
 
 from mirage.counters import Counters
 
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 BEAT_S = 0.5
 """Seconds between two `Alive`, and between two `Pulse`."""
 
@@ -107,6 +107,8 @@ class Report(Counters, tag="report", tag_field="type"):
     """T_T: seconds to load one layer from host memory, measured; 0 while unknown."""
     layer_compute_s: float = 0.0
     """T_c: seconds of compute per layer and step, smoothed; 0 while unknown."""
+    asleep: bool = False
+    """True if the newest allotment is one of sleep, and the engine holds no more than that."""
     token_s: float = 0.0
     """Seconds by which one more computed token lengthens a step, measured; 0 while unknown."""
 
@@ -164,6 +166,8 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     """Experts of each layer whose memory is given away; only where alpha is 0."""
     lent: bool = False
     """True if layers of any model pay for memory in turns that drain."""
+    asleep: bool = False
+    """True if the engine shall hold nothing that it can give, and compute nothing."""
 
 
 class Refusal(msgspec.Struct, tag="refusal", tag_field="type", frozen=True):

@@ -32,6 +32,8 @@ class Arbiter:
         self._temporal = temporal
         self._draining = draining
         self._holders: frozenset[str] = frozenset()
+        self._sleepers: set[str] = set()
+        """Tenants that were told to sleep."""
         self._granting: str | None = None
         """Whose turn it is, without having been told: its layers are about to come back."""
         self._grant_by = 0.0
@@ -58,12 +60,36 @@ class Arbiter:
     def reported(self, tenant: str, report: Report, now: float) -> None:
         """Raises `LedgerError` if the engine breaks the protocol."""
         self.controller.reported(tenant, report, now)
+        if tenant in self._sleepers:
+            self._dozes(tenant, report, now)
+            return
         self.sharing.has_work(tenant, report.running + report.waiting > 0, now)
         self.sharing.holds(tenant, report.holds_turn, now)
+
+    def _dozes(self, tenant: str, report: Report, now: float) -> None:
+        """A turn that it holds passes on once no step of it can be running."""
+        if report.asleep and not (self._temporal and report.holds_turn):
+            self.sharing.lost(tenant, now)
+            self._holders -= {tenant}
+
+    def sleeps(self, tenant: str, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
+        """A tenant that joined shall sleep; what its engine is to be told."""
+        self._sleepers.add(tenant)
+        self.sharing.has_work(tenant, False, now)
+        told: list[tuple[str, Allotment | Refusal | Turn]] = []
+        if self._temporal:
+            told.append((tenant, Turn(False)))
+        return [*told, (tenant, self.controller.sleeps(tenant))]
+
+    def wakes(self, tenant: str, now: float) -> None:
+        """One that was told to sleep takes part again."""
+        self._sleepers.discard(tenant)
+        self.controller.wakes(tenant, now)
 
     def lost(self, tenant: str, now: float) -> None:
         """An engine is gone, and with it its memory and its turn."""
         self.controller.lost(tenant, now)
+        self._sleepers.discard(tenant)
         self.sharing.lost(tenant, now)
         self._holders -= {tenant}
 

@@ -35,6 +35,7 @@ from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths, worth_spilling
 from mirage.control.targets import (
+    asleep,
     base,
     entitled,
     is_sent,
@@ -94,6 +95,8 @@ class Controller:
         """Tenants that joined and have had no allotment yet."""
         self._lean: set[str] = set()
         """Those of them that need not have all their share at first."""
+        self._asleep: dict[str, ModelShape] = {}
+        """Shapes of tenants that were told to sleep."""
         self._planned: Clocked[Plan] | None = None
         """Made last, if nothing happened since."""
         self._followed: dict[str, Plan] = {}
@@ -142,11 +145,13 @@ class Controller:
     def reported(self, name: str, report: Report, now: float) -> None:
         """An engine reported. Raises `LedgerError` if it breaks the protocol: close it."""
         self._grants.ledger.reported(name, report.revision, report.held_bytes)
+        self._planned = None
+        if name in self._asleep:
+            return
         self._store.reported(name, report, now)
         if self._drained is not None:
             used_bytes = report.kv_used_extents * self._store.shape(name).extent_bytes
             self._drained.reported(name, used_bytes, report.running, report.waiting, now)
-        self._planned = None
         if lacks_growth(report):
             self._unanswered.setdefault(name, now)
         else:
@@ -165,6 +170,11 @@ class Controller:
     def lost(self, name: str, now: float) -> None:
         """An engine's process is dead. No error if it had not joined."""
         self._grants.lost(name)
+        self._asleep.pop(name, None)
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """It takes no part in decisions."""
         self._store.lost(name)
         self._followed.pop(name, None)
         if self._drained is not None:
@@ -173,6 +183,27 @@ class Controller:
         self._lean.discard(name)
         self._planned = None
         self._unanswered.pop(name, None)
+
+    def sleeps(self, name: str) -> Allotment:
+        """A tenant that joined takes no part until it wakes; what its engine is to be told.
+
+        Its share may be lent out, but for what it reports to hold.
+        """
+        shape = self._store.shape(name)
+        allotment = self._grants.sleeps(name, asleep(shape))
+        self._forget(name)
+        self._asleep[name] = shape
+        return allotment
+
+    def wakes(self, name: str, now: float) -> None:
+        """One that was told to sleep takes part again, with less than its share if need be."""
+        shape = self._asleep.pop(name)
+        self._grants.awaited(name)
+        self._store.joined(name, shape, self._grants.ledger.reserved_bytes(name))
+        self._new.add(name)
+        if self._policy is Policy.MIRAGE:
+            self._lean.add(name)
+        self._planned = None
 
     def slept(self, name: str, held_bytes: int) -> None:
         """A tenant that is lost, or never joined, holds so many bytes and lends its share."""

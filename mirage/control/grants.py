@@ -50,6 +50,16 @@ class Grants:
         self.ledger.joined(name, held_bytes)
         self.given_up(name)
 
+    def sleeps(self, name: str, target: Allotment) -> Allotment:
+        """`target` with a number, to be sent to one that joined; its share may be lent from now on.
+
+        What it holds counts until it reports less.
+        """
+        allotment = self.allot(name, target)
+        self._present.discard(name)
+        self.given_up(name)
+        return allotment
+
     def expects(self, name: str, nbytes: int) -> None:
         """A tenant that was given up is to hold so many bytes asleep: they are kept for it."""
         self._expected[name] = nbytes

@@ -8,7 +8,7 @@ from mirage import config
 from mirage.control.engine.counted import CountedMemory
 from mirage.control.engine.way import Way
 from mirage.control.rules import Rules
-from mirage.geometry import footprint
+from mirage.geometry import asleep_bytes, footprint
 from mirage.protocol import Allotment, ModelShape
 from scheduler.tenants import Tenant
 
@@ -44,7 +44,7 @@ def is_sent(sent: Allotment, target: Allotment) -> bool:
 def entitled(tenant: config.TenantSection) -> Tenant:
     """The part of a tenant's configuration that decisions depend on."""
     return Tenant(
-        tenant.name, tenant.share, tenant.priority, tenant.floor_layers, tenant.max_percent
+        tenant.name, tenant.percent, tenant.priority, tenant.floor_layers, tenant.max_percent
     )
 
 
@@ -83,6 +83,13 @@ def least(tenant: Tenant, shape: ModelShape, rules: Rules) -> Allotment:
     """The least with which an engine serves: all layers away that may be, KV for one request."""
     alpha = most_alpha(tenant, shape, rules)
     return unnumbered(shape, alpha, most_slots(rules) if alpha else 0, shape.min_extents)
+
+
+def asleep(shape: ModelShape) -> Allotment:
+    """What an engine holds that sleeps: nothing that it can give."""
+    alpha = shape.layers if shape.movable_layers else 0
+    extents = 1 if shape.max_extents else 0
+    return Allotment(0, alpha, 0, extents, asleep_bytes(shape), asleep=True)
 
 
 def most_slots(rules: Rules) -> int:

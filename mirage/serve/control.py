@@ -50,6 +50,8 @@ LONGEST_TICK_S = 2 * BEAT_S
 """Seconds that two beats further apart count for; see `RunningTime`."""
 
 
+ToTenant = Turn | Allotment | Refusal
+"""Messages that somebody decides to send."""
 _MESSAGES: Decoder[FromEngine] = Decoder(FromEngine)
 
 
@@ -63,9 +65,13 @@ class Decides(Protocol):
 
     def reported(self, tenant: str, report: Report, now: float) -> None: ...
 
+    def sleeps(self, tenant: str, now: float) -> Iterable[tuple[str, ToTenant]]: ...
+
+    def wakes(self, tenant: str, now: float) -> None: ...
+
     def lost(self, tenant: str, now: float) -> None: ...
 
-    def decide(self, now: float) -> Iterable[tuple[str, Turn | Allotment | Refusal]]: ...
+    def decide(self, now: float) -> Iterable[tuple[str, ToTenant]]: ...
 
     def next_deadline(self, now: float) -> float | None: ...
 
@@ -78,6 +84,9 @@ class Keepers(Protocol):
 
     def joined(self, tenant: str) -> None:
         """The tenant's engine has its memory booked, and takes part."""
+
+    def reported(self, tenant: str, report: Report) -> None:
+        """The tenant's engine has told its state, which is booked."""
 
     def stepped(self, tenant: str, free_bytes: int, total_bytes: int) -> None:
         """The tenant's model has computed its first request; bytes of the device are told."""
@@ -102,6 +111,9 @@ class Unkept:
         """Nothing."""
 
     def joined(self, tenant: str) -> None:
+        """Nothing."""
+
+    def reported(self, tenant: str, report: Report) -> None:
         """Nothing."""
 
     def stepped(self, tenant: str, free_bytes: int, total_bytes: int) -> None:
@@ -177,6 +189,18 @@ class ControlServer:
     def wake(self) -> None:
         """Decide anew: something changed that no engine said."""
         self._news.set()
+
+    def puts_to_sleep(self, tenant: str) -> None:
+        """Tell an engine to give all that it can; nothing to one that is not connected."""
+        if tenant in self._vitals:
+            self._tell(self._arbiter.sleeps(tenant, time.monotonic()))
+            self._news.set()
+
+    def wakes(self, tenant: str) -> None:
+        """One that sleeps takes part again; nothing of one that is not connected."""
+        if tenant in self._vitals:
+            self._arbiter.wakes(tenant, time.monotonic())
+            self._news.set()
 
     async def stop(self) -> None:
         """Tell all engines to exit and close the socket. Idempotent."""
@@ -268,6 +292,7 @@ class ControlServer:
     def _reported(self, tenant: str, report: Report) -> None:
         self._arbiter.reported(tenant, report, time.monotonic())
         self._registry.reports[tenant] = report
+        self._keepers.reported(tenant, report)
         self._news.set()
 
     async def _lost(self, tenant: str, reason: str | None) -> None:
@@ -295,11 +320,14 @@ class ControlServer:
                 async with asyncio.timeout(self._wait_s()):
                     await self._news.wait()
             self._news.clear()
-            for tenant, command in self._arbiter.decide(time.monotonic()):
-                _log(tenant, command)
-                if (vitals := self._vitals.get(tenant)) is not None:
-                    vitals.told(command, self.running.seconds)
-                self._send(tenant, command)
+            self._tell(self._arbiter.decide(time.monotonic()))
+
+    def _tell(self, commands: Iterable[tuple[str, ToTenant]]) -> None:
+        for tenant, command in commands:
+            _log(tenant, command)
+            if (vitals := self._vitals.get(tenant)) is not None:
+                vitals.told(command, self.running.seconds)
+            self._send(tenant, command)
 
     async def _beat(self) -> None:
         """Show every engine that there will be answers; one that does not listen is spared.
@@ -336,6 +364,6 @@ async def _next(reader: asyncio.StreamReader) -> FromEngine | None:
         raise ProtocolViolation(str(error)) from None
 
 
-def _log(tenant: str, command: Allotment | Refusal | Turn) -> None:
+def _log(tenant: str, command: ToTenant) -> None:
     fields = " ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(command).items())
     logger.info("%s tenant=%s %s", type(command).__name__.lower(), tenant, fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -10,17 +11,20 @@ from mirage.config import Config, TenantSection
 from mirage.control.arbiter import Arbiter
 from mirage.control.liveness import FIRST_STEP_S
 from mirage.control.profiled import UNPROFILED, Profiled
+from mirage.control.roster.states import LifeState
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.caretaker import Caretaker
 from mirage.serve.control import ControlServer
 from mirage.serve.device import DeviceHealth, asked
 from mirage.serve.engine_manager import EngineManager, say
 from mirage.serve.errors import EngineFailed
-from mirage.serve.managed import ManagedEngines, Share
+from mirage.serve.managed import ManagedEngines, RosteredShare, Share
 from mirage.serve.means import Means
 from mirage.serve.outside import Outside
-from mirage.serve.preflight import Preflight
+from mirage.serve.preflight import Preflight, speeds
 from mirage.serve.registry import DeviceSources, Registry, TenantServer
+from mirage.serve.roster.attendance import Attendance
+from mirage.serve.roster.declared import roster_of
 from mirage.serve.rundir import RunDir
 from mirage.serve.tiers import TierPool
 from mirage.serve.together import together
@@ -82,10 +86,11 @@ class Domain:
             self.device.told,
         )
         self.registry = Registry(config.policy, config.device.memory, backends, sources)
+        self.attendance = self._attendance(config, found) if config.rostered else None
         self._control = ControlServer(
             self._arbiter,
             self.registry,
-            ManagedEngines(self.managers, self._stepped),
+            ManagedEngines(self.managers, self._stepped, self.attendance),
             hang_s=config.hang_s,
             first_step_s=FIRST_STEP_S if _compiles(config) else 0.0,
             on_host=config.device.kind == "host",
@@ -97,7 +102,8 @@ class Domain:
         self._caretaker = Caretaker(rundir, self.managers, sockets)
         self.failures: dict[str, EngineFailed] = {}
         self._starts = {name: asyncio.Event() for name in self.managers}
-        """Set once the first start of a tenant has come to its end."""
+        """Set once the first start of a tenant has come to its end, or none is to be."""
+        self._shares = {name: self._share(name) for name in self.managers}
 
     def _backend(self, tenant: TenantSection) -> TenantServer:
         if tenant.name in self.managers:
@@ -122,8 +128,14 @@ class Domain:
         await self._control.start(self._rundir.control_socket)
         self.tiers.start()
         self._leave_out_refused()
-        kept = (self._start_and_keep(name, settled, all_or_nothing) for name in self.managers)
-        await together([self._control.watch(), self._caretaker.keep(), self.device.keep(), *kept])
+        work = [self._control.watch(), self._caretaker.keep(), self.device.keep()]
+        if self.attendance is not None:
+            work += [self._attend(self.attendance), *map(self._keep_called, self.managers)]
+            if all_or_nothing:
+                work.append(self._all_start())
+        else:
+            work += [self._start_and_keep(n, settled, all_or_nothing) for n in self.managers]
+        await together(work)
 
     @property
     def free_bytes(self) -> int:
@@ -147,7 +159,7 @@ class Domain:
             self._starts[name].set()
             await settled.wait()  # perhaps no tenant is left, and the command ends
         self._starts[name].set()
-        await manager.keep(self._share(name))
+        await manager.keep(self._shares[name])
 
     def _leave_out_refused(self) -> None:
         """No engine is started for them, now or later: others may have their memory."""
@@ -156,7 +168,67 @@ class Domain:
             self._arbiter.controller.given_up(name)
 
     def _share(self, name: str) -> Share:
-        return Share(name, self._arbiter.controller, self._control.wake, self._end_debtor)
+        known = name, self._arbiter.controller, self._control.wake, self._end_debtor
+        if self.attendance is None:
+            return Share(*known)
+        return RosteredShare(*known, self.attendance, partial(self._has_started, name))
+
+    # -- tenants that come and go ---------------------------------------------------------
+
+    def _attendance(self, config: Config, found: Preflight) -> Attendance:
+        link = speeds(config.device).link
+        fits = {name: found.fits[name] for name in self.managers}
+        return Attendance(roster_of(config, fits, link, time.monotonic()), self, say)
+
+    async def _attend(self, attendance: Attendance) -> None:
+        """Let tenants come and go. The first starts are those that are ordered at once."""
+        for name in self.managers:
+            self._arbiter.controller.given_up(name)
+        attendance.settle()
+        for name, member in attendance.roster.members.items():
+            if member.state is not LifeState.STARTING:
+                self._starts[name].set()
+        await attendance.keep()
+
+    async def _keep_called(self, name: str) -> None:
+        await self.managers[name].keep_called(self._shares[name])
+
+    async def _all_start(self) -> None:
+        """Raises `EngineFailed` if one of the first starts fails."""
+        await self.started()
+        if self.failures:
+            raise next(iter(self.failures.values()))
+        await asyncio.Event().wait()
+
+    def _has_started(self, name: str, serves: bool) -> None:
+        """A start has come to its end; the first one counts."""
+        if not self._starts[name].is_set():
+            if not serves:
+                reason = self.managers[name].failure
+                self.failures[name] = EngineFailed(f"tenant {name!r}: {reason}")
+            self._starts[name].set()
+
+    def start(self, name: str) -> None:
+        """Start a tenant's engine, as soon as others have given its share back."""
+        share = self._shares[name]
+        assert isinstance(share, RosteredShare)
+        share.call()
+
+    def stop_one(self, name: str) -> None:
+        """End a tenant's engine, or do not start it."""
+        self.managers[name].stops()
+
+    def sleep(self, name: str) -> None:
+        """A tenant's engine gives all that it can."""
+        self._control.puts_to_sleep(name)
+
+    def wake(self, name: str) -> None:
+        """A tenant's share is its own again."""
+        self._control.wakes(name)
+
+    def shows(self, name: str, state: LifeState) -> None:
+        """A tenant is in another state."""
+        self.registry.backends[name].state = state
 
     def _end_debtor(self, name: str, why: str) -> None:
         """End an engine unless it is in a step: that is judged by its signs of life."""

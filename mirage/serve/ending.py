@@ -46,13 +46,15 @@ class Ending:
     """The driver's name of a fault of the GPU that ended it."""
     device: str = ""
     """Reason why the device has failed, if it ended by that."""
+    stopped: bool = False
+    """True if the server stopped it, for want of place or since its operator said so."""
     oom_kills: int = 0
     """Processes that the kernel's OOM killer ended on this machine at that time."""
 
     @property
     def evidence(self) -> Evidence:
         """An unknown status may have been a SIGKILL: it weighs as little as a hang."""
-        if self.refused or self.unreachable or self.device:
+        if self.refused or self.unreachable or self.device or self.stopped:
             return Evidence.NOTHING
         if self.hang:
             return Evidence.HANG
@@ -64,6 +66,8 @@ class Ending:
         return Evidence.NOTHING if outside else Evidence.FAULT
 
     def __str__(self) -> str:
+        if self.stopped:
+            return f"{self.who} was stopped"
         if self.device:
             return f"{self.who} ended: {self.device}"
         if self.refused:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from mirage.config import Config, TenantSection
 from mirage.control.debts import Debtor, Overdue
+from mirage.control.roster.states import LifeState
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve import launcher
 from mirage.serve.device import DeviceHealth
@@ -23,7 +24,7 @@ from mirage.serve.limits import with_causes
 from mirage.serve.means import Means
 from mirage.serve.oom import OomKills
 from mirage.serve.process import EngineProcess
-from mirage.serve.registry import EngineState, TenantServer
+from mirage.serve.registry import TenantServer
 from mirage.serve.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.rundir import RunDir
 from mirage.serve.silence import silent
@@ -42,6 +43,18 @@ SAID_AFTER_S, SAID_EVERY_S = 1.0, 10.0
 
 class ShareRoom(Protocol):
     """The tenant's share of the device."""
+
+    async def called(self) -> None:
+        """Returns when an engine shall start."""
+
+    def serves(self, seconds: float) -> None:
+        """An engine serves, so long after its start."""
+
+    def ends(self) -> None:
+        """It is about to end."""
+
+    def ended(self, pause: Pause) -> None:
+        """It has ended, or did not start; it may start again after that pause."""
 
     def lend(self) -> None:
         """Nobody needs it for now: others may have it."""
@@ -112,7 +125,8 @@ class EngineManager:
         """Fault of the GPU behind that exception; None if there is none."""
         self._by_us: Ending | None = None
         """End that this server brought about; None if it did not."""
-        self._served = False
+        self._served = self._has_served = False
+        """True if the present engine has served, and if any has."""
         self._up = False
         """True once its server has answered, in this start."""
         self._lost_in_first_step = False
@@ -124,20 +138,26 @@ class EngineManager:
         self._hang_s = config.hang_s
         self._running = running
         self._restarts = Restarts(means.backoff_s, means.rest_s)
+        self._room: ShareRoom | None = None
+        self._stopping = False
+        """True once it was told to stop, until it is called again."""
 
     # -- starting -----------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start the engine for the first time. Raises `EngineFailed` once the engine has ended."""
-        share, parameters = size(self._fit.grant_bytes), size(self._fit.parameter_bytes)
-        blocks = max(0, self._fit.base_blocks - 1)
-        self._say(f"starting (share {share}, parameters {parameters}, {blocks} KV blocks)")
+        self._say_start()
         try:
             await self._start()
         except EngineFailed:
             self.backend.fail(self._failure)
             await self._end(grace_s=0)
             raise
+
+    def _say_start(self) -> None:
+        share, parameters = size(self._fit.grant_bytes), size(self._fit.parameter_bytes)
+        blocks = max(0, self._fit.base_blocks - 1)
+        self._say(f"starting (share {share}, parameters {parameters}, {blocks} KV blocks)")
 
     async def _start(self) -> None:
         begun = time.monotonic()
@@ -154,10 +174,12 @@ class EngineManager:
         self._oom = OomKills()
         await self._starting()
         await self._get_ready()
-        self._served = True
-        self.backend.state, self.backend.reason = EngineState.READY, ""
+        self._served = self._has_served = True
+        self.backend.state, self.backend.reason = LifeState.READY, ""
         self._listening = asyncio.create_task(self._listen())
         self.backend.comeback.serves(time.monotonic())
+        if self._room is not None:
+            self._room.serves(time.monotonic() - begun)
         self._say(f"ready in {time.monotonic() - begun:.0f} s")
 
     async def _get_ready(self) -> None:
@@ -226,6 +248,11 @@ class EngineManager:
             raise EngineFailed(self._no_room)
 
     @property
+    def failure(self) -> str:
+        """Reason why its last start failed; empty if it did not."""
+        return self._failure
+
+    @property
     def starts(self) -> bool:
         """True while an engine runs that has not made its first step."""
         return self._engine.is_running and not self._stepped.is_set()
@@ -286,7 +313,7 @@ class EngineManager:
         self._connected.clear()
         self._refused = reason
         self._core_first = self._core_first or not self._engine.server_has_ended
-        if reason is not None or self.backend.state is EngineState.READY:
+        if reason is not None or self.backend.state is LifeState.READY:
             self._is_down()
             self._engine.kill()
         self._end_if_without_core()
@@ -307,8 +334,10 @@ class EngineManager:
             self._listening = None
         if self._device.reason:
             self.backend.fail(self._device.reason)
-        else:
-            self.backend.state = EngineState.DOWN
+        elif not self._stopping:
+            self.backend.state = LifeState.DOWN
+            if self._room is not None:
+                self._room.ends()
 
     async def _listen(self) -> None:
         """Ask the API server again and again whether it lives, and end an engine whose does not."""
@@ -323,12 +352,23 @@ class EngineManager:
 
         It starts only while its `room` is free: others first give back what it had lent them.
         """
-        if self.backend.state is not EngineState.FAILED:
+        self._room = room
+        if self.backend.state is not LifeState.FAILED:
             pause = await self._ended()
         else:
             pause = Pause(0.0) if self._device.reason else self._restarts.rest()
+        await self._keep_on(room, pause)
+
+    async def keep_called(self, room: ShareRoom) -> None:
+        """Start the engine when it is called; from then on as `keep`."""
+        self._room = room
+        await self._come(room)
+        await self._keep_on(room, await self._start_again())
+
+    async def _keep_on(self, room: ShareRoom, pause: Pause) -> None:
         while True:
             self.backend.comeback.pauses(time.monotonic(), pause.seconds)
+            room.ended(pause)
             if pause.failed:
                 room.lend()
                 self._say(
@@ -337,10 +377,17 @@ class EngineManager:
                 )
             await asyncio.sleep(pause.seconds)
             await self._device_is_well(room)
-            room.keep()
-            self.backend.state = EngineState.DOWN
-            await self._have(room)
+            await self._come(room)
             pause = await self._start_again()
+
+    async def _come(self, room: ShareRoom) -> None:
+        """Wait until it is to start, and until its room is free."""
+        await room.called()
+        self._stopping = False
+        room.keep()
+        if self.backend.state is LifeState.FAILED:
+            self.backend.state = LifeState.DOWN
+        await self._have(room)
 
     async def _device_is_well(self, room: ShareRoom) -> None:
         while self._device.reason:
@@ -353,7 +400,7 @@ class EngineManager:
         """Wait until the room is free. Whoever hangs on it is ended."""
         overdue, since, reason = Overdue(self._hang_s), time.monotonic(), self.backend.reason
         says = since + SAID_AFTER_S
-        while not room.is_free() and not self._device.reason:
+        while not room.is_free() and not self._device.reason and not self._stopping:
             debtors, now = room.debtors(), time.monotonic()
             self.backend.reason = _waits(debtors)
             if now >= says:
@@ -366,11 +413,14 @@ class EngineManager:
 
     async def _start_again(self) -> Pause:
         """Start it, and wait until it ends."""
-        self.backend.restarts += 1
+        if self._stopping:
+            return Pause(0.0)
+        self.backend.restarts += self._has_served
+        self._say_start()
         try:
             await self._start()
         except EngineFailed as error:
-            if not self._device.reason:
+            if not self._device.reason and not self._stopping:
                 say(str(error))
             await self._end(grace_s=0)
         return await self._ended()
@@ -392,6 +442,9 @@ class EngineManager:
             self._device.met(self._name, FAULTS[ending.fault], blame.bodies)
         if self._device.reason:
             self.backend.fail(self._device.reason)
+            return Pause(0.0)
+        if self._stopping:
+            self.backend.reason = ""
             return Pause(0.0)
         pause = self._restarts.ended(served_s, blame.bodies)
         how = f"{ending}{blame}" if self._served else "it did not start"
@@ -449,6 +502,11 @@ class EngineManager:
             self._reaper.over(group)
             await self._over(self._name)
 
+    def stops(self) -> None:
+        """End the engine, or do not start it, until it is called again."""
+        self._stopping = True
+        self._end_it("", Ending("engine", stopped=True))
+
     def kill(self) -> None:
         """End it at once."""
         self._engine.kill()
@@ -460,7 +518,7 @@ class EngineManager:
     def device_failed(self, reason: str) -> None:
         """End the engine: its device has failed for this `reason`."""
         self._end_it("", Ending("engine", device=reason))
-        if self.backend.state is not EngineState.STARTING:
+        if self.backend.state is not LifeState.STARTING:
             self.backend.fail(reason)
 
     def cannot_be_reached(self, why: str) -> None:

@@ -13,9 +13,11 @@ from mirage.control.targets import entitled
 from mirage.facts import NO_KV, ExpertFacts, KVGroups, ModelFacts
 from mirage.geometry import least_blocks
 from mirage.serve.page_size import PageSize, PageSizes, page_size
-from mirage.units import align_up, size, sizes
+from mirage.units import align_up, ceil_div, size, sizes
 from vmm.space import extent_blocks
 
+LEAST_SHARE = 1e-6
+"""Per cent."""
 NOT_ASKED = "remap.experts is false"
 
 
@@ -74,10 +76,38 @@ def fit(config: Config, facts: Mapping[str, ModelFacts]) -> tuple[dict[str, Fit]
         for t in asked
     }
     fitting = [t for t in asked if problems[t.name] is None]
-    unmovable = sum(_unmovable_bytes(config, t, facts[t.name], page.bytes) for t in fitting)
-    movable = config.device.memory - unmovable
-    fits = {t.name: _fit_tenant(config, t, facts[t.name], movable, page) for t in fitting}
+    unmovable = {t.name: _unmovable_bytes(config, t, facts[t.name], page.bytes) for t in fitting}
+    # Where tenants come and go, no other one need be there.
+    beside = 0 if config.rostered else sum(unmovable.values())
+    movable = {t.name: config.device.memory - (beside or unmovable[t.name]) for t in fitting}
+    fits = {t.name: _fit_tenant(config, t, facts[t.name], movable[t.name], page) for t in fitting}
     return fits, {name: problem for name, problem in problems.items() if problem is not None}
+
+
+def with_shares(config: Config, facts: Mapping[str, ModelFacts]) -> Config:
+    """`config` with numbers for shares that are ``auto``: parameters and one request.
+
+    A tenant of which nothing is known has the least share that there is.
+    """
+    if all(t.share is not None for t in config.tenants):
+        return config
+    asked = [t for t in config.tenants if t.name in facts]
+    page = page_size(config.device.page, (_sizes(config, t, facts[t.name]) for t in asked)).bytes
+    tenants = [
+        t if t.share is not None else t.model_copy(update={"share": _auto(config, t, facts, page)})
+        for t in config.tenants
+    ]
+    return config.model_copy(update={"tenants": tenants})
+
+
+def _auto(
+    config: Config, tenant: TenantSection, facts: Mapping[str, ModelFacts], page: int
+) -> float:
+    """Per cent, in the millionths in which a share counts."""
+    if (known := facts.get(tenant.name)) is None:
+        return LEAST_SHARE
+    needed = _parameter_bytes(known, page) + _least_kv_bytes(known, page)
+    return min(100.0, ceil_div(needed * 10**8, config.device.memory) / 1e6)
 
 
 def _sizes(config: Config, tenant: TenantSection, facts: ModelFacts) -> PageSizes:
@@ -88,7 +118,9 @@ def _sizes(config: Config, tenant: TenantSection, facts: ModelFacts) -> PageSize
         fixed_bytes=facts.fixed_bytes,
         run_bytes=facts.block_bytes // facts.block_runs if facts.block_bytes else 0,
         runs=facts.block_runs,
-        share_bytes=entitled(tenant).share_bytes(config.device.memory),
+        share_bytes=config.device.memory
+        if tenant.share is None
+        else entitled(tenant).share_bytes(config.device.memory),
         request_blocks=least_blocks(facts.kv.request_blocks),
     )
 
@@ -145,19 +177,22 @@ def _too_large(config: Config, tenant: TenantSection, facts: ModelFacts, page: i
     """Why a tenant's share is too small for its parameters and one request; None if it is not."""
     grant = entitled(tenant).share_bytes(config.device.memory)
     parameters = _parameter_bytes(facts, page)
-    kv = (
-        align_up(least_blocks(facts.kv.request_blocks), _extent_blocks(facts, page))
-        * facts.block_bytes
-    )
+    kv = _least_kv_bytes(facts, page)
     if grant >= parameters + kv:
         return None
     needed, share = sizes(parameters + kv, grant)
     return (
         f"it does not fit: it needs {needed} (parameters {size(parameters)}, "
         f"KV cache for max_model_len {tenant.max_model_len} {size(kv)}), its share of "
-        f"{tenant.share:g} % is {share}: raise the share or device.memory, or lower "
+        f"{tenant.percent:g} % is {share}: raise the share or device.memory, or lower "
         "max_model_len"
     )
+
+
+def _least_kv_bytes(facts: ModelFacts, page: int) -> int:
+    """Bytes of KV extents for one request of the longest."""
+    blocks = align_up(least_blocks(facts.kv.request_blocks), _extent_blocks(facts, page))
+    return blocks * facts.block_bytes
 
 
 def _extent_blocks(facts: ModelFacts, page: int) -> int:

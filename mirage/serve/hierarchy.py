@@ -22,7 +22,7 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
     book = TierLedger(host.bytes)
     for name in fits:
         tenant = config.tenant(name)
-        book.set(name, due=Due(tenant.priority, tenant.share), standing=PriorityClass.ACTIVE)
+        book.set(name, due=Due(tenant.priority, tenant.percent), standing=PriorityClass.ACTIVE)
     lines = [f"host pool {size(host.bytes)} for KV blocks that leave the device, {host.policy}"]
     lines += [
         _tenant(name, fit, config.tenant(name).max_model_len, host.bytes, book.share(name))

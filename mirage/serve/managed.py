@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 
 from mirage.control.controller import Controller
 from mirage.control.debts import Debtor
+from mirage.protocol import Report
 from mirage.serve.engine_manager import EngineManager
+from mirage.serve.restarts import Pause
+from mirage.serve.roster.attendance import Attendance
 
 
 class ManagedEngines:
     """Link from the control server to the engines' managers."""
 
     def __init__(
-        self, managers: Mapping[str, EngineManager], no_room: Callable[[str, int, int], str]
+        self,
+        managers: Mapping[str, EngineManager],
+        no_room: Callable[[str, int, int], str],
+        attendance: Attendance | None = None,
     ) -> None:
         """`no_room` says why an engine may not serve, by the device's free bytes and all."""
-        self._managers, self._no_room = managers, no_room
+        self._managers, self._no_room, self._attendance = managers, no_room, attendance
 
     def came(self, tenant: str, pid: int) -> None:
         self._managers[tenant].came(pid)
 
     def joined(self, tenant: str) -> None:
         self._managers[tenant].joined()
+
+    def reported(self, tenant: str, report: Report) -> None:
+        if self._attendance is not None:
+            self._attendance.reported(tenant, report)
 
     def stepped(self, tenant: str, free_bytes: int, total_bytes: int) -> None:
         self._managers[tenant].stepped(self._no_room(tenant, free_bytes, total_bytes))
@@ -54,6 +65,18 @@ class Share:
         self._name, self._controller, self._wake = name, controller, wake
         self.end = end
 
+    async def called(self) -> None:
+        """At once: nobody decides who is awake."""
+
+    def serves(self, seconds: float) -> None:
+        """Nobody has to know."""
+
+    def ends(self) -> None:
+        """Nobody has to know."""
+
+    def ended(self, pause: Pause) -> None:
+        """Nobody has to know."""
+
     def lend(self) -> None:
         self._controller.given_up(self._name)
         self._wake()
@@ -67,3 +90,43 @@ class Share:
 
     def debtors(self) -> list[Debtor]:
         return self._controller.debtors(time.monotonic())
+
+
+class RosteredShare(Share):
+    """The share of a tenant that comes and goes: it starts when the roster calls it."""
+
+    def __init__(
+        self,
+        name: str,
+        controller: Controller,
+        wake: Callable[[], None],
+        end: Callable[[str, str], None],
+        attendance: Attendance,
+        first: Callable[[bool], None],
+    ) -> None:
+        """`first` hears of each start whether it came to serve."""
+        super().__init__(name, controller, wake, end)
+        self._attendance, self._first = attendance, first
+        self._call = asyncio.Event()
+
+    def call(self) -> None:
+        """The roster wants its engine started."""
+        self._call.set()
+
+    async def called(self) -> None:
+        """Returns when its engine shall start."""
+        await self._call.wait()
+        self._call.clear()
+
+    def serves(self, seconds: float) -> None:
+        self._first(True)
+        self._attendance.started(self._name, seconds)
+
+    def ends(self) -> None:
+        self._attendance.ends(self._name)
+
+    def ended(self, pause: Pause) -> None:
+        """Others may have its share until it is called again."""
+        self._first(False)
+        self.lend()
+        self._attendance.ended(self._name, pause.seconds, failed=pause.failed)

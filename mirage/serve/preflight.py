@@ -12,7 +12,7 @@ from mirage.arguments.check import ArgumentRefused, check_environment
 from mirage.config import Config, ConfigError, DeviceSection
 from mirage.folder.model import check_model
 from mirage.serve import adapters, ask, files, launcher
-from mirage.serve.fit import Fit, fit
+from mirage.serve.fit import Fit, fit, with_shares
 from mirage.serve.limits import check_limits, host_parts
 from mirage.serve.outlook import Speeds
 from mirage.tiers.ssd.files import existing
@@ -29,6 +29,8 @@ class Preflight(NamedTuple):
     """Why this tenant cannot be served, in one line."""
     adapters: dict[str, dict[str, str]]
     """Folder of each LoRA adapter, by its name."""
+    config: Config
+    """As it is served: no share is ``auto`` any more."""
 
 
 def preflight(config: Config, probe: ask.Probe = ask.PROBE) -> Preflight:
@@ -49,12 +51,13 @@ def preflight(config: Config, probe: ask.Probe = ask.PROBE) -> Preflight:
     _check_device(config, refused)
     left = _without(config, refused)
     facts, by_vllm = ask.ask(left, probe) if left.tenants else ({}, {})
+    config, left = with_shares(config, facts), with_shares(left, facts)
     fits, too_large = fit(left, facts)
     found = refused | by_vllm | too_large
     in_order = {t.name: found[t.name] for t in config.tenants if t.name in found}
     if not fits:
         raise refusal(in_order)
-    return Preflight(fits, in_order, named)
+    return Preflight(fits, in_order, named, config)
 
 
 def fit_config(config: Config, probe: ask.Probe = ask.PROBE) -> dict[str, Fit]:

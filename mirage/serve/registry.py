@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from mirage.config import Policy
 from mirage.control.moves import Move
+from mirage.control.roster.states import LifeState
 from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
 from mirage.serve.comeback import LOOK_AGAIN_S, Comeback
@@ -20,14 +20,8 @@ from mirage.serve.suspects import Blame, Suspects
 from mirage.serve.timeline import PAGE_SAMPLES, Timeline
 from mirage.tiers.counts import PoolState
 
-
-class EngineState(StrEnum):
-    """`DOWN`: being started again. `FAILED`: not served for now; others have its memory."""
-
-    STARTING = "starting"
-    READY = "ready"
-    DOWN = "down"
-    FAILED = "failed"
+SERVED = frozenset(LifeState) - {LifeState.STARTING, LifeState.DOWN, LifeState.FAILED}
+"""States in which a tenant is well, perhaps not there before somebody asks for it."""
 
 
 @dataclass
@@ -37,7 +31,7 @@ class TenantServer:
     name: str
     socket: Path
     max_model_len: int
-    state: EngineState = EngineState.STARTING
+    state: LifeState = LifeState.STARTING
     restarts: int = 0
     reason: str = ""
     """Why it failed, or what its start waits for, in one line; else empty."""
@@ -56,12 +50,12 @@ class TenantServer:
         return blame
 
     def fail(self, reason: str) -> None:
-        self.state, self.reason = EngineState.FAILED, reason
+        self.state, self.reason = LifeState.FAILED, reason
 
     def wait_s(self, now: float) -> float | None:
         """Seconds after which a request that is not served now may be; None if that is not so."""
         wait_s = self.comeback.wait_s(now)
-        return LOOK_AGAIN_S if wait_s is None and self.state is not EngineState.FAILED else wait_s
+        return LOOK_AGAIN_S if wait_s is None and self.state is not LifeState.FAILED else wait_s
 
     def told(self, *, reasons: bool = True) -> dict[str, Any]:
         """What ``/mirage/state`` says of it."""
@@ -115,7 +109,7 @@ class Registry:
     def health(self, *, reasons: bool = True) -> dict[str, Any]:
         """The body of ``/health``; `reasons` are lines of logs, and not for everybody."""
         states = {name: backend.state for name, backend in self.backends.items()}
-        ready = sum(state is EngineState.READY for state in states.values())
+        ready = sum(state in SERVED for state in states.values())
         status = "ok" if ready == len(states) else "degraded" if ready else "down"
         known = {name: b.reason for name, b in self.backends.items() if b.reason and reasons}
         more = {"reasons": known} if known else {}

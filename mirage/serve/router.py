@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import aiohttp
 from aiohttp import web
 
+from mirage.control.roster.states import LifeState
 from mirage.serve import history
 from mirage.serve.bodies import fingerprint, model_of
 from mirage.serve.closing import Closing, ends
@@ -17,8 +20,10 @@ from mirage.serve.forward import Forward
 from mirage.serve.metrics import Metrics
 from mirage.serve.near import why_far
 from mirage.serve.openai import ApiError, errors_as_json, model_cards
-from mirage.serve.registry import EngineState, Registry, TenantServer
+from mirage.serve.registry import SERVED, Registry, TenantServer
 from mirage.serve.resizing import ROUTE, Resize, Resizing
+from mirage.serve.roster.attendance import Attendance
+from mirage.serve.roster.ticket import NotInTime
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 from mirage.serve.suspects import RequestFacts
 from mirage.serve.unpack import too_large, unpacked
@@ -42,13 +47,27 @@ class CountedAs:
     """Status of a request that does not end as it should."""
 
 
+class RequestedAs(NamedTuple):
+    """The model's name in a request, and the fingerprint of its body."""
+
+    model: str
+    mark: str
+
+
 class Router:
     """An HTTP server in front of the backends on `registry`. `stop` ends what `start` began."""
 
     def __init__(
-        self, registry: Registry, resize: Callable[[Resize], Awaitable[None]] | None = None
+        self,
+        registry: Registry,
+        resize: Callable[[Resize], Awaitable[None]] | None = None,
+        attendance: Attendance | None = None,
     ) -> None:
-        """`resize` gives the tiers other budgets; there is no route for it without."""
+        """`resize` gives the tiers other budgets; there is no route for it without.
+
+        With an `attendance` requests wait for tenants that are not awake.
+        """
+        self._attendance = attendance
         self.registry = registry
         self._resize = resize
         self.metrics = Metrics(registry)
@@ -132,9 +151,36 @@ class Router:
         counted.tenant = backend.name
         if self._closing.begun:
             raise ends()
-        _check_ready(backend, model, backend.reason if self._near(request) else "")
+        async with self._admitted(backend):
+            _check_ready(backend, model, backend.reason if self._near(request) else "")
+            return await self._passed_on(request, body, backend, RequestedAs(model, mark), counted)
+
+    @asynccontextmanager
+    async def _admitted(self, backend: TenantServer) -> AsyncIterator[None]:
+        """Context of a request whose tenant is awake. Raises `ApiError` if it cannot be in time."""
+        if self._attendance is None:
+            yield
+            return
+        try:
+            ticket = self._attendance.ask(backend.name)
+            try:
+                await self._closing.before(ticket.admitted())
+                yield
+            finally:
+                ticket.over()
+        except NotInTime as error:
+            raise not_in_time(backend.name, backend.state, error.wait_s) from None
+
+    async def _passed_on(
+        self,
+        request: web.Request,
+        body: bytes,
+        backend: TenantServer,
+        asked: RequestedAs,
+        counted: CountedAs,
+    ) -> web.StreamResponse:
         identity = request.headers.get("X-Request-Id", "")
-        told = RequestFacts(request.path, model, mark, len(body), identity)
+        told = RequestFacts(request.path, asked.model, asked.mark, len(body), identity)
         forward = Forward(backend, told, request, self._session(backend), self._closing)
         response = await forward.send(body)
         counted.status = CLIENT_LEFT if forward.left else response.status
@@ -187,7 +233,7 @@ class Router:
     async def _health_of(self, request: web.Request) -> web.Response:
         """Health of one tenant: 503 unless it serves."""
         backend = self._known(request.match_info["model"])
-        ready = backend.state is EngineState.READY
+        ready = backend.state in SERVED
         body = {"status": backend.state.value}
         if backend.reason and self._near(request):
             body["reason"] = backend.reason
@@ -204,8 +250,14 @@ class Router:
         return await history.answer(self.registry, request)
 
 
+def not_in_time(name: str, state: LifeState, wait_s: float) -> ApiError:
+    """Answer to a request that would wait too long, with the predicted time."""
+    message = f"model {name!r} is {state.value}, and cannot be awake in time: try again later"
+    return ApiError(503, message, param="model", code="model_not_in_time", wait_s=wait_s)
+
+
 def _check_ready(backend: TenantServer, model: str, reason: str) -> None:
-    if backend.state is not EngineState.READY:
+    if backend.state is not LifeState.READY:
         why = reason or "try again later"
         message = f"model {model!r} is {backend.state.value}: {why}"
         raise ApiError(503, message, param="model", wait_s=backend.wait_s(time.monotonic()))

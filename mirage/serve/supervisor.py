@@ -67,6 +67,7 @@ def serve(
     files.check_folders(options.log_dir)
     with _signals_exit(), _telling(LOOKING, means.progress_s):
         found = preflight(config, means.probe)
+    config = found.config
     if found.refused and options.all_or_nothing:
         raise refusal(found.refused)
     adopt_orphans()
@@ -120,7 +121,7 @@ class Supervisor:
         self._config, self._options, self._rundir = config, options, rundir
         self._domain = domain
         self._ready_file = ReadyFile(options.ready_file)
-        self._router = Router(domain.registry, domain.tiers.resize)
+        self._router = Router(domain.registry, domain.tiers.resize, domain.attendance)
         self._settled = asyncio.Event()
         """Each first start has come to an end, and not all have failed."""
         self._signal: asyncio.Future[int]

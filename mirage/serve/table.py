@@ -24,10 +24,9 @@ def fit_table(config: Config, fits: Mapping[str, Fit]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     lines = ["  ".join(_cells(row, widths)).rstrip() for row in rows]
     granted = sum(fit.grant_bytes for fit in fits.values())
-    lines.append(
-        f"device {size(config.device.memory)}, in no share "
-        f"{size(config.device.memory - granted)}, policy {config.policy.value}"
-    )
+    free = config.device.memory - granted
+    left = f"in no share {size(free)}" if free >= 0 else f"shares exceed it by {size(-free)}"
+    lines.append(f"device {size(config.device.memory)}, {left}, policy {config.policy.value}")
     page = next(iter(fits.values())).page
     if page.reason:
         lines.append(f"pages of {size(page.bytes)}: {page.reason}")
@@ -90,7 +89,7 @@ def _group_words(group: KVGroup, times: int, several: bool) -> str:
 def _row(config: Config, name: str, fit: Fit) -> tuple[str, ...]:
     return (
         name,
-        f"{config.tenant(name).share:g} %",
+        f"{config.tenant(name).percent:g} %",
         size(fit.grant_bytes),
         size(fit.parameter_bytes),
         f"{fit.layers} x {size(fit.layer_bytes)}",

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 from mirage.config import Config, ConfigError, PeerTier, SsdTier
+from mirage.control.roster.states import LifeState
 from mirage.processes.stopped import watch_for_stops
-from mirage.serve.registry import EngineState, Registry
+from mirage.serve.registry import Registry
 from mirage.serve.resizing import Resize
 from mirage.serve.rundir import socket_name
 from mirage.tiers.core import Core
@@ -29,7 +30,7 @@ class TierPool:
     """Nothing at all where none is configured: then KV blocks live on the device alone."""
 
     def __init__(self, config: Config, socket: Path) -> None:
-        self._dues = {t.name: Due(t.priority, t.share) for t in config.tenants}
+        self._dues = {t.name: Due(t.priority, t.percent) for t in config.tenants}
         self._standings = Standings()
         self._pool: PoolServer | None = None
         self._ssd: SsdStore | None = None
@@ -92,7 +93,7 @@ class TierPool:
         """Tell the pool what the tenants do."""
         if self._pool is None:
             return
-        failed = [n for n, b in registry.backends.items() if b.state is EngineState.FAILED]
+        failed = [n for n, b in registry.backends.items() if b.state is LifeState.FAILED]
         changes = self._standings.changes(self._dues, registry.reports, failed, time.monotonic())
         for tenant, standing in changes.items():
             logger.info("class tenant=%s class=%s", tenant, standing.name.lower())

@@ -8,28 +8,20 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from mirage.config import Strict
+from mirage.config import RosterSection
 from mirage.control.roster.needs import StateBytes, SwitchSpeeds, state_bytes
 from mirage.control.roster.rules import RosterRules
 from mirage.control.roster.specs import TenantSpec
 from mirage.control.rules import Rules
 from mirage.profiles import Hardware
 from mirage.protocol import ModelShape
-from scheduler.victims import Rule
 
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
-class RosterSection(Strict):
+class SimulatedRoster(RosterSection):
     """Not all models are awake at a time: those come that are asked for. Shares may be left out."""
 
-    victims: Rule = "mru"
-    worth: Annotated[float, Field(ge=0, le=1e6)] = 1.0
-    """This and what follows: see `RosterRules`."""
-    busy_s: Seconds = 5.0
-    patience_s: Seconds = 1.0
-    drain_s: Seconds = 2.0
-    asleep_part: Annotated[float, Field(ge=0, le=1)] = 0.5
     sleep_s: Seconds = 0.1
     """This and what follows: seconds beside the bytes that are copied."""
     wake_s: Seconds = 0.05
@@ -49,13 +41,13 @@ class Coming:
     the process itself takes. Else who starts does so asleep: it needs no place until it is up."""
     changes: Mapping[str, Any] = field(default_factory=dict)
 
-    def rules(self, section: RosterSection) -> RosterRules:
+    def rules(self, section: SimulatedRoster) -> RosterRules:
         """The rules by which the roster decides."""
         names = ("victims", "worth", "busy_s", "patience_s", "drain_s", "asleep_part")
         asked = {name: getattr(section, name) for name in names} | dict(self.changes)
         return RosterRules(sleeps=self.sleeps, **asked)
 
-    def speeds(self, section: RosterSection, hardware: Hardware) -> SwitchSpeeds:
+    def speeds(self, section: SimulatedRoster, hardware: Hardware) -> SwitchSpeeds:
         """What a switch takes on this machine. Nobody reads a disk."""
         link = hardware.link_gb_s.value * 1e9
         names = ("sleep_s", "wake_s", "stop_s")

@@ -31,7 +31,7 @@ from mirage.geometry import footprint
 from mirage.profiles import Hardware, Model
 from mirage.protocol import ModelShape
 from mirage.simulate import variants
-from mirage.simulate.coming import RosterSection
+from mirage.simulate.coming import SimulatedRoster
 from mirage.simulate.routing import RouterModel
 from mirage.simulate.tier_settings import SimulatedTiers, speeds
 from mirage.units import ceil_div
@@ -198,7 +198,7 @@ class Experiment(Strict):
     """The mixed one alone."""
     tenants: list[SimulatedTenant] = Field(min_length=1)
     sharing: SimulatedSharing = SimulatedSharing()
-    roster: RosterSection | None = None
+    roster: SimulatedRoster | None = None
     """Given, shares may add up to more than the device, and models come when they are asked for."""
     workload: Workload
     limits: EngineLimits = EngineLimits()

@@ -139,7 +139,8 @@ class RosteredDomain(SimulatedDomain):
         self.arbiter.lost(name, now / PS)
         self._rest(name)
         waits = self._known[name]
-        self._known[name] = len(self.roster.members[name].waiting)
+        member = self.roster.members[name]
+        self._known[name] = len(member.waiting) + member.inside
         self._count(name, waits, now)
         self.decide(now)
 

@@ -7,8 +7,9 @@ to ``deaf`` it ignores SIGTERM, to ``dies:NAME`` tenant NAME fails while it star
 ``greedy`` it holds more than the device has, to ``mute`` it never comes to the control server,
 to ``waits:NAME:FILE`` tenant NAME goes on with its start once FILE exists,
 to ``once:FILE`` every start after the one that makes FILE fails, to ``after:NAME:FILE`` tenant
-NAME starts only once FILE exists, to ``borrows:NAME`` all do as they are told, and a request of
-tenant NAME wants all the memory it can get. ``slow`` takes two seconds to start, and says so.
+NAME starts only once FILE exists, to ``obeys`` all do as they are told, to
+``borrows:NAME`` as well, and a request of tenant NAME wants all the memory it can get. ``slow``
+takes two seconds to start, and says so.
 Of tenant NAME the first step raises (``raises:NAME``, or ``raises:NAME:FILE`` while FILE exists),
 ``crashes``, ``stands`` still or is ``late`` without end; or its server ``refuses`` meanwhile.
 ``FAKE_ERROR`` is what one that fails while it starts says; ``FAKE_MEMORY`` has the bytes of the
@@ -137,8 +138,10 @@ def core(mirage: dict[str, object]) -> None:
         for message in channel.until_end():
             if isinstance(message, Shutdown):
                 return
-            if isinstance(message, Allotment) and borrows == "borrows" and not stubborn.is_set():
-                obeyed = report_of(message, wants_all=mirage["tenant"] == borrower)
+            obeys = borrows in ("borrows", "obeys") and not stubborn.is_set()
+            if isinstance(message, Allotment) and obeys:
+                wants_all = borrows == "borrows" and mirage["tenant"] == borrower
+                obeyed = report_of(message, wants_all=wants_all)
                 control.sendall(encode(obeyed))
 
 
@@ -185,6 +188,7 @@ def report_of(told: Allotment, *, wants_all: bool) -> Report:
     """Of an engine that holds what it was told to."""
     extents = told.kv_extents
     report = Report(told.revision, True, told.grant_bytes, told.alpha, told.beta, extents, 0)
+    report.kv_usable_extents, report.asleep = extents, told.asleep
     if wants_all:
         report.kv_used_extents, report.running = extents, 1
         report.growth_extents = SHAPE.max_extents

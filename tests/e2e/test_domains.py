@@ -18,10 +18,10 @@ from warm import adopting
 from with_fakes import means
 
 from mirage.config import load
+from mirage.control.roster.states import LifeState
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.domain import Domain
 from mirage.serve.preflight import preflight
-from mirage.serve.registry import EngineState
 from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
 from mirage.tiers.client import PoolClient
@@ -56,7 +56,7 @@ class Side(NamedTuple):
     def told(self) -> dict[str, Any]:
         return self.domain.registry.state()
 
-    def states(self) -> dict[str, tuple[EngineState, int]]:
+    def states(self) -> dict[str, tuple[LifeState, int]]:
         """State and restarts of each tenant."""
         backends = self.domain.registry.backends
         return {name: (tenant.state, tenant.restarts) for name, tenant in backends.items()}
@@ -140,10 +140,10 @@ def test_an_engine_that_ends_ends_on_its_device_alone(tmp_path: Path) -> None:
             booked = two.domain.free_bytes
             first = await one.pids("a")
             os.kill(first["core"], signal.SIGKILL)
-            await until(lambda: one.states()["a"] == (EngineState.READY, 1))
+            await until(lambda: one.states()["a"] == (LifeState.READY, 1))
             assert (await one.pids("a"))["core"] != first["core"]
             assert [await two.pids(name) for name in ("a", "b")] == before
-            assert set(two.states().values()) == {(EngineState.READY, 0)}
+            assert set(two.states().values()) == {(LifeState.READY, 0)}
             assert two.domain.free_bytes == booked
 
     run(scenario())

@@ -19,8 +19,9 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from mirage.config import Policy
+from mirage.control.roster.states import LifeState
 from mirage.protocol import ModelShape, Report
-from mirage.serve.registry import EngineState, Registry, TenantServer
+from mirage.serve.registry import Registry, TenantServer
 from mirage.serve.router import Router
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 
@@ -136,7 +137,7 @@ async def serving(folder: Path) -> AsyncIterator[Site]:
     registry = Registry(
         Policy.MIRAGE,
         1 << 30,
-        {e.name: TenantServer(e.name, e.socket, 256, EngineState.READY) for e in engines},
+        {e.name: TenantServer(e.name, e.socket, 256, LifeState.READY) for e in engines},
     )
     router = Router(registry)
     async with contextlib.AsyncExitStack() as stack:
@@ -495,7 +496,7 @@ def test_errors_of_messages_have_anthropics_form(tmp_path: Path) -> None:
         assert (await told(b"{", f"{MESSAGES}/count_tokens"))[:2] == (400, "invalid_request_error")
         site.a.answer = refuses  # in OpenAI's form
         assert await told({"model": "a"}) == (400, "invalid_request_error", "too long")
-        site.registry.backends["b/1"].state = EngineState.DOWN
+        site.registry.backends["b/1"].state = LifeState.DOWN
         assert (await told({"model": "b/1"}))[:2] == (503, "overloaded_error")
         async with site.http.get(site.url + MESSAGES) as answer:
             assert (await answer.json())["type"] == "error"
@@ -564,10 +565,8 @@ def test_bad_requests_reach_no_engine(
     run(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("state", [EngineState.STARTING, EngineState.DOWN, EngineState.FAILED])
-def test_a_tenant_that_is_down_is_a_503_and_others_go_on(
-    tmp_path: Path, state: EngineState
-) -> None:
+@pytest.mark.parametrize("state", [LifeState.STARTING, LifeState.DOWN, LifeState.FAILED])
+def test_a_tenant_that_is_down_is_a_503_and_others_go_on(tmp_path: Path, state: LifeState) -> None:
     async def scenario(site: Site) -> None:
         site.registry.backends["a"].state = state
         site.registry.backends["a"].comeback.pauses(time.monotonic(), 600.0)

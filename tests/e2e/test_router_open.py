@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from mirage.config import Policy
+from mirage.control.roster.states import LifeState
 from mirage.serve import unread
-from mirage.serve.registry import EngineState, Registry, TenantServer
+from mirage.serve.registry import Registry, TenantServer
 from mirage.serve.resizing import ROUTE, Resize
 from mirage.serve.router import Router
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
@@ -241,7 +242,7 @@ def test_reasons_are_told_on_this_machine_alone(headers: bytes, version: bytes, 
 
 
 def test_no_answer_has_the_path_of_a_socket_or_the_name_of_a_library() -> None:
-    gone = TenantServer("a", Path(f"/{SECRET.decode()}/a.sock"), 256, EngineState.READY)
+    gone = TenantServer("a", Path(f"/{SECRET.decode()}/a.sock"), 256, LifeState.READY)
 
     async def scenario(ask: Ask, router: Router) -> None:
         answer = await ask(ASK_A + b"\r\n" + BODY)

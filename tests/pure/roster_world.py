@@ -23,6 +23,8 @@ class RosterEngine:
     done: tuple[float, LifeEvent] | None = None
     """What it will say next, and when."""
     running: int = 0
+    inside: int = 0
+    """Requests in its queue while it sleeps."""
     waiting: list[float] = field(default_factory=list)
     ready_at: float = inf
     drained_at: float = inf
@@ -30,6 +32,11 @@ class RosterEngine:
     """Since when somebody waits for it."""
     free_to_go: bool = False
     """Whether its operator, or its own times, may end it at any moment."""
+
+    def rests(self) -> None:
+        """Nobody waits for it, if that is so."""
+        if not self.waiting and not self.inside:
+            self.wanted_at = inf
 
 
 class RosterWorld:
@@ -79,8 +86,12 @@ class RosterWorld:
 
     def end(self, name: str) -> None:
         engine = self.engines[name]
-        if engine.running:
-            engine.running -= 1
+        if engine.running or engine.inside:
+            if engine.running:
+                engine.running -= 1
+            else:
+                engine.inside -= 1
+                engine.rests()
             self.roster.ended(name, self.now)
             self.decide()
 
@@ -89,8 +100,7 @@ class RosterWorld:
         if engine.waiting:
             engine.waiting.pop()
             self.roster.left(name)
-            if not engine.waiting:
-                engine.wanted_at = inf
+            engine.rests()
             self.decide()
 
     def crash(self, name: str, retry_s: float = 1.0) -> None:
@@ -142,17 +152,19 @@ class RosterWorld:
             engine.held = member.own.asleep
             if engine.running:
                 engine.wanted_at = min(engine.wanted_at, self.now)
-            engine.waiting += [self.now] * engine.running
+            engine.inside += engine.running
             engine.running = 0
         elif event in (LifeEvent.ENDED, LifeEvent.CRASHED):
-            engine.held = engine.running = 0
+            engine.held = engine.running = engine.inside = 0
+            engine.rests()
         self.decide()
 
     def _serves(self, engine: RosterEngine, awake: int) -> None:
         if engine.waiting and self.calm:
             self.longest = max(self.longest, self.now - engine.wanted_at)
-        engine.running += len(engine.waiting)
+        engine.running += len(engine.waiting) + engine.inside
         engine.waiting.clear()
+        engine.inside = 0
         engine.held, engine.ready_at, engine.wanted_at = awake, self.now, inf
         engine.free_to_go = False
 
@@ -175,8 +187,7 @@ class RosterWorld:
         if order.verb is RosterVerb.REFUSE:
             assert order.requests <= len(engine.waiting)
             del engine.waiting[: order.requests]
-            if not engine.waiting:
-                engine.wanted_at = inf
+            engine.rests()
             return
         assert member is not None
         times = member.times
@@ -224,6 +235,7 @@ class RosterWorld:
             member = self.roster.members[name]
             assert engine.held <= member.nbytes, name
             assert engine.running == member.running, name
+            assert engine.inside == member.inside, name
             assert (
                 len(engine.waiting)
                 == len(member.waiting)

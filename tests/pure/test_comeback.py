@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from mirage.control.roster.states import LifeState
 from mirage.serve.comeback import LOOK_AGAIN_S, STARTS, Comeback
 from mirage.serve.openai import ApiError
-from mirage.serve.registry import EngineState, TenantServer
+from mirage.serve.registry import TenantServer
 
 pytestmark = pytest.mark.pure
 
@@ -50,10 +51,10 @@ def test_only_the_last_starts_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "wait_s"), [(EngineState.DOWN, LOOK_AGAIN_S), (EngineState.FAILED, None)]
+    ("state", "wait_s"), [(LifeState.DOWN, LOOK_AGAIN_S), (LifeState.FAILED, None)]
 )
 def test_one_that_is_not_tried_again_is_not_said_to_come_back(
-    state: EngineState, wait_s: float | None
+    state: LifeState, wait_s: float | None
 ) -> None:
     assert TenantServer("a", Path("a"), 1, state).wait_s(0.0) == wait_s
 

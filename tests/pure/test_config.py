@@ -137,7 +137,11 @@ def two(**second: Any) -> dict[str, Any]:
         ("#" * 2**20 + "#", "more than 1048576 characters"),
         (VALID | {"device": {"memory": "9" * 500}}, "write 1152921504606846976 or less"),
         (tenant(max_model_len=0), "tenants.0.max_model_len: "),
-        (two(name="b", share=41), "shares add up to 101 %: lower them to 100 % or less"),
+        (tenant(share="half"), "tenants.0.share: "),
+        (tenant(keep_alive="soon"), "'soon' is no time: write seconds, as 5m or 2h, or never"),
+        (tenant(start="later"), "tenants.0.start: "),
+        (tenant(max_waiting=0), "tenants.0.max_waiting: "),
+        (VALID | {"roster": {"drain_s": -1}}, "roster.drain_s: "),
         (two(share=1), "tenant name 'a' is used twice"),
         (tenant(max_model_len=True), "tenants.0.max_model_len: "),
         (VALID | {"replay": {"window": [310, 0]}}, "window [310.0, 0.0]: write [START, END]"),
@@ -292,3 +296,30 @@ def test_a_link_that_leads_to_itself_is_a_path(tmp_path: Path) -> None:
     assert resolved(tmp_path, "loop") == tmp_path / "loop"
     with pytest.raises(ConfigError, match="is no path: correct it"):
         resolved(tmp_path, "x\0y")
+
+
+@pytest.mark.parametrize(
+    ("content", "rostered"),
+    [
+        (VALID, False),
+        (two(name="b", share=40), False),
+        (two(name="b", share=41), True),
+        (tenant(share="auto"), True),
+        (tenant(start="eager"), True),
+        (tenant(keep_alive="5m"), True),
+        (VALID | {"roster": {"drain_s": 1}}, True),
+    ],
+)
+def test_tenants_come_and_go_where_a_key_says_so_or_not_all_fit(
+    tmp_path: Path, content: Any, rostered: bool
+) -> None:
+    assert load(write(tmp_path, content)).rostered is rostered
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [(90, 90.0), ("90s", 90.0), ("1.5m", 90.0), ("2 h", 7200.0), ("never", None)],
+)
+def test_a_span_of_time(tmp_path: Path, told: Any, seconds: float | None) -> None:
+    config = load(write(tmp_path, tenant(keep_alive=told)))
+    assert config.tenants[0].keep_alive == seconds

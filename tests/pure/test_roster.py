@@ -131,7 +131,7 @@ def test_a_drain_ends_and_what_still_runs_waits_until_it_is_awake_again() -> Non
     made.advance(0.1)
     assert said(made) == ["start b"]
     made.advance(9)
-    assert states(made) == "a:sleeping b:ready" and len(made.engines["a"].waiting) == 1
+    assert states(made) == "a:sleeping b:ready" and made.engines["a"].inside == 1
     made.end("b")
     made.advance(2.1)
     assert said(made) == ["sleep b", "wake a"]
@@ -525,7 +525,7 @@ class RosterMachine(RuleBasedStateMachine):
             for name in [*self.world.engines]:
                 while name in self.world.engines and self.world.engines[name].running:
                     self.world.end(name)
-        assert not any(e.waiting for e in self.world.engines.values())
+        assert not any(e.waiting or e.inside for e in self.world.engines.values())
 
 
 RosterMachine.TestCase.settings = examples(

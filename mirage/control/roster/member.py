@@ -28,14 +28,18 @@ class RosterMember:
     own: StateBytes
     times: SwitchTimes
     life: Life
+    declared: StateBytes | None = None
+    """Bytes of its next process, if they differ from those of the present one."""
     nbytes: int = 0
     """That it holds or may come to hold."""
     since: float = -inf
     """When its present state began."""
     running: int = 0
     """Requests that were passed on to it, and have not ended."""
+    inside: int = 0
+    """Requests that wait in its engine, which sleeps: they had not ended when it drained."""
     waiting: deque[float] = field(default_factory=deque)
-    """When each request came that waits for it, the oldest first."""
+    """When each other request came that waits for it, the oldest first."""
     queued: int | None = None
     """Its number in the line of those that want to come; None if it is not in it."""
     queued_at: float = inf
@@ -69,6 +73,11 @@ class RosterMember:
         return self.life.state
 
     @property
+    def is_asked_for(self) -> bool:
+        """True if requests wait for it."""
+        return bool(self.waiting or self.inside)
+
+    @property
     def yields(self) -> int:
         """Bytes that others have of it when it sleeps."""
         return max(0, self.nbytes - self.own.asleep)
@@ -77,6 +86,18 @@ class RosterMember:
     def gives_way(self) -> bool:
         """Whether it is awake, or about to be, and may be asked to sleep some time."""
         return not self.spec.pinned and (self.state in COMING or self.state is LifeState.READY)
+
+    @property
+    def next_own(self) -> StateBytes:
+        """Bytes of its next process."""
+        return self.declared or self.own
+
+    def declares(self, own: StateBytes) -> None:
+        """Bytes of its processes from the next one on."""
+        if self.state in GONE:
+            self.own = own
+        else:
+            self.declared = own if own != self.own else None
 
     # -- bytes --------------------------------------------------------------------------
 
@@ -151,16 +172,17 @@ class RosterMember:
     def _arrives(self, now: float) -> None:
         if self.state is LifeState.READY:
             self.nbytes, self.ready_at, self.last_busy = self.own.awake, now, now
-            self.running += len(self.waiting)
+            self.running += len(self.waiting) + self.inside
             self.waiting.clear()
+            self.inside = 0
             self.leave_line()
         elif self.state is LifeState.SLEEPING:
             self.nbytes = self.own.asleep
-            # Who was not done is still in the engine's queue.
-            self.waiting.extend([now] * self.running)
+            self.inside += self.running
             self.running = 0
         elif self.state in GONE:
-            self.nbytes = self.running = 0
+            self.nbytes = self.running = self.inside = 0
+            self.own, self.declared = self.declared or self.own, None
 
     def leave_line(self) -> None:
         """It comes, or nobody wants it to."""

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from mirage.control.roster.specs import AUTO, TenantSpec
 from mirage.control.rules import Rules
 from mirage.control.targets import DoesNotFitError, most_alpha
-from mirage.geometry import footprint
+from mirage.errors import InputRefused
+from mirage.geometry import asleep_bytes, footprint
 from mirage.protocol import ModelShape
 
 
@@ -29,6 +30,8 @@ class StateBytes:
     that starts hollow, with what it holds asleep, sleeps then."""
     loaded: int
     """Parameters that a wake loads over the link."""
+    least_extents: int = 0
+    """KV extents for one request of the longest."""
 
     @property
     def hollow(self) -> bool:
@@ -59,13 +62,14 @@ def state_bytes(
             f"tenant {spec.name!r} needs {least} bytes to be awake and its share of "
             f"{spec.share:g} % is {awake} bytes: {least - awake} are missing, raise its share"
         )
-    fixed = shape.fixed_bytes
+    asleep = asleep_bytes(shape)
     kept = min(awake, whole) - shape.min_extents * shape.extent_bytes
-    start = fixed if hollow else max(awake, whole)
-    return StateBytes(awake, least, fixed, start, kept - fixed)
+    start = asleep if hollow else max(awake, whole)
+    loaded = kept - shape.fixed_bytes if shape.movable_layers else 0
+    return StateBytes(awake, least, asleep, start, loaded, shape.min_extents)
 
 
-class NeverServedError(ValueError):
+class NeverServedError(InputRefused):
     """A tenant for which the device has no room, whoever else yields."""
 
 

@@ -90,7 +90,7 @@ def _given(m: RosterMember, rules: RosterRules, now: float) -> list[tuple[float,
 
 def _yields_at(m: RosterMember, ready: float, rules: RosterRules) -> float:
     """When one that is ready then sleeps, if somebody needs its place."""
-    busy = bool(m.running or m.waiting)
+    busy = bool(m.running or m.is_asked_for)
     span_s = rules.worth * m.back_s(DrainGoal.SLEEP)
     drained_s = max(0.0, rules.busy_s - span_s) + rules.drain_s if busy else 0.0
     return ready + span_s + drained_s + m.times.sleep_s

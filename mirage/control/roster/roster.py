@@ -62,7 +62,7 @@ class Roster:
     # -- specs --------------------------------------------------------------------------
 
     def applied(self, spec: TenantSpec, own: StateBytes, times: SwitchTimes, now: float) -> None:
-        """A tenant is declared, or declared anew: other bytes count from its next change on.
+        """A tenant is declared, or declared anew: other bytes count from its next start on.
 
         Raises `NeverServedError`, and then nothing has changed.
         """
@@ -74,7 +74,8 @@ class Roster:
             member = RosterMember(spec, own, times, Life(keeps=keeps), since=now)
             member.eager = spec.start == "eager"
             self.members[spec.name] = member
-        member.spec, member.own, member.times = spec, own, times
+        member.spec, member.times = spec, times
+        member.declares(own)
         member.life = member.life._replace(keeps=keeps)
         if member.removed:
             member.removed, member.wish = False, None
@@ -99,12 +100,12 @@ class Roster:
 
     def _check_served(self, spec: TenantSpec, own: StateBytes) -> None:
         others = [m for m in self.members.values() if m.name != spec.name and not m.removed]
-        pinned = [m.own for m in others if m.spec.pinned]
+        pinned = [m.next_own for m in others if m.spec.pinned]
         check_served(spec.name, own, pinned, self.device_bytes)
         if spec.pinned:
             for other in others:
-                beside = [m.own for m in others if m.spec.pinned and m is not other]
-                check_served(other.name, other.own, [own, *beside], self.device_bytes)
+                beside = [m.next_own for m in others if m.spec.pinned and m is not other]
+                check_served(other.name, other.next_own, [own, *beside], self.device_bytes)
 
     # -- requests -----------------------------------------------------------------------
 
@@ -129,10 +130,15 @@ class Roster:
     def ended(self, name: str, now: float) -> None:
         """A request that was passed on has ended. No error for one that its engine took along."""
         member = self.members.get(name)
-        if member is not None and member.running:
-            self.quiet_until = -inf
+        if member is None or not (member.running or member.inside):
+            return
+        self.quiet_until = -inf
+        member.last_busy = now
+        if member.running:
             member.running -= 1
-            member.last_busy = now
+        else:
+            member.inside -= 1
+            self._unless_asked_for(member)
 
     def left(self, name: str) -> None:
         """A request that waited goes, its client has: the newest."""
@@ -140,8 +146,12 @@ class Roster:
         self.quiet_until = -inf
         if member is not None and member.waiting:
             member.waiting.pop()
-            if not member.waiting and not member.promised:
-                member.leave_line()
+            self._unless_asked_for(member)
+
+    def _unless_asked_for(self, member: RosterMember) -> None:
+        """It leaves the line, if nobody waits for it."""
+        if not member.is_asked_for and not member.promised:
+            member.leave_line()
 
     # -- engines and operators ----------------------------------------------------------
 
@@ -161,7 +171,7 @@ class Roster:
         member.happens(event, now)
         if event in (LifeEvent.CRASHED, LifeEvent.GIVEN_UP):
             self._broke(member, served, now + retry_s)
-        elif member.waiting:
+        elif member.is_asked_for:
             self._join_line(member, now)
 
     def drained(self, name: str, now: float) -> None:
@@ -185,12 +195,12 @@ class Roster:
             return
         member.wish = DrainGoal.SLEEP if wish is LifeState.SLEEPING else DrainGoal.STOP
         member.eager = member.promised = False
-        if not member.waiting:
+        if not member.is_asked_for:
             member.leave_line()
 
     def _broke(self, member: RosterMember, served: bool, retry_at: float) -> None:
         """It comes again after the others that want to: else one that breaks would hold them up."""
-        wanted = bool(member.waiting) or member.promised or member.again
+        wanted = member.is_asked_for or member.promised or member.again
         member.leave_line()
         member.retry_at, member.again = retry_at, wanted or served
         member.eager = member.spec.start == "eager" and member.wish is None
@@ -257,7 +267,8 @@ class Roster:
         assert self.room.free >= 0, f"{-self.room.free} bytes more than the device has"
         for m in self.members.values():
             assert not m.running or m.state in (LifeState.READY, LifeState.DRAINING), m
-            assert not m.waiting or m.again or m.queued is not None or m.state in COMING, m
+            comes = m.again or m.queued is not None or m.state in COMING
+            assert comes or m.removed or not m.is_asked_for, m
             assert (m.nbytes == 0) == (m.state in GONE) or not m.own.asleep, m
 
     # -- refusing -----------------------------------------------------------------------
@@ -301,7 +312,7 @@ class Roster:
     def _wished(self, m: RosterMember) -> DrainGoal | None:
         """What its wish asks for now; a wish that is fulfilled is none any more."""
         wish = m.wish
-        if m.state in (LifeState.DOWN, LifeState.FAILED) and not m.waiting:
+        if m.state in (LifeState.DOWN, LifeState.FAILED) and not m.is_asked_for:
             m.happens(LifeEvent.ENDED, m.since)
             m.leave_line()
         if m.state in GONE or (m.state is LifeState.SLEEPING and wish is DrainGoal.SLEEP):
@@ -317,7 +328,7 @@ class Roster:
         member, goal = yielding
         member.happens(LifeEvent.DRAIN, now)
         member.goal, member.told, member.until = goal, False, now + self.rules.drain_s
-        if member.waiting:  # of one that was coming
+        if member.is_asked_for:  # of one that was coming
             self._join_line(member, now)
         if not member.running:
             return []

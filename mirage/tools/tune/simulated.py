@@ -126,7 +126,7 @@ def _tenant(config: Config, name: str) -> SimulatedTenant:
     return SimulatedTenant(
         name=name,
         model=name,
-        share=tenant.share,
+        share=tenant.percent,
         priority=tenant.priority,
         floor_layers=tenant.floor_layers,
         max_percent=tenant.max_percent if config.policy is Policy.MIRAGE else None,

@@ -179,13 +179,13 @@ def _shares(config: Config, fits: Mapping[str, Fit], choice: Choice) -> dict[str
     """Parameters and one request are everybody's; of the rest each gets more or less of its own."""
     weights = {t.name: choice.get(f"share:{t.name}", 1.0) for t in config.tenants}
     if all(weight == 1 for weight in weights.values()):
-        return {t.name: t.share for t in config.tenants}
+        return {t.name: t.percent for t in config.tenants}
     least = {t.name: _least_share(config, fits[t.name]) for t in config.tenants}
-    rest = {t.name: max(0.0, t.share - least[t.name]) for t in config.tenants}
+    rest = {t.name: max(0.0, t.percent - least[t.name]) for t in config.tenants}
     wanted = {name: rest[name] * float(weights[name] or 1) for name in rest}
     scale = sum(rest.values()) / sum(wanted.values()) if sum(wanted.values()) else 0.0
     return {
-        t.name: _hundredths(min(t.share, least[t.name]) + wanted[t.name] * scale)
+        t.name: _hundredths(min(t.percent, least[t.name]) + wanted[t.name] * scale)
         for t in config.tenants
     }
 

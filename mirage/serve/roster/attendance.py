@@ -1,0 +1,238 @@
+"""Who is awake on a device that has no room for all: the roster with a clock, engines and requests.
+
+The roster decides; this carries its orders out and tells it what came of them. Everything happens
+on the event loop, and after each event all that follows from it is done at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+from mirage.control.roster.orders import RosterOrder, RosterVerb
+from mirage.control.roster.roster import Roster
+from mirage.control.roster.states import LifeEvent, LifeState, UnexpectedEventError
+from mirage.protocol import Report
+from mirage.serve.roster.ticket import NotInTime, Ticket, TicketState
+
+LONGEST_REST_S = 5.0
+"""Between two looks at the clock, whatever was heard."""
+ORDERED = {
+    LifeState.SLEEPING: "asleep",
+    LifeState.STOPPED: "stopped",
+    LifeState.WAKING: "waking",
+}
+"""States that are told at the terminal, in words."""
+
+
+class Acts(Protocol):
+    """Engines of the tenants, as the roster's orders see them."""
+
+    def start(self, name: str) -> None:
+        """Start its engine, as soon as others have given its share back."""
+
+    def stop_one(self, name: str) -> None:
+        """End its engine, or do not start it."""
+
+    def sleep(self, name: str) -> None:
+        """Its engine gives all that it can."""
+
+    def wake(self, name: str) -> None:
+        """Its share is its own again, as soon as others have given it back."""
+
+    def shows(self, name: str, state: LifeState) -> None:
+        """The tenant is in another state."""
+
+
+class Attendance:
+    """The roster of one device at work. `keep` has to run; times are seconds of `clock`."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        acts: Acts,
+        say: Callable[[str], None] = lambda line: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.roster = roster
+        self._acts, self._say, self._clock = acts, say, clock
+        self._waiting: dict[str, deque[Ticket]] = {name: deque() for name in roster.members}
+        self._shown: dict[str, LifeState] = {}
+        self._slept: dict[str, int] = {}
+        """Revision of each engine's newest allotment of sleep."""
+        self._begun: dict[str, float] = {}
+        """When each tenant was ordered to come, or to sleep."""
+        self._ending: dict[str, list[Ticket]] = {}
+        """Requests that came while an engine was about to end; the roster does not know them."""
+        self._news = asyncio.Event()
+        self._settling = False
+
+    # -- requests -----------------------------------------------------------------------
+
+    def ask(self, name: str) -> Ticket:
+        """A request for a tenant comes. Raises `NotInTime`."""
+        ticket = Ticket(lambda ticket: self._over(name, ticket))
+        if name in self._ending:
+            self._ending[name].append(ticket)
+        else:
+            self._ask(name, ticket)
+            self.settle()
+        if ticket.state is TicketState.REFUSED:
+            raise NotInTime(ticket.retry_s)
+        return ticket
+
+    def _ask(self, name: str, ticket: Ticket) -> None:
+        admission = self.roster.asked(name, self._clock())
+        if admission.passed_on:
+            ticket.passes()
+        elif admission.waits:
+            self._waiting[name].append(ticket)
+        else:
+            ticket.refuse(admission.retry_s)
+
+    def _over(self, name: str, ticket: Ticket) -> None:
+        if ticket.state is TicketState.PASSED:
+            self.roster.ended(name, self._clock())
+        elif ticket in self._ending.get(name, ()):
+            self._ending[name].remove(ticket)
+        elif ticket.state is TicketState.WAITING:
+            self._waiting[name].remove(ticket)
+            self.roster.left(name)
+        self.settle()
+
+    # -- engines ------------------------------------------------------------------------
+
+    def started(self, name: str, seconds: float) -> None:
+        """An engine serves, so long after it was started: the next start will take as long."""
+        member = self.roster.members[name]
+        cold_s = max(seconds, member.times.wake_s)
+        member.times = replace(member.times, warm_s=cold_s, cold_s=cold_s)
+        self.heard(name, LifeEvent.STARTED)
+
+    def ends(self, name: str) -> None:
+        """An engine is about to end: `ended` follows, and who asks meanwhile waits for that."""
+        self._ending.setdefault(name, [])
+
+    def ended(self, name: str, retry_s: float, *, failed: bool) -> None:
+        """An engine has ended, or did not start; it may start again in `retry_s` seconds.
+
+        One that `failed` rests for long.
+        """
+        self._note_end(name, retry_s, failed=failed)
+        for ticket in self._ending.pop(name, ()):
+            self._ask(name, ticket)
+        self.settle()
+
+    def _note_end(self, name: str, retry_s: float, *, failed: bool) -> None:
+        member = self.roster.members[name]
+        if member.state is LifeState.DRAINING and member.told:
+            self.heard(name, LifeEvent.ENDED)
+            return
+        self.heard(name, LifeEvent.CRASHED, 0.0 if failed else retry_s)
+        if failed:
+            self.heard(name, LifeEvent.GIVEN_UP, retry_s)
+
+    def heard(self, name: str, event: LifeEvent, retry_s: float = 0.0) -> None:
+        """An event of an engine. One that its state does not have came too late to matter."""
+        with suppress(UnexpectedEventError):
+            self.roster.heard(name, event, self._clock(), retry_s)
+        self.settle()
+
+    def reported(self, name: str, report: Report) -> None:
+        """The memory of an engine: whether it sleeps now, or has woken."""
+        member = self.roster.members[name]
+        if member.state is LifeState.DRAINING and member.told and report.asleep:
+            self._slept[name] = report.revision
+            self.heard(name, LifeEvent.SLEPT)
+        elif member.state is LifeState.WAKING and self._has_woken(name, report):
+            self.heard(name, LifeEvent.WOKE)
+
+    def _has_woken(self, name: str, report: Report) -> bool:
+        """True if it has obeyed a newer allotment, and has memory for a request."""
+        newer = report.revision > self._slept.get(name, 0) and not report.asleep
+        return newer and report.kv_usable_extents >= self.roster.members[name].own.least_extents
+
+    # -- operators ----------------------------------------------------------------------
+
+    def wish(self, name: str, state: LifeState) -> None:
+        """Its operator wants a tenant ready, asleep or stopped. Raises `NoSuchMemberError`."""
+        self.roster.wished(name, state, self._clock())
+        self.settle()
+
+    # -- deciding -----------------------------------------------------------------------
+
+    async def keep(self) -> None:
+        """Decide again whenever time alone changes what is right. Never returns."""
+        while True:
+            self.settle()
+            self._news.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._rest_s()):
+                    await self._news.wait()
+
+    def settle(self) -> None:
+        """Do what follows from what has happened. What happens meanwhile is seen to after it."""
+        self._news.set()
+        if self._settling:
+            return
+        self._settling = True
+        try:
+            while orders := self.roster.decide(self._clock()):
+                for order in orders:
+                    self._obey(order)
+            self._show()
+        finally:
+            self._settling = False
+
+    def _rest_s(self) -> float:
+        now = self._clock()
+        deadline = self.roster.next_deadline(now)
+        return LONGEST_REST_S if deadline is None else min(LONGEST_REST_S, max(0.0, deadline - now))
+
+    def _obey(self, order: RosterOrder) -> None:
+        name = order.tenant
+        match order.verb:
+            case RosterVerb.REFUSE:
+                for _ in range(order.requests):
+                    self._waiting[name].popleft().refuse(order.seconds)
+            case RosterVerb.START:
+                self._acts.start(name)
+            case RosterVerb.STOP:
+                self._acts.stop_one(name)
+            case RosterVerb.SLEEP:
+                self._acts.sleep(name)
+            case RosterVerb.WAKE:
+                self._acts.wake(name)
+            case RosterVerb.DRAIN:
+                pass  # nothing is passed on to one that drains
+
+    def _show(self) -> None:
+        """Tell of new states, and pass on what waited for one that is ready."""
+        now = self._clock()
+        for name, member in self.roster.members.items():
+            if self._shown.get(name) is member.state:
+                continue
+            self._shown[name] = member.state
+            self._acts.shows(name, member.state)
+            self._tell(name, member.state, now)
+            if member.state is LifeState.READY:
+                waiting, self._waiting[name] = self._waiting[name], deque()
+                for ticket in waiting:
+                    ticket.passes()
+
+    def _tell(self, name: str, state: LifeState, now: float) -> None:
+        """Say it, and how long it took where that is worth knowing."""
+        begun = self._begun.pop(name, None)
+        if state in (LifeState.WAKING, LifeState.DRAINING):
+            self._begun[name] = now
+        elif state is LifeState.READY and begun is not None:
+            self._say(f"{name}: awake in {now - begun:.2f} s")
+        elif state is LifeState.SLEEPING and begun is not None:
+            self._say(f"{name}: asleep after {now - begun:.2f} s")
+        elif state is LifeState.STOPPED and begun is not None:
+            self._say(f"{name}: stopped")

@@ -1,0 +1,88 @@
+"""The roster of a configuration: what each tenant takes of the device, and how long its ways take.
+
+Times are guesses from the machine's link until engines have been seen to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from mirage.config import Config, Policy, TenantSection
+from mirage.control.roster.needs import AtOnce, StateBytes, SwitchSpeeds, at_once, state_bytes
+from mirage.control.roster.roster import Roster
+from mirage.control.roster.rules import RosterRules
+from mirage.control.roster.specs import TenantSpec
+from mirage.control.rules import Rules
+from mirage.protocol import ModelShape
+from mirage.serve.fit import Fit
+from mirage.units import ceil_div
+
+LINK_BYTES_S = 5e9
+"""Host to device, where nothing is known."""
+DISK_BYTES_S = 1e9
+
+
+def roster_of(config: Config, fits: Mapping[str, Fit], link: float | None, now: float) -> Roster:
+    """All tenants that fit, none of them there yet.
+
+    `link` in bytes a second. Raises `NeverServedError` for one that can never start.
+    """
+    roster = Roster(config.device.memory, rules_of(config))
+    speeds = SwitchSpeeds(link or LINK_BYTES_S, DISK_BYTES_S)
+    for tenant in config.tenants:
+        if tenant.name in fits:
+            own = bytes_of(config, tenant, fits[tenant.name])
+            roster.applied(spec_of(tenant), own, speeds.times(own), now)
+    return roster
+
+
+def rules_of(config: Config) -> RosterRules:
+    """A model sleeps by giving layers, which is policy mirage's; else its engine ends."""
+    sleeps = config.policy is Policy.MIRAGE
+    return RosterRules(**config.roster.model_dump(), sleeps=sleeps)
+
+
+def spec_of(tenant: TenantSection) -> TenantSpec:
+    """A tenant as its section has it."""
+    return TenantSpec(
+        tenant.name,
+        tenant.percent,
+        tenant.priority,
+        tenant.floor_layers,
+        tenant.max_percent,
+        start=tenant.start,
+        keep_alive_s=inf if tenant.keep_alive is None else tenant.keep_alive,
+        stop_after_s=inf if tenant.stop_after is None else tenant.stop_after,
+        keep_weights="none",
+        pinned=tenant.pinned,
+        queued=tenant.max_waiting,
+        wait_s=tenant.max_wait_s,
+    )
+
+
+def bytes_of(config: Config, tenant: TenantSection, fit: Fit) -> StateBytes:
+    """Bytes of the device in each state. The share of a tenant that fits holds all its layers."""
+    shape = shape_of(config, fit)
+    return state_bytes(spec_of(tenant), shape, config.device.memory, Rules.served(config))
+
+
+def shape_of(config: Config, fit: Fit) -> ModelShape:
+    """Shape that the engine will tell, before there is one."""
+    return ModelShape(
+        layers=fit.layers,
+        layer_bytes=fit.layer_bytes,
+        fixed_bytes=fit.fixed_bytes,
+        extent_bytes=fit.extent_bytes,
+        extent_blocks=fit.extent_blocks,
+        block_tokens=config.block_tokens,
+        max_extents=fit.max_blocks // fit.extent_blocks,
+        min_extents=ceil_div(fit.min_blocks, fit.extent_blocks),
+        movable_layers=fit.layers if fit.movable_layers else 0,
+    )
+
+
+def together_awake(config: Config, fits: Mapping[str, Fit]) -> AtOnce:
+    """How many tenants can be awake at once."""
+    every = [bytes_of(config, config.tenant(name), fit) for name, fit in fits.items()]
+    return at_once(every, config.device.memory)

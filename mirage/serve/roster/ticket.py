@@ -1,0 +1,60 @@
+"""A request at the door of its tenant: passed on, waiting, or refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+
+
+class NotInTime(Exception):
+    """A request that cannot be served in the time that it may wait."""
+
+    def __init__(self, wait_s: float) -> None:
+        """It may be worth while to send it again in `wait_s` seconds."""
+        super().__init__(f"not in time, try again in {wait_s:.0f} s")
+        self.wait_s = wait_s
+
+
+class TicketState(Enum):
+    """Where a request is."""
+
+    WAITING = auto()
+    PASSED = auto()
+    REFUSED = auto()
+    OVER = auto()
+
+
+class Ticket:
+    """One request. `admitted` returns once it may be passed on; `over` has to follow."""
+
+    def __init__(self, left: Callable[[Ticket], None], *, passed: bool = False) -> None:
+        """`left` hears when the request is over, in whatever state it was."""
+        self.state = TicketState.PASSED if passed else TicketState.WAITING
+        self._left, self._answered = left, asyncio.Event()
+        self.retry_s = 0.0
+        """Seconds after which it may be sent again, once it is refused."""
+        if passed:
+            self._answered.set()
+
+    async def admitted(self) -> None:
+        """Raises `NotInTime` if it is refused before."""
+        await self._answered.wait()
+        if self.state is TicketState.REFUSED:
+            raise NotInTime(self.retry_s)
+
+    def passes(self) -> None:
+        """Its tenant is ready."""
+        self.state = TicketState.PASSED
+        self._answered.set()
+
+    def refuse(self, retry_s: float) -> None:
+        """It has waited as long as it may; its tenant is ready in so many seconds, predicted."""
+        self.state, self.retry_s = TicketState.REFUSED, retry_s
+        self._answered.set()
+
+    def over(self) -> None:
+        """The request is answered, or its client has gone. Idempotent."""
+        if self.state is not TicketState.OVER:
+            self._left(self)
+            self.state = TicketState.OVER

@@ -1,0 +1,242 @@
+"""More tenants than fit: light engines sleep and wake, start and stop, as requests ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+from supervised import write_config
+from with_fakes import means
+
+from mirage.config import load
+from mirage.control.roster.states import LifeState
+from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.domain import Domain
+from mirage.serve.preflight import preflight
+from mirage.serve.router import Router
+from mirage.serve.rundir import RunDir
+
+pytestmark = pytest.mark.e2e
+
+NAMES = "abcde"
+LIMIT_S = 60.0
+TENANT = {"share": 40, "start": "on_request"}
+QUICK = {"busy_s": 0.0, "patience_s": 0.0, "drain_s": 0.2, "worth": 0.0}
+
+
+@pytest.fixture(autouse=True)
+def _engines_obey(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_ENGINE", "obeys")
+
+
+def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that is a coroutine, in an event loop of its own."""
+
+    @wraps(test)
+    def ran(*args: Any, **named: Any) -> None:
+        asyncio.run(test(*args, **named))
+
+    return ran
+
+
+class Site(NamedTuple):
+    """A device with more tenants than fit, and its address."""
+
+    domain: Domain
+    url: str
+    http: aiohttp.ClientSession
+
+    async def ask(self, tenant: str, prompt: str = "pids") -> tuple[int, Any, dict[str, str]]:
+        body = {"model": tenant, "prompt": prompt}
+        async with self.http.post(f"{self.url}/v1/completions", json=body) as answer:
+            return answer.status, await answer.json(), dict(answer.headers)
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        async with self.http.get(self.url + path) as answer:
+            kind = answer.headers["Content-Type"]
+            return answer.status, await (answer.json() if "json" in kind else answer.text())
+
+    @property
+    def states(self) -> dict[str, LifeState]:
+        return {name: one.state for name, one in self.domain.registry.backends.items()}
+
+    def count(self, state: LifeState) -> int:
+        return sum(one is state for one in self.states.values())
+
+    async def until(self, tenant: str, *states: LifeState) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while self.states[tenant] not in states:
+                await asyncio.sleep(0.01)
+
+    def check(self) -> None:
+        attendance = self.domain.attendance
+        assert attendance is not None
+        attendance.roster.check()
+        assert self.domain.free_bytes >= 0
+
+
+@asynccontextmanager
+async def served(folder: Path, names: str = NAMES, **changes: Any) -> AsyncIterator[Site]:
+    """Five tenants of 40 % each."""
+    folder.mkdir(exist_ok=True)
+    own = changes.pop("own", {})
+    tenants = [
+        {"name": name, "model": "model", "max_model_len": 128, **TENANT, **own.get(name, {})}
+        for name in names
+    ]
+    roster = QUICK | changes.pop("roster", {})
+    told = {"device": {"memory": "4MiB"}, "tenants": tenants, "roster": roster} | changes
+    config = load(write_config(folder, *names, **told))
+    found = preflight(config, means().probe)
+    assert not found.refused
+    with RunDir() as rundir, ReaperClient(*rundir.folders) as reaper:
+        domain = Domain(found.config, found, rundir, reaper, means(), LIMIT_S)
+        router = Router(domain.registry, domain.tiers.resize, domain.attendance)
+        url = await router.start("127.0.0.1", 0)
+        serving = asyncio.create_task(domain.serve(asyncio.Event(), all_or_nothing=False))
+        try:
+            started = asyncio.create_task(domain.started())
+            await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()
+            async with aiohttp.ClientSession() as http:
+                yield Site(domain, url, http)
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            await router.drain()
+            await domain.stop()
+            await router.stop()
+
+
+@run
+async def test_requests_decide_who_is_awake(tmp_path: Path) -> None:
+    async with served(tmp_path / "s") as site:
+        assert set(site.states.values()) == {LifeState.STOPPED}
+        assert (await site.get("/health"))[1]["status"] == "ok"
+        for name in NAMES:
+            status, body, _ = await site.ask(name)
+            assert status == 200, body
+            site.check()
+        assert site.count(LifeState.READY) <= 2 and site.count(LifeState.SLEEPING) >= 2
+        first = (await site.ask("a"))[1]
+        site.check()
+        assert (await site.ask("a"))[1] == first
+        listed = (await site.get("/v1/models"))[1]["data"]
+        assert [card["id"] for card in listed] == [*NAMES]
+        status, health = await site.get("/health")
+        assert (status, health["status"]) == (200, "ok")
+        assert 'mirage_tenant_up{tenant="b"} 1.0' in (await site.get("/metrics"))[1]
+
+
+@run
+async def test_a_wake_keeps_the_process(tmp_path: Path) -> None:
+    async with served(tmp_path / "s", "abc") as site:
+        before = (await site.ask("a"))[1]
+        await site.ask("b")
+        await site.ask("c")
+        assert site.states["a"] is LifeState.SLEEPING or site.states["b"] is LifeState.SLEEPING
+        assert (await site.ask("a"))[1] == before
+        site.check()
+
+
+@run
+async def test_twenty_requests_are_one_start(tmp_path: Path) -> None:
+    async with served(tmp_path / "s", "abc") as site:
+        answers = await asyncio.gather(*(site.ask("a") for _ in range(20)))
+        assert {status for status, *_ in answers} == {200}
+        assert len({body["core"] for _, body, _ in answers}) == 1
+        attendance = site.domain.attendance
+        assert attendance is not None and attendance.roster.members["a"].running == 0
+
+
+@run
+async def test_what_cannot_come_in_time_is_told_when(tmp_path: Path) -> None:
+    own = {"a": {"max_waiting": 1}, "b": {"max_wait_s": 0.0}}
+    async with served(tmp_path / "s", "abc", own=own) as site:
+        status, body, headers = await site.ask("b")
+        assert status == 503 and body["error"]["code"] == "model_not_in_time"
+        assert int(headers["Retry-After"]) >= 1
+        await site.until("b", LifeState.READY)
+        assert (await site.ask("b"))[0] == 200
+        answers = await asyncio.gather(*(site.ask("a") for _ in range(4)))
+        assert sorted(status for status, *_ in answers) == [200, 503, 503, 503]
+
+
+@run
+async def test_one_that_runs_drains_first(tmp_path: Path) -> None:
+    async with served(tmp_path / "s", "abc", roster={"drain_s": 5.0}) as site:
+        assert (await site.ask("a"))[0] == (await site.ask("b"))[0] == 200
+        running = [asyncio.create_task(site.ask(name, "wait")) for name in "ab"]
+        await asyncio.sleep(0.2)
+        assert (await site.ask("c"))[0] == 200
+        assert {(await task)[0] for task in running} == {200}
+        site.check()
+
+
+@run
+async def test_who_is_idle_sleeps_and_then_stops(tmp_path: Path) -> None:
+    own = {"a": {"keep_alive": 0.1, "stop_after": 0.3}}
+    async with served(tmp_path / "s", "ab", own=own) as site:
+        assert (await site.ask("a"))[0] == 200
+        await site.until("a", LifeState.SLEEPING)
+        await site.until("a", LifeState.STOPPED)
+        assert site.domain.free_bytes == 4 << 20
+        assert (await site.ask("a"))[0] == 200
+
+
+@run
+async def test_eager_ones_start_as_far_as_they_fit(tmp_path: Path) -> None:
+    own = {name: {"start": "eager"} for name in "ab"}
+    async with served(tmp_path / "s", "abc", own=own) as site:
+        assert site.states["a"] is site.states["b"] is LifeState.READY
+        assert site.states["c"] is LifeState.STOPPED
+
+
+@run
+async def test_one_that_dies_in_any_state_comes_again(tmp_path: Path) -> None:
+    async with served(tmp_path / "s", "abc") as site:
+        pids = (await site.ask("a"))[1]
+        os.kill(pids["core"], signal.SIGKILL)
+        await site.until("a", LifeState.DOWN, LifeState.STARTING)
+        again = (await site.ask("a"))[1]
+        assert again["core"] != pids["core"]
+        cores = {"a": again["core"]}
+        for name in "bc":
+            cores[name] = (await site.ask(name))[1]["core"]
+        asleep = next(n for n, s in site.states.items() if s is LifeState.SLEEPING)
+        os.kill(cores[asleep], signal.SIGKILL)
+        assert (await site.ask(asleep))[0] == 200
+        site.check()
+
+
+@run
+async def test_policy_static_stops_instead(tmp_path: Path) -> None:
+    async with served(tmp_path / "s", "abc", policy="static") as site:
+        for name in "abca":
+            assert (await site.ask(name))[0] == 200
+            site.check()
+        assert site.count(LifeState.SLEEPING) == 0 and site.count(LifeState.STOPPED) >= 1
+
+
+@run
+async def test_a_client_that_goes_away_is_forgotten(tmp_path: Path) -> None:
+    async with served(tmp_path / "s", "abc") as site:
+        asked = asyncio.create_task(site.ask("a"))
+        await asyncio.sleep(0.05)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        attendance = site.domain.attendance
+        assert attendance is not None
+        async with asyncio.timeout(LIMIT_S):
+            while attendance.roster.members["a"].waiting:
+                await asyncio.sleep(0.01)
+        site.check()
