@@ -23,6 +23,9 @@ from mirage.tiers.counts import PoolState
 SERVED = frozenset(LifeState) - {LifeState.STARTING, LifeState.DOWN, LifeState.FAILED}
 """States in which a tenant is well, perhaps not there before somebody asks for it."""
 
+REACHABLE = frozenset({LifeState.READY, LifeState.DRAINING, LifeState.SLEEPING, LifeState.WAKING})
+"""States in which there is an engine, in whose queue a request that was admitted may wait."""
+
 
 @dataclass
 class TenantServer:

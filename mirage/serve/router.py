@@ -20,7 +20,7 @@ from mirage.serve.forward import Forward
 from mirage.serve.metrics import Metrics
 from mirage.serve.near import why_far
 from mirage.serve.openai import ApiError, errors_as_json, model_cards
-from mirage.serve.registry import SERVED, Registry, TenantServer
+from mirage.serve.registry import REACHABLE, SERVED, Registry, TenantServer
 from mirage.serve.resizing import ROUTE, Resize, Resizing
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.ticket import NotInTime
@@ -152,7 +152,7 @@ class Router:
         if self._closing.begun:
             raise ends()
         async with self._admitted(backend):
-            _check_ready(backend, model, backend.reason if self._near(request) else "")
+            _check_reachable(backend, model, backend.reason if self._near(request) else "")
             return await self._passed_on(request, body, backend, RequestedAs(model, mark), counted)
 
     @asynccontextmanager
@@ -256,8 +256,8 @@ def not_in_time(name: str, state: LifeState, wait_s: float) -> ApiError:
     return ApiError(503, message, param="model", code="model_not_in_time", wait_s=wait_s)
 
 
-def _check_ready(backend: TenantServer, model: str, reason: str) -> None:
-    if backend.state is not LifeState.READY:
+def _check_reachable(backend: TenantServer, model: str, reason: str) -> None:
+    if backend.state not in REACHABLE:
         why = reason or "try again later"
         message = f"model {model!r} is {backend.state.value}: {why}"
         raise ApiError(503, message, param="model", wait_s=backend.wait_s(time.monotonic()))

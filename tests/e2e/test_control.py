@@ -56,6 +56,13 @@ class NotingArbiter:
             raise BrokenPromiseError(f"tenant {tenant!r} holds {report.held_bytes} bytes")
         self.events.append(("reported", tenant))
 
+    def sleeps(self, tenant: str, now: float) -> list[tuple[str, Any]]:
+        self.events.append(("sleeps", tenant))
+        return []
+
+    def wakes(self, tenant: str, now: float) -> None:
+        self.events.append(("wakes", tenant))
+
     def lost(self, tenant: str, now: float) -> None:
         self.events.append(("lost", tenant))
 
@@ -109,12 +116,16 @@ class Noting:
     on_failed: asyncio.Queue[tuple[str, str]]
     dead: asyncio.Event = field(default_factory=asyncio.Event)
     steps: list[str] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)
 
     def came(self, tenant: str, pid: int) -> None:
         assert pid
 
     def joined(self, tenant: str) -> None:
         self.on_joined.put_nowait(tenant)
+
+    def reported(self, tenant: str, report: Report) -> None:
+        self.states.append(tenant)
 
     def stepped(self, tenant: str, free_bytes: int, total_bytes: int) -> None:
         self.steps.append(tenant)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.e2e
 
 NAMES = "abcde"
 LIMIT_S = 60.0
-TENANT = {"share": 40, "start": "on_request"}
+TENANT = {"share": 40, "start": "on_request", "max_wait_s": 900.0}
 QUICK = {"busy_s": 0.0, "patience_s": 0.0, "drain_s": 0.2, "worth": 0.0}
 
 
@@ -240,3 +242,66 @@ async def test_a_client_that_goes_away_is_forgotten(tmp_path: Path) -> None:
             while attendance.roster.members["a"].waiting:
                 await asyncio.sleep(0.01)
         site.check()
+
+
+WISHES = [LifeState.READY, LifeState.SLEEPING, LifeState.STOPPED]
+
+
+async def _storm(site: Site, rng: Random, operations: int) -> dict[int, int]:
+    """Requests, wishes of an operator and kills, in any order; statuses by their number."""
+    asked: list[asyncio.Task[tuple[int, Any, dict[str, str]]]] = []
+    attendance = site.domain.attendance
+    assert attendance is not None
+    for _ in range(operations):
+        name, dice = rng.choice(NAMES), rng.random()
+        if dice < 0.6:
+            prompt = rng.choice(["pids", "pids", "wait"])
+            asked += [asyncio.create_task(site.ask(name, prompt)) for _ in range(rng.randint(1, 3))]
+        elif dice < 0.8:
+            attendance.wish(name, rng.choice(WISHES))
+        elif dice < 0.85:
+            await _kill_one(site, rng)
+        await asyncio.sleep(rng.choice([0.0, 0.01, 0.1, 0.4]))
+        site.check()
+    statuses: dict[int, int] = {}
+    for status, body, _ in await asyncio.wait_for(asyncio.gather(*asked), LIMIT_S * 3):
+        statuses[status] = statuses.get(status, 0) + 1
+        if status != 200:
+            print(status, body["error"]["message"])
+    return statuses
+
+
+async def _kill_one(site: Site, rng: Random) -> None:
+    """Kill the core or the server of a tenant that is ready, if there is one."""
+    ready = [name for name, state in site.states.items() if state is LifeState.READY]
+    if not ready:
+        return
+    status, pids, _ = await site.ask(rng.choice(ready))
+    if status == 200:
+        with suppress(ProcessLookupError):
+            os.kill(pids[rng.choice(["core", "server"])], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("operations", [60, pytest.param(300, marks=pytest.mark.slow)])
+@run
+async def test_any_operations_in_any_order_leave_true_books(
+    tmp_path: Path, operations: int
+) -> None:
+    seed = int(os.environ.get("MIRAGE_TEST_SEED") or time.time())
+    print(f"seed {seed}")
+    async with served(tmp_path / "s") as site:
+        statuses = await _storm(site, Random(seed), operations)
+        assert set(statuses) <= {200, 502, 503}, statuses
+        assert statuses[200] >= 0.6 * sum(statuses.values()), statuses
+        attendance = site.domain.attendance
+        assert attendance is not None
+        for name in NAMES:
+            status, body, _ = await site.ask(name)
+            assert status == 200, body
+        site.check()
+        members = attendance.roster.members.values()
+        assert [(m.running, m.inside, len(m.waiting)) for m in members] == [(0, 0, 0)] * len(NAMES)
+        assert {m.name: m.state for m in members} == site.states
+        reports = site.domain.registry.reports
+        held = sum(report.held_bytes for report in reports.values())
+        assert held <= 4 << 20

@@ -141,6 +141,10 @@ class Attendance:
         """An event of an engine. One that its state does not have came too late to matter."""
         with suppress(UnexpectedEventError):
             self.roster.heard(name, event, self._clock(), retry_s)
+        if self.roster.members[name].state is LifeState.READY:
+            waiting, self._waiting[name] = self._waiting[name], deque()
+            for ticket in waiting:
+                ticket.passes()
         self.settle()
 
     def reported(self, name: str, report: Report) -> None:
@@ -212,7 +216,7 @@ class Attendance:
                 pass  # nothing is passed on to one that drains
 
     def _show(self) -> None:
-        """Tell of new states, and pass on what waited for one that is ready."""
+        """Tell of new states."""
         now = self._clock()
         for name, member in self.roster.members.items():
             if self._shown.get(name) is member.state:
@@ -220,10 +224,6 @@ class Attendance:
             self._shown[name] = member.state
             self._acts.shows(name, member.state)
             self._tell(name, member.state, now)
-            if member.state is LifeState.READY:
-                waiting, self._waiting[name] = self._waiting[name], deque()
-                for ticket in waiting:
-                    ticket.passes()
 
     def _tell(self, name: str, state: LifeState, now: float) -> None:
         """Say it, and how long it took where that is worth knowing."""
