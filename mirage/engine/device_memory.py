@@ -108,11 +108,14 @@ class DeviceMemory:
     # -- steps --------------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        """The last piece reaches into the next step: it must be there before that begins."""
-        if self.giver is not None:
-            self.giver.begin()
+        """The last piece reaches into the next step: it must be there before that begins.
+
+        Raises `TransferError` if layers are absent.
+        """
+        if self.streamer is None:
+            return
+        self.streamer.begin()
         if self.pieces and self.streaming:
-            assert self.streamer is not None
             self.streamer.before(len(self.streamer.layers) - 1)
 
     def left_blocks(self) -> Collection[int]:

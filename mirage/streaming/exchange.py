@@ -39,15 +39,17 @@ class GivenAway:
     """Experts without memory of their own, by layer: as many of each layer with experts."""
     framed: Collection[Expert] = ()
     """Cold experts that are in spare frames."""
+    absent: bool = False
+    """True if no layer has any memory."""
 
     @property
     def experts(self) -> int:
         """Cold ones of each layer."""
         return max(map(len, self.cold.values()), default=0)
 
-    def streams(self, layer: int) -> bool:
-        """True if a layer is in a slot."""
-        return any(layer in ring for ring in self.rings)
+    def away(self, layer: int) -> bool:
+        """True if a layer has no memory of its own: it is in a slot, or absent."""
+        return self.absent or any(layer in ring for ring in self.rings)
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,9 @@ def _more(
 ) -> list[Span]:
     """Ranges that a layer has of its own under `one`, and not under `other`."""
     cold = one.cold.get(layer, ())
-    if one.streams(layer):
+    if one.away(layer):
         return []
-    if other.streams(layer):
+    if other.away(layer):
         return layout.outside(cold, layer_bytes)
     return _spans(layout, [number for number in other.cold.get(layer, ()) if number not in cold])
 

@@ -94,7 +94,8 @@ class ExpertStreamer(LayerStreamer):
     # -- in a step ----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A step begins."""
+        """A step begins. Raises `TransferError` if layers are absent."""
+        super().begin()
         self._steps += 1
         self._looks = self._steps % LOOK_EVERY == 0
 
@@ -169,7 +170,8 @@ class ExpertStreamer(LayerStreamer):
         if (alpha, experts) == (self.alpha, self.experts):
             return
         cold = self.residency.chosen(experts)
-        to = GivenAway(streamed_rings(self._order, alpha, beta), cold)
+        absent = alpha == len(self.layers)
+        to = GivenAway(streamed_rings(self._order, alpha, beta), cold, absent=absent)
         change = exchange(self.layout, len(self.layers), self.frame_bytes, self._given(), to)
         more = self.pages(alpha, experts) - self.pages(self.alpha, self.experts)
         fresh = self.pool.take(max(0, more), "layer")
@@ -180,6 +182,8 @@ class ExpertStreamer(LayerStreamer):
             raise TransferError(f"experts were left half moved: {error}") from error
         self.residency.give(cold)
         self.alpha, self.beta = alpha, beta
+        if self.absent:
+            self.arriving.clear()
         if left:
             self.pool.give(left)
         self._wish()
@@ -192,7 +196,8 @@ class ExpertStreamer(LayerStreamer):
 
     def _given(self) -> GivenAway:
         rings = [[layer.index for layer in slot.ring] for slot in self.slots]
-        return GivenAway(rings, self.residency.cold, self.residency.framed)
+        residency = self.residency
+        return GivenAway(rings, residency.cold, residency.framed, self.absent)
 
     def _wait_for_all(self) -> None:
         """Nothing reads or writes any layer then."""

@@ -10,6 +10,9 @@ never written again, so nothing is ever copied back.
 Order, per streamed layer: its copy has completed before it runs (`before`); it has run
 before its slot is overwritten (`after`). A forward that was aborted leaves slots at other
 layers; `before` detects that and loads on demand.
+
+With all layers given away they are *absent*: none has a frame, there is no slot, and no step may
+run. The masters stay, so that any other set can follow.
 """
 
 from __future__ import annotations
@@ -108,6 +111,16 @@ class LayerStreamer:
         """Whether any layer needs `before` and `after` at all."""
         return bool(self.slots or self.arriving)
 
+    @property
+    def absent(self) -> bool:
+        """True if no layer has a frame."""
+        return self.alpha == len(self.layers)
+
+    def begin(self) -> None:
+        """A step begins. Raises `TransferError` if layers are absent."""
+        if self.absent:
+            raise TransferError("a step begins, and no layer of the model has memory")
+
     def before(self, index: int) -> None:
         """Layer `index` is about to run: let it wait for its parameters."""
         layer = self.layers[index]
@@ -133,15 +146,17 @@ class LayerStreamer:
     def set(self, alpha: int, beta: int) -> None:
         """Give away `alpha` frames, stream ``alpha + beta`` layers. Between steps only.
 
-        Frames that become free go to the pool; frames needed come from it. Layers that turn
-        resident are loaded asynchronously, `before` waits for them.
+        All frames and no slot: then the layers are absent. Frames that become free go to the pool;
+        frames needed come from it. Layers that turn resident are loaded asynchronously, `before`
+        waits for them.
         """
         beta = beta if alpha else 0
         if (alpha, beta) == (self.alpha, self.beta):
             return
         self._check(alpha, beta)
         missing = max(0, self.alpha - alpha)
-        change = transition(self._held(), self._order, alpha, beta, missing)
+        held, order = self._held(), self._order
+        change = transition(held, order, alpha, beta, missing, absent=self.absent)
         fresh = self.pool.take(missing * self.frame_pages, "layer")
         # A step that was issued reads every layer; of copies only those are awaited that write
         # what is unmapped.
@@ -155,7 +170,8 @@ class LayerStreamer:
         self.alpha, self.beta = alpha, beta
 
     def _check(self, alpha: int, beta: int) -> None:
-        if min(alpha, beta) < 0 or (alpha and not beta):
+        absent = (alpha, beta) == (len(self.layers), 0)
+        if min(alpha, beta) < 0 or (alpha and not beta and not absent):
             raise TransferError(f"alpha {alpha}, beta {beta}: streamed layers need a slot")
         if alpha + beta > len(self.layers):
             raise TransferError(
@@ -178,6 +194,9 @@ class LayerStreamer:
     def check_integrity(self) -> None:
         """Raise `TransferError` unless every layer is backed by exactly what it should be."""
         seen: set[Page] = set()
+        if self.absent:
+            self._check_absent()
+            return
         for layer in self.layers:
             pages = layer.range.pages_at(0, self.frame_bytes)
             if layer.slot is not None:
@@ -191,6 +210,13 @@ class LayerStreamer:
         if seen & set(slots) or len(set(slots)) != len(slots):
             raise TransferError("a slot shares pages with a resident layer")
 
+    def _check_absent(self) -> None:
+        if self.slots or self.arriving:
+            raise TransferError("layers are absent, and some stream or arrive")
+        for layer in self.layers:
+            if layer.slot is not None or layer.range.backed_in(0, self.frame_bytes):
+                raise TransferError(f"layer {layer.index} is absent, and has memory")
+
     # -- changing the set ---------------------------------------------------------------
 
     def _apply(self, change: Transition, fresh: list[Frame]) -> None:
@@ -202,6 +228,7 @@ class LayerStreamer:
             self.slots[number].ready.wait()
         for left in change.leaves:
             self.layers[left.layer].range.unback(0, self.frame_bytes)
+            self.layers[left.layer].slot = None
         self.slots = [self._make_slot(new, frames[new.frame]) for new in change.slots]
         for one in change.returns:
             self._make_resident(self.layers[one.layer], frames[one.frame], one.loaded)

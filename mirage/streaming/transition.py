@@ -22,6 +22,9 @@ Layers 0 and 3 share a new slot, on the one frame that the pool gives back, and 
 
 Layers and slots are numbers. Frames are reused as far as they go, best where they are, with what
 they hold. `LayerStreamer` in `transfer` applies the result.
+
+With all layers given away none has a frame, and there are no slots: they are *absent*. From there
+every frame is one that the pool adds.
 """
 
 from __future__ import annotations
@@ -86,7 +89,7 @@ class NewSlot:
 
 @dataclass(frozen=True)
 class LayerReturn:
-    """A streamed layer that turns resident."""
+    """A streamed or absent layer that turns resident."""
 
     layer: int
     frame: FrameSource
@@ -107,7 +110,7 @@ class Transition:
     """In the order in which it is applied."""
 
     streams: Sequence[int]
-    """Resident layers that are streamed from now on: each gives its frame."""
+    """Resident layers that are streamed from now on, or absent: each gives its frame."""
     ends: Sequence[int]
     """Slots that end."""
     leaves: Sequence[SlotLeft]
@@ -118,18 +121,25 @@ class Transition:
 
 
 def transition(
-    slots: Sequence[SlotState], order: Sequence[int], alpha: int, beta: int, fresh: int
+    slots: Sequence[SlotState],
+    order: Sequence[int],
+    alpha: int,
+    beta: int,
+    fresh: int,
+    *,
+    absent: bool = False,
 ) -> Transition:
     """The way from `slots` to the first alpha + beta layers of `order` in `beta` slots.
 
     `fresh` is the number of frames that the pool adds: as many as fewer layers are given away.
+    `absent`: whether no layer has a frame now. They are to have none if `alpha` is all of them.
     """
     rings = streamed_rings(order, alpha, beta)
-    wanted = {layer for ring in rings for layer in ring}
+    wanted = set(order[: alpha + beta]) if alpha else set[int]()
     kept = [_kept(slots, ring) for ring in rings]
-    streamed = [layer for slot in slots for layer in slot.ring]
-    leaving = [layer for layer in streamed if layer not in wanted]
-    streams = sorted(wanted.difference(streamed))
+    away = list(order) if absent else [layer for slot in slots for layer in slot.ring]
+    leaving = [layer for layer in away if layer not in wanted]
+    streams = sorted(wanted.difference(away))
     ends = [number for number in range(len(slots)) if number not in kept]
     spare = [SpareFrame(FromPool(number), None) for number in range(fresh)]
     spare += [SpareFrame(UnderLayer(layer), layer) for layer in streams]

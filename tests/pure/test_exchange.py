@@ -26,7 +26,10 @@ Mapped = set[tuple[int, int]]
 
 @st.composite
 def given_away(draw: st.DrawFn) -> GivenAway:
-    if draw(st.booleans()):
+    what = draw(st.sampled_from(["absent", "layers", "experts"]))
+    if what == "absent":
+        return GivenAway((), {layer: set() for layer in LAYOUT.layers}, absent=True)
+    if what == "layers":
         beta = draw(st.integers(1, 2))
         alpha = draw(st.integers(0, LAYERS - beta))
         rings = streamed_rings(nested(LAYERS), alpha, beta)
@@ -48,7 +51,7 @@ def own(of: GivenAway) -> Mapped:
     """What resident layers have beside spare frames."""
     mapped: Mapped = set()
     for layer in range(LAYERS):
-        if not of.streams(layer):
+        if not of.away(layer):
             mapped |= pages(layer, LAYOUT.outside(of.cold.get(layer, ()), END))
     return mapped
 
@@ -70,7 +73,7 @@ def test_each_part_is_where_it_shall_be_and_pages_are_conserved(now, to, data) -
     framed = (
         data.draw(st.sets(st.sampled_from(cold(now)), max_size=now.experts)) if cold(now) else ()
     )
-    now = GivenAway(now.rings, now.cold, framed)
+    now = GivenAway(now.rings, now.cold, framed, now.absent)
     if now.rings and to.rings:
         return  # `transition`
     change = exchange(LAYOUT, LAYERS, END, now, to)

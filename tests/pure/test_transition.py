@@ -44,7 +44,8 @@ class Model:
     def change(self, alpha: int, beta: int) -> Transition:
         fresh = max(0, self.alpha - alpha)
         held = [SlotState(ring, self.holds[frame]) for frame, ring in self.slots]
-        found = transition(held, self.order, alpha, beta, fresh)
+        absent = self.alpha == self.layers
+        found = transition(held, self.order, alpha, beta, fresh, absent=absent)
         new = list(range(self.frames, self.frames + fresh))
         self.frames += fresh
         self.holds |= dict.fromkeys(new)
@@ -87,6 +88,9 @@ class Model:
         return {*self.resident.values(), *(frame for frame, _ in self.slots)}
 
     def check(self, beta: int) -> None:
+        if self.alpha == self.layers:
+            assert not (self.slots or self.resident or self.holds), "no layer has a frame"
+            return
         streamed = [layer for _, ring in self.slots for layer in ring]
         assert sorted([*streamed, *self.resident]) == list(range(self.layers))
         assert len(self.used) == self.layers - self.alpha
@@ -107,15 +111,16 @@ def test_the_picture_of_the_module_is_true() -> None:
     )
 
 
-SETS = st.lists(st.tuples(st.integers(0, 10), st.integers(1, 2)), max_size=8)
+ABSENT = -1
+SETS = st.lists(st.tuples(st.integers(ABSENT, 10), st.integers(1, 2)), max_size=8)
 
 
 @given(layers=st.integers(3, 12), sets=SETS, reads=st.randoms(use_true_random=False))
 def test_frames_are_conserved_and_every_layer_is_backed_once(layers, sets, reads) -> None:
     model = Model(layers)
     for asked, beta in sets:
-        alpha = min(asked, layers - beta)
-        model.change(alpha, beta)
+        alpha = layers if asked == ABSENT else min(asked, layers - beta)
+        model.change(alpha, 0 if asked == ABSENT else beta)
         model.check(beta)
         for frame, ring in model.slots:  # steps run meanwhile
             model.holds[frame] = reads.choice(ring)
@@ -131,6 +136,21 @@ def test_one_layer_more_or_less_moves_one_layer(layers: int, data) -> None:
     assert more.slots[0].kept == 0 and not more.leaves
     less = model.change(alpha, 1)
     assert (list(less.streams), len(less.returns), list(less.surplus)) == ([], 1, [])
+
+
+@given(layers=st.integers(3, 12), alpha=st.integers(0, 9), beta=st.integers(1, 2), data=st.data())
+def test_layers_that_were_absent_come_back_in_new_frames_only(layers, alpha, beta, data) -> None:
+    model = Model(layers)
+    before = data.draw(st.integers(0, layers - 2))
+    model.change(before, 1)
+    away = model.change(layers, 0)
+    assert (len(away.surplus), list(away.slots)) == (layers - before, [])
+    alpha = min(alpha, layers - beta)
+    back = model.change(alpha, beta)
+    frames = [*(slot.frame for slot in back.slots), *(one.frame for one in back.returns)]
+    assert sorted(frames, key=str) == sorted((FromPool(n) for n in range(layers - alpha)), key=str)
+    assert not any(one.loaded for one in back.returns) and not back.surplus
+    assert len(back.returns) == (layers - alpha - beta if alpha else layers)
 
 
 def test_what_is_in_place_is_not_loaded_again() -> None:

@@ -84,21 +84,27 @@ class Mixture:
 layers_given = st.tuples(st.integers(0, 4), st.integers(1, 2), st.just(0)).filter(
     lambda one: one[0] + one[1] <= LAYERS
 )
+absent = st.just((LAYERS, 0, 0))
 experts_given = st.tuples(st.just(0), st.just(0), st.integers(0, COUNT - 1))
 steps = st.sets(st.integers(0, COUNT - 1), min_size=1)
 
 
 @examples(40, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(layers_given | experts_given | steps, min_size=4, max_size=14))
+@given(st.lists(layers_given | experts_given | absent | steps, min_size=4, max_size=14))
 def test_whatever_is_given_away_what_a_step_needs_is_there(todo) -> None:
     model = Mixture()
     for event in todo:
-        if isinstance(event, set):
+        if isinstance(event, set) and model.streamer.absent:
+            with pytest.raises(TransferError, match="no layer of the model has memory"):
+                model.streamer.begin()
+        elif isinstance(event, set):
             model.step(event)
         else:
             model.streamer.set(*event)
             assert (model.streamer.alpha, model.streamer.experts) == (event[0], event[2])
         model.check()
+    if model.streamer.absent:
+        model.streamer.set(0, 0, 1)
     model.step({0, 1, 2, 3} if not model.streamer.experts else {0})
     model.check()
     model.close()

@@ -181,6 +181,10 @@ class Orders(RuleBasedStateMachine):
     @precondition(lambda self: self.answer.error is None)
     @rule()
     def step(self) -> None:
+        if self.engine.memory.alpha == LAYERS:
+            with pytest.raises(TransferError, match="no layer of the model has memory"):
+                self.engine.memory.begin_step()
+            return
         self.engine.memory.begin_step()
         self.engine.step()
 
@@ -236,6 +240,17 @@ def test_a_device_that_is_short_says_what_it_had_memory_for(
     assert answer.error is None and answer.done[0].number == 2
     assert set(engine.extents.mapped) == {0, 1, 2, 3, 4, 5} and engine.uncached == uncached
     assert answer.held_bytes == grant_of(0, START + 2), "no page is kept that nobody uses"
+
+
+def test_all_layers_may_go_and_come_back_between_two_steps(engine: Engine) -> None:
+    away = SetParameters(LAYERS, 0, 0, takes=False)
+    gone = engine.worker.obey(MemoryOrders(1, actions=(away, UnmapExtents((1, 2, 3)))))
+    assert (gone.error, gone.held_bytes) == (None, PAGE)
+    back = SetParameters(2, 1, 0, takes=True)
+    there = engine.worker.obey(MemoryOrders(2, actions=(back, MapExtents((1,)))))
+    assert (there.error, there.held_bytes) == (None, grant_of(2, 2))
+    engine.memory.begin_step()
+    engine.step()
 
 
 def test_layers_come_back_whole_or_not_at_all(engine: Engine) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -17,6 +22,7 @@ from vmm.space import Range
 
 pytestmark = pytest.mark.vmm
 
+ROOT = Path(__file__).parents[2]
 PAGE = 4096
 LAYER_PAGES = 3
 NBYTES = LAYER_PAGES * PAGE - 100
@@ -79,6 +85,7 @@ class Model:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("set"), st.integers(0, 7), st.integers(1, 2)),
+        st.tuples(st.just("absent"), st.just(0), st.just(0)),
         st.tuples(st.just("forward"), st.just(0), st.just(0)),
         st.tuples(st.just("aborted"), st.integers(0, 7), st.just(0)),
     ),
@@ -98,6 +105,11 @@ def test_every_layer_reads_its_own_parameters(
         for what, number, beta in steps:
             if what == "set":
                 model.streamer.set(min(number, count - beta), beta)
+            elif what == "absent":
+                model.streamer.set(count, 0)
+            elif model.streamer.absent:
+                with pytest.raises(TransferError, match="no layer of the model has memory"):
+                    model.streamer.begin()
             elif what == "forward":
                 model.forward()
             else:
@@ -158,11 +170,76 @@ def test_given_away_memory_can_be_taken_and_must_come_back_first() -> None:
         model.close()
 
 
+@pytest.mark.parametrize("after", [(0, 1), (3, 1), (2, 2), (5, 1)])
+@pytest.mark.parametrize("before", [(0, 1), (3, 1), (2, 2)])
+def test_all_layers_may_be_absent_and_come_back_from_their_masters(before, after) -> None:
+    model = Model(6)
+    try:
+        model.streamer.set(*before)
+        model.forward()
+        model.streamer.set(6, 0)
+        model.check()
+        assert model.streamer.absent and model.pool.in_use_bytes == 0
+        with pytest.raises(TransferError, match="no layer of the model has memory"):
+            model.streamer.begin()
+        model.streamer.bytes_streamed = 0
+        model.streamer.set(*after)
+        frames = 6 - after[0]
+        assert model.streamer.bytes_streamed == frames * NBYTES, "one layer in each frame"
+        model.streamer.begin()
+        model.forward()
+        model.check()
+    finally:
+        model.close()
+
+
+def test_layers_may_go_while_they_arrive() -> None:
+    model = Model(6, link=2e6)
+    try:
+        for after in ((0, 1), (3, 2), (0, 1)):
+            model.streamer.set(6, 0)
+            model.streamer.set(*after)
+        model.streamer.set(6, 0)
+        model.check()
+        model.streamer.set(0, 1)
+        model.forward()
+        model.check()
+    finally:
+        model.close()
+
+
+def test_memory_that_is_lacking_leaves_layers_absent() -> None:
+    model = Model(6)
+    try:
+        model.streamer.set(6, 0)
+        borrowed = model.pool.take(5 * LAYER_PAGES + 1, "kv")
+        with pytest.raises(GrantExceeded):
+            model.streamer.set(5, 1)
+        assert model.streamer.absent
+        model.pool.give(borrowed)
+        model.streamer.set(5, 1)
+        model.forward()
+        model.check()
+    finally:
+        model.close()
+
+
+def test_who_touches_an_absent_layer_faults() -> None:
+    script = (
+        "from tests.vmm.test_transfer import Model; m = Model(4); m.streamer.set(4, 0);"
+        "m.run_layer(2)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False)
+    assert ended.returncode == -signal.SIGSEGV
+
+
 def test_more_layers_than_there_are_is_refused() -> None:
     model = Model(4)
     try:
         with pytest.raises(TransferError, match=r"alpha 4 \+ beta 1"):
             model.streamer.set(4, 1)
+        with pytest.raises(TransferError, match="alpha 3, beta 0"):
+            model.streamer.set(3, 0)
         model.forward()
     finally:
         model.close()
