@@ -23,13 +23,11 @@ def footprint(shape: ModelShape, alpha: int, kv_extents: int, experts: int = 0) 
 
 
 def asleep_bytes(shape: ModelShape) -> int:
-    """Bytes of device memory of an engine that sleeps: what it cannot give.
+    """Bytes of device memory of an engine that is asleep: what never leaves it.
 
-    All layers that move are away, without a slot. One KV extent is left, that of the null block.
+    No layer if they can move, and of its KV cache the extent with vLLM's null block.
     """
-    layers = 0 if shape.movable_layers else shape.layers * shape.layer_bytes
-    kv = shape.extent_bytes if shape.max_extents else 0
-    return shape.fixed_bytes + layers + kv
+    return footprint(shape, shape.movable_layers, min(1, shape.max_extents))
 
 
 def experts_gain(shape: ModelShape) -> int:

@@ -107,10 +107,10 @@ class Report(Counters, tag="report", tag_field="type"):
     """T_T: seconds to load one layer from host memory, measured; 0 while unknown."""
     layer_compute_s: float = 0.0
     """T_c: seconds of compute per layer and step, smoothed; 0 while unknown."""
-    asleep: bool = False
-    """True if the newest allotment is one of sleep, and the engine holds no more than that."""
     token_s: float = 0.0
     """Seconds by which one more computed token lengthens a step, measured; 0 while unknown."""
+    asleep: bool = False
+    """True if the newest allotment is one of sleep, and no more is held than that says."""
 
 
 class Pulse(msgspec.Struct, tag="pulse", tag_field="type", frozen=True):
@@ -167,7 +167,10 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     lent: bool = False
     """True if layers of any model pay for memory in turns that drain."""
     asleep: bool = False
-    """True if the engine shall hold nothing that it can give, and compute nothing."""
+    """True for an engine that shall compute nothing and hold `geometry.asleep_bytes`, no more.
+
+    Then `alpha` is all layers, or 0 if they stay; `beta` and `experts` are 0; `kv_extents` is 1, or
+    0 of a model without a KV cache."""
 
 
 class Refusal(msgspec.Struct, tag="refusal", tag_field="type", frozen=True):

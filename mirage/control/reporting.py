@@ -68,6 +68,7 @@ def make_report(
     counters: Counters,
     times: LayerTimes,
     cached: Cached = NOTHING_CACHED,
+    asleep: bool = False,
 ) -> Report:
     """One engine's state. `wanted` is its demand in blocks, of which an extent has so many."""
     blocks = max(0, held.usable_blocks)
@@ -96,5 +97,6 @@ def make_report(
         layer_load_s=times.load_s,
         layer_compute_s=times.compute_s,
         token_s=times.token_s,
+        asleep=asleep,
         **asdict(counters),
     )

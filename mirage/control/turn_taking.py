@@ -51,25 +51,37 @@ class TurnTaking:
     A revoked engine stops after the step in flight. If it is told to drain it first lets the
     requests finish that it has begun, preempted ones included, and begins no others. Once it has
     stopped its newest requests give up their KV memory, as far as it was told.
+
+    An engine that rests steps in no turn, and all its requests give up their KV memory.
     """
 
     def __init__(self, *, temporal: bool) -> None:
         self.granted = not temporal
         self._drain = False
         self._spill_bytes = 0
+        self._rests = False
 
     def told(self, message: Turn) -> None:
         """The turn came or went, or is to end without draining further."""
-        self.granted, self._drain = message.holds, message.drain
+        self.granted = message.holds
+        self._drain = message.drain and not self._rests
         self._spill_bytes = message.spill_bytes
+
+    def rest(self, rests: bool) -> None:
+        """Whether the engine rests from now on. What it was draining is over for good."""
+        self._rests = rests
+        self._drain &= not rests
 
     def may_step(self, begun: int) -> bool:
         """Whether another step may be scheduled, with `begun` requests not finished."""
+        return not self._rests and self._has_turn(begun)
+
+    def _has_turn(self, begun: int) -> bool:
         return self.granted or (self._drain and begun > 0)
 
     def admits(self, requests: Begun) -> Admits:
         """Requests that the next step may have. A turn that drains begins no others."""
-        if self.granted:
+        if self.granted and not self._rests:
             return Admits.ALL
         if not self.may_step(requests.begun):
             return Admits.NONE
@@ -78,11 +90,11 @@ class TurnTaking:
     def spill(self, requests: Suspended, block_bytes: int) -> int:
         """Let the newest requests give up as much KV as was told, once the engine has stopped.
 
-        As far as they can: those whose blocks are still coming cannot, and are asked again by the
-        next call. Returns how many did.
+        In an engine that rests, all they have. As far as they can: those whose blocks are still
+        coming cannot, and are asked again by the next call. Returns how many did.
         """
         given_up = 0
-        while self._spill_bytes > 0 and not self.may_step(requests.begun):
+        while (self._rests or self._spill_bytes > 0) and not self.may_step(requests.begun):
             before = requests.used_blocks
             if not requests.give_up_newest():
                 break
@@ -92,4 +104,4 @@ class TurnTaking:
 
     def holds(self, begun: int, *, executing: bool) -> bool:
         """What is reported: False promises that no step of this engine runs."""
-        return self.may_step(begun) or executing
+        return self._has_turn(begun) or executing

@@ -16,7 +16,7 @@ from mirage.engine.memory_worker import MemoryWorker
 from mirage.engine.queues import EngineQueues
 from mirage.engine.tiers.scheduling import SchedulerTiers
 from mirage.engine.turn import EngineTurn
-from mirage.geometry import footprint
+from mirage.geometry import asleep_bytes, footprint
 from mirage.protocol import Allotment, ModelShape
 from mirage.units import ceil_div
 
@@ -45,6 +45,8 @@ class KVMemory:
 
     retiring = False
     """True while extents wait for their requests to let go of them."""
+    asleep = False
+    """True if the engine was told to sleep, and holds nothing any more that it could give."""
 
     def __init__(self, pool: Any, shape: ModelShape) -> None:
         """`pool` is vLLM's block pool."""
@@ -127,6 +129,7 @@ class ElasticKVMemory(KVMemory):
             pace=Pace(worker.settings.move_s, self._steps_soon),
             demote=self._demote,
             may_demote=self._may_demote,
+            at_rest=lambda: fence.idle and not queues.running,
         )
 
     # -- what there is, and what is wanted ------------------------------------------------
@@ -159,11 +162,19 @@ class ElasticKVMemory(KVMemory):
         """True while extents wait for their requests to let go of them."""
         return bool(self.blocks.book.retiring)
 
+    @property
+    def asleep(self) -> bool:  # type: ignore[override]
+        """True if the engine was told to sleep, and holds nothing any more that it could give."""
+        held_bytes = self.reconciler.held_bytes
+        return self.reconciler.asleep and held_bytes == asleep_bytes(self._shape)
+
     # -- moves ----------------------------------------------------------------------------
 
     def aim(self, allotment: Allotment) -> bool:
         """Adopt a newer allotment, and move what can be moved at once."""
-        return self.reconciler.aim(allotment)
+        newer = self.reconciler.aim(allotment)
+        self._turn.rest(self.reconciler.rests)
+        return newer
 
     def recalls(self) -> bool:
         """True if one of the running requests has to go. Blocks that copies hold go before."""
@@ -173,7 +184,11 @@ class ElasticKVMemory(KVMemory):
 
     def reconcile(self) -> bool:
         """One pass, if the engine does not hold its allotment."""
-        return not self.reconciler.reconciled and self.reconciler.reconcile()
+        if self.reconciler.reconciled:
+            return False
+        moved = self.reconciler.reconcile()
+        self._turn.rest(self.reconciler.rests)
+        return moved
 
     def leave_free(self) -> None:
         """Leave free what `EngineSettings.kept` says, and the blocks closed to waiting requests."""
@@ -186,7 +201,8 @@ class ElasticKVMemory(KVMemory):
 
     def _steps_soon(self) -> bool:
         """True if requests wait for a step, and the engine has the turn to make it."""
-        return not self._queues.idle and self._turn.may_step
+        resting = self.reconciler.rests
+        return not resting and not self._queues.idle and self._turn.may_step
 
     def _may_demote(self) -> bool:
         """False between schedule() and its step: blocks do not hold yet what they are named by."""

@@ -42,6 +42,7 @@ class EngineReports:
             counters=self._counters(measured),
             times=measured.times,
             cached=self._kv.cached(),
+            asleep=self._kv.asleep,
         )
 
     def _held(self) -> HeldMemory:

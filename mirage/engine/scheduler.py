@@ -140,6 +140,8 @@ class MirageScheduler(Scheduler):
     def _await_turn(self) -> None:
         # Once, not until it comes: vLLM's loop must go on to notice new and aborted requests.
         if self.turn.stopped:
+            self.kv.spill()
+            self._reconcile()
             self.server.report_if_due()
             self.mailbox.wait(TURN_POLL_S)
 

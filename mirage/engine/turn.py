@@ -23,6 +23,10 @@ class EngineTurn:
         """The turn came or went."""
         self._taking.told(message)
 
+    def rest(self, rests: bool) -> None:
+        """Whether the engine rests: then no step may be scheduled, whoever has the turn."""
+        self._taking.rest(rests)
+
     @property
     def granted(self) -> bool:
         """True while the turn is this engine's."""

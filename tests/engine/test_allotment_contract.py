@@ -38,6 +38,7 @@ from hypothesis.stateful import (
 from mirage.control.engine.fence import Fence
 from mirage.control.engine.reconcile import Reconciler
 from mirage.control.targets import unnumbered
+from mirage.geometry import asleep_bytes
 from mirage.protocol import Allotment
 from mirage.simulate.holding import SimulatedMemory
 from tests.examples import examples
@@ -325,6 +326,17 @@ def test_one_pass_gives_before_it_takes(kind: str) -> None:
     assert way.aim(allotment(2, 0, 0, START))
     assert way.state() == (0, 0, START, 0)
     assert way.settled() and not way.settle()
+    way.close()
+
+
+@each_way
+def test_all_layers_go_and_come_back_in_one_pass_each(kind: str) -> None:
+    way = WAYS[kind]()
+    for revision, awake in ((1, (2, 1, START + 6, 0)), (3, (0, 0, START, 0)), (5, (0, 0, 9, 2))):
+        assert way.aim(Allotment(revision, LAYERS, 0, 1, asleep_bytes(SHAPE), asleep=True)), "newer"
+        assert way.state() == (LAYERS, 0, 1, 0) and way.held_bytes() == asleep_bytes(SHAPE)
+        assert way.aim(allotment(revision + 1, *awake))
+        assert way.state() == awake
     way.close()
 
 

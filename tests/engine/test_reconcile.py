@@ -21,6 +21,7 @@ from mirage.control.engine.extent_book import Extent
 from mirage.control.engine.fence import Fence
 from mirage.control.engine.pace import Pace
 from mirage.control.engine.reconcile import Reconciler
+from mirage.geometry import asleep_bytes
 from mirage.protocol import Allotment
 from tests.examples import examples
 from vmm.host import HostDriver
@@ -66,10 +67,32 @@ class SettlementMachine(RuleBasedStateMachine):
         assert not self.reconciler.aim(Allotment(self.revision, 0, 1, EXTENTS, 1 << 40))
 
     @rule()
+    def sleep(self) -> None:
+        self.revision += 1
+        self.grant = asleep_bytes(SHAPE)
+        self.ceiling = max(self.held(), self.grant)
+        sent = Allotment(self.revision, LAYERS, 0, 1, self.grant, asleep=True)
+        assert self.reconciler.aim(sent) and self.reconciler.rests
+
+    @precondition(lambda self: self.reconciler.rests and not self.in_flight)
+    @rule()
+    def fall_asleep(self) -> None:
+        """Requests are preempted: nothing is held then that could be given."""
+        if not self.reconciler.target.asleep:
+            return
+        while self.requests:
+            self.finish(0)
+        self.stepping = False
+        for _ in range(2):
+            self.reconciler.reconcile()
+        assert self.reconciler.asleep and self.held() == asleep_bytes(SHAPE)
+
+    @rule()
     def reconcile(self) -> None:
         alpha, extents = self.memory.alpha, set(self.extents.mapped)
+        rested = self.reconciler.rests
         self.reconciler.reconcile()
-        if self.stepping:
+        if self.stepping and not rested:
             moved = abs(self.memory.alpha - alpha) + len(extents ^ set(self.extents.mapped))
             assert moved <= 1
 
@@ -113,7 +136,7 @@ class SettlementMachine(RuleBasedStateMachine):
         assert self.reconciler.target is not None
         assert self.blocks.book.backed_extents() <= self.reconciler.target.kv_extents
 
-    @precondition(lambda self: len(self.in_flight) < 2)
+    @precondition(lambda self: len(self.in_flight) < 2 and not self.reconciler.rests)
     @rule()
     def schedule(self) -> None:
         self.fence.scheduled += 1
@@ -132,7 +155,9 @@ class SettlementMachine(RuleBasedStateMachine):
             self.memory.streamer.after(layer.index)
         self.fence.processed += 1
 
-    @precondition(lambda self: self.requests and len(self.in_flight) < 2)
+    @precondition(
+        lambda self: self.requests and len(self.in_flight) < 2 and not self.reconciler.rests
+    )
     @rule(extents=st.integers(1, EXTENTS))
     def the_last_request_ends_under_a_step_and_less_is_allotted(self, extents: int) -> None:
         """Rare by chance: blocks that are free, are not wanted, and are still being written."""
@@ -153,6 +178,7 @@ class SettlementMachine(RuleBasedStateMachine):
 
     @invariant()
     def pages_add_up(self) -> None:
+        assert not (self.in_flight and self.memory.alpha == LAYERS), "a step reads all layers"
         layers = (LAYERS - self.memory.alpha) * LAYER_BYTES
         assert self.memory.pool.in_use_bytes == layers + len(self.extents.mapped) * PAGE
         assert self.memory.pool.in_use_bytes <= self.held()

@@ -22,7 +22,7 @@ from mirage.control.engine.orders import (
 )
 from mirage.control.engine.pace import Pace
 from mirage.control.engine.reconcile import Reconciler
-from mirage.geometry import footprint
+from mirage.geometry import asleep_bytes, footprint
 from mirage.protocol import Allotment, ModelShape
 from tests.examples import examples
 
@@ -183,6 +183,15 @@ class BooksAndHands(RuleBasedStateMachine):
 
     @alive
     @rule()
+    def sleep(self) -> None:
+        self.revision += 1
+        grant = asleep_bytes(SHAPE)
+        sent = Allotment(self.revision, LAYERS, 0, 1, grant, asleep=True)
+        self.ending(lambda: self.reconciler.aim(sent))
+        assert self.reconciler.rests
+
+    @alive
+    @rule()
     def reconcile(self) -> None:
         before, told = self.state(), len(self.hands.orders)
         self.ending(self.reconciler.reconcile)
@@ -218,7 +227,7 @@ class BooksAndHands(RuleBasedStateMachine):
     def finish(self, which: int) -> None:
         self.blocks.finish(sorted(self.blocks.used)[which % len(self.blocks.used)])
 
-    @precondition(lambda self: len(self.flights) < 2)
+    @precondition(lambda self: len(self.flights) < 2 and not self.reconciler.rests)
     @rule()
     def schedule(self) -> None:
         self.fence.scheduled += 1
@@ -253,6 +262,8 @@ class BooksAndHands(RuleBasedStateMachine):
         assert not books.mapping
         assert books.held_bytes == self.reconciler.held_bytes == self.hands.held
         assert self.blocks.used <= self.hands.mapped
+        assert not (self.flights and books.absent), "a step in flight reads all layers"
+        assert not books.absent or self.reconciler.rests
 
     def teardown(self) -> None:
         """Idle, on a device with enough, it comes to hold exactly its allotment."""
@@ -304,6 +315,21 @@ def test_what_was_emptied_is_told_before_its_memory_goes() -> None:
     assert reconciler.reconcile()
     assert hands.orders[-1].actions == (UnmapExtents((5, 4)),)
     assert reconciler.reconciled and hands.mapped == set(range(START - 2))
+
+
+def test_an_engine_falls_asleep_with_one_order_once_no_step_is_in_flight() -> None:
+    reconciler, hands, blocks, fence = made()
+    blocks.start(3)
+    fence.scheduled = 1
+    assert reconciler.aim(Allotment(1, LAYERS, 0, 1, asleep_bytes(SHAPE), asleep=True))
+    assert not hands.orders[-1].actions and reconciler.rests and not reconciler.asleep
+    fence.processed = 1
+    reconciler.reconcile()
+    kinds = [type(action) for action in hands.orders[-1].actions]
+    assert kinds == [SetParameters, UnmapExtents] and hands.mapped == {0, 3}
+    blocks.finish(3)
+    reconciler.reconcile()
+    assert reconciler.asleep and hands.held == asleep_bytes(SHAPE)
 
 
 def test_an_error_that_is_answered_is_raised_and_nothing_is_usable_that_was_ordered() -> None:

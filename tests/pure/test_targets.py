@@ -12,7 +12,7 @@ from world import SHAPE
 
 from mirage.control.rules import Rules
 from mirage.control.targets import DoesNotFitError, base, is_sent, most_alpha, toward, unnumbered
-from mirage.geometry import footprint
+from mirage.geometry import asleep_bytes, footprint
 from mirage.protocol import Allotment
 from scheduler.tenants import Tenant
 
@@ -115,3 +115,29 @@ def test_an_allotment_without_a_number_is_sent_once_whatever_its_number_is_then(
     changed["lent"] = True
     for field, value in changed.items():
         assert not is_sent(sent, structs.replace(wanted, **{field: value}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "nbytes"),
+    [
+        ({}, SHAPE.fixed_bytes + SHAPE.extent_bytes),
+        ({"max_extents": 0, "min_extents": 0}, SHAPE.fixed_bytes),
+        (
+            {"movable_layers": 0},
+            SHAPE.fixed_bytes + SHAPE.layers * SHAPE.layer_bytes + SHAPE.extent_bytes,
+        ),
+    ],
+)
+def test_an_engine_that_is_asleep_holds_what_never_leaves_it(
+    changed: dict[str, int], nbytes: int
+) -> None:
+    assert asleep_bytes(structs.replace(SHAPE, **changed)) == nbytes
+
+
+@pytest.mark.parametrize("awake", [told(0, 0, 20), told(3, 2, 9)])
+def test_the_way_to_sleep_and_back_leads_over_nothing_else(awake: Allotment) -> None:
+    asleep = Allotment(0, SHAPE.layers, 0, 1, asleep_bytes(SHAPE), asleep=True)
+    away = toward(SHAPE, awake, asleep, awake.grant_bytes)
+    assert (away.alpha, away.beta, away.kv_extents) == (SHAPE.layers, 0, 1)
+    assert away.grant_bytes == asleep_bytes(SHAPE)
+    assert toward(SHAPE, asleep, awake, awake.grant_bytes) == awake

@@ -40,6 +40,14 @@ class Extents:
     experts: int = 0
     granted: int = 0
     saves: bool = True
+    runs: bool = False
+
+    @property
+    def absent(self) -> bool:
+        return self.alpha == LAYERS
+
+    def at_rest(self) -> bool:
+        return not self.runs
 
     @property
     def usable_extents(self) -> int:
@@ -126,6 +134,10 @@ def allotment(
 ) -> Allotment:
     granted = grant(alpha, extents, experts)
     return Allotment(revision, alpha, beta if alpha else 0, extents, granted, None, recall, experts)
+
+
+def sleep(revision: int) -> Allotment:
+    return Allotment(revision, LAYERS, 0, 1, grant(LAYERS, 1), asleep=True)
 
 
 def passed(way: Way, memory: Extents) -> list[Move]:
@@ -238,6 +250,59 @@ def test_a_pass_is_bounded_and_a_device_that_is_short_is_asked_for_less() -> Non
     assert passed(way, memory) == [Parameters(1, 1, 0, 1, 2)], "beta stays until alpha is there"
 
 
+@pytest.mark.parametrize("held", [(0, 0, 0), (3, 2, 0), (0, 0, 2)])
+def test_an_engine_falls_asleep_in_one_go_once_nothing_runs(held: tuple[int, int, int]) -> None:
+    memory = engine(runs=True, alpha=held[0], beta=held[1], experts=held[2])
+    way = aimed(memory, sleep(1), Few(paced=2))
+    assert way.rests and passed(way, memory) == [] and not way.asleep
+    memory.runs = False
+    assert passed(way, memory)[:2] == [Parameters(LAYERS, 0, 0, *memory_turns(held)), Retire(9)]
+    for _ in range(5):
+        passed(way, memory)
+    assert way.rests and way.reached and way.asleep and memory.held == grant(LAYERS, 1)
+
+
+def memory_turns(held: tuple[int, int, int]) -> tuple[int, int]:
+    """`back` and `wanted` of a move in which experts are involved."""
+    return (1, 1) if held[2] else (0, 0)
+
+
+def asleep() -> Extents:
+    return engine(1, alpha=LAYERS, granted=grant(LAYERS, 1))
+
+
+def test_of_an_engine_that_wakes_layers_come_first() -> None:
+    memory = asleep()
+    way = aimed(memory, allotment(2, 3, 2, 10))
+    assert passed(way, memory) == [Parameters(3, 2, 0, 9, 9), Map(9, 9)]
+    assert way.reached and not way.rests and not way.asleep
+
+
+@pytest.mark.parametrize("to", [(0, 0, 10, 0), (3, 2, 10, 0), (0, 0, 10, 2)])
+def test_as_long_as_layers_are_absent_an_engine_rests(to: tuple[int, int, int, int]) -> None:
+    memory = asleep()
+    way = aimed(memory, allotment(2, *to), Few(short=0))
+    assert passed(way, memory) == [] and way.rests
+    way = aimed(memory, allotment(3, *to), Few(short=1))
+    first = passed(way, memory)[0]
+    assert first == (
+        Parameters(0, 0, 2, 1, 1) if to[3] else Parameters(11, 1, 0, 1, LAYERS - to[0])
+    )
+    assert not way.rests, "through one slot it may go on"
+    for _ in range(30):
+        passed(way, memory)
+    assert way.reached and memory.beta == to[1]
+
+
+def test_an_engine_of_layers_that_stay_gives_its_extents() -> None:
+    memory = engine(runs=True)
+    way = aimed(memory, Allotment(1, 0, 0, 1, grant(0, 1), asleep=True))
+    assert way.rests and passed(way, memory) == []
+    memory.runs = False
+    assert passed(way, memory) == [Retire(9), Unmap(9)] and way.asleep
+    assert way.aim(allotment(2, 0, 0, 10)) and not way.rests
+
+
 def test_only_newer_allotments_are_adopted() -> None:
     way = aimed(engine(), allotment(3, 0, 0, 12))
     for revision in (3, 2, 0):
@@ -274,7 +339,7 @@ sets = st.sets(st.integers(1, MOST - 1))
 
 
 @given(
-    way=st.lists(st.tuples(targets, sets, sets, st.booleans()), min_size=1, max_size=8),
+    way=st.lists(st.tuples(st.none() | targets, sets, sets, st.booleans()), min_size=1, max_size=8),
     paced=st.integers(1, 5),
     short=st.integers(1, 5),
 )
@@ -283,7 +348,9 @@ def test_any_way_gives_first_keeps_what_is_used_and_ends(way, paced, short) -> N
     memory = engine(granted=grant(0, 10))
     made = Way(memory, Few(paced, short))
     for revision, (target, busy, in_flight, recall) in enumerate(way, start=1):
-        sent = allotment(revision, *target, recall=recall)
+        sent = allotment(revision, *target, recall=recall) if target else sleep(revision)
+        memory.runs = bool(busy or in_flight)
+        before = memory.held
         assert made.aim(sent)
         memory.granted = sent.grant_bytes
         memory.busy = busy & (memory.usable | memory.retiring)
@@ -292,8 +359,11 @@ def test_any_way_gives_first_keeps_what_is_used_and_ends(way, paced, short) -> N
         for _ in range(3):
             _gives_before_it_takes(passed(made, memory))
             assert kept <= memory.usable | memory.retiring, "in use, and given"
+            if memory.runs and target is None:
+                assert memory.held == before, "it falls asleep once nothing runs"
+                continue
             assert len(memory.usable) <= sent.kv_extents
-    memory.busy = memory.in_flight = set()
+    memory.busy, memory.in_flight, memory.runs = set(), set(), False
     for _ in range(3 * MOST):
         passed(made, memory)
     assert made.reached and memory.held == memory.granted
@@ -301,7 +371,10 @@ def test_any_way_gives_first_keeps_what_is_used_and_ends(way, paced, short) -> N
 
 
 def _gives_before_it_takes(moves: list[Move]) -> None:
-    """Parameters stand at either end: those that go, and those that come back."""
-    order: list[type] = [Parameters, Retire, Unmap, CallBack, Map, Parameters]
+    """Parameters stand at either end: those that go, and those that come back.
+
+    Those of an engine that wakes come back before extents do.
+    """
+    order: list[type] = [Parameters, Retire, Unmap, Parameters, CallBack, Map, Parameters]
     for move in moves:
         order = order[order.index(type(move)) + 1 :]

@@ -42,10 +42,11 @@ class MemoryBooks(PricedMemory):
         blocks: ExtentBlocks,
         fence: Fence,
         may_retire: Callable[[], bool],
+        at_rest: Callable[[], bool],
     ) -> None:
         super().__init__(shape, 0, 0, 0, 0)
         self._blocks, self.fence = blocks, fence
-        self.may_retire = may_retire
+        self.may_retire, self.at_rest = may_retire, at_rest
         self._emptied_at: dict[int, int] = {}
         """Retiring extents that no request uses, and the newest step scheduled by then."""
         self._emptied_now: list[int] = []

@@ -25,6 +25,11 @@ class PricedMemory(ABC):
         """Extents that hold memory."""
 
     @property
+    def absent(self) -> bool:
+        """True if all layers are given away."""
+        return 0 < self.shape.layers == self.alpha
+
+    @property
     def held_bytes(self) -> int:
         return footprint(self.shape, self.alpha, self.extents, self.experts)
 
@@ -82,6 +87,10 @@ class CountedMemory(PricedMemory):
     def awaits_requests(self) -> bool:
         """No request uses any."""
         return False
+
+    def at_rest(self) -> bool:
+        """True: nothing runs."""
+        return True
 
     def may_retire(self) -> bool:
         """True: nothing that is cached needs to be saved."""

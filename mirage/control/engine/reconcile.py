@@ -55,13 +55,16 @@ class Reconciler:
         pace: Pace | None = None,
         demote: Callable[[list[int]], None] = lambda extents: None,
         may_demote: Callable[[], bool] = lambda: True,
+        at_rest: Callable[[], bool] | None = None,
     ) -> None:
         """`demote` is told of extents that are about to forget what is cached in them.
 
-        None does while it may not be told: a later pass sees to it.
+        None does while it may not be told: a later pass sees to it. `at_rest` as in `way.Memory`;
+        None where the fence alone tells it.
         """
         self._demote, self._hands, self.blocks = demote, hands, blocks
-        self.books = MemoryBooks(shape, blocks, fence, may_demote)
+        rests = at_rest or (lambda: fence.idle)
+        self.books = MemoryBooks(shape, blocks, fence, may_demote, rests)
         self._way = Way(self.books, self)
         self._pace = pace or Pace(None, lambda: False)
         self._clock = clock
@@ -83,6 +86,16 @@ class Reconciler:
     def reconciled(self) -> bool:
         """True if the engine holds exactly its allotment."""
         return self._way.reached
+
+    @property
+    def rests(self) -> bool:
+        """True if no step may be scheduled: see `Way.rests`."""
+        return self._way.rests
+
+    @property
+    def asleep(self) -> bool:
+        """True if the engine is to sleep, and holds exactly what is left to it."""
+        return self._way.asleep
 
     @property
     def exceeded(self) -> bool:

@@ -4,6 +4,9 @@ Giving comes before taking, and nothing that is in use is given: layers or exper
 KV extents that no request uses. What that frees pays for extents that are wanted, and the rest of
 it for layers or experts that come back. Who carries the moves out may have less than a move names,
 or postpone it: the next pass begins with what is held by then.
+
+An engine falls asleep in one go, once nothing runs. When it wakes its layers come before extents:
+they are loaded while those are cleared.
 """
 
 from __future__ import annotations
@@ -33,6 +36,10 @@ class Memory(Protocol):
         """Experts of each layer given away."""
 
     @property
+    def absent(self) -> bool:
+        """True if all layers are given away: no step may run."""
+
+    @property
     def usable_extents(self) -> int:
         """KV extents whose blocks requests may be given."""
 
@@ -45,6 +52,9 @@ class Memory(Protocol):
 
     def awaits_requests(self) -> bool:
         """True if requests sit on extents that retire."""
+
+    def at_rest(self) -> bool:
+        """True if no request runs, nor any step in flight."""
 
     def may_retire(self) -> bool:
         """False while what is cached in extents cannot be saved."""
@@ -153,6 +163,16 @@ class Way:
         )
 
     @property
+    def rests(self) -> bool:
+        """True if no step may be scheduled: the engine is to sleep, or its layers are not back."""
+        return self._memory.absent or (self.target is not None and self.target.asleep)
+
+    @property
+    def asleep(self) -> bool:
+        """True if the engine is to sleep, and holds exactly what is left to it."""
+        return self.target is not None and self.target.asleep and self.reached
+
+    @property
     def exceeded(self) -> bool:
         """True if running requests sit on more than was called back to."""
         target, memory = self.target, self._memory
@@ -186,8 +206,12 @@ class Way:
 
     def moves_to(self, target: Allotment) -> Iterator[Move]:
         """One pass to something else."""
+        if target.asleep and not self._memory.at_rest():
+            return
         yield from self._give_parameters(target)
         yield from self._give_extents(target)
+        if self._memory.absent:
+            yield from self._take_parameters(target)
         yield from self._take_extents(target)
         yield from self._take_parameters(target)
 
@@ -200,7 +224,8 @@ class Way:
             if (alpha, experts) != (memory.alpha, memory.experts):
                 yield Parameters(alpha, self._beta(target, alpha), experts, 1, 1)
             return
-        count = self._bounds.paced("layer", alpha - memory.alpha)
+        count = alpha - memory.alpha
+        count = count if target.asleep else self._bounds.paced("layer", count)
         if count > 0:  # they stream through as many slots as are wanted
             yield Parameters(memory.alpha + count, target.beta, 0)
 
@@ -243,7 +268,7 @@ class Way:
         count = self._obtainable("layer", wanted)
         alpha = memory.alpha - count
         beta = self._beta(target, alpha)
-        if count or beta != memory.beta:
+        if count or (beta != memory.beta and not memory.absent):
             yield Parameters(alpha, beta, 0, count, wanted)
 
     def _turns(self, target: Allotment) -> bool:
@@ -256,8 +281,11 @@ class Way:
         return affordable(memory.cost, held, wanted, spare)
 
     def _beta(self, target: Allotment, alpha: int) -> int:
-        """The wanted beta belongs to the wanted alpha: on the way there it could cost a layer."""
-        beta = target.beta if alpha == target.alpha else self._memory.beta
+        """The wanted beta belongs to the wanted alpha: on the way there it could cost a layer.
+
+        Absent layers have none, so the first that come back have one.
+        """
+        beta = target.beta if alpha == target.alpha else self._memory.beta or 1
         return beta if alpha else 0
 
     def _obtainable(self, kind: Kind, wanted: int) -> int:
