@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
+import signal
 import struct
 
 INFO = struct.Struct("=QQ11Ii")
@@ -41,6 +43,11 @@ class ProcessEnd:
             return None
         mask, *_, status = INFO.unpack(buffer)
         return os.waitstatus_to_exitcode(status) if mask & WITH_EXIT else None
+
+    def kill(self) -> None:
+        """SIGKILL, for no other process; nothing happens if it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     def close(self) -> None:
         """Idempotent. Whoever still waits goes on."""

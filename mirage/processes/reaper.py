@@ -30,25 +30,30 @@ def kill_members(group: int) -> int:
     """SIGKILL for the members of a process group; how many there were.
 
     Multiprocessing's resource trackers are spared: when the others are dead they remove the
-    semaphores that those left in /dev/shm, and end by themselves. Where this process may open no
-    file to look for them, they are killed as well.
+    semaphores that those left in /dev/shm, and end by themselves. Raises `OSError` where this
+    process may open no file to look for them; nobody is killed then.
     """
-    try:
-        victims = [pid for pid in _members(group) if not _is_tracker(pid)]
-    except OSError:
-        return _kill_all(group)
+    victims = [pid for pid in _members(group) if not _is_tracker(pid)]
     for pid in victims:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return len(victims)
 
 
-def _kill_all(group: int) -> int:
+def kill_all(group: int) -> int:
+    """SIGKILL for a process group, trackers too; 0 if it is gone."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
         return 0
     return 1
+
+
+def _kill(group: int) -> int:
+    try:
+        return kill_members(group)
+    except OSError:
+        return kill_all(group)
 
 
 def _members(group: int) -> Iterator[int]:
@@ -99,7 +104,7 @@ def main() -> None:
     if ready_file:
         unsay(Path(ready_file), int(supervisor))
     deadline = time.monotonic() + PATIENCE_S
-    while sum([kill_members(group) for group in groups]) and time.monotonic() < deadline:
+    while sum([_kill(group) for group in groups]) and time.monotonic() < deadline:
         time.sleep(0.01)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)

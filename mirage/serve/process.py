@@ -181,14 +181,26 @@ class EngineProcess:
         if not await self._gone(grace_s):
             self.kill()
         while not await self._gone(TRACKER_S):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            reaper.kill_all(self._process.pid)
         return self._process.pid
 
     def kill(self) -> None:
-        """SIGKILL for the group, at once; see `reaper.kill_members`."""
-        if self._process is not None:
+        """SIGKILL for the group, at once; see `reaper.kill_members`.
+
+        Where no file may be opened to look for its members, for the two that are known; `stop`
+        kills what is left when their resource trackers have had time to tidy up.
+        """
+        if self._process is None:
+            return
+        try:
             reaper.kill_members(self._process.pid)
+        except OSError:
+            self._kill_known(self._process)
+
+    def _kill_known(self, server: Child) -> None:
+        server.send_signal(signal.SIGKILL)
+        if self._core is not None:
+            self._core.kill()
 
     async def _gone(self, patience_s: float) -> bool:
         deadline = time.monotonic() + patience_s

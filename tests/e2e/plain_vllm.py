@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from supervised import assert_gone, shared_files
+from left_shared import shared_files
+from supervised import assert_gone
 from warm import of_this_session
 
 from mirage.processes.reaper import kill_members

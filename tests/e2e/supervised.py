@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -169,16 +169,6 @@ def read_all(answer: Any) -> bytes:
     except Exception as error:
         assert type(error).__name__ == "IncompleteRead"
     return read
-
-
-def shared_files(family: Iterable[psutil.Process]) -> set[Path]:
-    """The files in /dev/shm that these processes have mapped."""
-    found = set()
-    for process in family:
-        with contextlib.suppress(OSError):
-            lines = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
-            found |= {line.split()[5] for line in lines if "/dev/shm/" in line}
-    return {Path(name) for name in found}
 
 
 def assert_gone(family: set[psutil.Process], timeout_s: float = 60) -> None:

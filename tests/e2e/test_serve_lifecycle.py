@@ -12,7 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-from supervised import DEADLINE_S, assert_gone, serving, shared_files, write_config
+from left_shared import shared_files
+from supervised import DEADLINE_S, assert_gone, serving, write_config
 
 pytestmark = pytest.mark.e2e
 

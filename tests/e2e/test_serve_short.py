@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from left_shared import shared_files
 from supervised import Served, serving, write_config
 
 pytestmark = pytest.mark.e2e
@@ -67,12 +69,14 @@ def test_an_engine_that_ends_or_hangs_meanwhile_is_ended_and_comes_back(
     with serving(config, environment={"FAKE_REST_S": "1"}) as served:
         served.drain()
         before, other = pids(served, "a"), pids(served, "b")
+        shared = shared_files(map(psutil.Process, before.values()))
         with no_more_files(served):
             os.kill(before["core"], number)
             time.sleep(2 * HANG_S)
         served.until("a is back", lambda: served.engine_state("a") == "ready")
         assert pids(served, "a")["core"] != before["core"]
         assert pids(served, "b") == other
+        assert shared and not any(path.exists() for path in shared)
 
 
 def test_one_whose_log_cannot_be_written_fails_alone(tmp_path: Path) -> None:

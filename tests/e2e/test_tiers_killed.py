@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervised import Served, assert_gone, serving, shared_files
+from left_shared import shared_files
+from supervised import Served, assert_gone, serving
 from test_serve_tiers_real import configured, drawn
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(3600)]

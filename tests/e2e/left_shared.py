@@ -1,0 +1,90 @@
+"""Files that a session of tests leaves in /dev/shm, and which tests ran when they were made."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import psutil
+import pytest
+
+FOLDER = Path("/dev/shm")
+PATIENCE_S = 10.0
+"""For processes that end, and for resource trackers that tidy up behind them."""
+TICK_S = 0.02
+"""The clock of files is behind the one of tests by this at most."""
+
+
+class LeftShared:
+    """Plugin that fails a session which leaves a file that no process has mapped.
+
+    What others have made meanwhile, who run beside it, is theirs as long as they live.
+    """
+
+    def __init__(self) -> None:
+        self._before = set(FOLDER.iterdir())
+        self._ran: dict[str, tuple[float, float]] = {}
+        """Begin and end of each test, in seconds since the epoch."""
+        self._left: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        begin, _ = self._ran.get(report.nodeid, (report.start, 0.0))
+        self._ran[report.nodeid] = begin, report.stop
+
+    @pytest.hookimpl(trylast=True)  # the processes that run the tests have ended
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        left = lasting(self._before, PATIENCE_S)
+        self._left = [told for path in sorted(left) if (told := self._said(path))]
+        if self._left and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._left:
+            terminalreporter.section("left in /dev/shm", red=True, bold=True)
+        for line in self._left:
+            terminalreporter.write_line(line)
+
+    def _said(self, path: Path) -> str | None:
+        with contextlib.suppress(FileNotFoundError):
+            made = path.stat().st_mtime
+            spans = self._ran.items()
+            ran = [test for test, (begin, end) in spans if begin - TICK_S <= made <= end]
+            return f"{path}, made during {' or '.join(ran) or 'no test'}"
+        return None
+
+
+def lasting(before: Collection[Path], patience_s: float) -> set[Path]:
+    """Files beside those of `before` that stay for `patience_s` and that nobody has mapped."""
+    deadline = time.monotonic() + patience_s
+    left = unmapped(set(FOLDER.iterdir()).difference(before))
+    while left and time.monotonic() < deadline:
+        time.sleep(0.2)
+        left = unmapped(left & set(FOLDER.iterdir()))
+    return left
+
+
+def unmapped(files: set[Path]) -> set[Path]:
+    """Those that no process has in its memory."""
+    return files - shared_files(psutil.process_iter()) if files else files
+
+
+def shared_files(family: Iterable[psutil.Process]) -> set[Path]:
+    """The files in /dev/shm that these processes have mapped.
+
+    By their inodes: whoever made a semaphore has mapped it under a name that it had before.
+    """
+    mapped = set()
+    for process in family:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+            mapped |= {int(line.split()[4]) for line in lines if f"{FOLDER}/" in line}
+    return {Path(entry) for entry in os.scandir(FOLDER) if entry.inode() in mapped}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One watch: in the process that says the result, not in those that run tests for it."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(LeftShared(), "left-shared")
