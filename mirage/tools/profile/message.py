@@ -13,6 +13,7 @@ import multiprocessing
 import tempfile
 import threading
 from collections.abc import Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -71,24 +72,34 @@ async def _serve(config: Config, path: Path, asks: int) -> list[float]:
     server = ControlServer(Arbiter.of(config), registry, Unkept())
     await server.start(path)
     context = multiprocessing.get_context("spawn")
-    answers: Any = context.Queue()
+    answers, there = context.Pipe(duplex=False)
     name = config.tenants[0].name
-    engine = context.Process(target=_engine, args=(str(path), name, asks, answers), daemon=True)
+    engine = context.Process(target=_engine, args=(str(path), name, asks, there), daemon=True)
     engine.start()
+    there.close()  # so that the pipe ends with the engine
     try:
-        return list(await asyncio.to_thread(answers.get, True, ANSWERS_S))
+        return await asyncio.to_thread(_received, answers)
     finally:
         engine.terminate()
         await asyncio.to_thread(engine.join)
         await server.stop()
 
 
-def _engine(path: str, tenant: str, asks: int, answers: Any) -> None:
-    """The other process: puts half of each time to an answer, in seconds."""
+def _received(answers: Connection) -> list[float]:
+    if not answers.poll(ANSWERS_S):
+        raise TimeoutError(f"no times for {ANSWERS_S:g} s")
+    try:
+        return list(answers.recv())
+    except EOFError:
+        raise RuntimeError("its engine ended without an answer") from None
+
+
+def _engine(path: str, tenant: str, asks: int, answers: Connection) -> None:
+    """The other process: sends half of each time to an answer, in seconds."""
     asking = _Asking(path, tenant)
     threading.Thread(target=_compute, daemon=True).start()
     times = [asking.ask() for _ in range(WARM + asks)][WARM:]
-    answers.put([seconds / 2 for seconds in times])
+    answers.send([seconds / 2 for seconds in times])
 
 
 class _Asking:
