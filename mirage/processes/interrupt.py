@@ -6,6 +6,9 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
+"""A terminal sends them to all processes of a command at once."""
+
 
 @contextmanager
 def terminate_like_interrupt() -> Iterator[None]:
@@ -29,19 +32,20 @@ def terminate_like_interrupt() -> Iterator[None]:
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Ctrl-C comes after the block; processes that start inside it never hear of it.
+    """Ctrl-C and SIGHUP come after the block; processes that start inside it never hear of them.
 
-    They inherit that SIGINT is blocked. That alone does not keep it away here: a thread that does
-    not block it, a library's own for one, takes the signal, and Python raises `KeyboardInterrupt`
-    in the main thread all the same. So the handler waits as well. Main thread only.
+    They inherit that both are blocked. That alone does not keep them away here: a thread that does
+    not block them, a library's own for one, takes the signal, and Python calls its handler in the
+    main thread all the same. So the handlers wait as well. Main thread only.
     """
     came: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in OF_TERMINALS}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINALS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         if came:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(came[0])

@@ -277,7 +277,11 @@ def test_a_signal_ends_all_processes_in_one_line(
     assert not list(tmp_path.rglob("result.json"))
 
 
-def test_ctrl_c_on_a_terminal_reaches_the_whole_group(tmp_path: Path, endless: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_of_the_terminal_reaches_the_whole_group(
+    tmp_path: Path, endless: Path, number: signal.Signals
+) -> None:
+    """Ctrl-C, or that it is closed."""
     process = subprocess.Popen(
         [sys.executable, "-m", "mirage", "simulate", str(endless), "--processes", "2"],
         stdout=subprocess.PIPE,
@@ -289,7 +293,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_whole_group(tmp_path: Path, endless: P
     )
     try:
         until(process, lambda: len(workers(process)) == 2)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, number)
         _, err = process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()

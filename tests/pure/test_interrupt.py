@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from mirage.processes.interrupt import interrupts_wait
+from mirage.processes.interrupt import interrupts_wait, terminate_like_interrupt
 
 pytestmark = pytest.mark.pure
 
@@ -36,10 +36,11 @@ def test_it_waits_though_another_thread_takes_the_signal() -> None:
     assert started, "whatever starts inside is whole"
 
 
-def test_it_waits_with_no_other_thread() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_it_waits_with_no_other_thread(number: int) -> None:
     started = False
-    with pytest.raises(KeyboardInterrupt), interrupts_wait():
-        signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), terminate_like_interrupt(), interrupts_wait():
+        signal.raise_signal(number)
         started = True
     assert started
 

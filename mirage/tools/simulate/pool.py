@@ -10,6 +10,7 @@ from concurrent.futures import wait as futures_wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnContext
 from multiprocessing.sharedctypes import Synchronized
@@ -81,7 +82,7 @@ def run_all(
     if processes == 1:
         return [_and_then(job.run(), watcher) for job in jobs]
     workers = min(processes or os.cpu_count() or 1, len(jobs)) or 1
-    context = multiprocessing.get_context("spawn")
+    context = spawn_context()
     requests = context.Value("Q", 0)
     with processes_of(workers, context, _begin, requests) as pool:
         futures = submit(pool, _run, jobs)
@@ -93,6 +94,13 @@ def run_all(
                 watcher.run_ended()
             watcher.finished(requests.value)
         return [future.result() for future in futures]
+
+
+def spawn_context() -> SpawnContext:
+    """Processes are spawned; what tidies up their semaphores outlives the command's terminal."""
+    with interrupts_wait():
+        resource_tracker.ensure_running()
+    return multiprocessing.get_context("spawn")
 
 
 @contextmanager
@@ -123,7 +131,7 @@ def processes_of(
 def submit(
     pool: ProcessPoolExecutor, function: Callable[[Asked], Given], jobs: Sequence[Asked]
 ) -> list[Future[Given]]:
-    """Start the processes so that Ctrl-C is the parent's, which ends them in silence.
+    """Start the processes so that a terminal's signals are the parent's, which ends them quietly.
 
     One that comes meanwhile waits: a process that is left half started writes a traceback.
     """

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from mirage.tools.simulate.pool import end_with_parent, processes_of, submit
+from mirage.tools.simulate.pool import end_with_parent, processes_of, spawn_context, submit
 from mirage.tools.tune.goals import WindowResult
 from mirage.tools.tune.simulated import Bench, WindowRun, simulate
 
@@ -53,8 +52,7 @@ def runner(bench: Bench, processes: int | None, ended: Ended) -> Iterator[Window
     if workers == 1:
         yield WindowRunner(bench, None, ended)
         return
-    context = multiprocessing.get_context("spawn")
-    with processes_of(workers, context, _begin, bench.pickled) as pool:
+    with processes_of(workers, spawn_context(), _begin, bench.pickled) as pool:
         yield WindowRunner(bench, pool, ended)
 
 
