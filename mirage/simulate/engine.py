@@ -144,10 +144,11 @@ class Engine:
 
     def _hold_end(self) -> int | None:
         """When waiting for memory is over, of an engine that could step."""
-        queues = self.queues
-        if queues.held and self.turn.may_step(queues.begun):
-            assert self.growth_hold.since is not None, "held without a shortage"
-            return round(self.growth_hold.since * PS) + self.limits.hold_ps
+        queues, hold = self.queues, self.growth_hold
+        waits = queues.held or (queues.stuck and hold.may_hold())
+        if waits and self.turn.may_step(queues.begun):
+            assert hold.since is not None, "held without a shortage"
+            return round(hold.since * PS) + self.limits.hold_ps
         return None
 
     @property

@@ -1,7 +1,7 @@
 """KV blocks on their way up to one simulated engine, over a link that streamed layers share.
 
-A request whose prefix lies below the device gets its blocks and waits for them outside of the
-batch. What has not come in time is computed. Times are picoseconds.
+A request whose prefix lies below the device gets blocks for it, and waits for what comes into them
+outside of the batch. What has not come in time is computed. Times are picoseconds.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.hierarchy import Hierarchy, Hit
@@ -53,8 +54,14 @@ class NoLoads:
     def arrived(self, request: SimulatedRequest, now: int) -> None:
         """It entered the queue: what lies deepest begins to come up."""
 
-    def begin(self, request: SimulatedRequest, found: PrefixFound, now: int) -> bool:
-        """Whether an admitted request waits for blocks from below, beside those it has found."""
+    def seek(self, request: SimulatedRequest, found: PrefixFound, now: int) -> list[Hit]:
+        """Blocks from below that follow those it has found, as far as it waits for them."""
+        return []
+
+    def begin(
+        self, request: SimulatedRequest, found: PrefixFound, hits: list[Hit], now: int
+    ) -> bool:
+        """Whether an admitted request waits for its `hits`, beside the blocks that it has found."""
         return False
 
     def advance(self, now: int) -> list[SimulatedRequest]:
@@ -111,16 +118,19 @@ class TierLoads(NoLoads):
             wanted = self.cache.wanted(request)[held:]
             self._hierarchy.seek(self._guest, request.number, wanted, now)
 
-    def begin(self, request: SimulatedRequest, found: PrefixFound, now: int) -> bool:
+    def seek(self, request: SimulatedRequest, found: PrefixFound, now: int) -> list[Hit]:
         names = self.cache.wanted(request)[found.blocks :]
         hits = self._hierarchy.seek(self._guest, request.number, names, now)
         in_time = now + PATIENCE_PS
-        late = next((n for n, hit in enumerate(hits) if hit.ready > in_time), len(hits))
-        self._tally.counters.late_loads += late < len(hits)
-        if not late:
+        return list(takewhile(lambda hit: hit.ready <= in_time, hits))
+
+    def begin(
+        self, request: SimulatedRequest, found: PrefixFound, hits: list[Hit], now: int
+    ) -> bool:
+        if not hits:
             self._hierarchy.leave(self._guest, request.number, now)
             return False
-        load = self._load(request, found, hits[:late], now)
+        load = self._load(request, found, hits, now)
         if not load.left and max(load.begin, load.end) <= now:
             self._hierarchy.leave(self._guest, request.number, now)
             self._arrived(load)

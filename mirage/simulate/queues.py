@@ -1,15 +1,16 @@
 """Where the requests of one engine are, and the KV blocks that they hold.
 
-A request that has arrived waits. Once admitted it runs, perhaps after blocks of it were loaded: its
-prompt is computed, then it decodes in the batch, and while it lacks a block it may be held. Who is
-preempted waits again, before all others. Nothing here knows what memory there is, or how long
-anything takes.
+A request that has arrived waits. Once admitted it runs: its prompt is computed, then it decodes in
+the batch, and while it lacks a block it may be held. Who is preempted waits again, before all
+others. A request that loads gets blocks for what it loads alone; once loaded it waits for the rest
+of them, before `waiting`, and is no running request till then. Nothing here knows what memory there
+is, or how long anything takes.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from mirage.facts import KVGroup
@@ -28,8 +29,9 @@ class Queues:
         self.running: dict[SimulatedRequest, None] = {}
         """In the order of admission: all that decode, and those of the next two."""
         self.prefilling: deque[SimulatedRequest] = deque()
-        self.loading: dict[SimulatedRequest, None] = {}
-        """Admitted, with blocks, and waiting for what comes up from below."""
+        self.loading: dict[SimulatedRequest, bool] = {}
+        """With blocks for what comes up from below, in the order in which they got them: True of
+        one that is loaded and has not started."""
         self.held: list[SimulatedRequest] = []
         self.waiting: deque[SimulatedRequest] = deque()
         self.late: list[SimulatedRequest] = []
@@ -58,7 +60,7 @@ class Queues:
 
     @property
     def used_blocks(self) -> int:
-        """Blocks of all running requests."""
+        """Blocks of all running requests, and of those that load."""
         return self.batch.blocks + self._other_blocks - self.reuse.shared
 
     @property
@@ -67,10 +69,31 @@ class Queues:
         return None if self._upcoming is None else self._upcoming.arrival
 
     def blocks_starting(self, slots: int) -> int:
-        """Blocks with which the first `slots` waiting requests can start."""
+        """Blocks that the first `slots` requests lack to start, those that load before others."""
+        loading = sum(self._to_start(r) for r in islice(self.loading, max(0, slots)))
+        slots -= len(self.loading)
         if slots >= len(self.waiting):
-            return self._waiting_blocks
-        return sum(self._to_start(r) for r in islice(self.waiting, max(0, slots)))
+            return loading + self._waiting_blocks
+        return loading + sum(self._to_start(r) for r in islice(self.waiting, max(0, slots)))
+
+    @property
+    def first_loaded(self) -> SimulatedRequest | None:
+        """Who is the next to start of those that are loaded."""
+        return next((request for request, there in self.loading.items() if there), None)
+
+    @property
+    def stuck(self) -> bool:
+        """True if one that is loaded has not started, and none runs that will free any block."""
+        return not self.running and self.first_loaded is not None
+
+    @property
+    def reserved_blocks(self) -> int:
+        """Blocks that those that load lack for their prompts: no other load may take them."""
+        return sum(self.lacks(request) for request in self.loading)
+
+    def lacks(self, request: SimulatedRequest) -> int:
+        """Blocks for the prompt of one that loads, beside those that it has."""
+        return max(0, self._group.blocks(request.known) - request.blocks)
 
     def check_empty(self) -> None:
         """Raises `AssertionError` if a request is left anywhere, or a block of one."""
@@ -98,20 +121,27 @@ class Queues:
             self._arrivals = chain(self._arrivals, (request,))
 
     def admit(self, blocks: int, *, loading: bool = False) -> None:
-        """The first that waits runs from now on, with `blocks` for its prompt, or loads first."""
+        """The first that waits runs with `blocks` for its prompt, or loads into them."""
         request = self.waiting.popleft()
         self._waiting_blocks -= self._to_start(request)
         self._preempted -= request.generated > 0
         request.blocks = blocks
         self._other_blocks += blocks
         if loading:
-            self.loading[request] = None
+            self.loading[request] = False
         else:
             self._start(request)
 
     def loaded(self, request: SimulatedRequest) -> None:
-        """It waits for no block any more."""
+        """No block of it comes any more; it waits to start."""
+        self.loading[request] = True
+
+    def resume(self, request: SimulatedRequest) -> None:
+        """One that is loaded runs from now on, with what it lacked for its prompt."""
+        lacks = self.lacks(request)
         del self.loading[request]
+        request.blocks += lacks
+        self._other_blocks += lacks
         self._start(request)
 
     def preempt(self) -> None:
@@ -124,11 +154,26 @@ class Queues:
         self._put_back(request)
 
     def give_up_newest(self) -> bool:
-        """Preempt the newest request; False if none runs."""
+        """Take the blocks of the newest request that is loaded, or else runs; False without one."""
+        if self._give_back(self.loading):
+            return True
         if self.running:
             self.preempt()
             return True
         return False
+
+    def make_way(self) -> bool:
+        """Take the blocks of the newest that is loaded, unless it is the first of `loading`."""
+        return self._give_back(islice(self.loading, 1, None))
+
+    def _give_back(self, requests: Iterable[SimulatedRequest]) -> bool:
+        """The newest of `requests` that is loaded waits without its blocks; False without one."""
+        newest = next((r for r in reversed(list(requests)) if self.loading[r]), None)
+        if newest is None:
+            return False
+        del self.loading[newest]
+        self._put_back(newest)
+        return True
 
     def _start(self, request: SimulatedRequest) -> None:
         self.running[request] = None
@@ -144,7 +189,7 @@ class Queues:
         self._waiting_blocks += self._to_start(request)
 
     def _to_start(self, request: SimulatedRequest) -> int:
-        return self._group.blocks(request.known + 1)
+        return max(0, self._group.blocks(request.known + 1) - request.blocks)
 
     # -- running ------------------------------------------------------------------------
 

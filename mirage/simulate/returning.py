@@ -39,7 +39,7 @@ class Returning:
             self._loads.arrived(request, now)
 
     def receive(self, now: int) -> None:
-        """Let requests whose blocks have come from below run, or give them up."""
+        """Requests whose blocks have come from below wait to start, or give them up."""
         loaded = self._loads.advance(now)
         for request in loaded:
             self._queues.loaded(request)

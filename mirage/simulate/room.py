@@ -40,9 +40,12 @@ class QueueRoom:
         return self._queues.reuse.growth(self.free)
 
     def lacking(self) -> int:
-        """Blocks that running requests lack for their next token."""
+        """Blocks that running requests lack for their next token, or one that is stuck to start."""
         queues = self._queues
-        return max(0, queues.batch.blocks_due() + len(queues.held) - self.free)
+        needed = queues.batch.blocks_due() + len(queues.held)
+        if not queues.running and (loaded := queues.first_loaded) is not None:
+            needed = queues.lacks(loaded)
+        return max(0, needed - self.free)
 
     def for_newcomers(self) -> int:
         """Blocks that waiting requests may have, once the running ones have this step's."""
@@ -60,6 +63,6 @@ class QueueRoom:
         """What is wanted, with `taken` blocks more in use than now."""
         queues = self._queues
         running = len(queues.running)
-        slots = self._limits.max_num_seqs - running - len(queues.loading)
+        slots = self._limits.max_num_seqs - running
         used = queues.used_blocks + taken
         return self._wants.demand(used, running, queues.blocks_starting(slots))

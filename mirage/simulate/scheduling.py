@@ -5,6 +5,11 @@ of prefill fill the token budget, those under way before waiting ones, first com
 waiting request is admitted if its whole prompt finds blocks. Without blocks for a running request
 the newest one is preempted. With `elastic`, memory is asked for before that, as
 `mirage.engine.scheduler` does.
+
+A request that loads is admitted likewise, but it gets blocks for what it loads alone, and of those
+that the loads before it lack it takes none. Once loaded it starts before all that wait, as soon as
+the rest of its prompt finds blocks; by then others may have taken them, and nobody is admitted past
+it.
 """
 
 from __future__ import annotations
@@ -51,7 +56,10 @@ class Scheduler:
         if not self._turn.may_step(queues.begun):
             return None  # the controller's answer took the turn
         chunks, budget = self._continued()
-        if not preempted and not queues.held:
+        if not preempted:
+            resumed, budget = self._resumed(budget)
+            chunks += resumed
+        if not preempted and not queues.held and queues.first_loaded is None:
             chunks += self._admitted(budget, now)
         return chunks if chunks or queues.batch.size else None
 
@@ -63,7 +71,7 @@ class Scheduler:
     # -- room for those that run --------------------------------------------------------
 
     def _make_room(self, now: int) -> bool:
-        """Blocks for every running request; True if some were held or preempted for want."""
+        """Blocks for every running request; True if some run on, of which others were preempted."""
         hold, elastic = self._growth_hold, self._limits.elastic
         hold.begin_step()
         self._return_held()
@@ -76,11 +84,20 @@ class Scheduler:
             return False
         if elastic and hold.may_hold():
             self._tally.counters.holds += self._queues.hold(self._room.free)
-            return True
-        while self._room.lacking() and self._queues.running:
-            self.preempt()
+            return False
+        while self._room.lacking() and self._gives_way():
+            pass
         self._return_held()
-        return True
+        return bool(self._queues.running)
+
+    def _gives_way(self) -> bool:
+        """Preempt the newest that runs, or else take back the newest load; False without one."""
+        if self._queues.running:
+            self.preempt()
+            return True
+        given = self._queues.make_way()
+        self._tally.counters.preemptions += given
+        return given
 
     def _ask(self, lacking: int, now: int) -> None:
         """Tell the controller what is lacking, and hear whether it can be had."""
@@ -106,6 +123,20 @@ class Scheduler:
             budget -= chunks[-1][1]
         return chunks, budget
 
+    def _resumed(self, budget: int) -> tuple[list[Chunk], int]:
+        """The first chunks of requests that are loaded, and what they leave of `budget` tokens."""
+        queues, room = self._queues, self._room
+        chunks: list[Chunk] = []
+        while budget > 0 and self._has_slot() and (request := queues.first_loaded) is not None:
+            # Alone a request leaves nothing free for others.
+            free = room.for_newcomers() if queues.running else room.free
+            if queues.lacks(request) > free:
+                break
+            queues.resume(request)
+            chunks.append((request, min(request.known - request.computed, budget)))
+            budget -= chunks[-1][1]
+        return chunks, budget
+
     def _admitted(self, budget: int, now: int) -> list[Chunk]:
         """The first chunks of waiting requests, within `budget` tokens."""
         queues, limits = self._queues, self._limits
@@ -119,15 +150,18 @@ class Scheduler:
             found = queues.reuse.find(request)
             if blocks - found.shared > free:
                 break
-            free -= blocks - found.shared
+            hits = self._loads.seek(request, found, now)
+            first = found.blocks + len(hits)
+            if hits and first - found.shared > free - queues.reserved_blocks:
+                break
             queues.reuse.take(request, found)
-            loading = self._loads.begin(request, found, now)
-            queues.admit(blocks, loading=loading)
+            loading = self._loads.begin(request, found, hits, now)
+            free -= (first if loading else blocks) - found.shared
+            queues.admit(first if loading else blocks, loading=loading)
             if not loading:
                 chunks.append((request, min(request.known - request.computed, budget)))
                 budget -= chunks[-1][1]
         return chunks
 
     def _has_slot(self) -> bool:
-        queues = self._queues
-        return len(queues.running) + len(queues.loading) < self._limits.max_num_seqs
+        return len(self._queues.running) < self._limits.max_num_seqs

@@ -72,8 +72,8 @@ class Speaker:
             ),
             wanted=self._room.demand() if self._limits.elastic else Demand(),
             extent_blocks=holding.shape.extent_blocks,
-            running=len(queues.running) + len(queues.loading),
-            waiting=len(queues.waiting),
+            running=len(queues.running),
+            waiting=len(queues.waiting) + len(queues.loading),
             counters=Counters(
                 preemptions=counters.preemptions,
                 steps=counters.steps,

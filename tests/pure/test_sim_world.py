@@ -173,8 +173,12 @@ class Watch(Observer):
 
 
 def blocks(engine: Engine, request: SimulatedRequest) -> int:
-    """KV blocks of a running request, counted from its tokens alone."""
+    """KV blocks of a running request, counted from its tokens alone; of one that loads those that
+    it loads into: whole ones, and at least one token is left to compute."""
     queues, block_tokens = engine.queues, engine.limits.block_tokens
+    if request in queues.loading:
+        assert request.computed <= request.blocks * block_tokens < request.known
+        return request.blocks
     if request.joined < 0 and request not in queues.held:
         return -(-request.known // block_tokens)
     done = queues.batch.steps - request.joined if request.joined >= 0 else 0
