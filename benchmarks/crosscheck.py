@@ -7,7 +7,8 @@ python benchmarks/crosscheck.py [--tiers] [--skip-replay DIR] [--skip-measuring]
 3. `mirage replay configs/crosscheck.yaml` runs the bundled trace under three policies, three times;
    with --tiers configs/crosscheck-tiers.yaml, under the two that use them.
 4. The engines are measured again, since a machine's speed drifts by more than what is looked for.
-   The simulator's hardware profile is fitted to both. Nothing of a replay goes into it.
+   The simulator's hardware profile is fitted to both, and the steps of each engine for
+   themselves. Nothing of a replay goes into it.
 5. The simulator runs the same requests under the same policies with that profile.
 
 Printed: each figure, as the median of the real runs and simulated, and whether the difference is
@@ -40,6 +41,7 @@ from mirage.config import Config
 from mirage.protocol import ModelShape
 from mirage.tools.demo.models import make_models
 from mirage.tools.profile import engines, hardware
+from mirage.tools.profile.fitting import Fitted, fit, step
 from mirage.tools.profile.hardware import ProfileProvenance
 from mirage.tools.profile.measuring import Measurements, Measuring, all_parts
 from mirage.tools.profile.parts import Parts
@@ -135,6 +137,17 @@ def together(config: Config, times: Sequence[Measurements]) -> Measured:
         {tenant.name: engines.loads(tenant) for tenant in config.tenants},
         os.cpu_count() or 1,
     )
+
+
+def own_steps(config: Config, times: Sequence[Measurements]) -> dict[str, Fitted]:
+    """Figures that each engine's own steps fit, by the title of its model."""
+    found = {}
+    for tenant in config.tenants:
+        model = profiles.model(f"demo-{tenant.name}")
+        answers = [once.engines[tenant.name] for once in times]
+        samples = [step(model, s, each["clock"]) for each in answers for s in each["samples"]]
+        found[model.title] = fit(samples)
+    return found
 
 
 def write_profile(measured: Measured, config: Config, path: Path) -> None:
@@ -292,16 +305,23 @@ def _verdict(row: Mapping[str, Any]) -> str:
 
 
 def check(
-    config: Config, measured: Measured, profile: Path, report: Mapping[str, Any]
+    config: Config,
+    measured: Measured,
+    steps: Mapping[str, Fitted],
+    profile: Path,
+    report: Mapping[str, Any],
 ) -> dict[str, list[dict[str, Any]]]:
-    """All policies of a report, by policy: medians of the real runs, and simulated."""
+    """All policies of a report, by policy: medians of the real runs, and simulated.
+
+    `steps`: see `own_steps`.
+    """
     calls, made = calls_of(config, report), setup(config, profile, measured.shapes)
     compared = {}
     for name in policies(config):
         runs = [real_figures(run) for run in report["runs"] if run["policy"] == name]
         real = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
         others = report.get("others", {}).get(name, 0.0)
-        host = Host(**vars(measured.serving), others=others)
+        host = Host(**vars(measured.serving), others=others, steps=steps)
         found = simulate(config, made, name, calls, host)
         compared[name] = compare(real, found | mebibytes(found))
     return compared
@@ -340,7 +360,8 @@ def main() -> int:
     write_profile(measured, served, hardware_file)
     for line in shape_differences(measured, config, hardware_file):
         console.print(line)
-    compared = check(config, measured, hardware_file, report)
+    steps = own_steps(served, [before, after])
+    compared = check(config, measured, steps, hardware_file, report)
     known = {k: v for k, v in asdict(measured).items() if k != "shapes"}
     (output / "measured.json").write_text(json.dumps(known, indent=1) + "\n")
     (output / "compared.json").write_text(json.dumps(compared, indent=1) + "\n")

@@ -22,7 +22,7 @@ import numpy as np
 
 from mirage import profiles
 from mirage.config import Config
-from mirage.profiles import Hardware
+from mirage.profiles import Hardware, Model
 from mirage.protocol import ModelShape, Report
 from mirage.simulate import build, experiment
 from mirage.simulate.batch import SimulatedRequest
@@ -34,6 +34,7 @@ from mirage.simulate.run import Metrics, metrics
 from mirage.simulate.tier_settings import SimulatedHostTier, SimulatedTiers
 from mirage.simulate.variants import variant
 from mirage.simulate.world import World
+from mirage.tools.profile.fitting import Fitted
 from mirage.tools.profile.serving import Extra, Serving
 from mirage.workload.dealing import TenantRequest
 from traces import SAMPLE
@@ -50,6 +51,9 @@ class Host(Serving):
 
     others: float = 0.0
     """Processes besides that want a core, on average."""
+    steps: Mapping[str, Fitted] = dataclasses.field(default_factory=dict)
+    """Figures of each model's own steps, by its title: kernels differ, and a profile has one line
+    for all models."""
 
 
 NOTHING = CostBound(0, 0, 0, 0, 0)
@@ -58,8 +62,8 @@ NOTHING = CostBound(0, 0, 0, 0, 0)
 class HostRoofline(Roofline):
     """All of a step is slowed by the engines beside it."""
 
-    def __init__(self, *args: Any, host: Host) -> None:
-        super().__init__(*args)
+    def __init__(self, model: Model, hardware: Hardware, *args: Any, host: Host) -> None:
+        super().__init__(model, with_steps(hardware, host.steps.get(model.title)), *args)
         self._host = host
 
     def _bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
@@ -135,6 +139,23 @@ def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> S
     return made
 
 
+def with_steps(hardware: Hardware, own: Fitted | None) -> Hardware:
+    """With the figures that one model's steps fit best, if they are known."""
+    if own is None:
+        return hardware
+    figures = {
+        "step_overhead_ms": own.overhead_s * 1e3,
+        "sequence_overhead_us": own.sequence_s * 1e6,
+        "bandwidth_gb_s": own.bytes_per_s / hardware.bandwidth_efficiency.value / 1e9,
+        "compute_tflop_s": own.flop_per_s / hardware.compute_efficiency.value / 1e12,
+    }
+    changed = {
+        key: getattr(hardware, key).model_copy(update={"value": value})
+        for key, value in figures.items()
+    }
+    return hardware.model_copy(update=changed)
+
+
 def tiered(hardware: Hardware) -> Hardware:
     """With a host tier that is as fast as layers' masters, which lie in the same memory."""
     speed = profiles.MediumSpeed(
@@ -183,11 +204,14 @@ def first_tokens(requests: Sequence[SimulatedRequest], calls: Sequence[TenantReq
 
 
 def sampled(world: HostWorld) -> Metrics:
-    """What the replay finds in the server's samples, all tenants together."""
+    """What the replay finds in the server's samples, all tenants together.
+
+    Up to the last report: the controller may have deadlines long after the last request is done.
+    """
     alphas, blocks = [], []
     holds: dict[str, Report] = {}
     said = deque(sorted(world.said, key=itemgetter(0)))
-    for sample in np.arange(0, world.now / PS, SAMPLE_S):
+    for sample in np.arange(0, said[-1][0], SAMPLE_S):
         while said and said[0][0] <= sample:
             _, name, report = said.popleft()
             holds[name] = report
