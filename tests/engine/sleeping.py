@@ -361,7 +361,29 @@ def two_in_flight(models: Path) -> dict[str, Any]:
     return facts
 
 
-SCENES = {each.__name__: each for each in (above_a_pool, mixture, layers_that_stay, two_in_flight)}
+def beside_gpu(models: Path) -> dict[str, Any]:
+    """With the memory of a GPU's driver, over the stand-in, and pieces that stream."""
+    from identity import PAGE, compute_beside_gpu
+
+    compute_beside_gpu()
+    path = make_models(models / "demo", which=("llama",), layers=4)["llama"]
+    settings = {"base_blocks": EXTENTS, "page": PAGE, "device": "cuda", "pieces": True}
+    llm = tiny.make_llm(path, mirage=settings, dtype="float32")
+    circuit = circuit_of(path)
+    engine = Sleeper(llm, lambda prompt: list(circuit.generate(prompt, TOKENS)))
+    facts = {
+        "pieces": engine.scheduler.worker.memory.pieces,
+        "in_the_middle": in_the_middle(engine, {}, {"alpha": 2, "beta": 1}),
+    }
+    idle(engine)
+    engine.close()
+    return facts
+
+
+SCENES = {
+    each.__name__: each
+    for each in (above_a_pool, mixture, layers_that_stay, two_in_flight, beside_gpu)
+}
 
 
 def main(models: str, scene: str) -> None:

@@ -61,3 +61,9 @@ def test_an_engine_with_two_steps_in_flight_sleeps_after_both(models: Path) -> N
     facts = _slept(models, "two_in_flight")
     assert max(facts["in_flight"]) > 0
     assert TIMES / 2 < facts["under_load"]["slept"] < TIMES
+
+
+@pytest.mark.slow
+def test_an_engine_on_the_memory_of_a_gpu_sleeps_while_pieces_stream(models: Path) -> None:
+    facts = _slept(models, "beside_gpu")
+    assert facts == {"pieces": True, "in_the_middle": {"asleep_in_a_step": False, "times": 2}}

@@ -6,7 +6,11 @@ layer takes much longer than that, so a wait that is missing shows as another la
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +22,7 @@ from vmm import Event, PagePool, Range, host_buffer
 from vmm.cuda import CudaDriver
 
 pytestmark = pytest.mark.vmm
+ROOT = Path(__file__).parents[2]
 PAGE = 65536
 LAYERS = 8
 STEPS = 4
@@ -291,6 +296,55 @@ def test_without_the_waits_for_copies_layers_read_other_bytes(standin: StandIn) 
     model.driver.synchronize()
     assert read != [RIGHT] * STEPS
     model.close()
+
+
+def test_layers_go_behind_the_steps_before_and_come_back_from_their_masters(
+    standin: StandIn,
+) -> None:
+    """Also while they are loaded. What streams later is loaded once for each slot."""
+    model = Model()
+    standin.pace(LINK)
+    for alpha, beta in [*SETS, (0, 1)]:
+        model.step(0)
+        model.streamer.set(LAYERS, 0)
+        assert not any(home.range.backed_in(0, PAGE) for home in model.streamer.layers)
+        model.streamer.check_integrity()
+        with pytest.raises(TransferError, match="no layer of the model has memory"):
+            model.streamer.begin()
+        before = model.streamer.bytes_streamed
+        model.streamer.set(alpha, beta)
+        assert model.streamer.bytes_streamed - before == (LAYERS - alpha) * PAGE
+        model.step(1)
+        assert model.seen(0) == model.seen(1) == RIGHT, (alpha, beta)
+        model.streamer.check_integrity()
+        model.streamer.set(LAYERS, 0)
+        model.streamer.set(alpha, beta)
+    model.driver.synchronize()
+    model.close()
+
+
+def test_layers_that_go_under_a_step_are_refused(standin: StandIn) -> None:
+    model = Model(Careless)
+    standin.delay(0.05)
+    model.step(0)
+    with pytest.raises(TransferError, match="cuMemUnmap"):
+        model.streamer.set(LAYERS, 0)
+    standin.delay(0)
+    model.close()
+
+
+def test_who_reads_an_absent_layer_faults(standin: StandIn) -> None:
+    script = (
+        "from tests.vmm.conftest import standin; from tests.vmm import test_cuda_transfer as t\n"
+        "standin().reset(memory_bytes=9 * t.PAGE, granularity=t.PAGE)\n"
+        "model = t.Model(); model.streamer.set({}, {}); model.streamer.before(3)\n"
+        "int(model.streamer.layers[3].range.tensor(0, t.PAGE).max())"
+    )
+    there, absent = (
+        subprocess.run([sys.executable, "-c", script.format(*away)], cwd=ROOT, check=False)
+        for away in ((7, 1), (LAYERS, 0))
+    )
+    assert (there.returncode, absent.returncode) == (0, -signal.SIGSEGV)
 
 
 def test_a_set_that_is_left_half_changed_says_so(standin: StandIn) -> None:
