@@ -25,7 +25,19 @@ from mirage.processes.exits import exits
 if TYPE_CHECKING:
     from mirage.serve.means import Means
 
+OPERATORS = "mirage.serve.admin.commands"
 OWN_MODULES = {
+    "ps": (
+        OPERATORS,
+        "ps_command",
+        "List the tenants of a running server: state, memory, requests, what comes next.",
+    ),
+    "tenants": (
+        OPERATORS,
+        "tenants_command",
+        "Show a tenant of a running server, wake it, put it to sleep, stop or restart it.",
+    ),
+    "logs": (OPERATORS, "logs_command", "Print the log of a tenant's engines."),
     "replay": (
         "mirage.tools.replay.command",
         "replay_command",
@@ -69,7 +81,7 @@ OWN_MODULES = {
 }
 """Module, function and line in the list of commands."""
 
-SERVING = frozenset({"doctor"})
+SERVING = frozenset({"doctor", "ps", "tenants", "logs"})
 """Commands among them that need no more than `mirage serve` does."""
 TOOLS = ("ijson", "jinja2", "matplotlib", "optuna", "scipy")
 """Packages of the extra `tools`, by the names of their modules."""

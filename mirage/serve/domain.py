@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 from mirage.config import Config, TenantSection
 from mirage.control.arbiter import Arbiter
@@ -13,7 +14,7 @@ from mirage.control.liveness import FIRST_STEP_S
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.roster.states import LifeState
 from mirage.processes.reaper_client import ReaperClient
-from mirage.serve.caretaker import Caretaker
+from mirage.serve.caretaker import Caretaker, Listen
 from mirage.serve.control import ControlServer
 from mirage.serve.device import DeviceHealth, asked
 from mirage.serve.engine_manager import EngineManager, say
@@ -95,11 +96,11 @@ class Domain:
             first_step_s=FIRST_STEP_S if _compiles(config) else 0.0,
             on_host=config.device.kind == "host",
         )
-        sockets = {
+        self._sockets: dict[Path, Listen] = {
             rundir.control_socket: self._listen_to_engines,
             rundir.tier_socket: self.tiers.listen,
         }
-        self._caretaker = Caretaker(rundir, self.managers, sockets)
+        self._caretaker = Caretaker(rundir, self.managers, self._sockets)
         self.failures: dict[str, EngineFailed] = {}
         self._starts = {name: asyncio.Event() for name in self.managers}
         """Set once the first start of a tenant has come to its end, or none is to be."""
@@ -116,6 +117,10 @@ class Domain:
     async def _listen_to_engines(self) -> bool:
         await self._control.listen(self._rundir.control_socket)
         return True
+
+    def looks_after(self, socket: Path, listen: Listen) -> None:
+        """Another socket of the run's folder, and how it is made again."""
+        self._sockets[socket] = listen
 
     # -- serving ------------------------------------------------------------------------
 

@@ -235,7 +235,7 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
     if config.device.kind == "cuda":
         fixed |= {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(map(_visible, _gpus(config))),
+            "CUDA_VISIBLE_DEVICES": ",".join(map(visible_gpu, _gpus(config))),
             **(BREAKABLE if config.device.graphs and not config.device.compile else {}),
         }
     return defaults | dict(os.environ) | fixed
@@ -256,7 +256,7 @@ def _gpus(config: Config) -> list[int]:
     return [config.device.index, *(peer.gpus.values() if peer is not None else ())]
 
 
-def _visible(index: int) -> str:
+def visible_gpu(index: int) -> str:
     """The GPU of that number among those that this process may see."""
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     if not visible:

@@ -12,6 +12,9 @@ from urllib.parse import quote
 from mirage.serve.held import HeldFolder
 from mirage.serve.places import places
 
+ADMIN_SOCKETS = "admin-*.sock"
+"""Names of `RunDir.admin_socket`."""
+
 
 def tiers_beside(control_socket: Path) -> Path:
     """The host pool's socket in the same folder."""
@@ -65,6 +68,10 @@ class RunDir:
     @property
     def tier_socket(self) -> Path:
         return tiers_beside(self.control_socket)
+
+    def admin_socket(self, port: int) -> Path:
+        """For operators of the server whose router listens on `port`."""
+        return self.sockets / f"admin-{port}.sock"
 
     def engine_socket(self, tenant: str) -> Path:
         return self.sockets / socket_name("engine", tenant)

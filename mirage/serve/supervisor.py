@@ -12,13 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from mirage.config import Config, ConfigError
+from mirage.config import Config, ConfigError, Policy
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.unread import unread_stderr
 from mirage.samples import INTERVAL_S
 from mirage.serve import files
+from mirage.serve.admin.one_server import sole_server
+from mirage.serve.admin.server import AdminServer
+from mirage.serve.admin.status import TenantsView
 from mirage.serve.domain import Domain
 from mirage.serve.engine_manager import say
 from mirage.serve.errors import EngineFailed
@@ -65,6 +69,13 @@ def serve(
     """
     ReadyFile(options.ready_file).prepare()
     files.check_folders(options.log_dir)
+    with sole_server(config):
+        return _serve(config, options, means, profiled)
+
+
+def _serve(
+    config: Config, options: ServeOptions, means: Means, profiled: Mapping[str, Profiled]
+) -> int:
     with _signals_exit(), _telling(LOOKING, means.progress_s):
         found = preflight(config, means.probe)
     config = found.config
@@ -122,6 +133,13 @@ class Supervisor:
         self._domain = domain
         self._ready_file = ReadyFile(options.ready_file)
         self._router = Router(domain.registry, domain.tiers.resize, domain.attendance)
+        view = TenantsView(config, domain.registry, domain.attendance, rundir.log)
+        self._admin = AdminServer(
+            view,
+            domain.attendance,
+            sleeps=config.policy is Policy.MIRAGE,
+            names=[tenant.name for tenant in config.tenants],
+        )
         self._settled = asyncio.Event()
         """Each first start has come to an end, and not all have failed."""
         self._signal: asyncio.Future[int]
@@ -150,8 +168,9 @@ class Supervisor:
         """Never returns: it fails or is cancelled."""
         begun = time.monotonic()
         url = await self._listen()
+        await self._listen_to_operators(url)
         served = self._domain.serve(self._settled, all_or_nothing=self._options.all_or_nothing)
-        await together([served, self._say_ready(url, begun)])
+        await together([served, self._say_ready(url, begun), self._admin.keep()])
 
     async def _say_ready(self, url: str, begun: float) -> None:
         """Say that all is ready once each start has ended. Raises `EngineFailed`: see `serve`."""
@@ -182,6 +201,16 @@ class Supervisor:
                 f"cannot listen on {host}:{port} ({reason}): choose another --host or --port"
             ) from None
 
+    async def _listen_to_operators(self, url: str) -> None:
+        """Raises `ConfigError`."""
+        path = self._rundir.admin_socket(urlsplit(url).port or 0)
+        try:
+            await self._admin.start(path, url)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot listen to operators ({error.strerror})") from None
+        self._domain.looks_after(path, self._admin.listen)
+        say(f"operators: --socket {path}")
+
     async def _sample(self) -> None:
         ready = time.monotonic()
         while True:
@@ -203,11 +232,12 @@ class Supervisor:
         os._exit(code)
 
     async def _stop(self) -> None:
-        """Stop in this order: no request runs any more, the engines end, then what they talk to.
+        """Stop in this order: who acts, who asks, the engines, then what they talk to.
 
         Until the port is closed, whoever comes is told so.
         """
         self._ready_file.remove()
+        await self._admin.stop()
         await self._router.drain()
         await self._domain.stop()
         await self._router.stop()

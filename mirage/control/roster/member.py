@@ -57,6 +57,8 @@ class RosterMember:
     """When its drain has to be over."""
     wish: DrainGoal | None = None
     """What its operator wants of it, which is not so yet."""
+    wish_drain_s: float | None = None
+    """Seconds that what runs has to end for that wish; None is the rules' time."""
     eager: bool = False
     """Whether its process is yet to start without a request."""
     again: bool = False
@@ -153,6 +155,15 @@ class RosterMember:
     def leaves_s(self) -> float:
         """How long it takes to sleep, or to stop, once it was told."""
         return self.times.sleep_s if self.goal is DrainGoal.SLEEP else self.times.stop_s
+
+    @property
+    def yields_at(self) -> float:
+        """When it sleeps or stops by its own times, if nobody asks for it; infinite if never."""
+        if self.state is LifeState.READY and not self.running and not self.spec.pinned:
+            return self.last_busy + self.spec.keep_alive_s
+        if self.state is LifeState.SLEEPING and self.queued is None:
+            return self.since + self.spec.stop_after_s
+        return inf
 
     # -- changes ------------------------------------------------------------------------
 

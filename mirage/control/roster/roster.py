@@ -181,8 +181,11 @@ class Roster:
             self.quiet_until = -inf
             member.until = min(member.until, now)
 
-    def wished(self, name: str, wish: LifeState, now: float) -> None:
-        """Its operator wants it ready, sleeping or stopped, once. Raises `NoSuchMemberError`."""
+    def wished(self, name: str, wish: LifeState, now: float, drain_s: float | None = None) -> None:
+        """Its operator wants it ready, sleeping or stopped, once. Raises `NoSuchMemberError`.
+
+        What runs has `drain_s` to end before it sleeps or stops, else the rules' time.
+        """
         member = self.members.get(name)
         if member is None or member.removed:
             raise NoSuchMemberError(name)
@@ -194,6 +197,7 @@ class Roster:
                 member.promised = True
             return
         member.wish = DrainGoal.SLEEP if wish is LifeState.SLEEPING else DrainGoal.STOP
+        member.wish_drain_s = drain_s
         member.eager = member.promised = False
         if not member.is_asked_for:
             member.leave_line()
@@ -301,13 +305,10 @@ class Roster:
             m.leave_line()
         if m.wish is not None and (goal := self._wished(m)) is not None:
             return goal
-        rests = m.state is LifeState.READY and not m.running and not m.spec.pinned
-        if rests and now >= m.last_busy + m.spec.keep_alive_s:
-            return DrainGoal.SLEEP if self.rules.sleeps else DrainGoal.STOP
-        forgotten = m.state is LifeState.SLEEPING and m.queued is None
-        if forgotten and now >= m.since + m.spec.stop_after_s:
-            return DrainGoal.STOP
-        return None
+        if now < m.yields_at:
+            return None
+        sleeps = m.state is LifeState.READY and self.rules.sleeps
+        return DrainGoal.SLEEP if sleeps else DrainGoal.STOP
 
     def _wished(self, m: RosterMember) -> DrainGoal | None:
         """What its wish asks for now; a wish that is fulfilled is none any more."""
@@ -327,12 +328,15 @@ class Roster:
     def _drain(self, yielding: Yielding, now: float) -> list[RosterOrder]:
         member, goal = yielding
         member.happens(LifeEvent.DRAIN, now)
-        member.goal, member.told, member.until = goal, False, now + self.rules.drain_s
+        drain_s = self.rules.drain_s
+        if member.wish is goal and member.wish_drain_s is not None:
+            drain_s = member.wish_drain_s
+        member.goal, member.told, member.until = goal, False, now + drain_s
         if member.is_asked_for:  # of one that was coming
             self._join_line(member, now)
         if not member.running:
             return []
-        return [RosterOrder(RosterVerb.DRAIN, member.name, seconds=self.rules.drain_s)]
+        return [RosterOrder(RosterVerb.DRAIN, member.name, seconds=drain_s)]
 
     def _end_drains(self, now: float) -> list[RosterOrder]:
         orders = []

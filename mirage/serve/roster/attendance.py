@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import Protocol
 
 from mirage.control.roster.orders import RosterOrder, RosterVerb
@@ -163,10 +164,27 @@ class Attendance:
 
     # -- operators ----------------------------------------------------------------------
 
-    def wish(self, name: str, state: LifeState) -> None:
-        """Its operator wants a tenant ready, asleep or stopped. Raises `NoSuchMemberError`."""
-        self.roster.wished(name, state, self._clock())
+    def wish(self, name: str, state: LifeState, drain_s: float | None = None) -> None:
+        """Its operator wants a tenant ready, asleep or stopped. Raises `NoSuchMemberError`.
+
+        What runs has `drain_s` to end, else the rules' time.
+        """
+        self.roster.wished(name, state, self._clock(), drain_s)
         self.settle()
+
+    def restart(self, name: str, drain_s: float | None = None) -> None:
+        """Its operator wants it to stop, and to come again. Raises `NoSuchMemberError`."""
+        self.wish(name, LifeState.STOPPED, drain_s)
+        self.wish(name, LifeState.READY)
+
+    def ready_s(self, name: str) -> float:
+        """Seconds until a tenant would be ready if it were asked for now, predicted."""
+        return self.roster.predicted_s(name, self._clock())
+
+    def yields_s(self, name: str) -> float | None:
+        """Seconds until its own times put it to sleep or stop it; None if they do not."""
+        due = self.roster.members[name].yields_at
+        return None if due == inf else max(0.0, due - self._clock())
 
     # -- deciding -----------------------------------------------------------------------
 

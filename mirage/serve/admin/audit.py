@@ -1,0 +1,46 @@
+"""A line of the log for each act of an operator, whatever the level of the log is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+
+from mirage.serve.admin.address import credentials
+from mirage.serve.openai import ApiError
+
+audit = logging.getLogger("mirage.serve.admin.audit")
+audit.setLevel(logging.INFO)
+LONGEST = 100
+"""Characters of what was sent that are told."""
+
+
+@contextmanager
+def audited(request: web.Request, act: str, tenant: str) -> Iterator[list[str]]:
+    """An act, whose result is appended to the list, or is the `ApiError` that is raised."""
+    result: list[str] = []
+    try:
+        yield result
+    except ApiError as error:
+        result.append(f"{error.status} {error.message}")
+        raise
+    finally:
+        said = result[0] if result else "500 no result"
+        audit.info("%s act=%s tenant=%s result=%s", _who(request), _word(act), _word(tenant), said)
+
+
+def _who(request: web.Request) -> str:
+    transport = request.transport
+    connected = transport.get_extra_info("socket") if transport is not None else None
+    if connected is None:
+        return "uid=? pid=?"
+    who = credentials(connected)
+    return f"uid={who.uid} pid={who.pid}"
+
+
+def _word(sent: str) -> str:
+    """What was sent, in one word of a line."""
+    plain = sent.isascii() and sent.isprintable() and " " not in sent
+    return (sent if plain else ascii(sent))[:LONGEST]

@@ -1,0 +1,107 @@
+"""Forms of what the admin socket says. Bytes of device memory, seconds; `t` and `since` in
+seconds since 1970."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+FORM_VERSION = 1
+
+
+class OperatorAct(StrEnum):
+    """What an operator may do to a tenant."""
+
+    SLEEP = "sleep"
+    WAKE = "wake"
+    STOP = "stop"
+    RESTART = "restart"
+    DRAIN = "drain"
+
+
+class DeclaredTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant as it was configured. Spans that never end are None."""
+
+    share_percent: float | None
+    """None is ``auto`` of a tenant that could not be asked."""
+    priority: int
+    start: str
+    keep_alive_s: float | None
+    stop_after_s: float | None
+    pinned: bool
+    max_waiting: int
+    max_wait_s: float
+
+
+class TenantStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant as it is now."""
+
+    name: str
+    spec: DeclaredTenant
+    state: str
+    since: float
+    """When this state was first seen."""
+    reason: str
+    """The last one that was given for a state, even if that is over; empty if none was."""
+    weights: str
+    """The fastest place that has all of them: device, host or disk."""
+    device: str
+    held_bytes: int
+    """That its engine holds, or may come to hold while it starts."""
+    share_bytes: int | None
+    asleep_bytes: int | None
+    """That it holds asleep; None where no tenant sleeps."""
+    running: int
+    """Requests that were passed on to its engine; where tenants do not come and go, that run."""
+    waiting: int
+    """Requests that wait for it to be awake; where tenants do not come and go, in its engine."""
+    ready_s: float | None
+    """Until it would be ready if it were asked for now, predicted; None if nobody knows."""
+    yields_s: float | None
+    """Until its own times put it to sleep or stop it; None if they do not."""
+    restarts: int
+    log: str
+
+
+class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The server and its device."""
+
+    pid: int
+    url: str
+    policy: str
+    device: str
+    device_bytes: int
+    comes_and_goes: bool
+
+
+class TenantsTold(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of ``GET /tenants``."""
+
+    form_version: int
+    revision: int
+    """Of what operators want: each act that is taken adds one."""
+    server: DeviceStatus
+    tenants: list[TenantStatus]
+
+
+class ActTaken(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to an act that is taken."""
+
+    tenant: str
+    act: OperatorAct
+    will: str
+    """What will happen, in words."""
+    state: str
+    """Its state right after."""
+    revision: int
+
+
+class StateChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of ``GET /watch``."""
+
+    t: float
+    tenant: str
+    before: str
+    state: str
+    reason: str = ""

@@ -1,0 +1,196 @@
+"""HTTP for operators on a Unix socket that this user alone can open."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from mirage.serve.admin.acts import ALWAYS, DRAIN_S, ActedUpon, foretold, obstacle, target
+from mirage.serve.admin.audit import audited
+from mirage.serve.admin.forms import ActTaken, OperatorAct
+from mirage.serve.admin.status import TenantsView
+from mirage.serve.admin.watchers import Watchers
+from mirage.serve.openai import ApiError, errors_as_json
+from mirage.serve.roster.attendance import Attendance
+from mirage.serve.unread import AnsweringRunner
+
+LOOK_S = 0.05
+"""Between two looks at the tenants' states. One that lasts less long may not be told."""
+SHUTDOWN_S = 1.0
+MODE = 0o600
+
+
+class AdminServer:
+    """Routes of one server's tenants. `keep` has to run for who watches; `stop` ends all."""
+
+    def __init__(
+        self, view: TenantsView, attendance: Attendance | None, *, sleeps: bool, names: list[str]
+    ) -> None:
+        """`sleeps`: whether the policy has a sleep. `names` are those of all tenants."""
+        self._view, self._attendance, self._sleeps = view, attendance, sleeps
+        self._names, self._url, self._revision = names, "", 0
+        self._watchers = Watchers()
+        self._runner: AnsweringRunner | None = None
+        self._site: web.UnixSite | None = None
+        self._path = Path()
+
+    # -- listening ----------------------------------------------------------------------
+
+    async def start(self, path: Path, url: str) -> None:
+        """Listen at `path`, for the server at `url`. Raises `OSError`."""
+        self._path, self._url = path, url
+        app = web.Application(middlewares=[errors_as_json])
+        app.add_routes(
+            [
+                web.get("/tenants", self._all),
+                web.get("/tenants/{name:.+}", self._one),
+                web.post("/tenants/{name:.+}/{act}", self._act),
+                web.get("/watch", self._watch),
+            ]
+        )
+        self._runner = AnsweringRunner(app, lambda status: None, SHUTDOWN_S)
+        await self._runner.setup()
+        await self.listen()
+
+    async def listen(self) -> bool:
+        """Listen, again if the socket is gone; false once it is to be no more. Raises `OSError`."""
+        if self._runner is None:
+            return False
+        if self._site is not None:
+            with suppress(OSError):
+                await self._site.stop()
+        self._site = web.UnixSite(self._runner, self._path)
+        await self._site.start()
+        self._path.chmod(MODE)
+        return True
+
+    async def keep(self) -> None:
+        """Tell who watches of changes. Never returns."""
+        while True:
+            self._look()
+            await asyncio.sleep(LOOK_S)
+
+    async def stop(self) -> None:
+        """Let nobody in any more. Idempotent."""
+        self._watchers.end()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    def _look(self) -> None:
+        self._watchers.tell(self._view.look())
+
+    # -- what is told -------------------------------------------------------------------
+
+    async def _all(self, request: web.Request) -> web.Response:
+        self._look()
+        return self._json(self._view.told(self._url, self._revision))
+
+    async def _one(self, request: web.Request) -> web.Response:
+        self._look()
+        return self._json(self._view.status(self._known(request.match_info["name"])))
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        self._look()
+        return await self._watchers.serve(request)
+
+    def _known(self, name: str) -> str:
+        if name in self._names:
+            return name
+        known = ", ".join(self._names)
+        raise ApiError(404, f"no tenant {name!r} here: use one of {known}")
+
+    def _json(self, told: Any, status: int = 200) -> web.Response:
+        return web.Response(
+            body=msgspec.json.encode(told) + b"\n",
+            content_type="application/json",
+            status=status,
+            headers={"ETag": f'"{self._revision}"'},
+        )
+
+    # -- acts ---------------------------------------------------------------------------
+
+    async def _act(self, request: web.Request) -> web.Response:
+        """202 with what will happen."""
+        name, act = request.match_info["name"], request.match_info["act"]
+        with audited(request, act, name) as result:
+            taken = self._taken(request, self._known(name), _act_of(act))
+            result.append(f"202 {taken.will}")
+            return self._json(taken, status=202)
+
+    def _taken(self, request: web.Request, name: str, act: OperatorAct) -> ActTaken:
+        """Raises `ApiError`."""
+        drain_s = _seconds(request)
+        self._check_fresh(request)
+        on, attendance = self._acted_upon(name, act, drain_s)
+        if why := obstacle(act, on):
+            raise ApiError(409, why)
+        will = foretold(act, on)
+        _do(attendance, name, act, drain_s, sleeps=self._sleeps)
+        self._revision += 1
+        self._look()
+        state = self._view.seen()[name].state
+        return ActTaken(tenant=name, act=act, will=will, state=state, revision=self._revision)
+
+    def _check_fresh(self, request: web.Request) -> None:
+        wanted = request.headers.get("If-Match", "*").strip()
+        if wanted not in ("*", f'"{self._revision}"'):
+            now = f'"{self._revision}"'
+            raise ApiError(412, f"If-Match {wanted[:40]!r}, but the revision is {now}: look again")
+
+    def _acted_upon(
+        self, name: str, act: OperatorAct, drain_s: float | None
+    ) -> tuple[ActedUpon, Attendance]:
+        """Raises `ApiError` if it does not come and go."""
+        if self._attendance is None:
+            raise ApiError(409, ALWAYS)
+        if (member := self._view.member(name)) is None:
+            why = self._view.seen()[name].reason or "it was refused when the server started"
+            raise ApiError(409, f"{name} is not served: {why}")
+        usual_s = DRAIN_S if act is OperatorAct.DRAIN else self._attendance.roster.rules.drain_s
+        on = ActedUpon(
+            name,
+            member.state,
+            self._sleeps,
+            member.running,
+            self._attendance.ready_s(name),
+            usual_s if drain_s is None else drain_s,
+        )
+        return on, self._attendance
+
+
+def _act_of(word: str) -> OperatorAct:
+    try:
+        return OperatorAct(word)
+    except ValueError:
+        raise ApiError(404, f"no act {word[:40]!r}: use one of {', '.join(OperatorAct)}") from None
+
+
+def _seconds(request: web.Request) -> float | None:
+    """``?drain_s=``: what running requests get to end. Raises `ApiError`."""
+    word = request.query.get("drain_s")
+    if word is None:
+        return None
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 1e6:
+        raise ApiError(400, f"drain_s={word[:40]!r}: write seconds from 0 to 1000000")
+    return seconds
+
+
+def _do(
+    attendance: Attendance, name: str, act: OperatorAct, drain_s: float | None, *, sleeps: bool
+) -> None:
+    if act is OperatorAct.RESTART:
+        attendance.restart(name, drain_s)
+        return
+    if act is OperatorAct.DRAIN and drain_s is None:
+        drain_s = DRAIN_S
+    attendance.wish(name, target(act, sleeps=sleeps), drain_s)

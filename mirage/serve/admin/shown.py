@@ -1,0 +1,98 @@
+"""Tenants as text for the terminal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirage.control.roster.states import LifeState
+from mirage.serve.admin.forms import TenantStatus, TenantsTold
+from mirage.units import size
+
+HEADINGS = ("NAME", "STATE", "DEVICE", "SHARE", "RUNNING", "WAITING", "SINCE", "UNTIL")
+
+
+def process_table(told: TenantsTold, now: float) -> str:
+    """One row per tenant; DEVICE is what it holds of the device. `now` in seconds since 1970."""
+    rows = [HEADINGS, *(_row(tenant, now) for tenant in told.tenants)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    return "\n".join("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _row(one: TenantStatus, now: float) -> tuple[str, ...]:
+    return (
+        one.name,
+        one.state,
+        size(one.held_bytes),
+        "auto" if one.share_bytes is None else size(one.share_bytes),
+        str(one.running),
+        str(one.waiting),
+        f"{span(now - one.since)} ago",
+        until(one),
+    )
+
+
+def until(one: TenantStatus) -> str:
+    """What ends its present state by itself, and when."""
+    if one.state in (LifeState.STARTING, LifeState.WAKING):
+        return "ready" if one.ready_s is None else f"ready in {span(one.ready_s)}"
+    if one.yields_s is not None:
+        goal = "stops" if one.state == LifeState.SLEEPING or one.asleep_bytes is None else "sleeps"
+        return f"{goal} in {span(one.yields_s)}"
+    if one.state in (LifeState.DOWN, LifeState.FAILED):
+        return one.reason or "-"
+    return "pinned" if one.spec.pinned else "-"
+
+
+def span(seconds: float) -> str:
+    """``"5 s"``, ``"3 min"``, ``"7 h"``, ``"2 days"``."""
+    seconds = max(0.0, seconds)
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172800 else f"{seconds / 86400:.0f} days"
+
+
+def described(one: TenantStatus, now: float) -> str:
+    """All of one tenant, a line for each thing."""
+    rows = [
+        ("name", one.name),
+        ("state", f"{one.state}, for {span(now - one.since)}"),
+        ("until", until(one)),
+        ("reason", one.reason or "-"),
+        ("weights", one.weights),
+        ("device", f"{one.device}, {size(one.held_bytes)} held"),
+        ("share", _share(one)),
+        ("asleep", "-" if one.asleep_bytes is None else size(one.asleep_bytes)),
+        ("ready", "-" if one.ready_s is None else f"in {one.ready_s:.1f} s if asked for now"),
+        ("requests", f"{one.running} running, {one.waiting} waiting"),
+        ("keys", _keys(one)),
+        ("restarts", str(one.restarts)),
+        ("log", one.log),
+    ]
+    return "\n".join(_aligned(rows))
+
+
+def _share(one: TenantStatus) -> str:
+    nbytes = "auto" if one.share_bytes is None else size(one.share_bytes)
+    percent = one.spec.share_percent
+    return nbytes if percent is None else f"{nbytes} ({percent:g} %)"
+
+
+def _keys(one: TenantStatus) -> str:
+    spec = one.spec
+    ever = {"keep_alive": spec.keep_alive_s, "stop_after": spec.stop_after_s}
+    spans = [f"{key} {'never' if s is None else f'{s:g} s'}" for key, s in ever.items()]
+    known = [
+        f"start {spec.start}",
+        *spans,
+        f"pinned {str(spec.pinned).lower()}",
+        f"priority {spec.priority}",
+        f"max_waiting {spec.max_waiting}",
+        f"max_wait_s {spec.max_wait_s:g}",
+    ]
+    return ", ".join(known)
+
+
+def _aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"{key:<10}{value}" for key, value in rows]

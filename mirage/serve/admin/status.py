@@ -1,0 +1,144 @@
+"""Tenants as an operator sees them, from what the parts of a server know."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from math import isfinite
+from pathlib import Path
+
+from mirage.config import Config, Policy, TenantSection
+from mirage.control.roster.member import RosterMember
+from mirage.control.roster.states import GONE, LifeState, WeightsPlace
+from mirage.serve.admin.forms import (
+    FORM_VERSION,
+    DeclaredTenant,
+    DeviceStatus,
+    StateChange,
+    TenantStatus,
+    TenantsTold,
+)
+from mirage.serve.admin.journal import Seen, StateJournal
+from mirage.serve.registry import Registry
+from mirage.serve.roster.attendance import Attendance
+
+
+class TenantsView:
+    """All tenants of one device. Without an `attendance` none comes or goes."""
+
+    def __init__(
+        self,
+        config: Config,
+        registry: Registry,
+        attendance: Attendance | None,
+        log: Callable[[str], Path],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config, self._registry, self._attendance = config, registry, attendance
+        self._log, self._clock = log, clock
+        self._journal = StateJournal(self.seen(), clock())
+        self.device = f"{config.device.kind}:{config.device.index}"
+
+    def seen(self) -> dict[str, Seen]:
+        """Each tenant's present state."""
+        backends = self._registry.backends.items()
+        return {name: Seen(one.state.value, one.reason) for name, one in backends}
+
+    def told(self, url: str, revision: int) -> TenantsTold:
+        """All that is told of the server at `url`."""
+        server = DeviceStatus(
+            pid=os.getpid(),
+            url=url,
+            policy=self._config.policy.value,
+            device=self.device,
+            device_bytes=self._config.device.memory,
+            comes_and_goes=self._attendance is not None,
+        )
+        every = [self.status(tenant.name) for tenant in self._config.tenants]
+        return TenantsTold(
+            form_version=FORM_VERSION, revision=revision, server=server, tenants=every
+        )
+
+    def look(self) -> list[StateChange]:
+        """Changes of states since the last look."""
+        return self._journal.look(self.seen(), self._clock())
+
+    def status(self, name: str) -> TenantStatus:
+        """One tenant, as it was at the last look."""
+        tenant = self._config.tenant(name)
+        backend, member = self._registry.backends[name], self.member(name)
+        running, waiting = self._requests(name, member)
+        return TenantStatus(
+            name=name,
+            spec=declared(tenant),
+            state=backend.state.value,
+            since=self._journal.since(name),
+            reason=self._journal.reason(name),
+            weights=_weights(backend.state, member).value,
+            device=self.device,
+            held_bytes=self._held(name, member),
+            share_bytes=self._share(tenant, member),
+            asleep_bytes=self._asleep(member),
+            running=running,
+            waiting=waiting,
+            ready_s=self._ready_s(name),
+            yields_s=self._attendance.yields_s(name) if self._attendance and member else None,
+            restarts=backend.restarts,
+            log=str(self._log(name)),
+        )
+
+    def member(self, name: str) -> RosterMember | None:
+        """A tenant on the roster; None if it does not come and go."""
+        return self._attendance.roster.members.get(name) if self._attendance else None
+
+    def _requests(self, name: str, member: RosterMember | None) -> tuple[int, int]:
+        if member is not None:
+            return member.running, len(member.waiting) + member.inside
+        report = self._registry.reports.get(name)
+        return (report.running, report.waiting) if report is not None else (0, 0)
+
+    def _held(self, name: str, member: RosterMember | None) -> int:
+        if (report := self._registry.reports.get(name)) is not None:
+            return report.held_bytes
+        return member.nbytes if member is not None else 0
+
+    def _share(self, tenant: TenantSection, member: RosterMember | None) -> int | None:
+        if member is not None:
+            return member.own.awake
+        share = tenant.share
+        return None if share is None else int(self._config.device.memory * share / 100)
+
+    def _asleep(self, member: RosterMember | None) -> int | None:
+        sleeps = self._config.policy is Policy.MIRAGE
+        return member.own.asleep if member is not None and sleeps else None
+
+    def _ready_s(self, name: str) -> float | None:
+        backend = self._registry.backends[name]
+        if backend.state is LifeState.READY:
+            return 0.0
+        if self._attendance is None or self.member(name) is None:
+            return backend.comeback.wait_s(time.monotonic())
+        seconds = self._attendance.ready_s(name)
+        return seconds if isfinite(seconds) else None
+
+
+def declared(tenant: TenantSection) -> DeclaredTenant:
+    """A tenant's section, without what its engine alone reads."""
+    return DeclaredTenant(
+        share_percent=tenant.share,
+        priority=tenant.priority,
+        start=tenant.start,
+        keep_alive_s=tenant.keep_alive,
+        stop_after_s=tenant.stop_after,
+        pinned=tenant.pinned,
+        max_waiting=tenant.max_waiting,
+        max_wait_s=tenant.max_wait_s,
+    )
+
+
+def _weights(state: LifeState, member: RosterMember | None) -> WeightsPlace:
+    if member is not None:
+        return member.life.place
+    gone = state in GONE or state is LifeState.STARTING
+    return WeightsPlace.DISK if gone else WeightsPlace.DEVICE

@@ -1,0 +1,53 @@
+"""Clients that watch the tenants' states, one JSON line for each change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+from aiohttp import web
+
+from mirage.serve.admin.forms import StateChange
+
+MOST_BEHIND = 1000
+"""Lines that a client may be behind; one that reads more slowly is let go."""
+
+
+class Watchers:
+    """All that watch at present."""
+
+    def __init__(self) -> None:
+        self._queues: set[asyncio.Queue[StateChange | None]] = set()
+
+    def tell(self, changes: Iterable[StateChange]) -> None:
+        """Changes that have just happened."""
+        for change in changes:
+            for queue in list(self._queues):
+                self._put(queue, change)
+
+    def end(self) -> None:
+        """Let all go, once they have what was told before."""
+        for queue in list(self._queues):
+            self._put(queue, None)
+
+    def _put(self, queue: asyncio.Queue[StateChange | None], line: StateChange | None) -> None:
+        if queue.qsize() >= MOST_BEHIND:
+            queue.get_nowait()
+            line = None
+        queue.put_nowait(line)
+        if line is None:
+            self._queues.discard(queue)
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Until the client leaves, or is let go."""
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        queue: asyncio.Queue[StateChange | None] = asyncio.Queue()
+        self._queues.add(queue)
+        try:
+            while (change := await queue.get()) is not None:
+                await response.write(msgspec.json.encode(change) + b"\n")
+        finally:
+            self._queues.discard(queue)
+        return response

@@ -1,0 +1,231 @@
+"""An operator's surface: what is said of acts and states, and which server is meant."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mirage.config import Config, ConfigError
+from mirage.control.roster.states import LifeState
+from mirage.errors import InputRefused
+from mirage.serve.admin.acts import ActedUpon, foretold, obstacle, target
+from mirage.serve.admin.address import chosen, listening
+from mirage.serve.admin.forms import DeclaredTenant, OperatorAct, TenantStatus
+from mirage.serve.admin.journal import Seen, StateJournal
+from mirage.serve.admin.one_server import sole_server
+from mirage.serve.admin.shown import span, until
+
+pytestmark = pytest.mark.pure
+
+
+# -- states ------------------------------------------------------------------------------
+
+
+def test_a_change_is_told_once_with_what_was_before() -> None:
+    journal = StateJournal({"a": Seen("ready", ""), "b": Seen("stopped", "")}, 1.0)
+    assert journal.look({"a": Seen("ready", ""), "b": Seen("stopped", "")}, 2.0) == []
+    found = {"a": Seen("down", "it died"), "b": Seen("stopped", "")}
+    (change,) = journal.look(found, 3.0)
+    assert (change.t, change.tenant, change.before) == (3.0, "a", "ready")
+    assert (change.state, change.reason) == ("down", "it died")
+    assert journal.look(found, 4.0) == []
+    assert (journal.since("a"), journal.since("b")) == (3.0, 1.0)
+
+
+def test_the_last_reason_outlives_its_state() -> None:
+    journal = StateJournal({"a": Seen("failed", "no file")}, 1.0)
+    journal.look({"a": Seen("ready", "")}, 2.0)
+    assert journal.reason("a") == "no file"
+    journal.look({"a": Seen("down", "it died")}, 3.0)
+    assert journal.reason("a") == "it died"
+
+
+# -- acts --------------------------------------------------------------------------------
+
+
+def on(state: LifeState, *, sleeps: bool = True, running: int = 0) -> ActedUpon:
+    return ActedUpon("a", state, sleeps, running, ready_s=3.04, drain_s=2.0)
+
+
+@pytest.mark.parametrize("state", list(LifeState))
+@pytest.mark.parametrize("act", list(OperatorAct))
+@pytest.mark.parametrize("sleeps", [True, False])
+def test_each_act_on_each_state_is_refused_or_foretold(
+    act: OperatorAct, state: LifeState, sleeps: bool
+) -> None:
+    one = on(state, sleeps=sleeps)
+    why, will = obstacle(act, one), foretold(act, one)
+    assert "\n" not in why + will and will.startswith("a ")
+    cannot = act is OperatorAct.SLEEP and not sleeps
+    gone = state in (LifeState.STOPPED, LifeState.DOWN, LifeState.FAILED)
+    leaves = act in (OperatorAct.SLEEP, OperatorAct.DRAIN)
+    assert bool(why) == (cannot or (gone and leaves))
+
+
+@pytest.mark.parametrize(
+    ("act", "one", "words"),
+    [
+        (OperatorAct.WAKE, on(LifeState.SLEEPING), "a will be ready in about 3.0 s"),
+        (OperatorAct.WAKE, on(LifeState.READY), "a is ready already"),
+        (OperatorAct.SLEEP, on(LifeState.WAKING), "a sleeps once it is ready; "),
+        (
+            OperatorAct.STOP,
+            on(LifeState.READY, running=3),
+            "a stops when its 3 requests have ended, in 2 s at most; ",
+        ),
+        (
+            OperatorAct.STOP,
+            on(LifeState.READY, running=1),
+            "a stops when its 1 request has ended, in 2 s at most; ",
+        ),
+        (OperatorAct.DRAIN, on(LifeState.READY, sleeps=False), "a stops now; "),
+        (OperatorAct.RESTART, on(LifeState.READY), "a stops now, and starts again"),
+        (OperatorAct.RESTART, on(LifeState.STOPPED), "a is stopped, and starts as there is room"),
+        (OperatorAct.STOP, on(LifeState.DOWN), "a is down, and stays stopped; "),
+    ],
+)
+def test_what_will_happen(act: OperatorAct, one: ActedUpon, words: str) -> None:
+    assert foretold(act, one).startswith(words)
+
+
+def test_a_drain_ends_where_the_policy_can() -> None:
+    assert target(OperatorAct.DRAIN, sleeps=True) is LifeState.SLEEPING
+    assert target(OperatorAct.DRAIN, sleeps=False) is LifeState.STOPPED
+
+
+# -- words -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-1, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200_000, "2 days")],
+)
+def test_spans_have_one_unit(seconds: float, words: str) -> None:
+    assert span(seconds) == words
+
+
+def status(state: str, *, pinned: bool = False, **changes: object) -> TenantStatus:
+    spec = DeclaredTenant(
+        share_percent=40,
+        priority=0,
+        start="eager",
+        keep_alive_s=None,
+        stop_after_s=None,
+        pinned=pinned,
+        max_waiting=1,
+        max_wait_s=1,
+    )
+    told: dict[str, object] = {
+        "reason": "",
+        "asleep_bytes": 1,
+        "ready_s": 3.0,
+        "yields_s": None,
+    } | changes
+    return TenantStatus(
+        name="a",
+        spec=spec,
+        state=state,
+        since=0.0,
+        weights="disk",
+        device="host:0",
+        held_bytes=0,
+        share_bytes=1,
+        running=0,
+        waiting=0,
+        restarts=0,
+        log="",
+        **told,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (status("waking"), "ready in 3 s"),
+        (status("starting", ready_s=None), "ready"),
+        (status("ready", yields_s=240.0), "sleeps in 4 min"),
+        (status("ready", yields_s=240.0, asleep_bytes=None), "stops in 4 min"),
+        (status("sleeping", yields_s=5.0), "stops in 5 s"),
+        (status("ready", pinned=True), "pinned"),
+        (status("ready"), "-"),
+        (status("failed", reason="no file"), "no file"),
+    ],
+)
+def test_what_ends_a_state(one: TenantStatus, words: str) -> None:
+    assert until(one) == words
+
+
+# -- which server ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        yield Path(folder)
+
+
+def listener(folder: Path, mode: int = 0o700) -> socket.socket:
+    folder.mkdir()
+    folder.chmod(mode)
+    there = socket.socket(socket.AF_UNIX)
+    there.bind(str(folder / "admin-8000.sock"))
+    there.listen()
+    return there
+
+
+def test_the_only_server_is_meant(base: Path) -> None:
+    with closing(listener(base / "mirage-a")):
+        path = chosen(None)
+        assert path == base / "mirage-a" / "admin-8000.sock" == chosen(path)
+        assert listening()[path].pid == os.getpid()
+
+
+def test_without_one_it_says_where_it_looked(base: Path) -> None:
+    listener(base / "mirage-a").close()  # what a killed server leaves
+    with pytest.raises(InputRefused, match=f"is found in {base}: start one"):
+        chosen(None)
+
+
+def test_one_that_is_named_has_to_listen(base: Path) -> None:
+    with closing(listener(base / "mirage-a")), pytest.raises(InputRefused, match="no server liste"):
+        chosen(base / "other")
+
+
+def test_a_folder_that_others_may_enter_is_not_believed(base: Path) -> None:
+    with closing(listener(base / "mirage-a", 0o755)), pytest.raises(InputRefused):
+        chosen(None)
+
+
+def test_of_several_each_is_told(base: Path) -> None:
+    with (
+        closing(listener(base / "mirage-a")),
+        closing(listener(base / "mirage-b")),
+        pytest.raises(InputRefused, match=r"2 servers .*mirage-a/.*mirage-b/"),
+    ):
+        chosen(None)
+
+
+def on_gpu(index: int) -> Config:
+    device = {"kind": "cuda", "memory": "1GiB", "index": index}
+    tenants = [{"name": "a", "model": "/model", "share": 40}]
+    return Config.model_validate({"device": device, "tenants": tenants})
+
+
+def test_a_gpu_has_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "tried-1,tried-2")
+    with sole_server(on_gpu(0)):
+        with pytest.raises(ConfigError, match=f"process {os.getpid()} serves on GPU tried-1 alre"):
+            sole_server(on_gpu(0)).__enter__()
+        with sole_server(on_gpu(1)):
+            pass
+    with sole_server(on_gpu(0)):
+        pass
