@@ -17,7 +17,7 @@ from mirage.errors import InputRefused
 from mirage.serve.admin.acts import ActedUpon, foretold, obstacle, target
 from mirage.serve.admin.address import chosen, listening
 from mirage.serve.admin.forms import DeclaredTenant, OperatorAct, TenantStatus
-from mirage.serve.admin.journal import Seen, StateJournal
+from mirage.serve.admin.journal import SeenState, StateJournal
 from mirage.serve.admin.one_server import sole_server
 from mirage.serve.admin.shown import span, until
 
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.pure
 
 
 def test_a_change_is_told_once_with_what_was_before() -> None:
-    journal = StateJournal({"a": Seen("ready", ""), "b": Seen("stopped", "")}, 1.0)
-    assert journal.look({"a": Seen("ready", ""), "b": Seen("stopped", "")}, 2.0) == []
-    found = {"a": Seen("down", "it died"), "b": Seen("stopped", "")}
+    journal = StateJournal({"a": SeenState("ready", ""), "b": SeenState("stopped", "")}, 1.0)
+    assert journal.look({"a": SeenState("ready", ""), "b": SeenState("stopped", "")}, 2.0) == []
+    found = {"a": SeenState("down", "it died"), "b": SeenState("stopped", "")}
     (change,) = journal.look(found, 3.0)
     assert (change.t, change.tenant, change.before) == (3.0, "a", "ready")
     assert (change.state, change.reason) == ("down", "it died")
@@ -39,10 +39,10 @@ def test_a_change_is_told_once_with_what_was_before() -> None:
 
 
 def test_the_last_reason_outlives_its_state() -> None:
-    journal = StateJournal({"a": Seen("failed", "no file")}, 1.0)
-    journal.look({"a": Seen("ready", "")}, 2.0)
+    journal = StateJournal({"a": SeenState("failed", "no file")}, 1.0)
+    journal.look({"a": SeenState("ready", "")}, 2.0)
     assert journal.reason("a") == "no file"
-    journal.look({"a": Seen("down", "it died")}, 3.0)
+    journal.look({"a": SeenState("down", "it died")}, 3.0)
     assert journal.reason("a") == "it died"
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mirage.serve.admin.forms import StateChange
 
 
-class Seen(NamedTuple):
+class SeenState(NamedTuple):
     """A tenant when it was looked at. `since` is when its state was seen first."""
 
     state: str
@@ -19,17 +19,17 @@ class Seen(NamedTuple):
 class StateJournal:
     """Remembers each tenant's state. `now` in seconds of any clock."""
 
-    def __init__(self, found: Mapping[str, Seen], now: float) -> None:
+    def __init__(self, found: Mapping[str, SeenState], now: float) -> None:
         self._seen = {name: seen._replace(since=now) for name, seen in found.items()}
 
-    def look(self, found: Mapping[str, Seen], now: float) -> list[StateChange]:
+    def look(self, found: Mapping[str, SeenState], now: float) -> list[StateChange]:
         """Changes since the last look, by its `now`."""
         changes = []
         for name, seen in found.items():
             before = self._seen[name]
             changed = seen.state != before.state
             since = now if changed else before.since
-            self._seen[name] = Seen(seen.state, seen.reason or before.reason, since)
+            self._seen[name] = SeenState(seen.state, seen.reason or before.reason, since)
             if changed:
                 changes.append(
                     StateChange(

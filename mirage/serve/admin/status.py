@@ -19,7 +19,7 @@ from mirage.serve.admin.forms import (
     TenantStatus,
     TenantsTold,
 )
-from mirage.serve.admin.journal import Seen, StateJournal
+from mirage.serve.admin.journal import SeenState, StateJournal
 from mirage.serve.registry import Registry
 from mirage.serve.roster.attendance import Attendance
 
@@ -40,10 +40,10 @@ class TenantsView:
         self._journal = StateJournal(self.seen(), clock())
         self.device = f"{config.device.kind}:{config.device.index}"
 
-    def seen(self) -> dict[str, Seen]:
+    def seen(self) -> dict[str, SeenState]:
         """Each tenant's present state."""
         backends = self._registry.backends.items()
-        return {name: Seen(one.state.value, one.reason) for name, one in backends}
+        return {name: SeenState(one.state.value, one.reason) for name, one in backends}
 
     def told(self, url: str, revision: int) -> TenantsTold:
         """All that is told of the server at `url`."""
