@@ -65,8 +65,8 @@ class RosterWorld:
         self.engines[name].free_to_go = True
         self.decide()
 
-    def wish(self, name: str, wish: LifeState) -> None:
-        self.roster.wished(name, wish, self.now)
+    def wish(self, name: str, wish: LifeState, drain_s: float | None = None) -> None:
+        self.roster.wished(name, wish, self.now, drain_s)
         self.engines[name].free_to_go = True
         self.decide()
 

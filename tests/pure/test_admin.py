@@ -84,6 +84,7 @@ def test_each_act_on_each_state_is_refused_or_foretold(
             on(LifeState.READY, running=1),
             "a stops when its 1 request has ended, in 2 s at most; ",
         ),
+        (OperatorAct.STOP, on(LifeState.DRAINING, running=1), "a stops when its 1 request has "),
         (OperatorAct.DRAIN, on(LifeState.READY, sleeps=False), "a stops now; "),
         (OperatorAct.RESTART, on(LifeState.READY), "a stops now, and starts again"),
         (OperatorAct.RESTART, on(LifeState.STOPPED), "a is stopped, and starts as there is room"),

@@ -118,6 +118,37 @@ def test_who_runs_drains_first_and_only_for_one_that_has_waited() -> None:
     assert said(made) == ["sleep a"]
 
 
+def test_an_operator_says_how_long_what_runs_has_and_his_newest_word_counts() -> None:
+    made = world(50, "a")
+    made.ask("a")
+    made.advance(20)
+    made.wish("a", LifeState.STOPPED, 60.0)
+    said(made)
+    made.advance(59.9)
+    assert said(made) == []
+    made.wish("a", LifeState.STOPPED, 30.0)
+    made.advance(29.9)
+    assert said(made) == []
+    made.wish("a", LifeState.STOPPED)
+    made.advance(9.9)
+    assert said(made) == []
+    made.advance(0.2)
+    assert said(made) == ["stop a"]
+
+
+def test_it_says_when_its_own_times_end_its_state() -> None:
+    made = world(50, "ab", keep_alive_s=30.0, stop_after_s=100.0)
+    one = made.roster.members["a"]
+    assert one.yields_at == inf
+    made.ask("a")
+    made.advance(20)
+    assert one.yields_at == inf, "a request runs"
+    made.end("a")
+    assert one.yields_at == made.now + 30
+    made.advance(31)
+    assert one.state is LifeState.SLEEPING and one.yields_at == one.since + 100
+
+
 def test_a_drain_ends_and_what_still_runs_waits_until_it_is_awake_again() -> None:
     made = world(50, "ab")
     made.ask("a")

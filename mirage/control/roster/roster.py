@@ -198,6 +198,8 @@ class Roster:
             return
         member.wish = DrainGoal.SLEEP if wish is LifeState.SLEEPING else DrainGoal.STOP
         member.wish_drain_s = drain_s
+        if member.state is LifeState.DRAINING and not member.told:
+            member.until = now + (self.rules.drain_s if drain_s is None else drain_s)
         member.eager = member.promised = False
         if not member.is_asked_for:
             member.leave_line()

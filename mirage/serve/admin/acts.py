@@ -70,7 +70,7 @@ def _leaves(on: ActedUpon, goal: LifeState) -> str:
         return f"is {on.state}"
     if goal is LifeState.SLEEPING and on.state in COMING:
         return f"{verb} once it is ready"
-    if on.state is LifeState.READY and on.running:
+    if on.state in (LifeState.READY, LifeState.DRAINING) and on.running:
         some = "1 request has" if on.running == 1 else f"{on.running} requests have"
         return f"{verb} when its {some} ended, in {on.drain_s:g} s at most"
     return f"{verb} now"
