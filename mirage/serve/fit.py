@@ -85,7 +85,7 @@ def fit(config: Config, facts: Mapping[str, ModelFacts]) -> tuple[dict[str, Fit]
 
 
 def with_shares(config: Config, facts: Mapping[str, ModelFacts]) -> Config:
-    """`config` with numbers for shares that are ``auto``: parameters and one request.
+    """`config` with numbers for shares that are ``auto``: parameters, one request, and a page.
 
     A tenant of which nothing is known has the least share that there is.
     """
@@ -103,10 +103,13 @@ def with_shares(config: Config, facts: Mapping[str, ModelFacts]) -> Config:
 def _auto(
     config: Config, tenant: TenantSection, facts: Mapping[str, ModelFacts], page: int
 ) -> float:
-    """Per cent, in the millionths in which a share counts."""
+    """Per cent, in the millionths in which a share counts.
+
+    A page more than is needed: an engine may hold a few bytes that vLLM does not tell of.
+    """
     if (known := facts.get(tenant.name)) is None:
         return LEAST_SHARE
-    needed = _parameter_bytes(known, page) + _least_kv_bytes(known, page)
+    needed = _parameter_bytes(known, page) + _least_kv_bytes(known, page) + page
     return min(100.0, ceil_div(needed * 10**8, config.device.memory) / 1e6)
 
 

@@ -153,6 +153,7 @@ class Attendance:
         member = self.roster.members[name]
         if member.state is LifeState.DRAINING and member.told and report.asleep:
             self._slept[name] = report.revision
+            member.own = replace(member.own, asleep=report.held_bytes)
             self.heard(name, LifeEvent.SLEPT)
         elif member.state is LifeState.WAKING and self._has_woken(name, report):
             self.heard(name, LifeEvent.WOKE)
