@@ -30,7 +30,7 @@ from mirage.control.drained_turns import DrainedTurns
 from mirage.control.grants import Grants
 from mirage.control.ledger import LedgerError
 from mirage.control.moves import Move
-from mirage.control.planner import Plan, plan
+from mirage.control.planner import Plan, Planner
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths, worth_spilling
@@ -83,6 +83,7 @@ class Controller:
         self._tenants = {t.name: t for t in tenants}
         self._policy = policy
         self._rules = rules
+        self._planner = Planner(device_bytes, policy, rules)
         self._grants = Grants(self._tenants.values(), device_bytes)
         self._store = MetadataStore(
             self._tenants.values(),
@@ -233,7 +234,8 @@ class Controller:
         tenants = self._present(now)
         targets = self._targets(tenants, now)
         commands += [c for t in tenants for c in self._lower(t, targets[t.name])]
-        commands += [c for t in self._by_need(tenants) for c in self._raise(t, targets[t.name])]
+        raised = [t for t in tenants if _grant_bytes(t) < targets[t.name].grant_bytes]
+        commands += [c for t in self._by_need(raised) for c in self._raise(t, targets[t.name])]
         return commands + self._refuse(now, targets)
 
     def next_deadline(self, now: float) -> float | None:
@@ -336,24 +338,21 @@ class Controller:
         """Made anew after each event; what was sent since is no reason to."""
         planned = self._planned
         if planned is None or now >= planned.valid_until:
-            device_bytes, kept = self._grants.device_bytes, self._grants.kept_bytes()
-            how = self._policy, self._rules
-            made = plan(tenants, device_bytes, kept, *how, turns=self._turns, now=now)
+            kept = self._grants.kept_bytes()
+            made = self._planner.plan(tenants, kept, turns=self._turns, now=now)
             planned = self._planned = Clocked(made, self._store.valid_until(now))
         return planned.value.targets
 
     def _lower(self, t: TenantSnapshot, target: Allotment) -> list[Command]:
         """Tell a tenant at once what costs no more than it was granted."""
         assert t.allotment is not None
-        if is_sent(t.allotment, target) or target.grant_bytes > t.allotment.grant_bytes:
+        if target.grant_bytes > t.allotment.grant_bytes or is_sent(t.allotment, target):
             return []
         return [self._follow(t, target)]
 
     def _raise(self, t: TenantSnapshot, target: Allotment) -> list[Command]:
         """Tell a tenant of more, as far as bytes are free."""
         assert t.allotment is not None
-        if target.grant_bytes <= t.allotment.grant_bytes:
-            return []
         step = toward(t.shape, t.allotment, target, self._grants.limit(t.name))
         return [] if is_sent(t.allotment, step) else [self._follow(t, step)]
 
@@ -426,6 +425,11 @@ def _turns(config: Config) -> TurnLengths | None:
     if sharing.mode == "spatial":
         return None
     return TurnLengths(sharing.turn_s, sharing.drains, 0 if below is None else below.bytes)
+
+
+def _grant_bytes(t: TenantSnapshot) -> int:
+    assert t.allotment is not None
+    return t.allotment.grant_bytes
 
 
 def _lacks_growth(t: TenantSnapshot) -> bool:

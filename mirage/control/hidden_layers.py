@@ -19,7 +19,11 @@ def hidden_alpha(t: TenantSnapshot, t_compute: float, rules: Rules, streams: int
     the least that lets them be measured. T_T was measured alone; of `streams` tenants that
     stream at once, each has its part of the link.
     """
-    ever = most_alpha(t.tenant, t.shape, rules)
+    return hidden_of(t, most_alpha(t.tenant, t.shape, rules), t_compute, rules, streams)
+
+
+def hidden_of(t: TenantSnapshot, ever: int, t_compute: float, rules: Rules, streams: int) -> int:
+    """`hidden_alpha` of a tenant that may give `ever` layers."""
     if ever == 0 or not rules.decode_cap:
         return ever
     t_load = t.report.layer_load_s * streams

@@ -185,21 +185,25 @@ def serve(tier: Level, fill: Fill) -> None:
         if row.kept:
             fill.use_prefixes(row, tier.level(row))
     asking = [[r for r in rows if r.kv < tier.level(r)] for rows in fill.by_priority]
+    before = fill.brought
     for rows in filter(None, asking):
         _serve_equals(tier, fill, rows)
-    if any(asking):
+    if fill.brought > before:
         fill.share_out(fill.rows, tier.level)  # what whole layers brought too much
 
 
 def _serve_equals(tier: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
-    """Tenants of the same priority."""
+    """Tenants of the same priority. What was shared out once is not again, if no more came."""
 
     def take(donors: Sequence[TenantRow], limit: Amount, takers: Sequence[TenantRow]) -> None:
-        if wanted := missing(takers, tier.level):
+        before = fill.brought
+        if donors and (wanted := missing(takers, tier.level)):
             fill.gather(donors, limit, fill.usable(wanted))
+        if fill.brought > before:
             fill.share_out(takers, tier.level)
 
-    take(fill.idle, tier.idle, asking)
+    fill.gather(fill.idle, tier.idle, fill.usable(missing(asking, tier.level)))
+    fill.share_out(asking, tier.level)
     for row in asking:
         take([row], tier.own, [row])
     take(fill.active, tier.others, asking)

@@ -55,15 +55,19 @@ told what it gives up (`spilling`).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, partial
 from math import inf
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from mirage.config import Policy
 from mirage.control.covering import most_lent
 from mirage.control.hidden_layers import slots
+from mirage.control.latest import Latest
 from mirage.control.lending import rest_enough
 from mirage.control.moves import Move, PassRecord, Reason, moves
 from mirage.control.passes import Choices, Pass, hold_shares, passes
@@ -101,40 +105,83 @@ class Plan:
         return [m for m in self.moves if name in (m.source.tenant, m.to.tenant)]
 
 
-def plan(
-    tenants: Sequence[TenantSnapshot],
-    device_bytes: int,
-    reserved_bytes: int,
-    policy: Policy,
-    rules: Rules,
-    *,
-    turns: TurnLengths | None = None,
-    now: float = inf,
-) -> Plan:
-    """Plan of what each tenant shall hold.
+class Planner:
+    """Plans for one device of `device_bytes`, of which shares are per cent.
 
-    `turns` is None if tenants run at once; `now` in the seconds of `last_busy`. All `tenants` have
-    had their first allotment. Shares are per cent of `device_bytes`, of which `reserved_bytes` are
-    kept for tenants that are not among them. The targets fit into the rest, unless running requests
-    alone sit on more; no tenant's target is below its least, or below what its own sit on, except
-    down to its share with `Allotment.recall`, if tenants run at once.
+    Most events are about one tenant, and two reports in five leave all demand as it was. So rows,
+    targets and what passes did are kept until something that they are made of is another. No plan
+    depends on those before it.
     """
-    streams = max(1, sum(t.active for t in tenants))
-    terms = Terms(device_bytes, policy, rules, streams, turns)
-    rows = tuple(
-        row_of(t, terms, rests=bool(turns) or now - t.last_busy >= _enough(t, rules))
-        for t in tenants
-    )
-    if policy is Policy.MIRAGE and turns is None and rules.keep_prefixes:
-        rows = keeping_prefixes(tenants, rows)
-    free = device_bytes - reserved_bytes - sum(footprint(t.shape, 0, 0) for t in tenants)
-    lent = most_lent(tenants, rows, free, turns, rules) if turns and rules.decode_cap else None
-    filled, steps = _filled(rows, _donors(tenants, rules), free, lent, _passes(terms))
-    paid = sum(row.given * row.unit_bytes for row in filled)
-    return Plan(
-        {t.name: _target(t, row, paid, terms) for t, row in zip(tenants, filled, strict=True)},
-        steps,
-    )
+
+    def __init__(self, device_bytes: int, policy: Policy, rules: Rules) -> None:
+        self._device_bytes, self._policy, self._rules = device_bytes, policy, rules
+        self._rows: dict[str, Latest[TenantRow]] = defaultdict(partial(Latest, row_of))
+        self._filled = Latest(_filled)
+        self._targets: dict[str, Latest[Allotment]] = defaultdict(partial(Latest, _target))
+
+    def plan(
+        self,
+        tenants: Sequence[TenantSnapshot],
+        reserved_bytes: int,
+        *,
+        turns: TurnLengths | None = None,
+        now: float = inf,
+    ) -> Plan:
+        """Plan of what each tenant shall hold.
+
+        `turns` is None if tenants run at once; `now` in the seconds of `last_busy`. All `tenants`
+        have had their first allotment. `reserved_bytes` of the device are kept for tenants that are
+        not among them. The targets fit into the rest, unless running requests alone sit on more; no
+        tenant's target is below its least, or below what its own sit on, except down to its share
+        with `Allotment.recall`, if tenants run at once.
+        """
+        streams = max(1, sum(t.active for t in tenants))
+        terms = Terms(self._device_bytes, self._policy, self._rules, streams, turns)
+        rows = self._asking(tenants, terms, now)
+        free = self._device_bytes - reserved_bytes - sum(footprint(t.shape, 0, 0) for t in tenants)
+        donors, lent = self._lending(tenants, rows, free, turns)
+        filled = self._filled.of(rows, donors, free, lent, _passes(terms))
+        targets = {
+            t.name: self._targets[t.name].of(t, row, filled.paid, terms)
+            for t, row in zip(tenants, filled.rows, strict=True)
+        }
+        return Plan(targets, filled.steps)
+
+    def _asking(
+        self, tenants: Sequence[TenantSnapshot], terms: Terms, now: float
+    ) -> tuple[TenantRow, ...]:
+        """Rows before any pass."""
+        rules, turns = terms.rules, terms.turns is not None
+        rows = tuple(
+            self._rows[t.name].of(t, terms, turns or now - t.last_busy >= _enough(t, rules))
+            for t in tenants
+        )
+        keeping = terms.policy is Policy.MIRAGE and not turns and rules.keep_prefixes
+        return keeping_prefixes(tenants, rows) if keeping else rows
+
+    def _lending(
+        self,
+        tenants: Sequence[TenantSnapshot],
+        rows: Sequence[TenantRow],
+        free: int,
+        turns: TurnLengths | None,
+    ) -> tuple[tuple[str, ...], int | None]:
+        """Names in the order in which tenants give, and bytes that may be lent; None for any."""
+        if self._policy is not Policy.MIRAGE:
+            return (), None
+        rules, lent = self._rules, None
+        if turns is not None and rules.decode_cap:
+            lent = most_lent(tenants, rows, free, turns, rules)
+        return _donors(tenants, rules), lent
+
+
+class _Filled(NamedTuple):
+    rows: Sequence[TenantRow]
+    """Rows after all passes."""
+    steps: Sequence[PassRecord]
+    """Records of the passes that moved anything."""
+    paid: int
+    """Bytes that layers and experts pay for."""
 
 
 def _enough(t: TenantSnapshot, rules: Rules) -> float:
@@ -160,24 +207,21 @@ def _donors(tenants: Iterable[TenantSnapshot], rules: Rules) -> tuple[str, ...]:
     return tuple(victims.order(candidates, rules.victims))
 
 
-# Two reports in five leave all demand as it was.
-@lru_cache(maxsize=4)
 def _filled(
-    rows: tuple[TenantRow, ...],
-    donors: tuple[str, ...],
+    rows: Iterable[TenantRow],
+    donors: Iterable[str],
     free: int,
     lent: int | None,
-    passes: tuple[Pass, ...],
-) -> tuple[Sequence[TenantRow], list[PassRecord]]:
-    """Rows after all passes, and what those did that moved anything."""
-    fill = Fill([copy(row) for row in rows], donors, free, lent)
+    passes: Iterable[Pass],
+) -> _Filled:
+    fill = Fill([replace(row) for row in rows], donors, free, lent)
     steps = []
     for each in passes:
         before = fill.free
         each.run(fill)
         if flows := fill.flows():
             steps.append(PassRecord(each.reason, before, flows))
-    return fill.rows, steps
+    return _Filled(fill.rows, steps, sum(row.given * row.unit_bytes for row in fill.rows))
 
 
 def _target(t: TenantSnapshot, row: TenantRow, paid: int, terms: Terms) -> Allotment:

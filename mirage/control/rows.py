@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec.structs import astuple
 
 
 class TenantRow(msgspec.Struct):
@@ -58,10 +57,6 @@ class TenantRow(msgspec.Struct):
     """True if others' running requests are preempted for its layers."""
     recalled: bool = False
     """True if its own are preempted for the layers of another."""
-
-    def __hash__(self) -> int:
-        """Hash of the values before any pass: a plan is known again by it, passes change copies."""
-        return hash(astuple(self))
 
     def kept_above(self, level: int) -> int:
         """Extents for cached prefixes once demand up to `level` has its own."""

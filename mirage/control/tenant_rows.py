@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 from mirage.config import Policy
 from mirage.control.expert_asks import giving_experts
-from mirage.control.hidden_layers import hidden_alpha
+from mirage.control.hidden_layers import hidden_of
 from mirage.control.rows import TenantRow
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
@@ -32,22 +31,20 @@ class Terms(NamedTuple):
     """None if tenants run at once."""
 
 
-# Most events are about one tenant.
-@lru_cache(maxsize=64)
-def row_of(t: TenantSnapshot, terms: Terms, *, rests: bool) -> TenantRow:
+def row_of(t: TenantSnapshot, terms: Terms, rests: bool) -> TenantRow:
     """`rests`: whether it lends all that it may while it is idle. To be copied, not changed."""
     shape, rules = t.shape, terms.rules
+    moves = terms.policy is Policy.MIRAGE
+    ever = most_alpha(t.tenant, shape, rules) if moves else 0
 
     def fit(extents: int) -> int:
         return min(max(extents, shape.min_extents), shape.max_extents)
 
     def hide(t_compute: float) -> int:
-        return hidden_alpha(t, t_compute, rules, terms.streams) if moves else 0
+        return hidden_of(t, ever, t_compute, rules, terms.streams)
 
-    moves = terms.policy is Policy.MIRAGE
     late = moves and _late(t, rules)
     share = base(t.tenant, shape, terms.device_bytes).kv_extents
-    ever = most_alpha(t.tenant, shape, rules) if moves else 0
     surely = hide(t.least_compute_s)
     row = TenantRow(
         name=t.name,

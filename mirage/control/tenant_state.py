@@ -147,6 +147,8 @@ class MetadataStore:
         self._temporal = temporal
         self._holder: str | None = None
         self._records: dict[str, _Record] = {}
+        self._newest: Clocked[tuple[TenantSnapshot, ...]] | None = None
+        """Of all joined tenants, made last, if nothing was heard or said since."""
 
     def joined(self, name: str, shape: ModelShape, held_bytes: int) -> None:
         """An engine starts anew: nothing is known of it but its shape."""
@@ -161,6 +163,7 @@ class MetadataStore:
         )
         windows = RecentMax(self._cooldown_s), RecentMax(self._cooldown_s)
         self._records[name] = _Record(shape, self._filled(name, report, shape), *windows)
+        self._newest = None
 
     def reported(self, name: str, report: Report, now: float) -> None:
         record = self._records[name]
@@ -176,7 +179,7 @@ class MetadataStore:
     def sent(self, name: str, allotment: Allotment) -> None:
         record = self._records[name]
         record.sent.append(allotment)
-        record.newest = None
+        record.newest = self._newest = None
 
     def turn(self, name: str | None, now: float) -> None:
         """Temporal sharing: `name` got the turn; None says only that nobody else did."""
@@ -187,12 +190,12 @@ class MetadataStore:
 
     def lost(self, name: str) -> None:
         self._records.pop(name, None)
+        self._newest = None
         if name == self._holder:
             self._holder = None
 
     def snapshot(self, now: float) -> Snapshot:
-        joined = (name for name in self._tenants if name in self._records)
-        return Snapshot(now, tuple(self._one(name, now).value for name in joined))
+        return Snapshot(now, self._every(now).value)
 
     def shape(self, name: str) -> ModelShape:
         """Shape of a joined tenant's engine."""
@@ -204,7 +207,7 @@ class MetadataStore:
 
     def valid_until(self, now: float) -> float:
         """The end of a snapshot of `now`, in seconds, without another event; inf for none."""
-        return min((self._one(name, now).valid_until for name in self._records), default=inf)
+        return self._every(now).valid_until
 
     def _filled(self, name: str, report: Report, shape: ModelShape) -> Report:
         """A copy, in which what the engine has not measured yet is what its profile says."""
@@ -212,7 +215,7 @@ class MetadataStore:
 
     def _note(self, name: str, now: float) -> None:
         record = self._records[name]
-        record.newest = None
+        record.newest = self._newest = None
         busy = record.report.running + record.report.waiting > 0
         busy = name == self._holder if self._temporal else busy
         record.seen(busy, now)
@@ -230,6 +233,14 @@ class MetadataStore:
         newer = newest is not None and newest.revision > record.report.revision
         allotted = newest.kv_extents if newest is not None and newer else None
         return still_wanted(record.report, allotted)
+
+    def _every(self, now: float) -> Clocked[tuple[TenantSnapshot, ...]]:
+        newest = self._newest
+        if newest is None or now >= newest.valid_until:
+            each = [self._one(name, now) for name in self._tenants if name in self._records]
+            ends = min((one.valid_until for one in each), default=inf)
+            newest = self._newest = Clocked(tuple(one.value for one in each), ends)
+        return newest
 
     def _one(self, name: str, now: float) -> Clocked[TenantSnapshot]:
         record = self._records[name]

@@ -42,6 +42,8 @@ class Fill:
             for priority in sorted({r.priority for r in rows}, reverse=True)
         ]
         self.free = free
+        self.brought = 0
+        """Bytes that became free for demand: of layers, experts and cached prefixes."""
         self._flows: list[Flow] = []
         self._most_kv = None if most_lent is None else free + most_lent
         self._kv = 0
@@ -127,6 +129,7 @@ class Fill:
                 short = ceil_div(max(0, wanted - self.free), row.unit_bytes)
                 if units := min(short, bound - row.given):
                     self.give_away(row, units)
+                    self.brought += units * row.unit_bytes
 
     def take_prefixes(self, wanted: int) -> None:
         """Take prefixes until `wanted` bytes are free: low priorities, then who keeps most."""
@@ -134,6 +137,7 @@ class Fill:
         for row in sorted(keeping, key=lambda r: (r.priority, -r.kept * r.extent_bytes)):
             extents = min(row.kept, ceil_div(max(0, wanted - self.free), row.extent_bytes))
             self.take(row, extents, Kind.PREFIXES)
+            self.brought += extents * row.extent_bytes
 
     def call_in(self, rows: Iterable[TenantRow], wanted: int) -> None:
         """Take KV beyond shares until `wanted` bytes are free: low priorities first, then most."""

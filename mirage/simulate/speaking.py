@@ -18,6 +18,9 @@ from mirage.simulate.roofline import PS
 from mirage.simulate.room import QueueRoom
 from mirage.simulate.tally import Tally
 
+FOUND = [(f"tokens_from_{place}", place) for place in PLACES]
+"""Names of counters, and the places whose tokens they count."""
+
 
 class Speaker:
     """Of one engine. `send` takes each report."""
@@ -78,7 +81,7 @@ class Speaker:
                 preemptions=counters.preemptions,
                 steps=counters.steps,
                 bytes_streamed=counters.bytes_streamed,
-                **{f"tokens_from_{place}": counters.found[place] for place in PLACES},
+                **{name: counters.found.get(place, 0) for name, place in FOUND},
                 expert_loads=round(counters.expert_loads),
                 expert_bytes_loaded=round(counters.expert_loads * holding.shape.expert_bytes),
             ),

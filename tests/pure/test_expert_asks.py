@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from test_planner import REMAP, SHARE, tenant
+from test_planner import REMAP, SHARE, plan, tenant
 from world import SHAPE
 
 from mirage.config import Policy
-from mirage.control.planner import plan
 from mirage.control.spilling import TurnLengths
 from mirage.control.tenant_rows import Terms, row_of
 from mirage.control.tenant_state import TenantSnapshot
@@ -73,7 +72,7 @@ def test_experts_that_cost_more_than_they_bring_are_asked_for_by_nobody() -> Non
     costly = [0.0, 0.5, 0.5, 0.5, 0.5, 100.0]
     for kv, unfelt in ((20, 4), (600, 0)):
         t = mixture(10, 1000, routed=costly, out=1, kv=kv)
-        row = row_of(t, Terms(SHARE, Policy.MIRAGE, RULES, 1, None), rests=True)
+        row = row_of(t, Terms(SHARE, Policy.MIRAGE, RULES, 1, None), True)
         assert (row.gives_experts, row.hidden, row.out) == (True, unfelt, 1)
 
 
@@ -87,7 +86,7 @@ def test_in_turns_experts_stay_away_as_long_as_spilling_costs_more() -> None:
 
 def bears(turns: TurnLengths, routed: list[float]) -> int:
     t = mixture(10, 1000, routed=routed)
-    row = row_of(t, Terms(SHARE, Policy.MIRAGE, RULES, 1, turns), rests=True)
+    row = row_of(t, Terms(SHARE, Policy.MIRAGE, RULES, 1, turns), True)
     assert row.gives_experts
     return row.bears
 

@@ -17,6 +17,7 @@ from test_planner import (
     SHARE,
     WHEN,
     held,
+    plan,
     sharing_exactly,
     situations,
     tenant,
@@ -25,7 +26,7 @@ from world import SHAPE
 
 from mirage.config import Policy
 from mirage.control.moves import FREE, Flow, Kind, Move, PassRecord, Place, Reason, moves
-from mirage.control.planner import Plan, plan
+from mirage.control.planner import Plan
 from mirage.control.rules import Rules
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import experts_gain, footprint

@@ -16,7 +16,7 @@ from mirage.config import Policy
 from mirage.control.covering import covers
 from mirage.control.expert_asks import experts_out
 from mirage.control.hidden_layers import hidden_alpha
-from mirage.control.planner import plan
+from mirage.control.planner import Plan, Planner
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
 from mirage.control.targets import base, most_alpha, most_experts, unnumbered
@@ -83,6 +83,13 @@ def tenant(
         peak_compute_s=times[1],
         least_compute_s=times[1] if least is None else least,
     )
+
+
+def plan(
+    tenants: list[TenantSnapshot], device: int, reserved: int, policy: Policy, rules: Rules, **when
+) -> Plan:
+    """By a planner that has made no other plan."""
+    return Planner(device, policy, rules).plan(tenants, reserved, **when)
 
 
 def planned(
@@ -716,6 +723,33 @@ def test_plans_settle(situation, remap: Rules, when) -> None:
     assert plans[-2] == plans[-1]
     if not any(recalls):
         assert plans[2] == plans[3]
+
+
+@given(situations(), SETTINGS, WHEN, st.sampled_from(Policy), st.data())
+def test_a_plan_does_not_depend_on_those_before(
+    situation, rules: Rules, when, policy: Policy, data: st.DataObject
+) -> None:
+    """One planner of many plans makes the same as a fresh one, whatever changed in between."""
+    tenants, device = situation
+    planner = Planner(device, policy, rules)
+    for _ in range(4):
+        made = planner.plan(tenants, 0, **when)
+        fresh = plan(tenants, device, 0, policy, rules, **when)
+        assert (made.targets, made.moves) == (fresh.targets, fresh.moves)
+        when = data.draw(st.just(when) | WHEN)
+        changed = data.draw(st.integers(0, len(tenants) - 1))
+        target = made.targets[tenants[changed].name]
+        then = data.draw(st.sampled_from([woken, slower, partial(carried_out, target=target)]))
+        tenants[changed] = then(tenants[changed])
+
+
+def woken(t: TenantSnapshot) -> TenantSnapshot:
+    return replace(t, active=not t.active)
+
+
+def slower(t: TenantSnapshot) -> TenantSnapshot:
+    compute_s = 2 * t.report.layer_compute_s
+    return replace(t, report=structs.replace(t.report, layer_compute_s=compute_s))
 
 
 def carried_out(t: TenantSnapshot, target: Allotment) -> TenantSnapshot:

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from test_planner import REMAP, SHARE, planned, tenant
+from test_planner import REMAP, SHARE, plan, planned, tenant
 
 from mirage.config import Policy
-from mirage.control.planner import plan
 from mirage.control.prefixes import lending
 from mirage.control.spilling import TurnLengths
 from mirage.control.tenant_state import AGAIN_S, RecentRate, TenantSnapshot

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from test_planner import REMAP, SHAPE, SHARE, tenant
+from test_planner import REMAP, SHAPE, SHARE, plan, tenant
 
 from mirage.config import Config, Policy
 from mirage.control.controller import Controller
-from mirage.control.planner import plan
 from mirage.control.spilling import TurnLengths, worth_spilling
 from mirage.control.turn_taking import TurnTaking
 from mirage.protocol import Turn
