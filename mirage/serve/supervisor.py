@@ -207,7 +207,9 @@ class Supervisor:
         try:
             await self._admin.start(path, url)
         except OSError as error:
-            raise ConfigError(f"{path}: cannot listen to operators ({error.strerror})") from None
+            raise ConfigError(
+                f"{path}: cannot listen to operators ({error.strerror or error})"
+            ) from None
         self._domain.looks_after(path, self._admin.listen)
         say(f"operators: --socket {path}")
 

@@ -106,6 +106,12 @@ def until(short: Path, name: str, state: str) -> dict[str, Any]:
     return one
 
 
+def have(short: Path, name: str, act: str, state: str) -> None:
+    """Let a tenant be in a state."""
+    assert ask(short, "POST", f"/tenants/{name}/{act}")[0] == 202
+    until(short, name, state)
+
+
 def test_the_socket_is_the_users_alone(server: Served, short: Path) -> None:
     path = socket_in(short)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -114,7 +120,7 @@ def test_the_socket_is_the_users_alone(server: Served, short: Path) -> None:
 
 
 def test_ps_lists_all_tenants(server: Served, short: Path) -> None:
-    said(short, "tenants", "wake", "a", "--wait")
+    have(short, "a", "wake", "ready")
     head, *rows = said(short, "ps").splitlines()
     assert head.split() == [*HEADINGS]
     assert [row.split()[0] for row in rows] == ["a", "b", "o/c"]
@@ -123,7 +129,7 @@ def test_ps_lists_all_tenants(server: Served, short: Path) -> None:
 
 
 def test_all_is_told_of_a_tenant(server: Served, short: Path) -> None:
-    said(short, "tenants", "wake", "a", "--wait")
+    have(short, "a", "wake", "ready")
     status, told, _ = ask(short, "GET", "/tenants")
     assert status == 200 and told["server"]["pid"] == server.process.pid
     assert told["server"]["url"] == server.url and told["server"]["device_bytes"] == 4 << 20
@@ -153,12 +159,12 @@ def test_a_tenant_sleeps_wakes_stops_and_starts_anew(server: Served, short: Path
 
 
 def test_a_name_may_have_slashes(server: Served, short: Path) -> None:
-    assert "o/c is ready" in said(short, "tenants", "wake", "o/c", "--wait")
+    have(short, "o/c", "wake", "ready")
     assert "o/c is stopped" in said(short, "tenants", "stop", "o/c", "--wait")
 
 
 def test_a_drain_lets_requests_end(server: Served, short: Path) -> None:
-    said(short, "tenants", "wake", "a", "--wait")
+    have(short, "a", "wake", "ready")
     connection = server.open("POST", "/v1/completions", {"model": "a", "prompt": "wait"})
     deadline = time.monotonic() + LIMIT_S
     while not ask(short, "GET", "/tenants/a")[1]["running"]:
@@ -170,7 +176,7 @@ def test_a_drain_lets_requests_end(server: Served, short: Path) -> None:
 
 
 def test_who_watches_hears_of_each_change(server: Served, short: Path) -> None:
-    said(short, "tenants", "wake", "a", "--wait")
+    have(short, "a", "wake", "ready")
     connection = http.client.HTTPConnection("admin", timeout=LIMIT_S)
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.connect(str(socket_in(short)))
@@ -188,7 +194,7 @@ def test_who_watches_hears_of_each_change(server: Served, short: Path) -> None:
 
 
 def test_who_knows_an_older_revision_changes_nothing(server: Served, short: Path) -> None:
-    said(short, "tenants", "wake", "a", "--wait")
+    have(short, "a", "wake", "ready")
     tag = ask(short, "GET", "/tenants/a")[2]["ETag"]
     status, taken, headers = ask(short, "POST", "/tenants/a/wake", **{"If-Match": tag})
     assert status == 202 and headers["ETag"] == f'"{taken["revision"]}"' != tag
@@ -209,13 +215,13 @@ def test_who_knows_an_older_revision_changes_nothing(server: Served, short: Path
 def test_what_cannot_be_done_is_one_line(
     server: Served, short: Path, path: str, status: int, words: str
 ) -> None:
-    said(short, "tenants", "stop", "b", "--wait")
+    have(short, "b", "stop", "stopped")
     found, body, _ = ask(short, "POST", path)
     assert found == status and words in body["error"]["message"]
 
 
 def test_commands_end_with_one_line(server: Served, short: Path) -> None:
-    said(short, "tenants", "stop", "b", "--wait")
+    have(short, "b", "stop", "stopped")
     for words, code, line in [
         (["tenants", "wake", "x"], 2, "no tenant 'x' here"),
         (["logs", "x"], 2, "no tenant 'x' here"),
@@ -239,7 +245,7 @@ def test_each_act_is_a_line_of_the_log(server: Served, short: Path) -> None:
 
 
 def test_logs_are_read_and_followed(server: Served, short: Path) -> None:
-    said(short, "tenants", "wake", "a", "--wait")
+    have(short, "a", "wake", "ready")
     log = Path(ask(short, "GET", "/tenants/a")[1]["log"])
     with log.open("a") as file:
         file.write("one\ntwo\n")

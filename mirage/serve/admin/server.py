@@ -49,7 +49,7 @@ class AdminServer:
             [
                 web.get("/tenants", self._all),
                 web.get("/tenants/{name:.+}", self._one),
-                web.post("/tenants/{name:.+}/{act}", self._act),
+                web.post("/tenants/{name:(?s:.+)}/{act}", self._act),
                 web.get("/watch", self._watch),
             ]
         )
