@@ -15,6 +15,7 @@ from mirage.simulate.roofline import Roofline
 from mirage.tools.explain.arithmetic import Explained, explained, layer_compute_s
 from mirage.tools.explain.machine import Machine, machine
 from mirage.tools.explain.subjects import Subjects, subjects
+from mirage.tools.fixed_shares import with_fixed_shares
 from mirage.tools.tune.simulated import Bench
 from mirage.tools.tune.space import SearchSpace, space
 from mirage.tools.tune.windows import LARGEST_WINDOW, Cut, cut
@@ -117,7 +118,7 @@ class Question:
 
 def ask(path: Path, options: TuneOptions) -> Question:
     """Raises `ConfigError` or `TraceError` with one line."""
-    config = load(path)
+    config = with_fixed_shares(load(path), "tune")
     on = machine(options.profile, config.device)
     known = subjects(config, on.hardware, CONTEXT)
     for name, why in known.refused.items():
