@@ -12,7 +12,7 @@ from mirage.config import Config, TenantSection
 from mirage.control.arbiter import Arbiter
 from mirage.control.liveness import FIRST_STEP_S
 from mirage.control.profiled import UNPROFILED, Profiled
-from mirage.control.roster.states import LifeState
+from mirage.control.roster.states import LifeEvent, LifeState
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.caretaker import Caretaker, Listen
 from mirage.serve.control import ControlServer
@@ -221,7 +221,12 @@ class Domain:
 
     def stop_one(self, name: str) -> None:
         """End a tenant's engine, or do not start it."""
-        self.managers[name].stops()
+        share = self._shares[name]
+        assert isinstance(share, RosteredShare) and self.attendance is not None
+        if share.recall():
+            self.attendance.heard(name, LifeEvent.ENDED)
+        else:
+            self.managers[name].stops()
 
     def sleep(self, name: str) -> None:
         """A tenant's engine gives all that it can."""

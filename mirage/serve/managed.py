@@ -113,6 +113,12 @@ class RosteredShare(Share):
         """The roster wants its engine started."""
         self._call.set()
 
+    def recall(self) -> bool:
+        """True if it was called and has not heard of it: then it was not."""
+        called = self._call.is_set()
+        self._call.clear()
+        return called
+
     async def called(self) -> None:
         """Returns when its engine shall start."""
         await self._call.wait()

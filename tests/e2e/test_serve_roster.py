@@ -221,6 +221,27 @@ async def test_one_that_dies_in_any_state_comes_again(tmp_path: Path) -> None:
 
 
 @run
+async def test_a_start_that_is_taken_back_at_once_is_none(tmp_path: Path) -> None:
+    async with served(tmp_path / "s", "ab") as site:
+        attendance = site.domain.attendance
+        assert attendance is not None
+        attendance.wish("a", LifeState.READY)
+        attendance.wish("a", LifeState.STOPPED)
+        assert site.states["a"] is LifeState.STOPPED
+        await asyncio.sleep(0.3)
+        assert site.states["a"] is LifeState.STOPPED and not site.domain.registry.reports
+        assert (await site.ask("a"))[0] == 200
+        attendance.wish("b", LifeState.READY)
+        async with asyncio.timeout(LIMIT_S):
+            while "b" not in site.domain.registry.reports:  # its engine starts
+                await asyncio.sleep(0.002)
+        attendance.wish("b", LifeState.STOPPED)
+        await site.until("b", LifeState.STOPPED)
+        assert (await site.ask("b"))[0] == 200
+        site.check()
+
+
+@run
 async def test_policy_static_stops_instead(tmp_path: Path) -> None:
     async with served(tmp_path / "s", "abc", policy="static") as site:
         for name in "abca":
