@@ -75,6 +75,8 @@ class Arbiter:
     def sleeps(self, tenant: str, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
         """A tenant that joined shall sleep; what its engine is to be told."""
         self._sleepers.add(tenant)
+        if self._granting == tenant:
+            self._granting = None
         self.sharing.has_work(tenant, False, now)
         told: list[tuple[str, Allotment | Refusal | Turn]] = []
         if self._temporal:

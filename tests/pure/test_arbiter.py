@@ -255,3 +255,76 @@ def test_death_passes_the_turn_on_at_once() -> None:
     made.decide(0.0)
     made.lost("a", 0.5)
     assert made.decide(0.5) == [("b", Turn(True))]
+
+
+def asleep(revision: int, *, holds: bool = False) -> Report:
+    """Of `a` or `b` once it holds one extent and no layer."""
+    told = report(holds)
+    return structs.replace(told, revision=revision, held_bytes=50, alpha=12, asleep=True)
+
+
+@pytest.mark.parametrize("mode", ["spatial", "temporal"])
+def test_one_that_sleeps_takes_no_part_and_lends_its_share(mode: str) -> None:
+    made = arbiter(mode)
+    told = made.sleeps("a", 1.0)
+    (sleep,) = [message for _, message in told if isinstance(message, Allotment)]
+    assert sleep.asleep and sleep.grant_bytes == 50 and (sleep.alpha, sleep.beta) == (12, 0)
+    assert made.controller.free_bytes == 0, "it has not obeyed yet"
+    made.reported("a", asleep(sleep.revision), 1.1)
+    assert made.controller.free_bytes == 1650
+    made.reported("b", report(True, running=1, growth=30), 1.2)
+    grown = [m for name, m in made.decide(1.2) if name == "b" and isinstance(m, Allotment)]
+    assert grown[-1].grant_bytes > 1700
+    made.controller.check(1.2)
+
+
+def test_a_sleeper_gets_no_turn_and_its_own_passes_on_when_it_has_stopped() -> None:
+    made = arbiter("temporal")
+    for name in "ab":
+        made.reported(name, report(False, running=1), 0.0)
+    assert made.decide(0.0)[-1] == ("a", Turn(True))
+    made.reported("a", report(True, running=1), 0.1)
+    told = made.sleeps("a", 0.5)
+    assert told[0] == ("a", Turn(False))
+    made.reported("a", report(True, running=1), 0.6)
+    assert ("b", Turn(True)) not in made.decide(0.6), "a step of it may be running"
+    made.reported("a", asleep(2), 0.7)
+    assert ("b", Turn(True)) in made.decide(0.7)
+    assert not [m for name, m in made.decide(5.0) if name == "a"]
+
+
+def test_a_turn_that_has_not_begun_is_not_told_to_one_that_sleeps() -> None:
+    made, _ = returning()
+    assert made.decide(1.4) == []
+    made.sleeps("a", 1.5)
+    later = [made.decide(1.5 + step / 10) for step in range(20)]
+    assert not [m for told in later for name, m in told if name == "a"]
+
+
+def test_one_that_wakes_begins_with_what_the_others_leave_it() -> None:
+    made = arbiter("spatial")
+    sleep = made.sleeps("a", 1.0)[-1][1]
+    assert isinstance(sleep, Allotment)
+    made.reported("a", asleep(sleep.revision), 1.1)
+    made.reported("b", report(True, running=1, growth=30), 1.2)
+    more = [m for name, m in made.decide(1.2) if name == "b"][-1]
+    assert isinstance(more, Allotment)
+    made.reported("b", complied(more, used=10, holds=True), 1.3)
+    made.wakes("a", 2.0)
+    told = made.decide(2.0)
+    less = next(m for name, m in told if name == "b" and isinstance(m, Allotment))
+    assert less.grant_bytes <= 1700, "the share is its own again"
+    made.reported("b", complied(less, used=10, holds=True), 2.1)
+    woken = [m for name, m in [*told, *made.decide(2.1)] if name == "a"]
+    assert isinstance(woken[0], Allotment) and not woken[0].asleep
+    assert woken[0].revision > sleep.revision and woken[0].kv_extents >= SHAPE.min_extents
+    made.controller.check(2.0)
+
+
+def test_a_sleeper_that_dies_holds_nothing() -> None:
+    made = arbiter("temporal")
+    made.sleeps("a", 1.0)
+    made.lost("a", 1.1)
+    assert made.controller.free_bytes == 1700
+    made.joined(Hello(PROTOCOL_VERSION, "a", 1, SHAPE, 0), 2.0)
+    assert [type(m) for name, m in made.decide(2.0) if name == "a"] == [Allotment]
