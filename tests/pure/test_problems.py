@@ -123,7 +123,7 @@ def _without(mapping: dict[Any, Any], key: Any) -> dict[Any, Any]:
     [
         ("policy", "magic", "policy: found 'magic', write 'static', 'pooled' or 'mirage'"),
         ("tenants.0.share", 0, "tenants.0.share: found 0, write a number above 0"),
-        ("tenants.0.share", None, "tenants.0.share: found nothing, write a number"),
+        ("tenants.0.share", None, "tenants.0.share: nothing is no share: write per cent, or auto"),
         (
             "tenants.0.max_model_len",
             True,
