@@ -61,7 +61,7 @@ def tenants(**changes: Any) -> dict[str, Any]:
     ("config", "words"),
     [
         (content(tenant=1), "unknown key 'tenant'"),
-        (tenants(share=51), "shares add up to 101 %"),
+        (tenants(share=101), "tenants.1.share: "),
         (tenants(name="a"), "tenant name 'a' is used twice"),
         (content(device={"memory": "64 MM"}), "'64 MM' is not a size"),
     ],

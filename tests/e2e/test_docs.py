@@ -92,10 +92,6 @@ def test_a_key_that_is_unknown(demo: Path) -> None:
     assert said in errors()
 
 
-def test_shares_of_more_than_all(demo: Path) -> None:
-    assert changed(demo, lambda c: c["tenants"][0].update(share=40)) in errors()
-
-
 @pytest.mark.slow
 def test_a_share_that_is_too_small(demo: Path) -> None:
     def change(content: dict[str, Any]) -> None:

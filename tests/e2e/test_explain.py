@@ -114,7 +114,7 @@ def test_an_option_that_is_wrong_is_one_line(written: Path, options: list[str], 
         ({"model": "nowhere"}, "tenant 'b': no model folder at "),
         ({"model": "torn"}, "torn/model.safetensors: not a whole safetensors file (Error"),
         ({"engine_args": {"port": 8}}, "tenant 'b': engine_args.port follows from the rest"),
-        ({"share": 60}, "shares add up to 110 %"),
+        ({"share": 60}, "mirage explain knows only tenants that are always awake"),
     ],
 )
 def test_a_file_or_folder_that_is_wrong_is_one_line(

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from supervised import DEADLINE_S, Served, assert_gone, serving, shared_files
+from left_shared import shared_files
+from supervised import DEADLINE_S, Served, assert_gone, serving
 
 from mirage.tools.demo.models import make_models
 

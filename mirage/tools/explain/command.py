@@ -18,6 +18,7 @@ from mirage.tools.explain.machine import machine
 from mirage.tools.explain.subjects import subjects
 from mirage.tools.explain.table import show
 from mirage.tools.explain.words import sentences
+from mirage.tools.fixed_shares import with_fixed_shares
 
 SCHEMA_VERSION = 1
 MOST_BATCHES, LARGEST_BATCH = 32, 2**20
@@ -42,7 +43,7 @@ def explain_command(
     Nothing is run, and vLLM is not asked: sizes are those of the models' folders, times those of a
     hardware profile.
     """
-    known = load(config)
+    known = with_fixed_shares(load(config), "explain")
     explain(known, hardware, context, parse_batches(batch), as_json)
 
 
