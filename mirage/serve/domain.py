@@ -190,6 +190,7 @@ class Domain:
         for name in self.managers:
             self._arbiter.controller.given_up(name)
         attendance.settle()
+        self.registry.on_request = True
         for name, member in attendance.roster.members.items():
             if member.state is not LifeState.STARTING:
                 self._starts[name].set()
@@ -208,7 +209,7 @@ class Domain:
     def _has_started(self, name: str, serves: bool) -> None:
         """A start has come to its end; the first one counts."""
         if not self._starts[name].is_set():
-            if not serves:
+            if not serves and not self.managers[name].stopping:
                 reason = self.managers[name].failure
                 self.failures[name] = EngineFailed(f"tenant {name!r}: {reason}")
             self._starts[name].set()
@@ -224,6 +225,7 @@ class Domain:
         share = self._shares[name]
         assert isinstance(share, RosteredShare) and self.attendance is not None
         if share.recall():
+            self._starts[name].set()
             self.attendance.heard(name, LifeEvent.ENDED)
         else:
             self.managers[name].stops()

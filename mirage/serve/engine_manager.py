@@ -24,7 +24,7 @@ from mirage.serve.limits import with_causes
 from mirage.serve.means import Means
 from mirage.serve.oom import OomKills
 from mirage.serve.process import EngineProcess
-from mirage.serve.registry import TenantServer
+from mirage.serve.registry import REACHABLE, TenantServer
 from mirage.serve.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.rundir import RunDir
 from mirage.serve.silence import silent
@@ -248,6 +248,11 @@ class EngineManager:
             raise EngineFailed(self._no_room)
 
     @property
+    def stopping(self) -> bool:
+        """True if it was told to stop, and was not called since."""
+        return self._stopping
+
+    @property
     def failure(self) -> str:
         """Reason why its last start failed; empty if it did not."""
         return self._failure
@@ -313,7 +318,7 @@ class EngineManager:
         self._connected.clear()
         self._refused = reason
         self._core_first = self._core_first or not self._engine.server_has_ended
-        if reason is not None or self.backend.state is LifeState.READY:
+        if reason is not None or self.backend.state in REACHABLE:
             self._is_down()
             self._engine.kill()
         self._end_if_without_core()
@@ -413,7 +418,7 @@ class EngineManager:
 
     async def _start_again(self) -> Pause:
         """Start it, and wait until it ends."""
-        if self._stopping:
+        if self._stopping or self._device.reason:
             return Pause(0.0)
         self.backend.restarts += self._has_served
         self._say_start()

@@ -97,7 +97,7 @@ def with_shares(config: Config, facts: Mapping[str, ModelFacts]) -> Config:
         t if t.share is not None else t.model_copy(update={"share": _auto(config, t, facts, page)})
         for t in config.tenants
     ]
-    return config.model_copy(update={"tenants": tenants})
+    return config.model_copy(update={"tenants": tenants, "roster": config.roster})
 
 
 def _auto(

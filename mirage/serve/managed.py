@@ -121,7 +121,8 @@ class RosteredShare(Share):
 
     async def called(self) -> None:
         """Returns when its engine shall start."""
-        await self._call.wait()
+        while not self._call.is_set():  # it may have been taken back meanwhile
+            await self._call.wait()
         self._call.clear()
 
     def serves(self, seconds: float) -> None:

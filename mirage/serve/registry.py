@@ -97,6 +97,8 @@ class Registry:
     shapes: dict[str, ModelShape] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
+    on_request: bool = False
+    """True if tenants start when they are asked for: one that starts is well."""
 
     def serving(self, model: str) -> TenantServer | None:
         """The tenant that serves `model`, by its own name or by an adapter's."""
@@ -112,7 +114,8 @@ class Registry:
     def health(self, *, reasons: bool = True) -> dict[str, Any]:
         """The body of ``/health``; `reasons` are lines of logs, and not for everybody."""
         states = {name: backend.state for name, backend in self.backends.items()}
-        ready = sum(state in SERVED for state in states.values())
+        well = SERVED | {LifeState.STARTING} if self.on_request else SERVED
+        ready = sum(state in well for state in states.values())
         status = "ok" if ready == len(states) else "degraded" if ready else "down"
         known = {name: b.reason for name, b in self.backends.items() if b.reason and reasons}
         more = {"reasons": known} if known else {}

@@ -158,7 +158,7 @@ class Router:
     @asynccontextmanager
     async def _admitted(self, backend: TenantServer) -> AsyncIterator[None]:
         """Context of a request whose tenant is awake. Raises `ApiError` if it cannot be in time."""
-        if self._attendance is None:
+        if self._attendance is None or backend.name not in self._attendance.roster.members:
             yield
             return
         try:

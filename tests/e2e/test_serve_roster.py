@@ -216,6 +216,7 @@ async def test_one_that_dies_in_any_state_comes_again(tmp_path: Path) -> None:
             cores[name] = (await site.ask(name))[1]["core"]
         asleep = next(n for n, s in site.states.items() if s is LifeState.SLEEPING)
         os.kill(cores[asleep], signal.SIGKILL)
+        await site.until(asleep, LifeState.STOPPED)  # nobody asks for it
         assert (await site.ask(asleep))[0] == 200
         site.check()
 
@@ -229,8 +230,11 @@ async def test_a_start_that_is_taken_back_at_once_is_none(tmp_path: Path) -> Non
         attendance.wish("a", LifeState.STOPPED)
         assert site.states["a"] is LifeState.STOPPED
         await asyncio.sleep(0.3)
-        assert site.states["a"] is LifeState.STOPPED and not site.domain.registry.reports
+        assert site.states["a"] is LifeState.STOPPED and not site.domain.managers["a"].starts
         assert (await site.ask("a"))[0] == 200
+        attendance.wish("a", LifeState.STOPPED)
+        await site.until("a", LifeState.STOPPED)
+        assert site.domain.free_bytes == 4 << 20
         attendance.wish("b", LifeState.READY)
         async with asyncio.timeout(LIMIT_S):
             while "b" not in site.domain.registry.reports:  # its engine starts
@@ -326,3 +330,32 @@ async def test_any_operations_in_any_order_leave_true_books(
         reports = site.domain.registry.reports
         held = sum(report.held_bytes for report in reports.values())
         assert held <= 4 << 20
+
+
+@run
+async def test_a_request_that_outlives_its_engine_counts_for_no_other(tmp_path: Path) -> None:
+    async with served(tmp_path / "s", "ab") as site:
+        attendance = site.domain.attendance
+        assert attendance is not None
+        pids = (await site.ask("a"))[1]
+        old = attendance.ask("a")
+        os.kill(pids["core"], signal.SIGKILL)
+        await site.until("a", LifeState.STOPPED, LifeState.DOWN, LifeState.STARTING)
+        assert (await site.ask("a"))[0] == 200
+        new = attendance.ask("a")
+        old.over()
+        assert attendance.roster.members["a"].running == 1
+        new.over()
+        assert attendance.roster.members["a"].running == 0
+
+
+@run
+async def test_who_gives_up_waiting_leaves_the_others_their_time(tmp_path: Path) -> None:
+    async with served(tmp_path / "s", "ab") as site:
+        attendance = site.domain.attendance
+        assert attendance is not None
+        first, second = attendance.ask("a"), attendance.ask("a")
+        came = attendance.roster.members["a"].waiting[1]
+        first.over()
+        assert list(attendance.roster.members["a"].waiting) == [came]
+        second.over()

@@ -140,12 +140,12 @@ class Roster:
             member.inside -= 1
             self._unless_asked_for(member)
 
-    def left(self, name: str) -> None:
-        """A request that waited goes, its client has: the newest."""
+    def left(self, name: str, place: int = -1) -> None:
+        """A request that waited goes, its client has; its `place` counts from the oldest."""
         member = self.members.get(name)
         self.quiet_until = -inf
         if member is not None and member.waiting:
-            member.waiting.pop()
+            del member.waiting[place]
             self._unless_asked_for(member)
 
     def _unless_asked_for(self, member: RosterMember) -> None:
@@ -357,6 +357,13 @@ class Roster:
         for member in self.members.values():
             if member.again and now >= member.retry_at:
                 self._join_line(member, now)
+            elif self._is_missed_by_nobody(member) and now >= member.retry_at:
+                member.happens(LifeEvent.ENDED, now)
+
+    def _is_missed_by_nobody(self, m: RosterMember) -> bool:
+        """True of one that ended by itself and is wanted neither by requests nor at once."""
+        wanted = m.again or m.eager or m.is_asked_for or m.queued is not None
+        return m.state is LifeState.DOWN and not wanted
 
     def _serve(self, now: float) -> list[RosterOrder]:
         """The line, and once nobody stands in it those that start before anybody asks."""
@@ -432,7 +439,7 @@ class Roster:
             yield m.waiting[0] + m.spec.wait_s
         if m.queued is not None:
             yield m.queued_at + self.rules.patience_s
-        if m.again or m.eager:
+        if m.again or m.eager or m.state is LifeState.DOWN:
             yield m.retry_at
         if m.state is LifeState.DRAINING and not m.told:
             yield m.until

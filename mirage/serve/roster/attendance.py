@@ -15,6 +15,7 @@ from dataclasses import replace
 from math import inf
 from typing import Protocol
 
+from mirage.control.roster.member import DrainGoal, RosterMember
 from mirage.control.roster.orders import RosterOrder, RosterVerb
 from mirage.control.roster.roster import Roster
 from mirage.control.roster.states import LifeEvent, LifeState, UnexpectedEventError
@@ -68,6 +69,8 @@ class Attendance:
         """Revision of each engine's newest allotment of sleep."""
         self._begun: dict[str, float] = {}
         """When each tenant was ordered to come, or to sleep."""
+        self._lives: dict[str, int] = {}
+        """Engines of each tenant that have ended."""
         self._ending: dict[str, list[Ticket]] = {}
         """Requests that came while an engine was about to end; the roster does not know them."""
         self._news = asyncio.Event()
@@ -78,8 +81,10 @@ class Attendance:
     def ask(self, name: str) -> Ticket:
         """A request for a tenant comes. Raises `NotInTime`."""
         ticket = Ticket(lambda ticket: self._over(name, ticket))
-        if name in self._ending:
-            self._ending[name].append(ticket)
+        if (ending := self._ending.get(name)) is not None:
+            if len(ending) >= self.roster.members[name].spec.queued:
+                raise NotInTime(self.roster.predicted_s(name, self._clock()))
+            ending.append(ticket)
         else:
             self._ask(name, ticket)
             self.settle()
@@ -90,20 +95,26 @@ class Attendance:
     def _ask(self, name: str, ticket: Ticket) -> None:
         admission = self.roster.asked(name, self._clock())
         if admission.passed_on:
-            ticket.passes()
+            self._pass(name, ticket)
         elif admission.waits:
             self._waiting[name].append(ticket)
         else:
             ticket.refuse(admission.retry_s)
 
+    def _pass(self, name: str, ticket: Ticket) -> None:
+        ticket.life = self._lives.get(name, 0)
+        ticket.passes()
+
     def _over(self, name: str, ticket: Ticket) -> None:
         if ticket.state is TicketState.PASSED:
-            self.roster.ended(name, self._clock())
+            if ticket.life == self._lives.get(name, 0):  # else it ended with its engine
+                self.roster.ended(name, self._clock())
         elif ticket in self._ending.get(name, ()):
             self._ending[name].remove(ticket)
         elif ticket.state is TicketState.WAITING:
-            self._waiting[name].remove(ticket)
-            self.roster.left(name)
+            place = self._waiting[name].index(ticket)
+            del self._waiting[name][place]
+            self.roster.left(name, place)
         self.settle()
 
     # -- engines ------------------------------------------------------------------------
@@ -131,12 +142,17 @@ class Attendance:
 
     def _note_end(self, name: str, retry_s: float, *, failed: bool) -> None:
         member = self.roster.members[name]
-        if member.state is LifeState.DRAINING and member.told:
+        self._lives[name] = self._lives.get(name, 0) + 1
+        if self._is_told(member, DrainGoal.STOP):
             self.heard(name, LifeEvent.ENDED)
             return
-        self.heard(name, LifeEvent.CRASHED, 0.0 if failed else retry_s)
+        self.heard(name, LifeEvent.CRASHED, retry_s)
         if failed:
             self.heard(name, LifeEvent.GIVEN_UP, retry_s)
+
+    @staticmethod
+    def _is_told(member: RosterMember, goal: DrainGoal) -> bool:
+        return member.state is LifeState.DRAINING and member.told and member.goal is goal
 
     def heard(self, name: str, event: LifeEvent, retry_s: float = 0.0) -> None:
         """An event of an engine. One that its state does not have came too late to matter."""
@@ -145,13 +161,13 @@ class Attendance:
         if self.roster.members[name].state is LifeState.READY:
             waiting, self._waiting[name] = self._waiting[name], deque()
             for ticket in waiting:
-                ticket.passes()
+                self._pass(name, ticket)
         self.settle()
 
     def reported(self, name: str, report: Report) -> None:
         """The memory of an engine: whether it sleeps now, or has woken."""
         member = self.roster.members[name]
-        if member.state is LifeState.DRAINING and member.told and report.asleep:
+        if report.asleep and self._is_told(member, DrainGoal.SLEEP):
             self._slept[name] = report.revision
             member.own = replace(member.own, asleep=report.held_bytes)
             self.heard(name, LifeEvent.SLEPT)

@@ -32,6 +32,8 @@ class Ticket:
         """`left` hears when the request is over, in whatever state it was."""
         self.state = TicketState.PASSED if passed else TicketState.WAITING
         self._left, self._answered = left, asyncio.Event()
+        self.life = 0
+        """Number of the engine that it was passed on to, among those of its tenant."""
         self.retry_s = 0.0
         """Seconds after which it may be sent again, once it is refused."""
         if passed:
