@@ -140,7 +140,7 @@ def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> S
 
 
 def with_steps(hardware: Hardware, own: Fitted | None) -> Hardware:
-    """With the figures that one model's steps fit best, if they are known."""
+    """Step times fitted to one model's own steps, if they are known."""
     if own is None:
         return hardware
     figures = {

@@ -57,7 +57,7 @@ WORST = 3
 
 
 class Figures(NamedTuple):
-    """What one way of serving a world came to."""
+    """Figures of one way of serving a world."""
 
     tokens_s: float
     ttft_p50_ms: float

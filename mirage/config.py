@@ -269,7 +269,7 @@ class TenantSection(Strict):
     stop_after: Span = None
     """Seconds asleep after which its engine ends; None is never."""
     pinned: bool = False
-    """Whether it never yields its place to others."""
+    """True if it never yields its place to others."""
     max_waiting: Count = 128
     """Requests that may wait while it wakes or starts."""
     max_wait_s: float = Field(default=120.0, ge=0, le=1e6)
@@ -305,16 +305,16 @@ ROSTER_KEYS = {"start", "keep_alive", "stop_after", "pinned", "max_waiting", "ma
 
 
 class RosterSection(Strict):
-    """How tenants come and go where not all fit (docs/roster.md). Times in seconds."""
+    """Rules by which tenants come and go where not all fit (docs/roster.md). Times in seconds."""
 
     victims: Literal["mru", "lru"] = "mru"
-    """Among idle tenants of equal priority, who sleeps first."""
+    """Order in which idle tenants of equal priority sleep."""
     worth: float = Field(default=1.0, ge=0, le=1e6)
-    """Nobody yields before it was awake as long as its way out and back takes, so many times."""
+    """Multiple of its way out and back for which a tenant is awake before it yields."""
     busy_s: float = Field(default=5.0, ge=0, le=1e6)
     """A tenant with running requests yields no earlier than so long after it became ready."""
     patience_s: float = Field(default=1.0, ge=0, le=1e6)
-    """Nor before somebody has waited for its place for so long."""
+    """Seconds that somebody has to wait for the place of a tenant with running requests."""
     drain_s: float = Field(default=2.0, ge=0, le=1e6)
     """Longest drain; what still runs then waits until its model is awake again."""
     asleep_part: float = Field(default=0.5, ge=0, le=1)

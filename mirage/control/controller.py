@@ -95,7 +95,7 @@ class Controller:
         self._new: set[str] = set()
         """Tenants that joined and have had no allotment yet."""
         self._lean: set[str] = set()
-        """Those of them that need not have all their share at first."""
+        """Tenants among them that need not have all their share at first."""
         self._asleep: dict[str, ModelShape] = {}
         """Shapes of tenants that were told to sleep."""
         self._planned: Clocked[Plan] | None = None

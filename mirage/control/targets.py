@@ -86,7 +86,7 @@ def least(tenant: Tenant, shape: ModelShape, rules: Rules) -> Allotment:
 
 
 def asleep(shape: ModelShape) -> Allotment:
-    """What an engine holds that sleeps: nothing that it can give."""
+    """Allotment of an engine that sleeps: nothing that it can give."""
     alpha = shape.layers if shape.movable_layers else 0
     extents = 1 if shape.max_extents else 0
     return Allotment(0, alpha, 0, extents, asleep_bytes(shape), asleep=True)

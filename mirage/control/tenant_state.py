@@ -148,7 +148,7 @@ class MetadataStore:
         self._holder: str | None = None
         self._records: dict[str, _Record] = {}
         self._newest: Clocked[tuple[TenantSnapshot, ...]] | None = None
-        """Of all joined tenants, made last, if nothing was heard or said since."""
+        """Snapshot of all joined tenants that was made last, if nothing was heard or said since."""
 
     def joined(self, name: str, shape: ModelShape, held_bytes: int) -> None:
         """An engine starts anew: nothing is known of it but its shape."""

@@ -68,7 +68,7 @@ class TurnTaking:
         self._spill_bytes = message.spill_bytes
 
     def rest(self, rests: bool) -> None:
-        """Whether the engine rests from now on. What it was draining is over for good."""
+        """Tell it if the engine rests from now on. A drain is over for good then."""
         self._rests = rests
         self._drain &= not rests
 

@@ -24,7 +24,7 @@ class EngineTurn:
         self._taking.told(message)
 
     def rest(self, rests: bool) -> None:
-        """Whether the engine rests: then no step may be scheduled, whoever has the turn."""
+        """True if the engine rests: then no step may be scheduled, whoever has the turn."""
         self._taking.rest(rests)
 
     @property

@@ -30,7 +30,7 @@ class Preflight(NamedTuple):
     adapters: dict[str, dict[str, str]]
     """Folder of each LoRA adapter, by its name."""
     config: Config
-    """As it is served: no share is ``auto`` any more."""
+    """Configuration that is served: no share is ``auto`` any more."""
 
 
 def preflight(config: Config, probe: ask.Probe = ask.PROBE) -> Preflight:

@@ -70,7 +70,7 @@ class RunDir:
         return tiers_beside(self.control_socket)
 
     def admin_socket(self, port: int) -> Path:
-        """For operators of the server whose router listens on `port`."""
+        """Socket for operators of the server whose router listens on `port`."""
         return self.sockets / f"admin-{port}.sock"
 
     def engine_socket(self, tenant: str) -> Path:

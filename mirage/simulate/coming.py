@@ -27,7 +27,7 @@ class SimulatedRoster(RosterSection):
     wake_s: Seconds = 0.05
     stop_s: Seconds = 1.0
     start_s: Seconds = 5.0
-    """Of a model whose weights are in host memory."""
+    """Seconds of a start whose weights are in host memory."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Coming:
     """A way of coming and going. `changes`: rules that differ from the experiment's."""
 
     sleeps: bool = True
-    """Whether who yields sleeps; else its process ends."""
+    """True if a tenant that yields sleeps; else its process ends."""
     copies: bool = False
     """Whether a sleep copies all weights to host memory, and keeps nothing on the device but what
     the process itself takes. Else who starts does so asleep: it needs no place until it is up."""
@@ -48,7 +48,7 @@ class Coming:
         return RosterRules(sleeps=self.sleeps, **asked)
 
     def speeds(self, section: SimulatedRoster, hardware: Hardware) -> SwitchSpeeds:
-        """What a switch takes on this machine. Nobody reads a disk."""
+        """Speeds of a switch on this machine. Nobody reads a disk."""
         link = hardware.link_gb_s.value * 1e9
         names = ("sleep_s", "wake_s", "stop_s")
         own = {name: getattr(section, name) for name in names}

@@ -61,7 +61,7 @@ class NoLoads:
     def begin(
         self, request: SimulatedRequest, found: PrefixFound, hits: list[Hit], now: int
     ) -> bool:
-        """Whether an admitted request waits for its `hits`, beside the blocks that it has found."""
+        """True if an admitted request waits for its `hits`, beside the blocks that it has found."""
         return False
 
     def advance(self, now: int) -> list[SimulatedRequest]:

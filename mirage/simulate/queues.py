@@ -78,7 +78,7 @@ class Queues:
 
     @property
     def first_loaded(self) -> SimulatedRequest | None:
-        """Who is the next to start of those that are loaded."""
+        """Request that starts next of those that are loaded."""
         return next((request for request, there in self.loading.items() if there), None)
 
     @property

@@ -41,11 +41,11 @@ class RosteredDomain(SimulatedDomain):
         super().__init__(arbiter, engines, tell)
         self.roster, self._link, self._later = roster, link, later
         self._joined: set[str] = set()
-        """Those whose memory the arbiter moves."""
+        """Tenants whose memory the arbiter moves."""
         self._loading: dict[str, LifeEvent] = {}
-        """Those that have joined and wait for their first allotment; what happens then."""
+        """Tenants that have joined and wait for their first allotment; the event that follows."""
         self._up: set[str] = set()
-        """Those that have started hollow, and wait for the bytes that they hold asleep."""
+        """Tenants that have started hollow, and wait for the bytes that they hold asleep."""
         self._leaving: dict[str, DrainGoal] = {}
         self._known = dict.fromkeys(self.engines, 0)
         """Requests of each that the roster knows of."""

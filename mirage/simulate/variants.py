@@ -24,7 +24,7 @@ class Variant:
     """Description in a report; left out, it is mirage with its `changes`."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     coming: Coming = field(default_factory=Coming)
-    """How models come and go, in an experiment with a `roster`."""
+    """Way in which models come and go, in an experiment with a `roster`."""
     tiers: bool = False
     """Whether KV blocks that leave the device go to the experiment's `tiers`."""
 

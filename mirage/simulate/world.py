@@ -246,7 +246,7 @@ class SimulatedDomain:
         self.arbiter.reported(name, report, now / PS)
 
     def _due(self, now_s: float) -> float | None:
-        """When there may be more to say without another event, in seconds; None for never."""
+        """Seconds at which there may be more to say without another event; None for never."""
         return self.arbiter.next_deadline(now_s)
 
     def _send(self, now: int) -> None:

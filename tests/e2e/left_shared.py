@@ -67,7 +67,7 @@ def lasting(before: Collection[Path], patience_s: float) -> set[Path]:
 
 
 def unmapped(files: set[Path]) -> set[Path]:
-    """Those that no process has in its memory."""
+    """Files that no process has in its memory."""
     return files - shared_files(psutil.process_iter()) if files else files
 
 

@@ -209,7 +209,7 @@ def aborted(engine: Sleeper) -> dict[str, Any]:
 
 
 def idle(engine: Sleeper) -> None:
-    """Without requests the message itself is all that it takes, both ways."""
+    """The message itself is all that it takes without requests, both ways."""
     for alpha in (0, 1 if engine.shape.movable_layers else 0):
         engine.sleep()
         engine.sleeps()
@@ -362,7 +362,7 @@ def two_in_flight(models: Path) -> dict[str, Any]:
 
 
 def beside_gpu(models: Path) -> dict[str, Any]:
-    """With the memory of a GPU's driver, over the stand-in, and pieces that stream."""
+    """Engine with the memory of a GPU's driver, over the stand-in, and pieces that stream."""
     from identity import PAGE, compute_beside_gpu
 
     compute_beside_gpu()

@@ -17,11 +17,11 @@ EPSILON = 1e-6
 
 @dataclass
 class RosterEngine:
-    """What is true of one tenant, counted apart from the roster's books."""
+    """Truth about one tenant, counted apart from the roster's books."""
 
     held: int = 0
     done: tuple[float, LifeEvent] | None = None
-    """What it will say next, and when."""
+    """Event that it will tell next, and its time."""
     running: int = 0
     inside: int = 0
     """Requests in its queue while it sleeps."""
@@ -31,7 +31,7 @@ class RosterEngine:
     wanted_at: float = inf
     """Since when somebody waits for it."""
     free_to_go: bool = False
-    """Whether its operator, or its own times, may end it at any moment."""
+    """True if its operator, or its own times, may end it at any moment."""
 
     def rests(self) -> None:
         """Nobody waits for it, if that is so."""
@@ -49,9 +49,9 @@ class RosterWorld:
         self.now = 0.0
         self.log: list[tuple[float, RosterOrder]] = []
         self.longest = 0.0
-        """That anybody waited to become ready."""
+        """Longest time that anybody waited to become ready."""
         self.calm = True
-        """Whether no engine has broken and nobody was added or removed."""
+        """True if no engine has broken and nobody was added or removed."""
 
     # -- events -------------------------------------------------------------------------
 

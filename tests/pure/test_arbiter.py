@@ -258,7 +258,7 @@ def test_death_passes_the_turn_on_at_once() -> None:
 
 
 def asleep(revision: int, *, holds: bool = False) -> Report:
-    """Of `a` or `b` once it holds one extent and no layer."""
+    """Report of `a` or `b` once it holds one extent and no layer."""
     told = report(holds)
     return structs.replace(told, revision=revision, held_bytes=50, alpha=12, asleep=True)
 

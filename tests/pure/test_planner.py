@@ -88,7 +88,7 @@ def tenant(
 def plan(
     tenants: list[TenantSnapshot], device: int, reserved: int, policy: Policy, rules: Rules, **when
 ) -> Plan:
-    """By a planner that has made no other plan."""
+    """Plan of a planner that has made no other."""
     return Planner(device, policy, rules).plan(tenants, reserved, **when)
 
 

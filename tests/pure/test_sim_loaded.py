@@ -135,7 +135,7 @@ def engine(
     takes: float = 0.5,
     **limits: Any,
 ) -> Engine:
-    """With so many KV blocks; a load takes `takes` steps."""
+    """Engine with so many KV blocks; a load takes `takes` steps."""
     holding = SimulatedMemory(SHAPE, unnumbered(SHAPE, 0, 1, blocks + 1), lambda before, after: 0)
     chosen: Any = replace(LIMITS, **limits)
     loads, line = Below(below, int(takes * STEP)), Even()

@@ -132,7 +132,7 @@ def test_many_that_start_find_the_bytes_that_they_hold_asleep() -> None:
 
 
 def first_token_s(way: str) -> float:
-    """Of a model that is not there, on a device for one."""
+    """Configuration of a model that is not there, on a device for one."""
     tenants = [
         {"name": "a", "model": "llama-2-13b", "rate": 1.0},
         {"name": "b", "model": "llama-2-13b", "rate": 0.01},

@@ -14,7 +14,7 @@ from mirage.control.roster.states import COMING, GONE, Life, LifeEvent, LifeStat
 
 
 class DrainGoal(StrEnum):
-    """What a drain leads to."""
+    """Goal of a drain."""
 
     SLEEP = "sleep"
     STOP = "stop"
@@ -31,38 +31,38 @@ class RosterMember:
     declared: StateBytes | None = None
     """Bytes of its next process, if they differ from those of the present one."""
     nbytes: int = 0
-    """That it holds or may come to hold."""
+    """Bytes of the device that it holds or may come to hold."""
     since: float = -inf
-    """When its present state began."""
+    """Time at which its present state began."""
     running: int = 0
     """Requests that were passed on to it, and have not ended."""
     inside: int = 0
     """Requests that wait in its engine, which sleeps: they had not ended when it drained."""
     waiting: deque[float] = field(default_factory=deque)
-    """When each other request came that waits for it, the oldest first."""
+    """Arrival of each other request that waits for it, the oldest first."""
     queued: int | None = None
     """Its number in the line of those that want to come; None if it is not in it."""
     queued_at: float = inf
     promised: bool = False
-    """Whether it shall come although nobody waits: somebody was told to ask again."""
+    """True if it shall come although nobody waits: somebody was told to ask again."""
     came_at: float = -inf
-    """When it was told to start or to wake the last time."""
+    """Time of its last order to start or to wake."""
     ready_at: float = -inf
-    """When it became ready the last time."""
+    """Time at which it last became ready."""
     last_busy: float = -inf
     goal: DrainGoal = DrainGoal.SLEEP
     told: bool = False
-    """Of one that drains, whether it was told to sleep or stop."""
+    """True of a draining tenant that was told to sleep or stop."""
     until: float = inf
-    """When its drain has to be over."""
+    """Time at which its drain has to be over."""
     wish: DrainGoal | None = None
-    """What its operator wants of it, which is not so yet."""
+    """Wish of its operator that is not fulfilled yet."""
     wish_drain_s: float | None = None
     """Seconds that what runs has to end for that wish; None is the rules' time."""
     eager: bool = False
-    """Whether its process is yet to start without a request."""
+    """True if its process is yet to start without a request."""
     again: bool = False
-    """Whether it joins the line at `retry_at`."""
+    """True if it joins the line at `retry_at`."""
     retry_at: float = -inf
     removed: bool = False
 
@@ -86,7 +86,7 @@ class RosterMember:
 
     @property
     def gives_way(self) -> bool:
-        """Whether it is awake, or about to be, and may be asked to sleep some time."""
+        """True if it is awake, or about to be, and may be asked to sleep some time."""
         return not self.spec.pinned and (self.state in COMING or self.state is LifeState.READY)
 
     @property
@@ -130,7 +130,7 @@ class RosterMember:
 
     @property
     def comes_s(self) -> float:
-        """How long its way to ready takes from where it is now, or will be after its drain."""
+        """Seconds of its way to ready from where it is now, or will be after its drain."""
         drains = self.state is LifeState.DRAINING
         if self.state in (LifeState.SLEEPING, LifeState.WAKING) or (
             drains and self.goal is DrainGoal.SLEEP
@@ -140,7 +140,7 @@ class RosterMember:
         return self.times.warm_s if warm else self.times.cold_s
 
     def back_s(self, goal: DrainGoal) -> float:
-        """How long its way out and back takes."""
+        """Seconds of its way out and back."""
         if goal is DrainGoal.SLEEP:
             return self.times.sleep_s + self.times.wake_s
         start_s = self.times.warm_s if self.life.keeps else self.times.cold_s
@@ -153,12 +153,12 @@ class RosterMember:
 
     @property
     def leaves_s(self) -> float:
-        """How long it takes to sleep, or to stop, once it was told."""
+        """Seconds that it takes to sleep, or to stop, once it was told."""
         return self.times.sleep_s if self.goal is DrainGoal.SLEEP else self.times.stop_s
 
     @property
     def yields_at(self) -> float:
-        """When it sleeps or stops by its own times, if nobody asks for it; infinite if never."""
+        """Time at which its own times end its state, if nobody asks for it; infinite if never."""
         if self.state is LifeState.READY and not self.running and not self.spec.pinned:
             return self.last_busy + self.spec.keep_alive_s
         if self.state is LifeState.SLEEPING and self.queued is None:

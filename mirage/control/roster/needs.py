@@ -22,9 +22,9 @@ class StateBytes:
     awake: int
     """Its share: what it is sure of while it is awake."""
     least: int
-    """With which a wake may begin: the rest of its share comes as others give back."""
+    """Bytes with which a wake may begin: the rest of its share comes as others give back."""
     asleep: int
-    """What its process cannot give."""
+    """Bytes that its process cannot give."""
     start: int
     """While it starts. What is more than its share is borrowed: it goes back once it is ready. One
     that starts hollow, with what it holds asleep, sleeps then."""
@@ -35,7 +35,7 @@ class StateBytes:
 
     @property
     def hollow(self) -> bool:
-        """Whether it starts asleep."""
+        """True if it starts asleep."""
         return self.start <= self.asleep < self.awake
 
     @property
@@ -87,18 +87,18 @@ def check_served(name: str, own: StateBytes, pinned: Iterable[StateBytes], devic
 
 
 class AtOnce(NamedTuple):
-    """How many of the tenants can be awake at the same time, all others asleep."""
+    """Numbers of tenants that can be awake at the same time, all others asleep."""
 
     surely: int
-    """Whichever they are."""
+    """Number that fits whichever they are."""
     at_most: int
-    """If they are the smallest."""
+    """Number that fits if they are the smallest."""
     missing: int
     """Bytes by which not even all can be asleep: some are stopped then. Else 0."""
 
 
 def at_once(every: Iterable[StateBytes], device_bytes: int) -> AtOnce:
-    """How many fit on the device."""
+    """Numbers that fit on the device."""
     every = list(every)
     free = device_bytes - sum(each.asleep for each in every)
     rising = sorted(each.yields for each in every)
@@ -106,7 +106,7 @@ def at_once(every: Iterable[StateBytes], device_bytes: int) -> AtOnce:
 
 
 def _fitting(amounts: list[int], free: int) -> int:
-    """How many of the first `amounts` add up to no more than `free`."""
+    """Number of the first `amounts` that add up to no more than `free`."""
     return sum(total <= free for total in accumulate(amounts)) if free >= 0 else 0
 
 
@@ -125,7 +125,7 @@ class SwitchTimes:
 
 @dataclass(frozen=True, slots=True)
 class SwitchSpeeds:
-    """What a machine takes: bytes a second, and seconds beside the bytes."""
+    """Speeds of a machine: bytes a second, and seconds beside the bytes."""
 
     link_bytes_s: float
     disk_bytes_s: float
@@ -135,7 +135,7 @@ class SwitchSpeeds:
     warm_s: float = 5.0
     cold_s: float = 30.0
     copies_out: bool = False
-    """Whether a sleep copies the weights to host memory, for want of a copy there."""
+    """True if a sleep copies the weights to host memory, for want of a copy there."""
 
     def times(self, own: StateBytes) -> SwitchTimes:
         """Seconds of a tenant with those bytes."""

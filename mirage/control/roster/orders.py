@@ -27,13 +27,13 @@ class RosterOrder(NamedTuple):
     verb: RosterVerb
     tenant: str
     nbytes: int = 0
-    """Of the device, what a tenant that comes may hold."""
+    """Bytes of the device that a tenant that comes may hold."""
     least: int = 0
-    """With which it may begin, while the rest is given back by others."""
+    """Bytes with which it may begin, while the rest is given back by others."""
     seconds: float = 0.0
-    """For a drain at most; until a request that is refused should come again."""
+    """Longest drain; of a refusal, time until the request should come again."""
     requests: int = 0
-    """That are refused."""
+    """Number of requests that are refused."""
 
 
 class Admission(NamedTuple):

@@ -73,13 +73,13 @@ def _loads(m: RosterMember) -> bool:
 
 
 def _left_at(m: RosterMember, now: float) -> float:
-    """When one that drains sleeps or has stopped."""
+    """Time at which a draining tenant sleeps or has stopped."""
     ends = now if m.told or not m.running else max(now, m.until)
     return ends + m.leaves_s
 
 
 def _given(m: RosterMember, rules: RosterRules, now: float) -> list[tuple[float, int]]:
-    """When it gives back how many bytes."""
+    """Times at which it gives bytes back, and their number."""
     if m.state is LifeState.DRAINING:
         return [(_left_at(m, now), m.coming_back)]
     if not m.gives_way:
@@ -89,7 +89,7 @@ def _given(m: RosterMember, rules: RosterRules, now: float) -> list[tuple[float,
 
 
 def _yields_at(m: RosterMember, ready: float, rules: RosterRules) -> float:
-    """When one that is ready then sleeps, if somebody needs its place."""
+    """Time at which a tenant that is `ready` then sleeps, if somebody needs its place."""
     busy = bool(m.running or m.is_asked_for)
     span_s = rules.worth * m.back_s(DrainGoal.SLEEP)
     drained_s = max(0.0, rules.busy_s - span_s) + rules.drain_s if busy else 0.0

@@ -50,7 +50,7 @@ class DeviceRoom:
         return sum(m.own.asleep for m in self._members.values() if _sleeps(m))
 
     def may_pass(self, one: RosterMember, head: RosterMember, claimed: int) -> bool:
-        """Whether `one` may come before the `head` of the line, which has no room yet.
+        """True if `one` may come before the `head` of the line, which has no room yet.
 
         Only for bytes that nobody needs who stands before it: neither those `claimed`, nor the
         head, for which tenants will do that came before it stood in the line.
@@ -63,7 +63,7 @@ class DeviceRoom:
     def yielding(
         self, to: RosterMember, now: float, claimed: int = 0, *, gently: bool = False
     ) -> list[Yielding] | None:
-        """Who shall yield `to` one; None if what it needs cannot be had yet.
+        """Tenants that shall yield `to` one; None if what it needs cannot be had yet.
 
         `claimed`: bytes that others need before it. `gently`: idle tenants alone, and only to
         sleep.
@@ -110,7 +110,7 @@ class DeviceRoom:
     def _asked(
         self, to: RosterMember, goal: DrainGoal, now: float, *, busy: bool
     ) -> list[RosterMember]:
-        """Who may be asked to yield now, in order."""
+        """Tenants that may be asked to yield now, in order."""
         may = [
             m
             for m in self._others(to)
@@ -129,7 +129,7 @@ class DeviceRoom:
 
 
 def _before(one: RosterMember, other: RosterMember) -> bool:
-    """Whether one stands in the line before another."""
+    """True if one stands in the line before another."""
     return one.queued is not None and (other.queued is None or one.queued < other.queued)
 
 

@@ -57,7 +57,7 @@ class Roster:
         self.room = DeviceRoom(device_bytes, self.members, self.rules)
         self._numbers = count()
         self.quiet_until = -inf
-        """Until then, or the next event, there is nothing to decide."""
+        """Time before which, without an event, there is nothing to decide."""
 
     # -- specs --------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class Roster:
             member.removed, member.wish = False, None
 
     def adopted(self, name: str, life: Life, now: float) -> None:
-        """What is so already of a tenant that was just `applied`.
+        """State that a tenant which was just `applied` is in already.
 
         Raises `AssertionError` if the device has no room for it, `NoSuchMemberError`.
         """
@@ -156,7 +156,7 @@ class Roster:
     # -- engines and operators ----------------------------------------------------------
 
     def heard(self, name: str, event: LifeEvent, now: float, retry_s: float = 0.0) -> None:
-        """What came of an order, or an engine's end.
+        """Outcome of an order, or an engine's end.
 
         One that crashed or is given up may start again in `retry_s`. Raises
         `UnexpectedEventError` for what cannot be, `NoSuchMemberError`.
@@ -175,7 +175,7 @@ class Roster:
             self._join_line(member, now)
 
     def drained(self, name: str, now: float) -> None:
-        """Nothing runs any more of a tenant that drains; what it has not begun waits."""
+        """A draining tenant has nothing running any more; what it has not begun waits."""
         member = self.members.get(name)
         if member is not None and member.state is LifeState.DRAINING:
             self.quiet_until = -inf
@@ -222,7 +222,7 @@ class Roster:
     # -- decisions ----------------------------------------------------------------------
 
     def decide(self, now: float) -> list[RosterOrder]:
-        """What to do now, in order. Called again, it has nothing to add."""
+        """Orders to carry out now. Called again, it has nothing to add."""
         orders: list[RosterOrder] = []
         if now < self.quiet_until:
             return orders
@@ -243,7 +243,7 @@ class Roster:
 
     @property
     def line(self) -> list[RosterMember]:
-        """Those that want to come, in their order."""
+        """Tenants that want to come, in their order."""
         queued = [
             m for m in self.members.values() if m.queued is not None and m.state not in COMING
         ]
@@ -259,7 +259,7 @@ class Roster:
         return longest_wait_s(self.members.values(), self.rules)
 
     def next_deadline(self, now: float) -> float | None:
-        """When `decide` may have more to say without another event; None for never."""
+        """Time at which `decide` may have more to say without another event; None for never."""
         known = now < self.quiet_until
         deadline = self.quiet_until if known else self._deadline(now)
         return None if deadline == inf else deadline
@@ -302,7 +302,7 @@ class Roster:
     # -- yielding -----------------------------------------------------------------------
 
     def _due(self, m: RosterMember, now: float) -> DrainGoal | None:
-        """What a tenant shall come to by itself, by its operator or its times."""
+        """Goal that a tenant shall come to by itself, by its operator or its times."""
         if m.removed and m.queued is not None:
             m.leave_line()
         if m.wish is not None and (goal := self._wished(m)) is not None:
@@ -313,7 +313,7 @@ class Roster:
         return DrainGoal.SLEEP if sleeps else DrainGoal.STOP
 
     def _wished(self, m: RosterMember) -> DrainGoal | None:
-        """What its wish asks for now; a wish that is fulfilled is none any more."""
+        """Goal that its wish asks for now; a wish that is fulfilled is none any more."""
         wish = m.wish
         if m.state in (LifeState.DOWN, LifeState.FAILED) and not m.is_asked_for:
             m.happens(LifeEvent.ENDED, m.since)
@@ -385,7 +385,7 @@ class Roster:
         return orders + (self._start_eager(now) if not self.line else [])
 
     def _may_come(self, member: RosterMember, claimed: int = 0) -> bool:
-        """Whether its bytes are free, beside those claimed by others before it."""
+        """True if its bytes are free, beside those claimed by others before it."""
         drains = member.state is LifeState.DRAINING
         return not drains and member.need + claimed <= self.room.free
 
@@ -434,7 +434,7 @@ class Roster:
     # -- times --------------------------------------------------------------------------
 
     def _times(self, m: RosterMember) -> Iterable[float]:
-        """When a decision about it may change."""
+        """Times at which a decision about it may change."""
         if m.waiting:
             yield m.waiting[0] + m.spec.wait_s
         if m.queued is not None:

@@ -12,16 +12,16 @@ class RosterRules:
     """Defaults are what a server would go by; others are there to be measured against them."""
 
     victims: Rule = "mru"
-    """Among idle tenants of equal priority, who sleeps first."""
+    """Order in which idle tenants of equal priority sleep."""
     worth: float = 1.0
-    """Nobody yields before it was awake as long as its way out and back takes, so many times."""
+    """Multiple of its way out and back for which a tenant is awake before it yields."""
     busy_s: float = 5.0
     """A tenant with running requests yields no earlier than so long after it became ready."""
     patience_s: float = 1.0
-    """Nor before somebody has stood in the line for so long."""
+    """Seconds that somebody has to stand in the line before a tenant with running requests yields."""
     drain_s: float = 2.0
     """Longest drain."""
     sleeps: bool = True
-    """Whether who yields sleeps; else its process ends."""
+    """True if a tenant that yields sleeps; else its process ends."""
     asleep_part: float = 0.5
-    """Of the device, what sleeping tenants may hold together; beyond, the longest idle stop."""
+    """Part of the device for all sleeping tenants; beyond it, the longest idle stop."""

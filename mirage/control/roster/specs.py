@@ -28,17 +28,17 @@ class TenantSpec:
     start: Literal["eager", "on_request"] = "eager"
     """Eager: its process starts before anybody asks, for which idle tenants may sleep."""
     keep_alive_s: float = inf
-    """Without a request for so long, it sleeps."""
+    """Seconds without a request after which it sleeps."""
     stop_after_s: float = inf
-    """Asleep for so long, its process ends."""
+    """Seconds asleep after which its process ends."""
     keep_weights: Literal["host", "none"] = "host"
-    """What stays when its process has ended."""
+    """Copy of the weights that stays when its process has ended."""
     pinned: bool = False
-    """Whether it never yields its place to others."""
+    """True if it never yields its place to others."""
     queued: int = 128
     """Requests that may wait while it comes."""
     wait_s: float = 60.0
-    """How long each of them may."""
+    """Seconds for which each of them may wait."""
 
     @property
     def entitled(self) -> Tenant:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class LifeState(StrEnum):
-    """What the process of a tenant does."""
+    """State of a tenant's process."""
 
     STARTING = "starting"
     """It comes up; its weights come to the device."""
@@ -32,7 +32,7 @@ class LifeState(StrEnum):
 
 
 class LifeEvent(StrEnum):
-    """What is ordered, and what is heard of an engine."""
+    """Orders to an engine, and events that are heard of it."""
 
     START = "start"
     WAKE = "wake"
@@ -120,6 +120,6 @@ class Life(NamedTuple):
         return self.place
 
     def _left(self) -> WeightsPlace:
-        """Of a process that is gone; what was on the disk alone is there still."""
+        """Place of the weights once the process is gone; what was on disk stays there."""
         on_disk = self.place is WeightsPlace.DISK or not self.keeps
         return WeightsPlace.DISK if on_disk else WeightsPlace.HOST

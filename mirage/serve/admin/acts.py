@@ -51,7 +51,7 @@ def obstacle(act: OperatorAct, on: ActedUpon) -> str:
 
 
 def foretold(act: OperatorAct, on: ActedUpon) -> str:
-    """What will happen, by its state before."""
+    """Sentences about what will happen, by its state before."""
     goal = target(act, sleeps=on.sleeps)
     if on.state is goal and act is not OperatorAct.RESTART:
         return f"{on.name} is {on.state} already"

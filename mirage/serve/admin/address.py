@@ -19,7 +19,7 @@ CREDENTIALS = struct.Struct("3i")
 
 
 class Credentials(NamedTuple):
-    """Who is at the other end of a Unix socket; of a server, who began to listen."""
+    """Process at the other end of a Unix socket; of a server, the one that began to listen."""
 
     pid: int
     uid: int

@@ -41,6 +41,6 @@ def _who(request: web.Request) -> str:
 
 
 def _word(sent: str) -> str:
-    """What was sent, in one word of a line."""
+    """Text that was sent, as one word of a line."""
     plain = sent.isascii() and sent.isprintable() and " " not in sent
     return (sent if plain else ascii(sent))[:LONGEST]

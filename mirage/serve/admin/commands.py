@@ -31,7 +31,7 @@ NameArgument = Annotated[str, typer.Argument(help="Of a tenant, as `mirage ps` h
 
 
 class TenantVerb(StrEnum):
-    """What to do: `OperatorAct`, or to look."""
+    """Act to carry out: an `OperatorAct`, or to look."""
 
     SHOW = "show"
     SLEEP = "sleep"

@@ -11,7 +11,7 @@ FORM_VERSION = 1
 
 
 class OperatorAct(StrEnum):
-    """What an operator may do to a tenant."""
+    """Acts of an operator on a tenant."""
 
     SLEEP = "sleep"
     WAKE = "wake"
@@ -41,25 +41,25 @@ class TenantStatus(msgspec.Struct, frozen=True, kw_only=True):
     spec: DeclaredTenant
     state: str
     since: float
-    """When this state was first seen."""
+    """Time at which this state was first seen."""
     reason: str
     """The last one that was given for a state, even if that is over; empty if none was."""
     weights: str
     """The fastest place that has all of them: device, host or disk."""
     device: str
     held_bytes: int
-    """That its engine holds, or may come to hold while it starts."""
+    """Bytes that its engine holds, or may come to hold while it starts."""
     share_bytes: int | None
     asleep_bytes: int | None
-    """That it holds asleep; None where no tenant sleeps."""
+    """Bytes that it holds asleep; None where no tenant sleeps."""
     running: int
     """Requests that were passed on to its engine; where tenants do not come and go, that run."""
     waiting: int
     """Requests that wait for it to be awake; where tenants do not come and go, in its engine."""
     ready_s: float | None
-    """Until it would be ready if it were asked for now, predicted; None if nobody knows."""
+    """Seconds until it would be ready if it were asked for now, predicted; None if nobody knows."""
     yields_s: float | None
-    """Until its own times put it to sleep or stop it; None if they do not."""
+    """Seconds until its own times put it to sleep or stop it; None if they do not."""
     restarts: int
     log: str
 
@@ -80,7 +80,7 @@ class TenantsTold(msgspec.Struct, frozen=True, kw_only=True):
 
     form_version: int
     revision: int
-    """Of what operators want: each act that is taken adds one."""
+    """Revision of what operators want: each act that is taken adds one."""
     server: DeviceStatus
     tenants: list[TenantStatus]
 
@@ -91,7 +91,7 @@ class ActTaken(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     act: OperatorAct
     will: str
-    """What will happen, in words."""
+    """Sentence about what will happen."""
     state: str
     """Its state right after."""
     revision: int

@@ -32,7 +32,7 @@ def _row(one: TenantStatus, now: float) -> tuple[str, ...]:
 
 
 def until(one: TenantStatus) -> str:
-    """What ends its present state by itself, and when."""
+    """Event that ends its present state by itself, and its time."""
     if one.state in (LifeState.STARTING, LifeState.WAKING):
         return "ready" if one.ready_s is None else f"ready in {span(one.ready_s)}"
     if one.yields_s is not None:

@@ -40,7 +40,7 @@ class Watchers:
             self._queues.discard(queue)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Until the client leaves, or is let go."""
+        """Serve until the client leaves, or is let go."""
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         queue: asyncio.Queue[StateChange | None] = asyncio.Queue()

@@ -68,7 +68,7 @@ class Attendance:
         self._slept: dict[str, int] = {}
         """Revision of each engine's newest allotment of sleep."""
         self._begun: dict[str, float] = {}
-        """When each tenant was ordered to come, or to sleep."""
+        """Time at which each tenant was ordered to come, or to sleep."""
         self._lives: dict[str, int] = {}
         """Engines of each tenant that have ended."""
         self._ending: dict[str, list[Ticket]] = {}

@@ -83,6 +83,6 @@ def shape_of(config: Config, fit: Fit) -> ModelShape:
 
 
 def together_awake(config: Config, fits: Mapping[str, Fit]) -> AtOnce:
-    """How many tenants can be awake at once."""
+    """Numbers of tenants that can be awake at once."""
     every = [bytes_of(config, config.tenant(name), fit) for name, fit in fits.items()]
     return at_once(every, config.device.memory)

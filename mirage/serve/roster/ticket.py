@@ -17,7 +17,7 @@ class NotInTime(Exception):
 
 
 class TicketState(Enum):
-    """Where a request is."""
+    """State of a request."""
 
     WAITING = auto()
     PASSED = auto()
