@@ -18,7 +18,7 @@ class RosterRules:
     busy_s: float = 5.0
     """A tenant with running requests yields no earlier than so long after it became ready."""
     patience_s: float = 1.0
-    """Seconds that somebody has to stand in the line before a tenant with running requests yields."""
+    """Seconds that somebody stands in the line before a tenant with running requests yields."""
     drain_s: float = 2.0
     """Longest drain."""
     sleeps: bool = True
