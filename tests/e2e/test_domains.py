@@ -13,17 +13,13 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
+from domain_served import LIMIT_S, domain_served
 from supervised import write_config
 from warm import adopting
-from with_fakes import means
 
 from mirage.config import load
 from mirage.control.roster.states import LifeState
-from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.domain import Domain
-from mirage.serve.preflight import preflight
-from mirage.serve.router import Router
-from mirage.serve.rundir import RunDir
 from mirage.tiers.client import PoolClient
 from mirage.tiers.contract import Key, Lookup, Member
 from mirage.units import MIB
@@ -33,7 +29,6 @@ pytestmark = pytest.mark.e2e
 
 BLOCK = 65536
 TIERS = {"host": {"bytes": 8 * BLOCK}}
-LIMIT_S = 60.0
 
 
 class Side(NamedTuple):
@@ -72,24 +67,8 @@ async def served(folder: Path, *names: str, memory: str, **changes: Any) -> Asyn
     """A device with tenants `names`, each ready. Whatever ends the block ends their engines."""
     folder.mkdir()
     config = load(write_config(folder, *names, device={"memory": memory}, **changes))
-    found = preflight(config, means().probe)
-    with RunDir() as rundir, ReaperClient(*rundir.folders) as reaper:
-        domain = Domain(config, found, rundir, reaper, means(), LIMIT_S)
-        router = Router(domain.registry, domain.tiers.resize)
-        url = await router.start("127.0.0.1", 0)
-        serving = asyncio.create_task(domain.serve(asyncio.Event(), all_or_nothing=True))
-        try:
-            started = asyncio.create_task(domain.started())
-            await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                serving.result()
-            yield Side(domain, rundir.sockets, url)
-        finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-            await router.drain()
-            await domain.stop()
-            await router.stop()
+    async with domain_served(config, all_or_nothing=True) as one:
+        yield Side(one.domain, one.sockets, one.url)
 
 
 @asynccontextmanager

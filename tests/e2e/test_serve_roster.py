@@ -15,21 +15,16 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
+from domain_served import LIMIT_S, domain_served
 from supervised import write_config
-from with_fakes import means
 
 from mirage.config import load
 from mirage.control.roster.states import LifeState
-from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.domain import Domain
-from mirage.serve.preflight import preflight
-from mirage.serve.router import Router
-from mirage.serve.rundir import RunDir
 
 pytestmark = pytest.mark.e2e
 
 NAMES = "abcde"
-LIMIT_S = 60.0
 TENANT = {"share": 40, "start": "on_request", "max_wait_s": 900.0}
 QUICK = {"busy_s": 0.0, "patience_s": 0.0, "drain_s": 0.2, "worth": 0.0}
 
@@ -97,26 +92,11 @@ async def served(folder: Path, names: str = NAMES, **changes: Any) -> AsyncItera
     roster = QUICK | changes.pop("roster", {})
     told = {"device": {"memory": "4MiB"}, "tenants": tenants, "roster": roster} | changes
     config = load(write_config(folder, *names, **told))
-    found = preflight(config, means().probe)
-    assert not found.refused
-    with RunDir() as rundir, ReaperClient(*rundir.folders) as reaper:
-        domain = Domain(found.config, found, rundir, reaper, means(), LIMIT_S)
-        router = Router(domain.registry, domain.tiers.resize, domain.attendance)
-        url = await router.start("127.0.0.1", 0)
-        serving = asyncio.create_task(domain.serve(asyncio.Event(), all_or_nothing=False))
-        try:
-            started = asyncio.create_task(domain.started())
-            await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                serving.result()
-            async with aiohttp.ClientSession() as http:
-                yield Site(domain, url, http)
-        finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-            await router.drain()
-            await domain.stop()
-            await router.stop()
+    async with (
+        domain_served(config, all_or_nothing=False) as one,
+        aiohttp.ClientSession() as http,
+    ):
+        yield Site(one.domain, one.url, http)
 
 
 @run

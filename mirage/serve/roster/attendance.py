@@ -24,12 +24,6 @@ from mirage.serve.roster.ticket import NotInTime, Ticket, TicketState
 
 LONGEST_REST_S = 5.0
 """Between two looks at the clock, whatever was heard."""
-ORDERED = {
-    LifeState.SLEEPING: "asleep",
-    LifeState.STOPPED: "stopped",
-    LifeState.WAKING: "waking",
-}
-"""States that are told at the terminal, in words."""
 
 
 class Acts(Protocol):

@@ -28,16 +28,14 @@ class TicketState(Enum):
 class Ticket:
     """One request. `admitted` returns once it may be passed on; `over` has to follow."""
 
-    def __init__(self, left: Callable[[Ticket], None], *, passed: bool = False) -> None:
+    def __init__(self, left: Callable[[Ticket], None]) -> None:
         """`left` hears when the request is over, in whatever state it was."""
-        self.state = TicketState.PASSED if passed else TicketState.WAITING
+        self.state = TicketState.WAITING
         self._left, self._answered = left, asyncio.Event()
         self.life = 0
         """Number of the engine that it was passed on to, among those of its tenant."""
         self.retry_s = 0.0
         """Seconds after which it may be sent again, once it is refused."""
-        if passed:
-            self._answered.set()
 
     async def admitted(self) -> None:
         """Raises `NotInTime` if it is refused before."""

@@ -1,0 +1,53 @@
+"""A device with light engines, served in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from with_fakes import means
+
+from mirage.config import Config
+from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.domain import Domain
+from mirage.serve.preflight import preflight
+from mirage.serve.router import Router
+from mirage.serve.rundir import RunDir
+
+LIMIT_S = 60.0
+
+
+class DomainServed(NamedTuple):
+    """A device that is served, its folder of sockets, and its address."""
+
+    domain: Domain
+    sockets: Path
+    url: str
+
+
+@asynccontextmanager
+async def domain_served(config: Config, *, all_or_nothing: bool) -> AsyncIterator[DomainServed]:
+    """A device whose first starts are over. Whatever ends the block ends its engines."""
+    found = preflight(config, means().probe)
+    assert not found.refused
+    with RunDir() as rundir, ReaperClient(*rundir.folders) as reaper:
+        domain = Domain(found.config, found, rundir, reaper, means(), LIMIT_S)
+        router = Router(domain.registry, domain.tiers.resize, domain.attendance)
+        url = await router.start("127.0.0.1", 0)
+        work = domain.serve(asyncio.Event(), all_or_nothing=all_or_nothing)
+        serving = asyncio.create_task(work)
+        try:
+            started = asyncio.create_task(domain.started())
+            await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()
+            yield DomainServed(domain, rundir.sockets, url)
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            await router.drain()
+            await domain.stop()
+            await router.stop()
