@@ -234,19 +234,23 @@ def test_sleeping_ones_stop_only_where_sleeping_alone_is_not_enough() -> None:
     assert said(made) == ["stop a", "stop b", "sleep c", "start d"]
 
 
-def test_a_small_one_passes_for_bytes_that_the_first_does_not_need() -> None:
+def big_before_small(big: int) -> RosterWorld:
+    """Of 100 bytes two busy ones have 80; one of `big` bytes was asked for, then one of 10."""
     made = world(100, "ab")
-    made.apply(
-        TenantSpec("big", start="on_request", **ENDLESS), replace(OWN, awake=45, start=45), TIMES
-    )
-    small = replace(OWN, awake=10, start=10)
-    made.apply(TenantSpec("small", start="on_request", **ENDLESS), small, TIMES)
+    for name, nbytes in (("big", big), ("small", 10)):
+        own = replace(OWN, awake=nbytes, start=nbytes)
+        made.apply(TenantSpec(name, start="on_request", **ENDLESS), own, TIMES)
     made.ask("a")
     made.ask("b")
     made.advance(9)
     said(made)
     made.ask("big")
     made.ask("small")
+    return made
+
+
+def test_a_small_one_passes_for_bytes_that_the_first_does_not_need() -> None:
+    made = big_before_small(45)
     assert said(made) == ["start small"]
     made.end("a")
     made.advance(2)
@@ -254,18 +258,7 @@ def test_a_small_one_passes_for_bytes_that_the_first_does_not_need() -> None:
 
 
 def test_but_not_for_bytes_that_the_first_waits_for() -> None:
-    made = world(100, "ab")
-    made.apply(
-        TenantSpec("big", start="on_request", **ENDLESS), replace(OWN, awake=90, start=90), TIMES
-    )
-    small = replace(OWN, awake=10, start=10)
-    made.apply(TenantSpec("small", start="on_request", **ENDLESS), small, TIMES)
-    made.ask("a")
-    made.ask("b")
-    made.advance(9)
-    said(made)
-    made.ask("big")
-    made.ask("small")
+    made = big_before_small(90)
     assert said(made) == []
 
 

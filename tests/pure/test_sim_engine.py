@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from alone import Alone
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from mirage.control.demand import lacks_growth
 from mirage.control.targets import unnumbered
 from mirage.facts import KVGroup
 from mirage.geometry import footprint
-from mirage.protocol import Allotment, ModelShape, Refusal, Report
+from mirage.protocol import Allotment, ModelShape, Refusal
 from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.engine import Engine
 from mirage.simulate.holding import SimulatedMemory
@@ -26,47 +27,6 @@ from tests.examples import examples
 pytestmark = pytest.mark.pure
 
 SHAPE = ModelShape(40, 100, 50, 30, 1, 16, 10**6, 1, 40)
-
-
-class Alone:
-    """Surroundings without a controller: reports are kept, wishes refused or not answered."""
-
-    def __init__(self, skipping: bool = True, refusing: bool = False) -> None:
-        self.skipping, self.refusing = skipping, refusing
-        self.now = 0
-        self.until = 1 << 62
-        self.reports: list[Report] = []
-
-    def now_s(self) -> float:
-        return self.now / PS
-
-    def report(self, engine: Engine, report: Report, leaves: int) -> None:
-        self.reports.append(report)
-        if self.refusing and lacks_growth(report):
-            engine.receive(Refusal(report.revision), self.now)
-
-    def co_runners(self, engine: Engine) -> tuple[int, int]:
-        return 1, 1
-
-    def co_runners_changed(self, engine: Engine) -> None:
-        pass
-
-    def began(self, engine: Engine) -> None:
-        pass
-
-    def finished(self, engine: Engine, request: SimulatedRequest) -> None:
-        pass
-
-    def run(self, engine: Engine, until: int = 10**18) -> int:
-        """All events of `engine`, the last one at or before `until`; how many."""
-        same = events = 0
-        while (time := engine.next_event()) is not None and time <= until:
-            same = same + 1 if time <= self.now else 0
-            assert same < 100, "time stands still"
-            self.now = max(time, self.now)
-            engine.wake(self.now)
-            events += 1
-        return events
 
 
 class Given:

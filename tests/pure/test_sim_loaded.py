@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from alone import Alone
 
 from mirage.control.demand import lacks_growth
 from mirage.control.targets import unnumbered
 from mirage.facts import KVGroup
-from mirage.protocol import Allotment, ModelShape, Refusal, Report
+from mirage.protocol import Allotment, ModelShape
 from mirage.simulate import run
 from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.engine import Engine
@@ -87,40 +88,15 @@ class Even:
         return STEP
 
 
-class One:
-    """A world of one engine; who wants more is refused, if it is asked."""
-
-    skipping, until = True, 1 << 62
+class One(Alone):
+    """A world of one engine, in which time is counted in steps; nobody is refused by default."""
 
     def __init__(self, *, refusing: bool = False) -> None:
-        self.refusing, self.now = refusing, 0
-        self.reports: list[Report] = []
+        super().__init__(refusing=refusing)
 
-    def now_s(self) -> float:
-        return self.now / PS
-
-    def report(self, engine: Engine, report: Report, leaves: int) -> None:
-        self.reports.append(report)
-        if self.refusing and lacks_growth(report):
-            engine.receive(Refusal(report.revision), self.now)
-
-    def co_runners(self, engine: Engine) -> tuple[int, int]:
-        return 1, 1
-
-    def co_runners_changed(self, engine: Engine) -> None: ...
-
-    def began(self, engine: Engine) -> None: ...
-
-    def finished(self, engine: Engine, request: SimulatedRequest) -> None: ...
-
-    def run(self, engine: Engine, steps: float = 10**6) -> None:
+    def steps(self, engine: Engine, steps: float = 10**6) -> None:
         """All that happens within the time of so many steps."""
-        until, same = int(steps * STEP), 0
-        while (time := engine.next_event()) is not None and time <= until:
-            same = same + 1 if time <= self.now else 0
-            assert same < 100, "time stands still"
-            self.now = max(time, self.now)
-            engine.wake(self.now)
+        self.run(engine, int(steps * STEP))
 
 
 def request(number: int, prompt: int, output: int, at: int = 0) -> SimulatedRequest:
@@ -155,7 +131,7 @@ def _fields(allotment: Allotment) -> dict[str, Any]:
 
 
 def finish(world: One, made: Engine, tokens: int) -> None:
-    world.run(made)
+    world.steps(made)
     made.queues.check_empty()
     assert made.tally.counters.output_tokens == tokens
 
@@ -163,10 +139,10 @@ def finish(world: One, made: Engine, tokens: int) -> None:
 def test_a_request_has_blocks_for_what_it_loads_and_runs_once_it_has_the_rest() -> None:
     world = One()
     made = engine(world, 10, [request(0, 100, 5)], {0: 6})
-    world.run(made, 0.1)
+    world.steps(made, 0.1)
     queues = made.queues
     assert (queues.used_blocks, queues.reserved_blocks, len(queues.running)) == (6, 1, 0)
-    world.run(made, 0.6)
+    world.steps(made, 0.6)
     assert (queues.used_blocks, queues.reserved_blocks, len(queues.running)) == (7, 0, 1)
     assert made.stepper.chunks[0][1] == 100 - 96, "the rest of its prompt is computed"
     finish(world, made, 5)
@@ -178,7 +154,7 @@ def test_others_may_take_what_it_lacks_and_nobody_is_admitted_past_it() -> None:
     # The first one takes its fourth and last block while the second loads.
     made = engine(world, 10, [request(0, 47, 14), request(1, 100, 5), late], {1: 6}, takes=5)
     queues = made.queues
-    world.run(made, 10)
+    world.steps(made, 10)
     loaded = queues.first_loaded
     assert loaded is not None and loaded.number == 1
     assert [r.number for r in queues.running] == [0] and queues.used_blocks == 10
@@ -193,7 +169,7 @@ def test_a_load_takes_none_of_what_others_lack_that_load() -> None:
     for below, loading in (({0: 3, 1: 4}, [0]), ({0: 3, 1: 3}, [0, 1])):
         world = One()
         made = engine(world, 10, [request(0, 100, 2), request(1, 65, 2)], below)
-        world.run(made, 0.1)
+        world.steps(made, 0.1)
         assert [r.number for r in made.queues.loading] == loading
         finish(world, made, 4)
 
@@ -201,7 +177,7 @@ def test_a_load_takes_none_of_what_others_lack_that_load() -> None:
 def test_who_loads_nothing_may_take_it() -> None:
     world = One()
     made = engine(world, 10, [request(0, 100, 2), request(1, 65, 9)], {0: 3}, takes=3)
-    world.run(made, 0.1)
+    world.steps(made, 0.1)
     assert [r.number for r in made.queues.running] == [1] and made.queues.used_blocks == 8
     finish(world, made, 11)
 
@@ -212,10 +188,10 @@ def test_the_newest_loaded_makes_way_where_nothing_runs() -> None:
         world = One(refusing=elastic)
         two = [request(0, 65, 3), request(1, 49, 3)]
         made = engine(world, 9, two, {0: 4, 1: 3}, elastic=elastic)
-        world.run(made, 0.1)
+        world.steps(made, 0.1)
         assert made.queues.used_blocks == 7
         shrink(world, made, 7)
-        world.run(made, 0.6)
+        world.steps(made, 0.6)
         assert any(lacks_growth(report) for report in world.reports) == elastic
         assert [r.number for r in made.queues.running] == [0]
         assert [r.number for r in made.queues.waiting] == [1]
@@ -228,9 +204,9 @@ def test_it_waits_for_the_answer_as_long_as_a_running_one() -> None:
     made = engine(
         world, 9, [request(0, 65, 3), request(1, 49, 3)], {0: 4, 1: 3}, elastic=True, hold_s=20e-9
     )
-    world.run(made, 0.1)
+    world.steps(made, 0.1)
     shrink(world, made, 7)
-    world.run(made, 15)
+    world.steps(made, 15)
     assert made.queues.stuck and made.tally.counters.preemptions == 0
     finish(world, made, 6)
     assert made.tally.counters.preemptions == 1

@@ -59,8 +59,6 @@ class Attendance:
         self._acts, self._say, self._clock = acts, say, clock
         self._waiting: dict[str, deque[Ticket]] = {name: deque() for name in roster.members}
         self._shown: dict[str, LifeState] = {}
-        self._slept: dict[str, int] = {}
-        """Revision of each engine's newest allotment of sleep."""
         self._begun: dict[str, float] = {}
         """Time at which each tenant was ordered to come, or to sleep."""
         self._lives: dict[str, int] = {}
@@ -162,7 +160,6 @@ class Attendance:
         """The memory of an engine: whether it sleeps now, or has woken."""
         member = self.roster.members[name]
         if report.asleep and self._is_told(member, DrainGoal.SLEEP):
-            self._slept[name] = report.revision
             member.own = replace(member.own, asleep=report.held_bytes)
             self.heard(name, LifeEvent.SLEPT)
         elif member.state is LifeState.WAKING and self._has_woken(name, report):
@@ -170,8 +167,8 @@ class Attendance:
 
     def _has_woken(self, name: str, report: Report) -> bool:
         """True if it has obeyed a newer allotment, and has memory for a request."""
-        newer = report.revision > self._slept.get(name, 0) and not report.asleep
-        return newer and report.kv_usable_extents >= self.roster.members[name].own.least_extents
+        least = self.roster.members[name].own.least_extents
+        return not report.asleep and report.kv_usable_extents >= least
 
     # -- operators ----------------------------------------------------------------------
 

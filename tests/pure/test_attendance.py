@@ -1,0 +1,165 @@
+"""The roster at work: orders carried out, what engines tell, and requests that wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from msgspec.structs import replace
+
+from mirage.control.roster.needs import StateBytes, SwitchTimes
+from mirage.control.roster.roster import Roster
+from mirage.control.roster.rules import RosterRules
+from mirage.control.roster.specs import TenantSpec
+from mirage.control.roster.states import LifeState
+from mirage.protocol import Report
+from mirage.serve.roster.attendance import Attendance
+from mirage.serve.roster.ticket import NotInTime, TicketState
+
+pytestmark = pytest.mark.pure
+
+OWN = StateBytes(awake=40, least=20, asleep=4, start=40, loaded=36, least_extents=2)
+TIMES = SwitchTimes(sleep_s=0.1, wake_s=1.0, stop_s=0.5, warm_s=4.0, cold_s=9.0)
+QUICK = RosterRules(worth=0.0, busy_s=0.0, patience_s=0.0, drain_s=0.0)
+
+
+@dataclass
+class Engines:
+    """What was ordered, and the states that were shown."""
+
+    orders: list[str] = field(default_factory=list)
+    states: dict[str, LifeState] = field(default_factory=dict)
+
+    def start(self, name: str) -> None:
+        self.orders.append(f"start {name}")
+
+    def stop_one(self, name: str) -> None:
+        self.orders.append(f"stop {name}")
+
+    def sleep(self, name: str) -> None:
+        self.orders.append(f"sleep {name}")
+
+    def wake(self, name: str) -> None:
+        self.orders.append(f"wake {name}")
+
+    def shows(self, name: str, state: LifeState) -> None:
+        self.states[name] = state
+
+
+class Device:
+    """A device of 50 bytes, which is room for one tenant of 40 that is awake."""
+
+    def __init__(self, *names: str, start: str = "on_request") -> None:
+        self.now, self.engines = 0.0, Engines()
+        roster = Roster(50, QUICK)
+        for name in names:
+            spec = TenantSpec(name, start=start)  # type: ignore[arg-type]
+            roster.applied(spec, OWN, TIMES, 0.0)
+        self.attendance = Attendance(roster, self.engines, clock=lambda: self.now)
+        self.attendance.settle()
+
+    def serve(self, name: str) -> None:
+        """A request comes, for which the engine starts."""
+        ticket = self.attendance.ask(name)
+        self.now += 9.0
+        self.attendance.started(name, 9.0)
+        assert ticket.state is TicketState.PASSED
+        ticket.over()
+
+    @property
+    def said(self) -> list[str]:
+        told, self.engines.orders = self.engines.orders, []
+        return told
+
+
+def asleep(revision: int, held: int = 4) -> Report:
+    return Report(revision, False, held, 12, 0, 1, 0, asleep=True)
+
+
+def awake(revision: int, extents: int = 2) -> Report:
+    return Report(revision, False, 40, 0, 0, extents, 0, kv_usable_extents=extents)
+
+
+def test_one_sleeps_for_another_and_wakes_again() -> None:
+    made = Device("a", "b")
+    made.serve("a")
+    waits = made.attendance.ask("b")
+    assert made.said == ["start a", "sleep a"]
+    made.attendance.reported("a", asleep(2))
+    assert made.said == ["start b"]
+    made.attendance.started("b", 9.0)
+    assert waits.state is TicketState.PASSED
+    waits.over()
+    again = made.attendance.ask("a")
+    assert made.said == ["sleep b"]
+    made.attendance.reported("b", asleep(2))
+    assert made.said == ["wake a"]
+    made.attendance.reported("a", replace(asleep(2), kv_usable_extents=2))
+    made.attendance.reported("a", awake(3, extents=1))
+    assert again.state is TicketState.WAITING, "a report from before, and one of too little KV"
+    made.attendance.reported("a", awake(3))
+    assert again.state is TicketState.PASSED
+
+
+def test_one_that_ends_while_it_is_told_to_sleep_has_ended_by_itself() -> None:
+    made = Device("a", "b")
+    made.serve("a")
+    made.attendance.ask("b")
+    assert made.said == ["start a", "sleep a"]
+    wants = made.attendance.ask("a")
+    made.attendance.ended("a", 5.0, failed=False)
+    assert made.engines.states["a"] is LifeState.DOWN
+    assert made.said == ["start b"], "it rests for its pause, and others come meanwhile"
+    assert wants.state is TicketState.WAITING
+
+
+def test_one_that_is_told_to_stop_does_not_sleep_by_a_late_report() -> None:
+    made = Device("a", "b")
+    made.serve("a")
+    made.attendance.wish("a", LifeState.SLEEPING)
+    made.attendance.reported("a", asleep(2))
+    made.attendance.wish("a", LifeState.STOPPED)
+    assert made.said == ["start a", "sleep a", "stop a"]
+    made.attendance.reported("a", asleep(2))
+    assert made.engines.states["a"] is LifeState.DRAINING
+    made.attendance.ended("a", 0.0, failed=False)
+    assert made.engines.states["a"] is LifeState.STOPPED
+
+
+def test_one_that_is_given_up_is_not_started_first() -> None:
+    made = Device("a", start="eager")
+    assert made.said == ["start a"]
+    made.attendance.started("a", 9.0)
+    made.attendance.ended("a", 600.0, failed=True)
+    assert made.engines.states["a"] is LifeState.FAILED
+    assert made.said == []
+
+
+def test_who_asks_while_an_engine_is_about_to_end_waits_for_the_next() -> None:
+    made = Device("a")
+    made.serve("a")
+    made.attendance.ends("a")
+    ticket = made.attendance.ask("a")
+    assert ticket.state is TicketState.WAITING
+    made.attendance.ended("a", 0.0, failed=False)
+    assert made.said == ["start a", "start a"]
+    made.attendance.started("a", 9.0)
+    assert ticket.state is TicketState.PASSED
+
+
+def test_no_more_wait_for_an_end_than_for_a_start() -> None:
+    made = Device("a")
+    made.serve("a")
+    made.attendance.ends("a")
+    for _ in range(128):
+        made.attendance.ask("a")
+    with pytest.raises(NotInTime):
+        made.attendance.ask("a")
+
+
+def test_what_an_engine_holds_asleep_is_what_it_says() -> None:
+    made = Device("a")
+    made.serve("a")
+    made.attendance.wish("a", LifeState.SLEEPING)
+    made.attendance.reported("a", asleep(2, held=7))
+    assert made.attendance.roster.room.free == 43
