@@ -357,6 +357,14 @@ def test_who_cannot_come_in_time_is_refused_and_comes_all_the_same() -> None:
     assert made.ask("a") == "passed on"
 
 
+def test_one_that_is_overdue_is_expected_after_as_long_again() -> None:
+    made = world(50, "a", queued=1)
+    made.ask("a")
+    roster = made.roster
+    assert roster.asked("a", 8.0).retry_s == pytest.approx(1.0)
+    assert roster.asked("a", 9.0).retry_s == roster.asked("a", 30.0).retry_s == pytest.approx(9.0)
+
+
 def test_the_prediction_tells_who_must_yield_first() -> None:
     made = world(50, "ab")
     served(made, "a")

@@ -27,7 +27,8 @@ def predicted_s(
     if one.state is LifeState.READY:
         return 0.0
     if one.state in COMING:
-        return max(0.0, one.came_at + one.comes_s - now)
+        left = one.came_at + one.comes_s - now
+        return left if left > 0 else one.comes_s  # nothing better is known of one that is overdue
     given = [entry for m in members if m is not one for entry in _given(m, rules, now)]
     heapify(given)
     time = now
