@@ -427,6 +427,19 @@ def test_who_is_removed_drains_stops_and_is_forgotten() -> None:
     assert states(made) == "b:stopped" and made.roster.room.free == 50
 
 
+def test_who_is_declared_again_while_it_goes_comes_back_for_what_waits_in_it() -> None:
+    made = world(50, "ab")
+    made.ask("a")
+    made.advance(20)
+    made.ask("b")
+    made.advance(15)  # it drained, and sleeps with its request
+    assert made.engines["a"].inside == 1
+    made.roster.removed("a")
+    made.decide()
+    made.apply(TenantSpec("a", start="on_request", **ENDLESS), OWN, TIMES)
+    made.roster.check()
+
+
 def test_what_can_never_be_served_is_refused_and_changes_nothing() -> None:
     roster = Roster(100)
     big = replace(OWN, awake=101, start=101)

@@ -79,6 +79,8 @@ class Roster:
         member.life = member.life._replace(keeps=keeps)
         if member.removed:
             member.removed, member.wish = False, None
+            if member.is_asked_for:
+                self._join_line(member, now)
 
     def adopted(self, name: str, life: Life, now: float) -> None:
         """State that a tenant which was just `applied` is in already.
