@@ -45,11 +45,13 @@ def write_config(folder: Path, *names: str, **changes: Any) -> Path:
     return path
 
 
-def write_demo(folder: Path, which: Sequence[str], memory: str, **changes: Any) -> Path:
-    """Small demonstration models `which` as tenants with equal shares of `memory`, in float32."""
+def write_demo(
+    folder: Path, which: Sequence[str], memory: str, tokens: int = 320, **changes: Any
+) -> Path:
+    """Demonstration models `which` with equal shares of `memory`, in float32, for `tokens` each."""
     paths = make_models(folder, which=list(which), layers=4)
     tenants = [
-        {"name": name, "model": str(path), "share": 100 // len(paths), "max_model_len": 320}
+        {"name": name, "model": str(path), "share": 100 // len(paths), "max_model_len": tokens}
         for name, path in paths.items()
     ]
     content = {"device": {"memory": memory}, "dtype": "float32", "tenants": tenants} | changes

@@ -21,13 +21,15 @@ HANG_S = 10
 START_S = 300
 ANSWER_S = 120.0
 """A request that is not answered by then hangs; what it took is printed."""
+TOKENS = 1900
+"""Of an answer that is under way when its engine freezes, on a fast processor too."""
 PROBE = {"model": "opt", "prompt": "hello", "max_tokens": 8, "temperature": 0}
 
 
 @pytest.fixture(params=["spatial", "temporal"])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
-    sharing = {"mode": request.param}
-    config = write_demo(tmp_path, ["llama", "opt"], "64MiB", sharing=sharing, hang_s=HANG_S)
+    changes = {"sharing": {"mode": request.param}, "hang_s": HANG_S}
+    config = write_demo(tmp_path, ["llama", "opt"], "64MiB", TOKENS + 100, **changes)
     with serving(config, fake=False, ready_timeout_s=START_S) as served:
         served.drain()
         yield served
@@ -37,7 +39,7 @@ class Stream:
     """A long answer of `llama`, read to its end in a thread."""
 
     def __init__(self, served: Served) -> None:
-        body = {"model": "llama", "prompt": "hi", "max_tokens": 300, "stream": True}
+        body = {"model": "llama", "prompt": "hi", "max_tokens": TOKENS, "stream": True}
         body |= {"ignore_eos": True, "temperature": 0}
         self.answer = served.open("POST", "/v1/completions", body).getresponse()
         assert self.answer.status == 200

@@ -16,10 +16,13 @@ import runpy
 import sys
 import traceback
 from collections.abc import Mapping
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import tiny  # noqa: F401  # its environment counts while vLLM is imported
+
+from tests import kinds
 
 ROOT = Path(__file__).parents[2]
 # vLLM's CPU worker is left out: it changes torch for the whole process.
@@ -49,9 +52,20 @@ def begin(
 ) -> ForkServerProcess:
     """Run a script with arguments `words` from the project's folder; output is added to files."""
     arguments = (str(script), words, str(out), str(err), {**os.environ, **(environment or {})})
+    _import_on_this_processor()
     child = _CONTEXT.Process(target=_become, args=arguments)
     child.start()
     return child
+
+
+def _import_on_this_processor() -> None:
+    """The first fork may be told to be on another processor, but all are forks of one process."""
+    told = os.environ.pop(kinds.VARIABLE, None)
+    try:
+        forkserver.ensure_running()
+    finally:
+        if told is not None:
+            os.environ[kinds.VARIABLE] = told
 
 
 def _become(script: str, words: list[str], out: str, err: str, environment: dict[str, str]) -> None:
