@@ -1,0 +1,186 @@
+"""Times of sleep and wake of a model behind `mirage serve`, measured beside what is predicted.
+
+python benchmarks/waking.py [--layers 16] [--layer-mib 32] [--link-gb-s 1] [--rounds 10] [--tiers]
+
+A sleep lasts from an operator's act to the state; a wake from the request to its first token, less
+what the same request takes of a model that is awake. The last line compares the medians with the
+aims: a sleep under 100 ms, a wake at most 1.5 times its bytes over the link and 50 ms. Bytes of the
+sleeper are those that `check` promises, and the blocks of the engine's memfds, seen from outside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import psutil
+import yaml
+
+from mirage.serve.admin.address import listening
+from mirage.serve.admin.client import AdminClient
+from mirage.serve.admin.forms import OperatorAct
+from mirage.tools.demo.models import make_models
+
+NAME = "llama"
+SLEEP_AIM_S, WAKE_AIM, WAKE_AIM_S = 0.1, 1.5, 0.05
+PROMPT = list(range(10, 90))
+
+
+class Round(NamedTuple):
+    """One sleep and the wake after it; seconds, and bytes of the device."""
+
+    slept_s: float
+    first_s: float
+    predicted_s: float
+    promised: int
+    held: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--layer-mib", type=int, default=32)
+    parser.add_argument("--link-gb-s", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--tiers", action="store_true", help="keep conversations in host memory")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="mirage-waking-") as folder:
+        config = _config(Path(folder), options)
+        with _serving(config) as (server, url):
+            _report(options, *_rounds(server, url, options.rounds))
+
+
+def _config(folder: Path, options: argparse.Namespace) -> Path:
+    """One tenant that an operator may put to sleep, with all of a device that is large enough."""
+    layer = options.layer_mib << 20
+    (model,) = make_models(
+        folder, which=[NAME], hidden=1024, layers=options.layers, layer_bytes=layer
+    ).values()
+    tenant = {"name": NAME, "model": str(model), "share": 100, "max_model_len": 512}
+    content = {
+        "device": {
+            "memory": f"{options.layers * options.layer_mib + 512}MiB",
+            "link_gb_s": options.link_gb_s,
+        },
+        "dtype": "float32",
+        "roster": {"worth": 0},
+        "tenants": [tenant],
+    }
+    if options.tiers:
+        content["tiers"] = {"host": {"bytes": "64MiB"}}
+    (path := folder / "config.yaml").write_text(yaml.safe_dump(content))
+    return path
+
+
+@contextmanager
+def _serving(config: Path) -> Iterator[tuple[psutil.Process, str]]:
+    ready = config.parent / "ready.json"
+    words = ["serve", str(config), "--port", "0", "--ready-file", str(ready)]
+    with (config.parent / "log").open("w") as log:
+        started = subprocess.Popen([sys.executable, "-m", "mirage", *words], stderr=log)
+    try:
+        while not ready.exists():
+            if started.poll() is not None:
+                raise SystemExit((config.parent / "log").read_text())
+            time.sleep(0.1)
+        yield psutil.Process(started.pid), json.loads(ready.read_text())["url"]
+    finally:
+        started.terminate()
+        started.wait()
+
+
+def _rounds(server: psutil.Process, url: str, count: int) -> tuple[float, list[Round]]:
+    """Seconds to a first token of a model that is awake, and what each round took."""
+    (socket,) = (path for path, who in listening().items() if who.pid == server.pid)
+    admin = AdminClient(socket)
+    _first_token_s(url)
+    # Prefixes are cached in the first round alone, so each prompt is another one.
+    awake = [_first_token_s(url, number) for number in range(3, 8)]
+    rounds = []
+    for number in range(count):
+        slept = _sleep_s(admin)
+        told = admin.tenant(NAME)
+        assert told.ready_s is not None and told.asleep_bytes is not None
+        held = _held_bytes(server)
+        first = _first_token_s(url, 10 + number)
+        rounds.append(Round(slept, first, told.ready_s, told.asleep_bytes, held))
+    return statistics.median(awake), rounds
+
+
+def _sleep_s(admin: AdminClient) -> float:
+    with admin.watch() as lines:
+        since = time.monotonic()
+        admin.act(NAME, OperatorAct.SLEEP)
+        for change in lines:
+            if change.state == "sleeping":
+                return time.monotonic() - since
+    raise SystemExit("the server ended while its tenant fell asleep")
+
+
+def _first_token_s(url: str, number: int = 0) -> float:
+    """Seconds from the request to its first token; all others of its answer are read too."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=600)
+    prompt = [100 + number, *PROMPT]
+    body = {"model": NAME, "prompt": prompt, "max_tokens": 2, "stream": True, "temperature": 0}
+    since = time.monotonic()
+    connection.request("POST", "/v1/completions", json.dumps(body), _JSON)
+    answer = connection.getresponse()
+    assert answer.status == 200, answer.read()
+    while not answer.readline().startswith(b"data:"):
+        pass
+    first = time.monotonic() - since
+    answer.read()
+    connection.close()
+    return first
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+def _held_bytes(server: psutil.Process) -> int:
+    """Blocks of all device memory that the server's processes hold, by their descriptors."""
+    blocks: dict[int, int] = {}
+    for process in server.children(recursive=True):
+        for entry in Path(f"/proc/{process.pid}/fd").iterdir():
+            if "memfd:vmm" in str(entry.readlink()):
+                found = entry.stat()
+                blocks[found.st_ino] = found.st_blocks * 512
+    return sum(blocks.values())
+
+
+def _report(options: argparse.Namespace, awake_s: float, rounds: Sequence[Round]) -> None:
+    loaded = options.layers * options.layer_mib << 20
+    link_s = loaded / (options.link_gb_s * 1e9)
+    waits = [each.first_s - awake_s for each in rounds]
+    print(f"layers: {loaded / 2**20:.0f} MiB, {link_s * 1e3:.0f} ms over the link")
+    print(f"first token of a model that is awake: {awake_s * 1e3:.0f} ms")
+    print(
+        f"{'sleep, ms':>10} {'wake, ms':>10} {'predicted':>10} {'held, MiB':>10} {'promised':>10}"
+    )
+    for each, wait in zip(rounds, waits, strict=True):
+        print(
+            f"{each.slept_s * 1e3:>10.0f} {wait * 1e3:>10.0f} {each.predicted_s * 1e3:>10.0f} "
+            f"{each.held / 2**20:>10.2f} {each.promised / 2**20:>10.2f}"
+        )
+    sleep, wake = statistics.median(each.slept_s for each in rounds), statistics.median(waits)
+    aim = WAKE_AIM * link_s + WAKE_AIM_S
+    print(
+        f"median: sleep {sleep * 1e3:.0f} ms (aim {SLEEP_AIM_S * 1e3:.0f}), wake "
+        f"{wake * 1e3:.0f} ms (aim {aim * 1e3:.0f})"
+    )
+
+
+if __name__ == "__main__":
+    main()
