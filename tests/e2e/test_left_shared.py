@@ -49,7 +49,7 @@ def test_the_session_fails_and_names_file_and_test(tmp_path: Path, processes: st
     command = [sys.executable, "-m", "pytest", "-q", "-n", processes, "--dist", "loadfile"]
     try:
         done = subprocess.run(
-            [*command, "-p", "no:cacheprovider", tmp_path],
+            [*command, "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path],
             env={"PATH": os.environ["PATH"], "PYTHONPATH": search},
             capture_output=True,
             text=True,
