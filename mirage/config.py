@@ -317,6 +317,8 @@ class RosterSection(Strict):
     """Seconds that somebody has to wait for the place of a tenant with running requests."""
     drain_s: float = Field(default=2.0, ge=0, le=1e6)
     """Longest drain; what still runs then waits until its model is awake again."""
+    obey_s: float = Field(default=60.0, gt=0, le=1e6)
+    """Longest time that an engine has to sleep once it was told; then it is stopped."""
     asleep_part: float = Field(default=0.5, ge=0, le=1)
     """Part of the device that sleeping tenants may hold together; beyond, the longest idle stop."""
 

@@ -220,15 +220,15 @@ class Domain:
         assert isinstance(share, RosteredShare)
         share.call()
 
-    def stop_one(self, name: str) -> None:
-        """End a tenant's engine, or do not start it."""
+    def stop_one(self, name: str, why: str) -> None:
+        """End a tenant's engine, or do not start it; for a reason that is told, if any."""
         share = self._shares[name]
         assert isinstance(share, RosteredShare) and self.attendance is not None
         if share.recall():
             self._starts[name].set()
             self.attendance.heard(name, LifeEvent.ENDED)
         else:
-            self.managers[name].stops()
+            self.managers[name].stops(why)
 
     def sleep(self, name: str) -> None:
         """A tenant's engine gives all that it can."""

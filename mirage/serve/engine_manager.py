@@ -507,10 +507,11 @@ class EngineManager:
             self._reaper.over(group)
             await self._over(self._name)
 
-    def stops(self) -> None:
-        """End the engine, or do not start it, until it is called again."""
+    def stops(self, why: str = "") -> None:
+        """End the engine, or do not start it, until it is called again; `why` is told, if any."""
         self._stopping = True
-        self._end_it("", Ending("engine", stopped=True))
+        self._end_it(f"{why}: its engine is stopped" if why else "", Ending("engine", stopped=True))
+        self.backend.reason = why or self.backend.reason
 
     def kill(self) -> None:
         """End it at once."""

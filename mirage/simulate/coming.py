@@ -43,7 +43,7 @@ class Coming:
 
     def rules(self, section: SimulatedRoster) -> RosterRules:
         """The rules by which the roster decides."""
-        names = ("victims", "worth", "busy_s", "patience_s", "drain_s", "asleep_part")
+        names = ("victims", "worth", "busy_s", "patience_s", "drain_s", "obey_s", "asleep_part")
         asked = {name: getattr(section, name) for name in names} | dict(self.changes)
         return RosterRules(sleeps=self.sleeps, **asked)
 

@@ -30,6 +30,8 @@ class RosterEngine:
     drained_at: float = inf
     wanted_at: float = inf
     """Since when somebody waits for it."""
+    deaf: bool = False
+    """True if it does not sleep, and shows signs of life."""
     free_to_go: bool = False
     """True if its operator, or its own times, may end it at any moment."""
 
@@ -210,6 +212,8 @@ class RosterWorld:
     def _goes(self, verb: RosterVerb, engine: RosterEngine, times: SwitchTimes) -> None:
         assert not engine.running or self.now >= engine.drained_at, "running, and not drained"
         engine.drained_at = inf
+        if verb is RosterVerb.SLEEP and engine.deaf:
+            return
         if verb is RosterVerb.SLEEP:
             self._will(engine, times.sleep_s, LifeEvent.SLEPT)
         else:

@@ -33,8 +33,8 @@ class Engines:
     def start(self, name: str) -> None:
         self.orders.append(f"start {name}")
 
-    def stop_one(self, name: str) -> None:
-        self.orders.append(f"stop {name}")
+    def stop_one(self, name: str, why: str) -> None:
+        self.orders.append(f"stop {name}" + f": {why}" * bool(why))
 
     def sleep(self, name: str) -> None:
         self.orders.append(f"sleep {name}")

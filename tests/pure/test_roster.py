@@ -170,6 +170,22 @@ def test_a_drain_ends_and_what_still_runs_waits_until_it_is_awake_again() -> Non
     assert made.engines["a"].running == 1
 
 
+def test_an_engine_that_does_not_sleep_when_told_is_stopped_and_its_place_is_had() -> None:
+    made = world(50, "ab", replace(SLOW, obey_s=30.0))
+    served(made, "a")
+    made.engines["a"].deaf = True
+    said(made)
+    made.ask("b")
+    made.roster.drained("a", made.now)
+    made.advance(29.9)
+    assert said(made) == ["sleep a"]
+    made.advance(0.2)
+    ((_, order),) = made.log
+    assert said(made) == ["stop a"] and order.why == "it was told to sleep and does not in 30 s"
+    made.advance(1)
+    assert said(made) == ["start b"]
+
+
 def test_nobody_yields_before_its_way_out_and_back_was_worth_it() -> None:
     made = world(50, "ab")
     for name in "ab":

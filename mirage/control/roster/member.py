@@ -54,7 +54,7 @@ class RosterMember:
     told: bool = False
     """True of a draining tenant that was told to sleep or stop."""
     until: float = inf
-    """Time at which its drain has to be over."""
+    """Time at which its drain has to be over, and once it was told, its sleep."""
     wish: DrainGoal | None = None
     """Wish of its operator that is not fulfilled yet."""
     wish_drain_s: float | None = None

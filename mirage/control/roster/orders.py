@@ -34,6 +34,8 @@ class RosterOrder(NamedTuple):
     """Longest drain; of a refusal, time until the request should come again."""
     requests: int = 0
     """Number of requests that are refused."""
+    why: str = ""
+    """Reason of a stop that nobody asked for; else empty."""
 
 
 class Admission(NamedTuple):

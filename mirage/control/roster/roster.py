@@ -12,7 +12,8 @@ swapping at most half of the time (with 1), and nobody waits longer than `outloo
 *Requests.* One for a tenant that is ready is passed on. Else it waits, or is refused with the
 predicted time, and its tenant comes all the same. One that has waited `wait_s` is refused.
 A tenant with running requests drains first, and what has not ended in `drain_s` waits until it is
-awake again, or ends with its process.
+awake again, or ends with its process. An engine that was told to sleep and does not in `obey_s`
+is stopped: else its place, and who waits for that, would wait for ever.
 
 The caller sends the orders of `decide`, and tells by `heard` what came of them.
 """
@@ -179,7 +180,7 @@ class Roster:
     def drained(self, name: str, now: float) -> None:
         """A draining tenant has nothing running any more; what it has not begun waits."""
         member = self.members.get(name)
-        if member is not None and member.state is LifeState.DRAINING:
+        if member is not None and member.state is LifeState.DRAINING and not member.told:
             self.quiet_until = -inf
             member.until = min(member.until, now)
 
@@ -345,12 +346,17 @@ class Roster:
     def _end_drains(self, now: float) -> list[RosterOrder]:
         orders = []
         for m in self.members.values():
-            over = m.state is LifeState.DRAINING and (not m.running or now >= m.until)
-            if over and not m.told:
-                m.told = True
+            if m.state is not LifeState.DRAINING:
+                continue
+            if not m.told and (not m.running or now >= m.until):
+                m.told, m.until = True, now + self.rules.obey_s
                 sleeps = m.goal is DrainGoal.SLEEP
                 verb = RosterVerb.SLEEP if sleeps else RosterVerb.STOP
                 orders.append(RosterOrder(verb, m.name))
+            elif m.told and m.goal is DrainGoal.SLEEP and now >= m.until:
+                m.goal = DrainGoal.STOP
+                why = f"it was told to sleep and does not in {self.rules.obey_s:g} s"
+                orders.append(RosterOrder(RosterVerb.STOP, m.name, why=why))
         return orders
 
     # -- coming -------------------------------------------------------------------------
@@ -443,7 +449,7 @@ class Roster:
             yield m.queued_at + self.rules.patience_s
         if m.again or m.eager or m.state is LifeState.DOWN:
             yield m.retry_at
-        if m.state is LifeState.DRAINING and not m.told:
+        if m.state is LifeState.DRAINING:
             yield m.until
         if m.state is LifeState.SLEEPING:
             yield m.since + m.spec.stop_after_s

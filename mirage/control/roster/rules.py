@@ -21,6 +21,8 @@ class RosterRules:
     """Seconds that somebody stands in the line before a tenant with running requests yields."""
     drain_s: float = 2.0
     """Longest drain."""
+    obey_s: float = 60.0
+    """Longest time that an engine has to sleep once it was told; then it is stopped."""
     sleeps: bool = True
     """True if a tenant that yields sleeps; else its process ends."""
     asleep_part: float = 0.5

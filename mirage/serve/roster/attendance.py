@@ -32,8 +32,8 @@ class Acts(Protocol):
     def start(self, name: str) -> None:
         """Start its engine, as soon as others have given its share back."""
 
-    def stop_one(self, name: str) -> None:
-        """End its engine, or do not start it."""
+    def stop_one(self, name: str, why: str) -> None:
+        """End its engine, or do not start it; for a reason that is told, if there is one."""
 
     def sleep(self, name: str) -> None:
         """Its engine gives all that it can."""
@@ -233,7 +233,7 @@ class Attendance:
             case RosterVerb.START:
                 self._acts.start(name)
             case RosterVerb.STOP:
-                self._acts.stop_one(name)
+                self._acts.stop_one(name, order.why)
             case RosterVerb.SLEEP:
                 self._acts.sleep(name)
             case RosterVerb.WAKE:
