@@ -72,6 +72,11 @@ class RosterWorld:
         self.engines[name].free_to_go = True
         self.decide()
 
+    def restart(self, name: str) -> None:
+        self.roster.restarted(name, self.now)
+        self.engines[name].free_to_go = True
+        self.decide()
+
     def ask(self, name: str) -> str:
         engine = self.engines[name]
         answer = self.roster.asked(name, self.now)

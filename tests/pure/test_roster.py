@@ -170,6 +170,32 @@ def test_a_drain_ends_and_what_still_runs_waits_until_it_is_awake_again() -> Non
     assert made.engines["a"].running == 1
 
 
+@pytest.mark.parametrize("asleep_s", [0.0, 5.0])
+def test_one_that_falls_asleep_or_sleeps_is_restarted_and_not_only_woken(asleep_s: float) -> None:
+    made = world(50, "a")
+    served(made, "a")
+    made.wish("a", LifeState.SLEEPING)
+    made.advance(asleep_s)
+    said(made)
+    made.restart("a")
+    made.advance(20)
+    assert said(made) == ["stop a", "start a"]
+    assert made.state("a") is LifeState.READY
+
+
+@pytest.mark.parametrize("after_s", [0.0, 5.0, 20.0])
+def test_one_that_is_asked_for_is_restarted_at_once_from_any_state(after_s: float) -> None:
+    made = world(50, "a")
+    if after_s:
+        made.ask("a")
+    made.advance(after_s)
+    said(made)
+    made.restart("a")
+    made.advance(SLOW.drain_s + 15)
+    assert said(made)[-2:] == (["stop a", "start a"] if after_s else ["start a"])
+    assert made.state("a") is LifeState.READY
+
+
 def test_an_engine_that_does_not_sleep_when_told_is_stopped_and_its_place_is_had() -> None:
     made = world(50, "ab", replace(SLOW, obey_s=30.0))
     served(made, "a")
@@ -569,6 +595,11 @@ class RosterMachine(RuleBasedStateMachine):
     def wish(self, number: int, wish: LifeState) -> None:
         if name := self.some(number):
             self.world.wish(name, wish)
+
+    @rule(number=st.integers(0, 5))
+    def restart(self, number: int) -> None:
+        if name := self.some(number):
+            self.world.restart(name)
 
     @rule(seconds=SECONDS)
     def wait(self, seconds: float) -> None:

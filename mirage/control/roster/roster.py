@@ -207,6 +207,14 @@ class Roster:
         if not member.is_asked_for:
             member.leave_line()
 
+    def restarted(self, name: str, now: float, drain_s: float | None = None) -> None:
+        """Its operator wants it to stop, and to come again in its turn. As `wished`."""
+        self.wished(name, LifeState.STOPPED, now, drain_s)
+        member = self.members[name]
+        member.promised = True
+        if member.state not in (LifeState.READY, *COMING):  # those once they have drained
+            self._join_line(member, now)
+
     def _broke(self, member: RosterMember, served: bool, retry_at: float) -> None:
         """It comes again after the others that want to: else one that breaks would hold them up."""
         wanted = member.is_asked_for or member.promised or member.again
@@ -318,7 +326,7 @@ class Roster:
     def _wished(self, m: RosterMember) -> DrainGoal | None:
         """Goal that its wish asks for now; a wish that is fulfilled is none any more."""
         wish = m.wish
-        if m.state in (LifeState.DOWN, LifeState.FAILED) and not m.is_asked_for:
+        if m.state in (LifeState.DOWN, LifeState.FAILED) and not (m.is_asked_for or m.promised):
             m.happens(LifeEvent.ENDED, m.since)
             m.leave_line()
         if m.state in GONE or (m.state is LifeState.SLEEPING and wish is DrainGoal.SLEEP):
@@ -337,7 +345,7 @@ class Roster:
         if member.wish is goal and member.wish_drain_s is not None:
             drain_s = member.wish_drain_s
         member.goal, member.told, member.until = goal, False, now + drain_s
-        if member.is_asked_for:  # of one that was coming
+        if (member.is_asked_for or member.promised) and not member.removed:
             self._join_line(member, now)
         if not member.running:
             return []

@@ -182,8 +182,8 @@ class Attendance:
 
     def restart(self, name: str, drain_s: float | None = None) -> None:
         """Its operator wants it to stop, and to come again. Raises `NoSuchMemberError`."""
-        self.wish(name, LifeState.STOPPED, drain_s)
-        self.wish(name, LifeState.READY)
+        self.roster.restarted(name, self._clock(), drain_s)
+        self.settle()
 
     def ready_s(self, name: str) -> float:
         """Seconds until a tenant would be ready if it were asked for now, predicted."""
